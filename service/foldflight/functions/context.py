@@ -1,0 +1,149 @@
+"""What a function may ask of the world it runs in: job parameters, a logger, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import structlog
+
+__all__ = ["Counter", "Distribution", "FunctionContext", "Gauge", "LogRecord", "Meter", "MetricSink", "NullMetrics"]
+
+
+@dataclass(frozen=True)
+class LogRecord:
+    """One line that a function logged.
+
+    Args:
+        level: `debug`, `info`, `warning`, `error` or `critical`.
+        function: Name of the function.
+        message: The event text.
+        fields: The event's other fields, as text.
+        slot: The group's slot, where the line belongs to one.
+    """
+
+    level: str
+    function: str
+    message: str
+    fields: Mapping[str, str] = field(default_factory=dict)
+    slot: int | None = None
+
+
+class MetricSink(Protocol):
+    """Where the metrics of functions go."""
+
+    def add(self, function: str, metric: str, amount: float) -> None:
+        """Add to a counter or a meter."""
+
+    def set(self, function: str, metric: str, value: float) -> None:
+        """Set a gauge."""
+
+    def observe(self, function: str, metric: str, value: float) -> None:
+        """Add one observation to a distribution."""
+
+
+class NullMetrics:
+    """Metrics that nobody reads."""
+
+    def add(self, function: str, metric: str, amount: float) -> None:
+        """Drop the amount."""
+
+    def set(self, function: str, metric: str, value: float) -> None:
+        """Drop the value."""
+
+    def observe(self, function: str, metric: str, value: float) -> None:
+        """Drop the observation."""
+
+
+class Counter:
+    """A count of events that only grows."""
+
+    def __init__(self, add: Callable[[float], None]) -> None:
+        self._add = add
+
+    def inc(self, amount: float = 1) -> None:
+        """Count `amount` more events."""
+        self._add(amount)
+
+
+class Meter(Counter):
+    """A count of events whose rate is of interest; a Prometheus counter, whose rate the query takes."""
+
+    def mark(self, amount: float = 1) -> None:
+        """Count `amount` more events."""
+        self._add(amount)
+
+
+class Gauge:
+    """A value that goes up and down."""
+
+    def __init__(self, set_: Callable[[float], None]) -> None:
+        self._set = set_
+
+    def set(self, value: float) -> None:
+        """Make `value` the current value."""
+        self._set(value)
+
+
+class Distribution:
+    """Observations whose count, sum and buckets are kept."""
+
+    def __init__(self, observe: Callable[[float], None]) -> None:
+        self._observe = observe
+
+    def observe(self, value: float) -> None:
+        """Add one observation."""
+        self._observe(value)
+
+
+class FunctionContext:
+    """What `open(self, context)` receives, once for each call of the function in an exchange.
+
+    Args:
+        function: Name of the function.
+        job_parameters: What the job passed to `connect(..., job_parameters=...)`.
+        metrics: Where metrics go.
+        log: Takes each logged line.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        *,
+        job_parameters: Mapping[str, str] | None = None,
+        metrics: MetricSink | None = None,
+        log: Callable[[LogRecord], None] | None = None,
+    ) -> None:
+        self.function: Final = function
+        self.job_parameters: Final[Mapping[str, str]] = dict(job_parameters or {})
+        self._metrics = metrics or NullMetrics()
+        self.logger: Any = structlog.wrap_logger(
+            None, processors=[_to_record(function, log)], wrapper_class=structlog.BoundLogger
+        )
+
+    def counter(self, name: str) -> Counter:
+        """Return the counter of this name."""
+        return Counter(lambda amount: self._metrics.add(self.function, name, amount))
+
+    def meter(self, name: str) -> Meter:
+        """Return the meter of this name."""
+        return Meter(lambda amount: self._metrics.add(self.function, name, amount))
+
+    def gauge(self, name: str) -> Gauge:
+        """Return the gauge of this name."""
+        return Gauge(lambda value: self._metrics.set(self.function, name, value))
+
+    def distribution(self, name: str) -> Distribution:
+        """Return the distribution of this name."""
+        return Distribution(lambda value: self._metrics.observe(self.function, name, value))
+
+
+def _to_record(function: str, log: Callable[[LogRecord], None] | None) -> Callable[..., Any]:
+    def process(_: Any, method: str, event: MutableMapping[str, Any]) -> Any:
+        if log is not None:
+            message = str(event.pop("event", ""))
+            log(LogRecord(method, function, message, {key: str(value) for key, value in event.items()}))
+        raise structlog.DropEvent
+
+    return process

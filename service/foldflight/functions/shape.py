@@ -1,0 +1,377 @@
+"""How an accumulator is laid out in Arrow: the typed state codec.
+
+A shape converts many accumulators at once, column by column: `to_arrow` takes a list of n accumulators and returns an
+array of n values, `from_arrow` goes back. An accumulator is a number, a text, a date..., a list, a dict, a tuple, or an
+object whose class annotates its attributes (a plain class or a dataclass), to any depth.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import datetime
+import decimal
+import types
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.functions.types import parse_type
+from foldflight.functions.values import CastError, exact_types, to_python
+
+__all__ = ["Shape", "Untyped", "shape_of_annotation", "shape_of_type"]
+
+
+class Untyped(Exception):  # noqa: N818 - it is an answer (no typed shape here, and why), not a failure
+    """An annotation that says too little for a typed state."""
+
+
+class Shape(ABC):
+    """The layout of one kind of value.
+
+    Attributes:
+        arrow: The Arrow type of the states.
+        immutable: Whether a method can change such a value only by returning a new one.
+    """
+
+    arrow: pa.DataType
+    immutable: bool = False
+
+    @abstractmethod
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        """Return n values as an array of n values. Raises CastError for the first that does not fit."""
+
+    @abstractmethod
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        """Return an array of n values as n values."""
+
+
+class _Scalar(Shape):
+    immutable = True
+
+    def __init__(self, arrow: pa.DataType) -> None:
+        self.arrow = arrow
+        self.exact = exact_types(arrow)
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        if self.exact is not None and not set(map(type, values)) <= self.exact:
+            values = [self._exact(index, value) for index, value in enumerate(values)]
+        try:
+            return pa.array(values, self.arrow)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            pass
+        for index, value in enumerate(values):
+            try:
+                pa.array([value], self.arrow)
+            except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+                overflow = isinstance(error, OverflowError) or "too large" in str(error) or " fit " in str(error)
+                code = "OVERFLOW" if overflow else "RESULT_TYPE"
+                raise CastError(index, code, f"{_shown(value)} does not fit {self.arrow}") from None
+        raise CastError(0, "RESULT_TYPE", f"the values do not fit {self.arrow} together")
+
+    def _exact(self, index: int, value: Any) -> Any:
+        if isinstance(value, np.generic):
+            value = value.item()
+        assert self.exact is not None  # noqa: S101 - the caller has looked
+        if type(value) in self.exact:
+            return value
+        if pa.types.is_floating(self.arrow) and isinstance(value, int):
+            try:
+                return float(value)
+            except OverflowError:
+                raise CastError(index, "OVERFLOW", f"{_shown(value)} does not fit {self.arrow}") from None
+        for accepted in self.exact:  # Subclasses (an IntEnum, a bool where an int is meant) keep their value.
+            if accepted is not type(None) and isinstance(value, accepted):
+                return accepted(value) if accepted in (int, float, str, bytes) else value
+        raise CastError(index, "RESULT_TYPE", f"{_shown(value)} does not fit {self.arrow}")
+
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        return to_python(array)
+
+
+class _Object(Shape):
+    """Objects with attributes, dicts with fixed keys, or tuples, as structs."""
+
+    def __init__(
+        self,
+        fields: Sequence[tuple[str, Shape]],
+        *,
+        make: Callable[[tuple[Any, ...]], Any],
+        get: Callable[[Any, str, int], Any],
+        check: Callable[[Any], str | None],
+        immutable: bool,
+    ) -> None:
+        self.fields = tuple(fields)
+        self.make = make
+        self.get = get
+        self.check = check
+        self.immutable = immutable
+        self.arrow = pa.struct([pa.field(name, shape.arrow) for name, shape in fields])
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        for index, value in enumerate(values):
+            if value is not None and (wrong := self.check(value)) is not None:
+                raise CastError(index, "RESULT_TYPE", wrong)
+        mask = [value is None for value in values]
+        get = self.get
+        columns = []
+        for place, (name, shape) in enumerate(self.fields):
+            column = [None if value is None else get(value, name, place) for value in values]
+            try:
+                columns.append(shape.to_arrow(column))
+            except CastError as error:
+                raise CastError(error.index, error.code, f"{name}: {error}") from None
+        return pa.StructArray.from_arrays(
+            columns, fields=list(self.arrow), mask=pa.array(mask, pa.bool_()) if any(mask) else None
+        )
+
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        make = self.make
+        columns = [shape.from_arrow(array.field(place)) for place, (_, shape) in enumerate(self.fields)]
+        rows = [make(members) for members in zip(*columns, strict=True)] if columns else [make(()) for _ in array]
+        if array.null_count:
+            for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+                rows[index] = None
+        return rows
+
+
+class _List(Shape):
+    def __init__(self, item: Shape, make: type) -> None:
+        self.item = item
+        self.make = make
+        self.immutable = make in (tuple, frozenset)
+        self.arrow = pa.list_(item.arrow)
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        flat: list[Any] = []
+        owners: list[int] = []
+        offsets: list[int | None] = []
+        for index, value in enumerate(values):
+            if value is None:
+                offsets.append(None)
+                continue
+            if not isinstance(value, self.make):
+                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is no {self.make.__name__}")
+            offsets.append(len(flat))
+            flat.extend(value)
+            owners.extend([index] * len(value))
+        offsets.append(len(flat))
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _owned(self.item, flat, owners)).cast(self.arrow)
+
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        items = self.item.from_arrow(array.values)
+        starts = array.offsets.to_pylist()
+        valid = array.is_valid().to_pylist()
+        make = self.make
+        return [
+            make(items[start:end]) if present else None
+            for start, end, present in zip(starts, starts[1:], valid, strict=False)
+        ]
+
+
+class _Map(Shape):
+    def __init__(self, key: Shape, value: Shape) -> None:
+        self.key = key
+        self.value = value
+        self.arrow = pa.map_(key.arrow, value.arrow)
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        keys: list[Any] = []
+        items: list[Any] = []
+        owners: list[int] = []
+        offsets: list[int | None] = []
+        for index, value in enumerate(values):
+            if value is None:
+                offsets.append(None)
+                continue
+            if not isinstance(value, dict):
+                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is no dict")
+            offsets.append(len(keys))
+            keys.extend(value.keys())
+            items.extend(value.values())
+            owners.extend([index] * len(value))
+        offsets.append(len(keys))
+        return pa.MapArray.from_arrays(
+            pa.array(offsets, pa.int32()), _owned(self.key, keys, owners), _owned(self.value, items, owners)
+        ).cast(self.arrow)
+
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        keys, items = self.key.from_arrow(array.keys), self.value.from_arrow(array.items)
+        starts = array.offsets.to_pylist()
+        valid = array.is_valid().to_pylist()
+        return [
+            dict(zip(keys[start:end], items[start:end], strict=True)) if present else None
+            for start, end, present in zip(starts, starts[1:], valid, strict=False)
+        ]
+
+
+def _owned(shape: Shape, flat: list[Any], owners: list[int]) -> pa.Array:
+    """Convert the members of collections; an error names the collection, not the member."""
+    try:
+        return shape.to_arrow(flat)
+    except CastError as error:
+        raise CastError(owners[error.index], error.code, str(error)) from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text[:200]} ({type(value).__name__})"
+
+
+_SCALARS: Final[dict[Any, pa.DataType]] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    decimal.Decimal: pa.decimal128(38, 18),
+    datetime.date: pa.date32(),
+    datetime.datetime: pa.timestamp("us"),
+    datetime.time: pa.time64("us"),
+    datetime.timedelta: pa.duration("us"),
+}
+
+
+def shape_of_annotation(annotation: Any) -> Shape:
+    """Return the shape that a Python annotation describes.
+
+    `Annotated[int, "INT"]` (or an Arrow type in place of the text) overrides the type of a scalar.
+
+    Raises:
+        Untyped: The annotation says too little (a bare `list`, `Any`, a class without annotated attributes).
+    """
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        declared = next((a for a in arguments[1:] if isinstance(a, (str, pa.DataType))), None)
+        return shape_of_annotation(arguments[0]) if declared is None else shape_of_type(parse_type(declared))
+    if origin in (typing.Union, types.UnionType):
+        members = [a for a in arguments if a is not type(None)]
+        if len(members) == 1 and len(arguments) == 2:  # noqa: PLR2004 - X | None
+            return shape_of_annotation(members[0])
+        raise Untyped(f"a union of several types ({annotation}) has no one Arrow type")
+    if annotation in _SCALARS:
+        return _Scalar(_SCALARS[annotation])
+    if origin in (list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence):
+        return _List(shape_of_annotation(arguments[0]), origin if origin in (list, set, frozenset) else list)
+    if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
+        return _Map(shape_of_annotation(arguments[0]), shape_of_annotation(arguments[1]))
+    if origin is tuple:
+        if len(arguments) == 2 and arguments[1] is Ellipsis:  # noqa: PLR2004 - tuple[X, ...]
+            return _List(shape_of_annotation(arguments[0]), tuple)
+        return _tuple([(f"f{place}", shape_of_annotation(a)) for place, a in enumerate(arguments)])
+    if isinstance(annotation, type):
+        return _class(annotation)
+    raise Untyped(f"{annotation!r} says too little")
+
+
+def _tuple(fields: Sequence[tuple[str, Shape]]) -> Shape:
+    def check(value: Any) -> str | None:
+        if isinstance(value, tuple) and len(value) == len(fields):
+            return None
+        return f"{_shown(value)} is no tuple of {len(fields)}"
+
+    return _Object(
+        fields,
+        make=lambda members: members,
+        get=lambda value, _, place: value[place],
+        check=check,
+        immutable=True,
+    )
+
+
+def _class(cls: type) -> Shape:
+    if cls.__module__ == "builtins" or issubclass(cls, (list, dict, tuple, set)) and not hasattr(cls, "_fields"):
+        raise Untyped(f"{cls.__name__} does not say what is in it")
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except NameError as error:
+        raise Untyped(f"an annotation of {cls.__name__} cannot be resolved: {error}") from None
+    hints = {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not typing.ClassVar}
+    if not hints:
+        raise Untyped(f"{cls.__name__} annotates no attribute")
+    if hasattr(cls, "_fields"):  # a NamedTuple
+        fields = [(name, shape_of_annotation(hints[name])) for name in cls._fields]
+        named = _tuple(fields)
+        assert isinstance(named, _Object)  # noqa: S101 - for the type checker
+        named.make = cls._make  # type: ignore[attr-defined]
+        return named
+    frozen = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return _Object(
+        [(name, shape_of_annotation(hint)) for name, hint in hints.items()],
+        make=_maker(cls, tuple(hints)),
+        get=lambda value, name, _: getattr(value, name),
+        check=_attribute_check(cls, tuple(hints)),
+        immutable=frozen,
+    )
+
+
+def _maker(cls: type, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:
+    # Made without __init__, as unpickling does: a state is the attributes, whatever __init__ would do again.
+    new, put = cls.__new__, object.__setattr__
+
+    def make(members: tuple[Any, ...]) -> Any:
+        made = new(cls)
+        for name, member in zip(names, members, strict=True):
+            put(made, name, member)
+        return made
+
+    return make
+
+
+def _attribute_check(cls: type, names: tuple[str, ...]) -> Callable[[Any], str | None]:
+    expected = frozenset(names)
+
+    def check(value: Any) -> str | None:
+        held = getattr(value, "__dict__", None)
+        if held is not None and held.keys() != expected:
+            extra = sorted(held.keys() - expected)
+            if extra:
+                return (
+                    f"the accumulator has {', '.join(extra)}, which {cls.__name__} does not annotate, "
+                    "so its state would lose it; annotate it, or define serialize and deserialize"
+                )
+        missing = next((name for name in names if not hasattr(value, name)), None)
+        return None if missing is None else f"{_shown(value)} has no {missing}, which {cls.__name__} annotates"
+
+    return check
+
+
+def shape_of_type(type_: pa.DataType, cls: type | None = None) -> Shape:
+    """Return the shape of values of an Arrow type; structs are objects of `cls`, or dicts without one."""
+    kinds = pa.types
+    if kinds.is_struct(type_):
+        fields = [(field.name, shape_of_type(field.type)) for field in type_]
+        names = tuple(name for name, _ in fields)
+        if cls is not None:
+            return _Object(
+                fields,
+                make=_maker(cls, names),
+                get=lambda value, name, _: getattr(value, name),
+                check=_attribute_check(cls, names),
+                immutable=False,
+            )
+
+        def check(value: Any) -> str | None:
+            if isinstance(value, dict) and value.keys() == set(names):
+                return None
+            return f"{_shown(value)} is no dict with the keys {', '.join(names)}"
+
+        return _Object(
+            fields,
+            make=lambda members: dict(zip(names, members, strict=True)),
+            get=lambda value, name, _: value[name],
+            check=check,
+            immutable=False,
+        )
+    if kinds.is_list(type_):
+        return _List(shape_of_type(type_.value_type), list)
+    if kinds.is_map(type_):
+        return _Map(shape_of_type(type_.key_type), shape_of_type(type_.item_type))
+    if isinstance(type_, pa.BaseExtensionType) and not isinstance(type_, pa.JsonType):
+        raise RejectedError("SIGNATURE", f"{type_} cannot be part of a state; use its storage type")
+    return _Scalar(type_)

@@ -1,0 +1,308 @@
+"""SQL types by name, and which column fits which argument.
+
+A type is a `pa.DataType` everywhere inside foldflight. Authors may write SQL names in the spelling of RisingWave, Spark,
+Flink or PostgreSQL. Where these disagree, this module decides once:
+
+- `TIMESTAMP` is without zone (SQL standard, Flink, RisingWave, PostgreSQL). Spark's `TIMESTAMP` column has a zone:
+  declare `TIMESTAMPTZ` (or `TIMESTAMP_LTZ`).
+- `FLOAT` is 32 bits (Spark, Flink); `INT8` is `BIGINT` (RisingWave, PostgreSQL).
+- `DECIMAL` without a precision is `DECIMAL(38, 18)`.
+- A single capital letter (`T`) or `ANY` is a type variable: it stands for the type of the argument.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+
+__all__ = ["can_widen", "parse_type", "sql_name", "type_variables"]
+
+_UTC: Final = pa.timestamp("us", tz="UTC")
+_INTERVAL: Final = pa.month_day_nano_interval()
+
+_NAMES: Final[dict[str, pa.DataType]] = {
+    **dict.fromkeys(("BOOLEAN", "BOOL"), pa.bool_()),
+    **dict.fromkeys(("TINYINT", "BYTE"), pa.int8()),
+    **dict.fromkeys(("SMALLINT", "SHORT", "INT2"), pa.int16()),
+    **dict.fromkeys(("INT", "INTEGER", "INT4"), pa.int32()),
+    **dict.fromkeys(("BIGINT", "LONG", "INT8", "SERIAL"), pa.int64()),
+    **dict.fromkeys(("REAL", "FLOAT", "FLOAT4"), pa.float32()),
+    **dict.fromkeys(("DOUBLE", "DOUBLE PRECISION", "FLOAT8"), pa.float64()),
+    **dict.fromkeys(("STRING", "VARCHAR", "CHAR", "CHARACTER", "CHARACTER VARYING", "TEXT", "BPCHAR"), pa.string()),
+    **dict.fromkeys(("BINARY", "VARBINARY", "BYTES", "BYTEA"), pa.binary()),
+    "DATE": pa.date32(),
+    **dict.fromkeys(("TIME", "TIME WITHOUT TIME ZONE"), pa.time64("us")),
+    **dict.fromkeys(("TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP WITHOUT TIME ZONE", "DATETIME"), pa.timestamp("us")),
+    **dict.fromkeys(
+        ("TIMESTAMPTZ", "TIMESTAMP_LTZ", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP WITH LOCAL TIME ZONE"), _UTC
+    ),
+    "INTERVAL": _INTERVAL,
+    **dict.fromkeys(
+        ("INTERVAL DAY TO SECOND", "INTERVAL DAY", "INTERVAL HOUR", "INTERVAL SECOND", "DURATION"), pa.duration("us")
+    ),
+    **dict.fromkeys(("JSON", "JSONB", "VARIANT"), pa.json_()),
+    **dict.fromkeys(("NULL", "VOID"), pa.null()),
+    "INT256": pa.decimal256(76, 0),
+}
+_DECIMALS: Final = frozenset({"DECIMAL", "NUMERIC", "DEC"})
+_WITH_LENGTH: Final = frozenset({"VARCHAR", "CHAR", "CHARACTER", "CHARACTER VARYING", "BINARY", "VARBINARY", "BYTES", "BPCHAR"})
+_WITH_PRECISION: Final = frozenset({"TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "FLOAT", "INTERVAL"})
+_TOKEN: Final = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:\[\]]|`[^`]+`)")
+_VARIABLE: Final = re.compile(r"^(?:[A-Z]|ANY)$")
+
+
+def type_variables(declared: str) -> frozenset[str]:
+    """Return the type variables that a declared type's text names (`"ARRAY<T>"` names `T`)."""
+    words = re.findall(r"[A-Za-z_][A-Za-z_0-9]*", declared)
+    return frozenset(word for word in words if _VARIABLE.match(word))
+
+
+def parse_type(declared: str | pa.DataType, variables: Mapping[str, pa.DataType] | None = None) -> pa.DataType:
+    """Return the Arrow type that a SQL name (or an Arrow type itself) declares.
+
+    Args:
+        declared: As in `"BIGINT"`, `"DECIMAL(10, 2)"`, `"ARRAY<STRUCT<a INT, b TEXT>>"`, `"INT[]"`, `pa.int64()`.
+        variables: What type variables stand for.
+
+    Raises:
+        RejectedError: SIGNATURE, when the text names no type.
+    """
+    if isinstance(declared, pa.DataType):
+        return declared
+    if not isinstance(declared, str):
+        raise RejectedError("SIGNATURE", f"{declared!r} is no type; write a SQL name such as 'BIGINT', or a pyarrow type")
+    return _Parser(declared, variables or {}).parse()
+
+
+class _Parser:
+    """A recursive-descent parser over the tokens of one type."""
+
+    def __init__(self, text: str, variables: Mapping[str, pa.DataType]) -> None:
+        self.text = text
+        self.variables = variables
+        self.tokens = _TOKEN.findall(text)
+        self.at = 0
+        if re.sub(r"\s+", "", "".join(self.tokens)) != re.sub(r"\s+", "", text):
+            raise self.error("it has characters that no type has")
+
+    def error(self, why: str) -> RejectedError:
+        return RejectedError(
+            "SIGNATURE",
+            f"{self.text!r} is no type: {why}; write for example BIGINT, DOUBLE, DECIMAL(10, 2), TIMESTAMPTZ, ARRAY<INT>",
+        )
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self, expected: str | None = None) -> str:
+        token = self.peek()
+        if not token or (expected is not None and token.upper() != expected):
+            raise self.error(f"expected {expected or 'a name'} after {' '.join(self.tokens[: self.at]) or 'nothing'!r}")
+        self.at += 1
+        return token
+
+    def parse(self) -> pa.DataType:
+        parsed = self.type()
+        if self.peek():
+            raise self.error(f"{self.peek()!r} is left over")
+        return parsed
+
+    def type(self) -> pa.DataType:
+        parsed = self.element()
+        while self.peek() == "[":
+            self.take()
+            self.take("]")
+            parsed = pa.list_(parsed)
+        return parsed
+
+    def element(self) -> pa.DataType:
+        name = self.take().upper()
+        if name == "ARRAY" or name == "LIST":
+            self.take("<")
+            item = self.type()
+            self.take(">")
+            return pa.list_(item)
+        if name == "MAP":
+            self.take("<")
+            key = self.type()
+            self.take(",")
+            value = self.type()
+            self.take(">")
+            return pa.map_(key, value)
+        if name in ("STRUCT", "ROW"):
+            return self.struct()
+        return self.scalar(name)
+
+    def struct(self) -> pa.DataType:
+        closing = {"<": ">", "(": ")"}.get(self.peek())
+        if closing is None:
+            raise self.error("a struct lists its fields, as in STRUCT<a INT, b TEXT>")
+        self.take()
+        fields = []
+        while True:
+            name = self.take().strip("`")
+            if self.peek() == ":":
+                self.take()
+            fields.append(pa.field(name, self.type()))
+            if self.peek() != ",":
+                break
+            self.take()
+        self.take(closing)
+        return pa.struct(fields)
+
+    def scalar(self, name: str) -> pa.DataType:
+        if self.tokens[self.at - 1] in self.variables:
+            return self.variables[self.tokens[self.at - 1]]
+        numbers = self.numbers()
+        while self.at < len(self.tokens) and self.peek().upper() in _CONTINUES:
+            name += " " + self.take().upper()
+            numbers = self.numbers() or numbers
+        if name in _DECIMALS:
+            return self.decimal(numbers)
+        base = re.sub(r" WITH.*", "", name)
+        if numbers and not (base in _WITH_LENGTH or base in _WITH_PRECISION):
+            raise self.error(f"{name} takes no number in parentheses")
+        if name == "FLOAT" and numbers and numbers[0] > 24:  # noqa: PLR2004 - SQL: up to 24 bits of mantissa is REAL
+            return pa.float64()
+        if name not in _NAMES:
+            raise self.error(f"{name} is unknown")
+        return _NAMES[name]
+
+    def numbers(self) -> list[int]:
+        found: list[int] = []
+        if self.peek() != "(":
+            return found
+        self.take()
+        while True:
+            token = self.take()
+            if not token.isdigit():
+                raise self.error(f"{token!r} is no number")
+            found.append(int(token))
+            if self.peek() != ",":
+                break
+            self.take()
+        self.take(")")
+        return found
+
+    def decimal(self, numbers: list[int]) -> pa.DataType:
+        precision, scale = (*numbers, 0)[:2] if numbers else (38, 18)
+        if not (1 <= precision <= 38 and 0 <= scale <= precision and len(numbers) <= 2):  # noqa: PLR2004
+            raise self.error("a decimal has a precision of 1 to 38 digits and a scale of 0 to its precision")
+        return pa.decimal128(precision, scale)
+
+
+_CONTINUES: Final = frozenset({"PRECISION", "VARYING", "WITH", "WITHOUT", "LOCAL", "TIME", "ZONE", "DAY", "TO", "SECOND", "HOUR"})
+
+_SQL: Final[dict[pa.DataType, str]] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "REAL",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.large_string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.large_binary(): "BINARY",
+    pa.date32(): "DATE",
+    pa.time64("us"): "TIME",
+    pa.timestamp("us"): "TIMESTAMP",
+    _INTERVAL: "INTERVAL",
+    pa.duration("us"): "INTERVAL DAY TO SECOND",
+    pa.json_(): "JSON",
+    pa.null(): "NULL",
+    pa.decimal256(76, 0): "INT256",
+}
+
+
+def sql_name(type_: pa.DataType) -> str:
+    """Return the SQL name of an Arrow type, in the spelling that `parse_type` reads back."""
+    if type_ in _SQL:
+        return _SQL[type_]
+    if pa.types.is_timestamp(type_):
+        return "TIMESTAMPTZ" if type_.tz else "TIMESTAMP"
+    if pa.types.is_decimal(type_):
+        return f"DECIMAL({type_.precision}, {type_.scale})"
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return f"ARRAY<{sql_name(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"MAP<{sql_name(type_.key_type)}, {sql_name(type_.item_type)}>"
+    if pa.types.is_struct(type_):
+        return f"STRUCT<{', '.join(f'{field.name} {sql_name(field.type)}' for field in type_)}>"
+    return str(type_)
+
+
+_INTEGER_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
+
+
+def can_widen(actual: pa.DataType, declared: pa.DataType) -> bool:
+    """Tell whether a column of type `actual` may be given to an argument of type `declared`.
+
+    Only casts that SQL makes by itself and that change no value are allowed, and, as in every SQL engine, whole numbers
+    to `DOUBLE`. Everything else is left to an explicit cast in the query.
+    """
+    kinds = pa.types
+    if actual == declared or kinds.is_null(actual):
+        return True
+    if kinds.is_integer(actual):
+        return _integer_widens(actual, declared)
+    if kinds.is_floating(actual):
+        return kinds.is_floating(declared) and actual.bit_width <= declared.bit_width
+    if kinds.is_decimal(actual):
+        return kinds.is_float64(declared) or (
+            kinds.is_decimal(declared)
+            and declared.scale >= actual.scale
+            and declared.precision - declared.scale >= actual.precision - actual.scale
+        )
+    if kinds.is_timestamp(actual):
+        return kinds.is_timestamp(declared) and bool(actual.tz) == bool(declared.tz)
+    if kinds.is_date(actual):
+        return kinds.is_date(declared)
+    if _text(actual):
+        return _text(declared) or declared == pa.json_()
+    if _bytes(actual):
+        return _bytes(declared)
+    if kinds.is_time(actual):
+        return kinds.is_time64(declared)
+    if kinds.is_duration(actual):
+        return kinds.is_duration(declared)
+    return _nested_widens(actual, declared)
+
+
+def _integer_widens(actual: pa.DataType, declared: pa.DataType) -> bool:
+    kinds = pa.types
+    if kinds.is_decimal(declared):
+        return bool(declared.precision - declared.scale >= _INTEGER_DIGITS[actual.bit_width])
+    if kinds.is_integer(declared):
+        same_sign = kinds.is_signed_integer(actual) == kinds.is_signed_integer(declared)
+        signed_up = kinds.is_signed_integer(declared) and actual.bit_width < declared.bit_width
+        return bool(actual.bit_width <= declared.bit_width) if same_sign else signed_up
+    # A DOUBLE holds every 32-bit integer; 64-bit ones round as in SQL. A REAL does not even hold 32 bits.
+    return kinds.is_float64(declared) or (kinds.is_float32(declared) and actual.bit_width <= 16)  # noqa: PLR2004
+
+
+def _nested_widens(actual: pa.DataType, declared: pa.DataType) -> bool:
+    kinds = pa.types
+    if kinds.is_list(declared) and (kinds.is_list(actual) or kinds.is_large_list(actual)):
+        return can_widen(actual.value_type, declared.value_type)
+    if kinds.is_map(actual) and kinds.is_map(declared):
+        return can_widen(actual.key_type, declared.key_type) and can_widen(actual.item_type, declared.item_type)
+    if kinds.is_struct(actual) and kinds.is_struct(declared):
+        return [field.name for field in actual] == [field.name for field in declared] and all(
+            can_widen(mine.type, theirs.type) for mine, theirs in zip(actual, declared, strict=True)
+        )
+    return False
+
+
+def _text(type_: pa.DataType) -> bool:
+    return pa.types.is_string(type_) or pa.types.is_large_string(type_)
+
+
+def _bytes(type_: pa.DataType) -> bool:
+    return pa.types.is_binary(type_) or pa.types.is_large_binary(type_)

@@ -1,0 +1,364 @@
+"""Between Arrow arrays and the Python values that an author's methods see.
+
+Arguments become plain Python values, NULL becomes `None`. Results are cast to the declared type as Spark's CAST does in
+its ANSI mode (its default since 4.0): a fraction is cut toward zero, a decimal is rounded half up, and what does not fit
+is an error, never a wrapped number and never a silent NULL.
+"""
+
+from __future__ import annotations
+
+import decimal
+import json
+import math
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.functions.types import sql_name
+
+__all__ = ["CastError", "cast_arguments", "cast_results", "exact_types", "to_python"]
+
+
+class CastError(ValueError):
+    """One value does not fit its type.
+
+    Args:
+        index: Position of the value in what was cast.
+        code: RESULT_TYPE or OVERFLOW.
+        message: What the value is and why it does not fit.
+    """
+
+    def __init__(self, index: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.index = index
+        self.code = code
+
+
+def to_python(array: pa.Array) -> list[Any]:
+    """Return the values of an array of n values as a list of n Python values; NULL is `None`."""
+    type_ = array.type
+    if isinstance(type_, pa.JsonType):
+        return [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
+    if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)):
+        if pa.types.is_timestamp(type_) and type_.unit == "ns":
+            array = array.cast(pa.timestamp("us", type_.tz), safe=False)
+        return array.to_pylist()  # type: ignore[no-any-return]
+    # NumPy makes Python numbers several times faster than Arrow's own loop; NULLs are put back afterwards.
+    if array.null_count == 0:
+        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+    values = array.fill_null(False if pa.types.is_boolean(type_) else 0).to_numpy(zero_copy_only=False).tolist()
+    for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+        values[index] = None
+    return values  # type: ignore[no-any-return]
+
+
+def exact_types(type_: pa.DataType) -> frozenset[type] | None:
+    """Return the Python types whose values Arrow stores in `type_` unchanged; None where Arrow's own check is enough."""
+    kinds = pa.types
+    if kinds.is_integer(type_):
+        return frozenset({int, type(None)})
+    if kinds.is_floating(type_):
+        return frozenset({float, type(None)})
+    if kinds.is_boolean(type_):
+        return frozenset({bool, type(None)})
+    if kinds.is_string(type_):
+        return frozenset({str, type(None)})
+    if kinds.is_binary(type_):
+        return frozenset({bytes, type(None)})
+    if kinds.is_decimal(type_):
+        return frozenset({decimal.Decimal, type(None)})
+    if kinds.is_date(type_):
+        return frozenset({date, type(None)})
+    if kinds.is_timestamp(type_):
+        return frozenset({datetime, type(None)})
+    if kinds.is_time(type_):
+        return frozenset({time, type(None)})
+    if kinds.is_duration(type_):
+        return frozenset({timedelta, type(None)})
+    return None
+
+
+def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return n results as an array of n values of `type_`, cast as Spark's CAST does.
+
+    Raises:
+        CastError: The first value that does not fit, with its index and the code RESULT_TYPE or OVERFLOW.
+    """
+    exact = exact_types(type_)
+    found = set(map(type, values))
+    if exact is not None and found <= exact and not _needs_care(type_):
+        try:
+            return pa.array(values, type_)
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            pass  # The loop below finds which value it was, and says so.
+    cast = _caster(type_)
+    done = []
+    for index, value in enumerate(values):
+        try:
+            done.append(None if value is None else cast(_plain(value)))
+        except OverflowError as error:
+            raise CastError(index, "OVERFLOW", str(error)) from None
+        except (ValueError, TypeError) as error:
+            raise CastError(index, "RESULT_TYPE", str(error)) from None
+    return _build(done, type_)
+
+
+def _needs_care(type_: pa.DataType) -> bool:
+    # Arrow refuses what Spark rounds (decimals) and guesses the zone of naive times.
+    return bool(pa.types.is_decimal(type_) or (pa.types.is_timestamp(type_) and type_.tz))
+
+
+def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
+    if isinstance(type_, pa.JsonType):
+        return pa.ExtensionArray.from_storage(type_, pa.array(values, type_.storage_type))
+    try:
+        return pa.array(values, type_)
+    except (pa.ArrowException, OverflowError, ValueError, TypeError):
+        pass
+    for index, value in enumerate(values):
+        try:
+            pa.array([value], type_)
+        except (OverflowError, pa.ArrowInvalid) as error:
+            code = "OVERFLOW" if "too large" in str(error) or "fit" in str(error) else "RESULT_TYPE"
+            raise CastError(index, code, _misfit(value, type_)) from None
+        except (pa.ArrowException, ValueError, TypeError):
+            raise CastError(index, "RESULT_TYPE", _misfit(value, type_)) from None
+    raise CastError(0, "RESULT_TYPE", f"the values do not fit {sql_name(type_)} together")
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _misfit(value: Any, type_: pa.DataType) -> str:
+    shown = repr(value)
+    if len(shown) > 200:  # noqa: PLR2004 - an error message stays readable
+        shown = shown[:200] + "..."
+    return f"{shown} ({type(value).__name__}) does not fit {sql_name(type_)}"
+
+
+def _caster(type_: pa.DataType) -> Callable[[Any], Any]:
+    """Return the cast of one value that is not None; it raises OverflowError, ValueError or TypeError."""
+    kinds = pa.types
+    if kinds.is_integer(type_):
+        return _integer_caster(type_)
+    if kinds.is_floating(type_):
+        return lambda value: _to_float(value, type_)
+    if kinds.is_decimal(type_):
+        return lambda value: _to_decimal(value, type_)
+    if kinds.is_boolean(type_):
+        return lambda value: _to_bool(value, type_)
+    if kinds.is_string(type_) or kinds.is_large_string(type_):
+        return lambda value: _to_text(value, type_)
+    if kinds.is_timestamp(type_):
+        return lambda value: _to_timestamp(value, type_)
+    if kinds.is_date(type_):
+        return lambda value: _to_date(value, type_)
+    if isinstance(type_, pa.JsonType):
+        return lambda value: _to_json(value, type_)
+    exact = exact_types(type_)
+    if exact is None:
+        return _nested_caster(type_)
+
+    def only_exact(value: Any) -> Any:
+        if type(value) not in exact:
+            raise TypeError(_misfit(value, type_))
+        return value
+
+    return only_exact
+
+
+def _integer_caster(type_: pa.DataType) -> Callable[[Any], Any]:
+    bits = type_.bit_width
+    signed = pa.types.is_signed_integer(type_)
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
+
+    def cast(value: Any) -> int:
+        if isinstance(value, str):
+            number = int(decimal.Decimal(value.strip())) if _is_number(value) else None
+            if number is None:
+                raise ValueError(_misfit(value, type_))
+        elif isinstance(value, (int, float, decimal.Decimal)):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise OverflowError(_misfit(value, type_))
+            number = int(value)
+        else:
+            raise TypeError(_misfit(value, type_))
+        if not low <= number <= high:
+            raise OverflowError(_misfit(value, type_))
+        return number
+
+    return cast
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return decimal.Decimal(text.strip()).is_finite()
+    except decimal.InvalidOperation:
+        return False
+
+
+def _to_float(value: Any, type_: pa.DataType) -> float:
+    if isinstance(value, (int, float, decimal.Decimal)):
+        try:
+            return float(value)
+        except OverflowError:
+            raise OverflowError(_misfit(value, type_)) from None
+    if isinstance(value, str):
+        try:
+            return float(value.strip())
+        except ValueError:
+            raise ValueError(_misfit(value, type_)) from None
+    raise TypeError(_misfit(value, type_))
+
+
+_WIDE: Final = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
+
+
+def _to_decimal(value: Any, type_: pa.DataType) -> decimal.Decimal:
+    if isinstance(value, float):
+        value = repr(value)  # As Spark does: the shortest text that names the number, not its binary expansion.
+    try:
+        number = decimal.Decimal(value)
+    except (decimal.InvalidOperation, TypeError, ValueError):
+        raise TypeError(_misfit(value, type_)) from None
+    if not number.is_finite():
+        raise OverflowError(_misfit(value, type_))
+    rounded = number.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_WIDE) if _fits(number) else number
+    if len(rounded.as_tuple().digits) > type_.precision:
+        raise OverflowError(_misfit(value, type_))
+    return rounded
+
+
+def _fits(number: decimal.Decimal) -> bool:
+    return number.adjusted() < 50  # noqa: PLR2004 - beyond any decimal type: quantize itself would fail
+
+
+def _to_bool(value: Any, type_: pa.DataType) -> bool:
+    if isinstance(value, (bool, int, float, decimal.Decimal)):
+        return bool(value)
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text in ("true", "t", "yes", "y", "1"):
+            return True
+        if text in ("false", "f", "no", "n", "0"):
+            return False
+        raise ValueError(_misfit(value, type_))
+    raise TypeError(_misfit(value, type_))
+
+
+def _to_text(value: Any, type_: pa.DataType) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float, decimal.Decimal)):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    raise TypeError(_misfit(value, type_))
+
+
+def _to_timestamp(value: Any, type_: pa.DataType) -> datetime:
+    if isinstance(value, datetime):
+        # Without a zone on one side only, UTC is meant: the one zone that changes no digits.
+        if type_.tz and value.tzinfo is None:
+            return value.replace(tzinfo=UTC)
+        if not type_.tz and value.tzinfo is not None:
+            return value.astimezone(UTC).replace(tzinfo=None)
+        return value
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC if type_.tz else None)
+    if isinstance(value, str):
+        try:
+            return _to_timestamp(datetime.fromisoformat(value.strip()), type_)
+        except ValueError:
+            raise ValueError(_misfit(value, type_)) from None
+    raise TypeError(_misfit(value, type_))
+
+
+def _to_date(value: Any, type_: pa.DataType) -> date:
+    if isinstance(value, datetime):
+        return value.date()
+    if isinstance(value, date):
+        return value
+    if isinstance(value, str):
+        try:
+            return date.fromisoformat(value.strip())
+        except ValueError:
+            raise ValueError(_misfit(value, type_)) from None
+    raise TypeError(_misfit(value, type_))
+
+
+def _to_json(value: Any, type_: pa.DataType) -> str:
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError):
+        raise TypeError(_misfit(value, type_)) from None
+
+
+def _nested_caster(type_: pa.DataType) -> Callable[[Any], Any]:
+    """Return the cast of a list, a map, a struct or another type that Arrow checks by itself."""
+    kinds = pa.types
+    if kinds.is_list(type_) or kinds.is_large_list(type_):
+        item = _optional(_caster(type_.value_type))
+        return lambda value: [item(each) for each in _iterable(value, type_)]
+    if kinds.is_map(type_):
+        key, entry = _caster(type_.key_type), _optional(_caster(type_.item_type))
+        return lambda value: [(key(k), entry(v)) for k, v in _pairs(value, type_)]
+    if kinds.is_struct(type_):
+        fields = [(field.name, _optional(_caster(field.type))) for field in type_]
+        return lambda value: {
+            name: cast(each) for (name, cast), each in zip(fields, _members(value, type_), strict=True)
+        }
+    return lambda value: value
+
+
+def _optional(cast: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else cast(_plain(value))
+
+
+def _iterable(value: Any, type_: pa.DataType) -> Any:
+    if isinstance(value, (list, tuple, set, frozenset, np.ndarray)):
+        return value
+    raise TypeError(_misfit(value, type_))
+
+
+def _pairs(value: Any, type_: pa.DataType) -> Any:
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):  # noqa: PLR2004
+        return value
+    raise TypeError(_misfit(value, type_))
+
+
+def _members(value: Any, type_: pa.DataType) -> list[Any]:
+    names = [field.name for field in type_]
+    if isinstance(value, dict):
+        if value.keys() - set(names):
+            raise TypeError(_misfit(value, type_))
+        return [value.get(name) for name in names]
+    if isinstance(value, (tuple, list)):
+        if len(value) != len(names):
+            raise TypeError(_misfit(value, type_))
+        return list(value)
+    if all(hasattr(value, name) for name in names):
+        return [getattr(value, name) for name in names]
+    raise TypeError(_misfit(value, type_))
+
+
+def cast_arguments(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return an argument column as an array of the declared type; `can_widen` has allowed it."""
+    if array.type == type_:
+        return array
+    if isinstance(type_, pa.JsonType):
+        return pa.ExtensionArray.from_storage(type_, array.cast(type_.storage_type))
+    # Whole numbers beyond 2**53 round when they become DOUBLE, as in SQL.
+    rounds = pa.types.is_integer(array.type) and pa.types.is_floating(type_)
+    return pc.cast(array, type_, safe=not rounds)

@@ -1,0 +1,61 @@
+"""The server's log: one JSON object (or one console line) per event on a stream, with ids bound to it.
+
+No global configuration: a logger is a value that is handed on, so two servers in one process have two logs.
+"""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING, Any
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+__all__ = ["Logger", "make_logger"]
+
+
+Logger = structlog.typing.FilteringBoundLogger
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+_SECRET_WORDS = ("token", "secret", "password", "authorization", "state_key")
+
+
+def make_logger(stream: IO[str], *, log_format: str = "json", log_level: str = "info") -> Logger:
+    """Make the logger of one server.
+
+    Args:
+        stream: Where lines go; each event is one line, flushed.
+        log_format: `json` or `console`.
+        log_level: Lowest level that is written: debug, info, warning or error.
+
+    Returns:
+        Logger: Bind ids to it: `logger.bind(exchange="...")`.
+    """
+    renderer: Any = (
+        structlog.processors.JSONRenderer(default=str)
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    )
+    exceptions: list[Any] = [structlog.processors.format_exc_info] if log_format == "json" else []
+    logger: Logger = structlog.wrap_logger(
+        structlog.WriteLogger(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _without_secrets,
+            *exceptions,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[log_level]),
+        cache_logger_on_first_use=False,
+    ).bind()
+    return logger
+
+
+def _without_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Blank out what is named like a secret, whoever logged it: function authors log through here too."""
+    for key in event:
+        if any(word in key.lower() for word in _SECRET_WORDS):
+            event[key] = "(not logged)"
+    return event

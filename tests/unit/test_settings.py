@@ -1,0 +1,104 @@
+"""Settings come from flags, environment and file, through one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foldflight.errors import RejectedError
+from foldflight.server.settings import SETTINGS, Settings, load_settings, settings_table
+
+
+def test_defaults_parse_to_themselves() -> None:
+    """Every default is a value that its own parser accepts, so the docs never show an impossible one."""
+    for setting in SETTINGS.values():
+        if setting.default is not None:
+            assert setting.parse(setting.default) == setting.default
+
+
+def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
+    """The nearer source wins, setting by setting."""
+    file = tmp_path / "foldflight.toml"
+    file.write_text('port = 1\nhost = "10.0.0.1"\ndrain_s = 5\n')
+    settings = load_settings({"config": str(file), "port": "3"}, {"FOLDFLIGHT_PORT": "2", "FOLDFLIGHT_HOST": "10.0.0.2"})
+    assert (settings.port, settings.host, settings.drain_s) == (3, "10.0.0.2", 5.0)
+    assert settings.workers == Settings().workers
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("message_bytes_max", "64MiB", 64 * 2**20),
+        ("message_bytes_max", "1000", 1000),
+        ("health_port", "off", None),
+        ("modules", "a.b, c", ("a.b", "c")),
+        ("drain_s", "0.5", 0.5),
+        ("state_keys", "0123456789abcdef,fedcba9876543210", ("0123456789abcdef", "fedcba9876543210")),
+    ],
+)
+def test_texts_become_typed_values(name: str, text: str, value: object) -> None:
+    """A variable's text becomes the setting's type and unit."""
+    assert getattr(load_settings({}, {SETTINGS[name].variable: text}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "mentions"),
+    [
+        ({"port": "70000"}, {}, ["flag --port", "0 to 65535", "'70000'"]),
+        ({}, {"FOLDFLIGHT_WORKERS": "zero"}, ["variable FOLDFLIGHT_WORKERS", "1 to 256", "'zero'"]),
+        ({}, {"FOLDFLIGHT_PROT": "1"}, ["variable FOLDFLIGHT_PROT", "did you mean FOLDFLIGHT_PORT?"]),
+        ({}, {"FOLDFLIGHT_DRAIN_S": "nan"}, ["FOLDFLIGHT_DRAIN_S", "seconds"]),
+        ({"log_format": "xml"}, {}, ["flag --log-format", "json, console"]),
+        ({"message_bytes_max": "0"}, {}, ["flag --message-bytes-max", "64MiB"]),
+        ({"config": "/nowhere.toml"}, {}, ["/nowhere.toml", "No such file"]),
+    ],
+)
+def test_bad_value_names_its_source(flags: dict[str, object], environment: dict[str, str], mentions: list[str]) -> None:
+    """A bad or unknown setting says where it came from and what would do."""
+    with pytest.raises(RejectedError) as caught:
+        load_settings(flags, environment)
+    assert caught.value.code == "SETTINGS"
+    for mention in mentions:
+        assert mention in caught.value.message
+
+
+def test_file_errors_name_file_and_key(tmp_path: Path) -> None:
+    """An unknown key, a wrong type and broken TOML each name the file."""
+    file = tmp_path / "f.toml"
+    for content, mention in [("worker = 2", "did you mean workers?"), ("port = true", "'port'"), ("port =", "not TOML")]:
+        file.write_text(content)
+        with pytest.raises(RejectedError, match="SETTINGS") as caught:
+            load_settings({"config": str(file)}, {})
+        assert mention in caught.value.message
+        assert str(file) in caught.value.message
+
+
+def test_secrets_show_nowhere() -> None:
+    """Neither the settings' repr nor an error shows a key."""
+    settings = load_settings({}, {"FOLDFLIGHT_STATE_KEYS": "0123456789abcdef", "FOLDFLIGHT_TOKEN": "hush-hush"})
+    assert "0123456789abcdef" not in repr(settings)
+    assert "hush-hush" not in repr(settings)
+    with pytest.raises(RejectedError) as caught:
+        load_settings({}, {"FOLDFLIGHT_STATE_KEYS": "short-secret"})
+    assert "short-secret" not in str(caught.value)
+
+
+def test_kubernetes_service_links_are_not_settings() -> None:
+    """A Service named foldflight puts variables into every pod; they neither count nor stop the server."""
+    links = {
+        "FOLDFLIGHT_SERVICE_HOST": "10.96.0.7",
+        "FOLDFLIGHT_SERVICE_PORT": "8815",
+        "FOLDFLIGHT_SERVICE_PORT_GRPC": "8815",
+        "FOLDFLIGHT_PORT": "tcp://10.96.0.7:8815",
+        "FOLDFLIGHT_PORT_8815_TCP": "tcp://10.96.0.7:8815",
+        "FOLDFLIGHT_PORT_8815_TCP_ADDR": "10.96.0.7",
+    }
+    assert load_settings({}, links) == Settings()
+
+
+def test_table_has_every_setting() -> None:
+    """The docs' table is drawn from the settings themselves."""
+    table = settings_table()
+    assert table.count("\n") == len(SETTINGS) + 2
+    assert "| `--message-bytes-max` | `FOLDFLIGHT_MESSAGE_BYTES_MAX` | `message_bytes_max` | 64MiB | bytes |" in table

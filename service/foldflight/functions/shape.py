@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.types import parse_type
-from foldflight.functions.values import CastError, exact_types, to_python
+from foldflight.functions.values import CastError, cast_results, exact_types, to_python
 
-__all__ = ["Shape", "Untyped", "shape_of_annotation", "shape_of_type"]
+__all__ = ["Nullable", "Shape", "Untyped", "may_be_none", "shape_of_annotation", "shape_of_type"]
 
 
 class Untyped(Exception):  # noqa: N818 - it is an answer (no typed shape here, and why), not a failure
@@ -59,6 +59,8 @@ class _Scalar(Shape):
         self.exact = exact_types(arrow)
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        if isinstance(self.arrow, pa.JsonType):
+            return cast_results(values, self.arrow)
         if self.exact is not None and not set(map(type, values)) <= self.exact:
             values = [self._exact(index, value) for index, value in enumerate(values)]
         try:
@@ -85,6 +87,8 @@ class _Scalar(Shape):
                 return float(value)
             except OverflowError:
                 raise CastError(index, "OVERFLOW", f"{_shown(value)} does not fit {self.arrow}") from None
+        if pa.types.is_decimal(self.arrow) and isinstance(value, int):
+            return decimal.Decimal(value)
         for accepted in self.exact:  # Subclasses (an IntEnum, a bool where an int is meant) keep their value.
             if accepted is not type(None) and isinstance(value, accepted):
                 return accepted(value) if accepted in (int, float, str, bytes) else value
@@ -138,6 +142,21 @@ class _Object(Shape):
             for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
                 rows[index] = None
         return rows
+
+
+class Nullable(Shape):
+    """An accumulator that may be None, in a struct of one field: a NULL state means that there is no state."""
+
+    def __init__(self, inner: Shape) -> None:
+        self.inner = inner
+        self.immutable = inner.immutable
+        self.arrow = pa.struct([pa.field("value", inner.arrow)])
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        return pa.StructArray.from_arrays([self.inner.to_arrow(values)], fields=list(self.arrow))
+
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        return self.inner.from_arrow(array.field(0))
 
 
 class _List(Shape):
@@ -235,6 +254,12 @@ _SCALARS: Final[dict[Any, pa.DataType]] = {
     datetime.time: pa.time64("us"),
     datetime.timedelta: pa.duration("us"),
 }
+
+
+def may_be_none(annotation: Any) -> bool:
+    """Tell whether an annotation is `X | None`."""
+    origin = typing.get_origin(annotation)
+    return origin in (typing.Union, types.UnionType) and type(None) in typing.get_args(annotation)
 
 
 def shape_of_annotation(annotation: Any) -> Shape:

@@ -46,7 +46,7 @@ def to_python(array: pa.Array) -> list[Any]:
     if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)):
         if pa.types.is_timestamp(type_) and type_.unit == "ns":
             array = array.cast(pa.timestamp("us", type_.tz), safe=False)
-        return array.to_pylist()  # type: ignore[no-any-return]
+        return array.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
     # NumPy makes Python numbers several times faster than Arrow's own loop; NULLs are put back afterwards.
     if array.null_count == 0:
         return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]

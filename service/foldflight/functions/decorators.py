@@ -1,0 +1,368 @@
+"""`udaf`: how an author's class becomes a function."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar, overload
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.functions.shape import Nullable, Shape, Untyped, may_be_none, shape_of_annotation
+from foldflight.functions.spec import Capabilities, Declared, Function, Parameter, Verbs
+from foldflight.functions.types import parse_type, type_variables
+
+__all__ = ["function_of", "udaf"]
+
+_REGISTERED: Final = "__foldflight_function__"
+# Verb -> number of parameters after `self` in the class form; accumulate and retract add the arguments.
+_VERBS: Final = {
+    "create_accumulator": 0,
+    "accumulate": 1,
+    "retract": 1,
+    "merge": 2,
+    "get_value": 1,
+    "serialize": 1,
+    "deserialize": 1,
+    "open": 1,
+    "close": 0,
+}
+C = TypeVar("C", bound=type)
+Inputs = Sequence[str | pa.DataType] | Callable[..., Sequence[Any]]
+
+
+@overload
+def udaf(cls: C) -> C: ...
+@overload
+def udaf(
+    *,
+    input_types: Inputs | None = None,
+    result_type: Declared | None = None,
+    state_type: Declared | None = None,
+    name: str | None = None,
+    version: str = "1",
+    skip_nulls: bool = False,
+    deterministic: bool = True,
+    invertible: bool = False,
+) -> Callable[[C], C]: ...
+def udaf(
+    cls: type | None = None,
+    *,
+    input_types: Inputs | None = None,
+    result_type: Declared | None = None,
+    state_type: Declared | None = None,
+    name: str | None = None,
+    version: str = "1",
+    skip_nulls: bool = False,
+    deterministic: bool = True,
+    invertible: bool = False,
+) -> Any:
+    """Register a class as an aggregate function.
+
+    The class has `create_accumulator(self)`, `accumulate(self, accumulator, *arguments)` and
+    `get_value(self, accumulator)`; optionally `retract` (like `accumulate`), `merge(self, accumulator, other)`,
+    `serialize(self, accumulator)` with `deserialize(self, serialized)`, `open(self, context)` and `close(self)`.
+    `accumulate`, `retract` and `merge` change the accumulator in place and return None, or return a new one; a number,
+    text, tuple or frozen dataclass can only be returned.
+
+    A class without `create_accumulator` is its own accumulator: `self` holds the state, the methods have no
+    `accumulator` parameter, and `merge(self, other)` takes another instance.
+
+    Parameters of `__init__` are the function's *direct arguments*, fixed for a call: with
+    `def __init__(self, fraction=0.5)`, a query says `percentile("x", fraction=0.9)`.
+
+    The state is typed (a readable Arrow struct) if the annotations say what is in the accumulator:
+    `create_accumulator(self) -> State` with annotated attributes on `State`, or `-> int`, `-> dict[str, float]`...
+    Otherwise `serialize` and `deserialize` make it, or else signed pickle.
+
+    Args:
+        cls: The class, when used without parentheses.
+        input_types: Types of the arguments: SQL names or Arrow types, or a callable from the actual Arrow types to the
+            declared ones (it raises ValueError for those it does not take). Default: the annotations of `accumulate`.
+            A capital letter (`"T"`) stands for the type of the argument.
+        result_type: Type of the result, or a callable from the input types. Default: the annotation of `get_value`.
+        state_type: Type of a typed state, where annotations cannot say it, or a callable from the input types.
+        name: Name in queries. Default: the class's name in snake case.
+        version: Changes when states of the old code mean something else to the new code.
+        skip_nulls: Do not call the function for rows with a NULL argument.
+        deterministic: False if the same rows may give another result.
+        invertible: Retracting is exact in any order, also before the row it takes back has been seen.
+
+    Returns:
+        The class itself, so that it stays a plain Python class.
+
+    Raises:
+        RejectedError: SIGNATURE, naming the class, the method and the remedy.
+    """
+
+    def register(target: type) -> type:
+        builder = _Builder(target, name or _snake_case(target.__name__))
+        function = builder.function(
+            input_types, result_type, state_type, version, skip_nulls, deterministic, invertible
+        )
+        setattr(target, _REGISTERED, function)
+        return target
+
+    return register if cls is None else register(cls)
+
+
+def function_of(cls: object) -> Function | None:
+    """Return the function that `udaf` made of this class; None for anything else."""
+    found = vars(cls).get(_REGISTERED) if isinstance(cls, type) else None
+    return found if isinstance(found, Function) else None
+
+
+def _snake_case(name: str) -> str:
+    spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
+
+
+class _Builder:
+    """Reads one class; every mistake is an error that names class, method and remedy."""
+
+    def __init__(self, cls: type, name: str) -> None:
+        self.cls = cls
+        self.name = name
+        # Without create_accumulator, `self` is the accumulator and methods have one parameter fewer.
+        self.separate = hasattr(cls, "create_accumulator")
+
+    def error(self, wrong: str, remedy: str) -> RejectedError:
+        return RejectedError("SIGNATURE", f"{self.cls.__name__}{wrong}; {remedy}", function=self.name)
+
+    def function(
+        self,
+        input_types: Inputs | None,
+        result_type: Declared | None,
+        state_type: Declared | None,
+        version: str,
+        skip_nulls: bool,
+        deterministic: bool,
+        invertible: bool,
+    ) -> Function:
+        if not isinstance(self.cls, type):
+            raise self.error(" is not a class", "put @udaf on a class")
+        self.check_names()
+        inputs = self.inputs(input_types)
+        self.check_parameters(None if callable(inputs) else len(inputs))
+        shape, reason = self.shape()
+        accumulator = self.accumulator_annotation()
+        codec: typing.Literal["typed", "custom", "pickle"] = "typed" if shape or state_type is not None else "pickle"
+        if state_type is not None:
+            reason = "declared by state_type"
+        if hasattr(self.cls, "serialize"):
+            codec, reason = "custom", "the class defines serialize and deserialize"
+        if invertible and not hasattr(self.cls, "retract"):
+            raise self.error(" is declared invertible but has no retract", "define retract, or drop invertible=True")
+        return Function(
+            name=self.name,
+            version=str(version),
+            doc=inspect.cleandoc(self.cls.__doc__ or ""),
+            cls=self.cls,
+            instantiate=_ClassForm(self.cls) if self.separate else _AccumulatorForm(self.cls),
+            input_names=self.input_names(inputs),
+            declared_inputs=inputs,
+            declared_result=self.result(result_type),
+            declared_state=self.declared("state_type", state_type) if state_type is not None else None,
+            shape=shape,
+            accumulator_class=accumulator if isinstance(accumulator, type) else None,
+            skip_nulls=skip_nulls,
+            capabilities=Capabilities(
+                retract=hasattr(self.cls, "retract"),
+                merge=hasattr(self.cls, "merge"),
+                invertible=invertible,
+                deterministic=deterministic,
+                codec=codec,
+                codec_reason=reason,
+            ),
+            parameters=self.direct_arguments(),
+            returns=self.returns(shape, accumulator),
+        )
+
+    def check_names(self) -> None:
+        for verb in ("accumulate", "get_value"):
+            if not callable(getattr(self.cls, verb, None)):
+                raise self.error(f" has no method {verb}", f"define {self.shown(verb)}")
+        for one, other in (("serialize", "deserialize"), ("deserialize", "serialize")):
+            if hasattr(self.cls, one) and not hasattr(self.cls, other):
+                raise self.error(f" has {one} but no {other}", f"define {self.shown(other)} too")
+        if not self.separate and (hasattr(self.cls, "open") or hasattr(self.cls, "close")):
+            raise self.error(
+                " has open or close but no create_accumulator",
+                "a class that is its own accumulator has no life beyond it; add create_accumulator",
+            )
+
+    def shown(self, verb: str) -> str:
+        parameters = ["self"]
+        if verb in ("accumulate", "retract"):
+            parameters += [*(["accumulator"] if self.separate else []), "*arguments"]
+        elif verb == "merge":
+            parameters += ["accumulator", "other"] if self.separate else ["other"]
+        elif verb == "deserialize":
+            parameters += ["serialized"]
+        elif verb == "open":
+            parameters += ["context"]
+        elif verb in ("get_value", "serialize") and self.separate:
+            parameters += ["accumulator"]
+        return f"{verb}({', '.join(parameters)})"
+
+    def check_parameters(self, arguments: int | None) -> None:
+        """Refuse methods that cannot take what the fold will give them."""
+        for verb, count in _VERBS.items():
+            method = getattr(self.cls, verb, None)
+            if method is None:
+                continue
+            given = count - (0 if self.separate or verb in ("deserialize", "create_accumulator") else 1)
+            if verb in ("accumulate", "retract"):
+                if arguments is None:
+                    continue
+                given += arguments
+            raw = inspect.getattr_static(self.cls, verb)
+            bound = isinstance(raw, (staticmethod, classmethod))
+            signature = inspect.signature(method)
+            try:
+                signature.bind(*[None] * (given + (0 if bound else 1)))
+            except TypeError:
+                declared = f"{arguments} arguments declared" if verb in ("accumulate", "retract") else "what is given"
+                raise self.error(
+                    f".{verb}{signature} does not take {declared}",
+                    f"write {self.shown(verb)}" + (f" with {arguments} arguments" if "arguments" in declared else ""),
+                ) from None
+
+    def argument_parameters(self) -> list[inspect.Parameter]:
+        parameters = list(inspect.signature(self.cls.accumulate).parameters.values())  # type: ignore[attr-defined]
+        return parameters[2 if self.separate else 1 :]
+
+    def input_names(self, inputs: Any) -> tuple[str, ...]:
+        names = [parameter.name for parameter in self.argument_parameters()]
+        if callable(inputs):
+            return tuple(names)
+        variadic = [f"{names[-1] if names else 'argument'}{place + 1}" for place in range(len(inputs))]
+        has_star = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in self.argument_parameters())
+        fixed = [p.name for p in self.argument_parameters() if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+        return tuple(fixed[: len(inputs)] + variadic[len(fixed) :]) if has_star else tuple(names[: len(inputs)])
+
+    def inputs(self, input_types: Inputs | None) -> Any:
+        if callable(input_types):
+            return input_types
+        if input_types is not None:
+            if isinstance(input_types, (str, pa.DataType)):
+                raise self.error(" declares input_types as one type", f"write a list: input_types=[{input_types!r}]")
+            return tuple(self.declared("input_types", each) for each in input_types)
+        hints = self.hints(self.cls.accumulate)  # type: ignore[attr-defined]
+        found = []
+        for parameter in self.argument_parameters():
+            if parameter.name not in hints:
+                raise self.error(
+                    f".accumulate does not say the type of {parameter.name}",
+                    "annotate it, or give @udaf(input_types=[...])",
+                )
+            found.append(self.inferred(hints[parameter.name], f".accumulate, argument {parameter.name}"))
+        return tuple(found)
+
+    def result(self, result_type: Declared | None) -> Any:
+        if result_type is not None:
+            return self.declared("result_type", result_type)
+        hints = self.hints(self.cls.get_value)  # type: ignore[attr-defined]
+        if "return" not in hints:
+            raise self.error(
+                ".get_value does not say the type of the result", "annotate it, or give @udaf(result_type=...)"
+            )
+        return self.inferred(hints["return"], ".get_value")
+
+    def declared(self, where: str, declared: Any) -> Any:
+        if callable(declared) or isinstance(declared, pa.DataType):
+            return declared
+        try:
+            variables = dict.fromkeys(type_variables(declared), pa.null()) if isinstance(declared, str) else {}
+            parse_type(declared, variables)
+        except RejectedError as error:
+            raise self.error(f", {where}: {error.message}", "or pass a pyarrow type") from None
+        return declared
+
+    def inferred(self, annotation: Any, where: str) -> pa.DataType:
+        try:
+            return shape_of_annotation(annotation).arrow
+        except Untyped as why:
+            raise self.error(f"{where}: {why}", "give the SQL type in @udaf(input_types=..., result_type=...)") from None
+
+    def hints(self, method: Any) -> dict[str, Any]:
+        try:
+            return typing.get_type_hints(method, include_extras=True)
+        except NameError as error:
+            raise self.error(
+                f".{method.__name__} has an annotation that cannot be resolved ({error})", "import the name it uses"
+            ) from None
+
+    def accumulator_annotation(self) -> Any:
+        if not self.separate:
+            return self.cls
+        return self.hints(self.cls.create_accumulator).get("return")  # type: ignore[attr-defined]
+
+    def shape(self) -> tuple[Shape | None, str]:
+        annotation = self.accumulator_annotation()
+        if annotation is None:
+            return None, "create_accumulator has no return annotation"
+        try:
+            shape = shape_of_annotation(annotation)
+            return (Nullable(shape) if may_be_none(annotation) else shape), "annotated"
+        except Untyped as why:
+            return None, str(why)
+
+    def returns(self, shape: Shape | None, annotation: Any) -> typing.Literal["always", "some", "may"]:
+        if self.separate and shape is not None and shape.immutable:
+            return "always" if may_be_none(annotation) else "some"
+        return "may"
+
+    def direct_arguments(self) -> tuple[Parameter, ...]:
+        found = []
+        for parameter in list(inspect.signature(self.cls.__init__).parameters.values())[1:]:  # type: ignore[misc]
+            if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+                if self.cls.__init__ is object.__init__:  # type: ignore[misc]
+                    continue
+                raise self.error(".__init__ takes any arguments", "name each direct argument of the function")
+            required = parameter.default is inspect.Parameter.empty
+            annotation = "" if parameter.annotation is inspect.Parameter.empty else str(parameter.annotation)
+            found.append(Parameter(parameter.name, required, None if required else parameter.default, annotation))
+        return tuple(found)
+
+
+class _ClassForm:
+    """Makes verbs of a class whose methods take the accumulator as a parameter."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
+        instance = self.cls(**literals)
+        return Verbs(**{verb: getattr(instance, verb, None) for verb in _VERBS})  # type: ignore[arg-type]
+
+
+class _AccumulatorForm:
+    """Makes verbs of a class whose instances are the accumulators."""
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+
+    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
+        cls: Any = self.cls
+        deserialize = getattr(cls, "deserialize", None)
+        if deserialize is not None and not isinstance(
+            inspect.getattr_static(cls, "deserialize"), (staticmethod, classmethod)
+        ):
+            plain = deserialize
+
+            def deserialize(serialized: bytes) -> Any:
+                return plain(cls(**literals), serialized)
+
+        return Verbs(
+            create_accumulator=lambda: cls(**literals),
+            accumulate=cls.accumulate,
+            get_value=cls.get_value,
+            retract=getattr(cls, "retract", None),
+            merge=getattr(cls, "merge", None),
+            serialize=getattr(cls, "serialize", None),
+            deserialize=deserialize,
+        )

@@ -1,0 +1,126 @@
+"""Functions by name, from modules and classes."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from types import ModuleType
+
+from foldflight.errors import FoldflightError, RejectedError
+from foldflight.functions import builtin
+from foldflight.functions.decorators import function_of
+from foldflight.functions.spec import Function
+
+__all__ = ["Registry"]
+
+
+class Registry(Mapping[str, Function]):
+    """Functions by name; the built-in functions are always there.
+
+    Args:
+        functions: The functions besides the built-in ones.
+    """
+
+    def __init__(self, functions: Iterable[Function] = ()) -> None:
+        self._functions: dict[str, Function] = {function.name: function for function in _built_in()}
+        self.authored: tuple[Function, ...] = tuple(functions)
+        for function in self.authored:
+            known = self._functions.setdefault(function.name, function)
+            if known is not function:
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"two functions are named {function.name}: {_where(known)} and {_where(function)}; "
+                    "give one of them another name, @udaf(name=...)",
+                    function=function.name,
+                )
+
+    @classmethod
+    def load(cls, sources: Iterable[object]) -> Registry:
+        """Return the functions of several sources.
+
+        Args:
+            sources: Names of modules, modules, classes under `@udaf`, or functions.
+
+        Raises:
+            RejectedError: MODULE, when a module cannot be imported or has no function; SIGNATURE, when a class is not
+                under `@udaf` or two functions share a name.
+        """
+        found: dict[str, Function] = {}
+        for source in sources:
+            for function in _functions_in(source):
+                if found.setdefault(function.name, function) is not function:
+                    return cls([*found.values(), function])
+        return cls(found.values())
+
+    def __getitem__(self, name: str) -> Function:
+        """Return the function of this name. Raises RejectedError UNKNOWN_FUNCTION."""
+        try:
+            return self._functions[name]
+        except KeyError:
+            raise unknown_function(name, self._functions) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._functions
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+
+def unknown_function(name: str, known: Iterable[str]) -> RejectedError:
+    """Return the error for a name that no function has, with the names that come close."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+    return RejectedError("UNKNOWN_FUNCTION", f"there is no function {name!r}; {hint}", function=name)
+
+
+def _built_in() -> list[Function]:
+    return [function for value in vars(builtin).values() if (function := function_of(value)) is not None]
+
+
+def _where(function: Function) -> str:
+    return f"{function.cls.__module__}.{function.cls.__qualname__}"
+
+
+def _functions_in(source: object) -> list[Function]:
+    if isinstance(source, Function):
+        return [source]
+    if isinstance(source, str):
+        source = _import(source)
+    if isinstance(source, ModuleType):
+        # A function that a module only imports belongs to the module that defines it.
+        own = [value for value in vars(source).values() if getattr(value, "__module__", None) == source.__name__]
+        functions = [function for value in own if (function := function_of(value)) is not None]
+        if not functions:
+            raise RejectedError("MODULE", f"module {source.__name__} has no function: put @udaf on a class in it")
+        return functions
+    function = function_of(source)
+    if function is None:
+        raise RejectedError(
+            "SIGNATURE", f"{source!r} is no function: give a class under @udaf, a module, or a module's name"
+        )
+    return [function]
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except FoldflightError:
+        raise
+    except BaseException as error:
+        if isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+            raise
+        missing = isinstance(error, ModuleNotFoundError) and error.name is not None and name.startswith(error.name)
+        remedy = (
+            "; it must be on the Python path (the current folder is, when you start foldflight there)" if missing else ""
+        )
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+        where = f" at {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else ""
+        raise RejectedError(
+            "MODULE", f"module {name!r} cannot be imported{where}: {type(error).__name__}: {error}{remedy}"
+        ) from error

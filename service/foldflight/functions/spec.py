@@ -1,0 +1,269 @@
+"""What foldflight knows of a function: its registration, and its binding to the types of one call."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.functions.context import FunctionContext
+from foldflight.functions.shape import Shape, shape_of_type
+from foldflight.functions.types import can_widen, parse_type, sql_name, type_variables
+
+__all__ = ["BoundFunction", "Capabilities", "Declared", "Function", "Parameter", "Verbs"]
+
+Declared = str | pa.DataType | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a function can do, known when it is registered.
+
+    Args:
+        retract: It takes rows back.
+        merge: It combines two accumulators of one group.
+        invertible: Retracting is exact in any order, also before the row it takes back has been seen.
+        deterministic: The same rows in the same order always give the same result.
+        codec: How its accumulators become bytes.
+        codec_reason: Why this codec was chosen.
+    """
+
+    retract: bool
+    merge: bool
+    invertible: bool
+    deterministic: bool
+    codec: Literal["typed", "custom", "pickle"]
+    codec_reason: str
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One direct argument: fixed for a call, given to the class's `__init__`.
+
+    Args:
+        name: Its name.
+        required: Whether a call must give it.
+        default: Its value otherwise.
+        annotation: Its annotation as text; empty if it has none.
+    """
+
+    name: str
+    required: bool
+    default: Any = None
+    annotation: str = ""
+
+
+@dataclass(frozen=True)
+class Verbs:
+    """The methods of one instance of an author's class, in the form that the fold calls.
+
+    `accumulate`, `retract` and `merge` take the accumulator first; see `Function.returns` for what they return.
+    """
+
+    create_accumulator: Callable[[], Any]
+    accumulate: Callable[..., Any]
+    get_value: Callable[[Any], Any]
+    retract: Callable[..., Any] | None = None
+    merge: Callable[[Any, Any], Any] | None = None
+    serialize: Callable[[Any], bytes] | None = None
+    deserialize: Callable[[bytes], Any] | None = None
+    open: Callable[[FunctionContext], None] | None = None
+    close: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
+class Function:
+    """A registered function.
+
+    Args:
+        name: Its name in queries.
+        version: The author's version; states of another version are refused.
+        doc: The class's docstring.
+        cls: The author's class.
+        instantiate: Makes the verbs of a fresh instance from the direct arguments.
+        input_names: Names of the arguments, from the signature of `accumulate`.
+        declared_inputs: Types of the arguments, one each; or a callable from the actual types to the declared ones.
+        declared_result: Type of the result; or a callable from the input types.
+        declared_state: Type of the state where the author declares it; or a callable from the input types.
+        shape: The typed layout of the accumulator, where its annotation gives one.
+        accumulator_class: The class of the accumulator, where its annotation names one.
+        skip_nulls: Rows with a NULL argument are not given to the function.
+        capabilities: What it can do.
+        parameters: Its direct arguments.
+        returns: What `accumulate`, `retract` and `merge` return: `always` the accumulator (which may be None), `some`
+            accumulator that is not None, or they `may` return one or change it in place and return None.
+    """
+
+    name: str
+    version: str
+    doc: str
+    cls: type
+    instantiate: Callable[[Mapping[str, Any]], Verbs]
+    input_names: tuple[str, ...]
+    declared_inputs: tuple[str | pa.DataType, ...] | Callable[..., Sequence[Any]]
+    declared_result: Declared
+    declared_state: Declared | None
+    shape: Shape | None
+    accumulator_class: type | None
+    skip_nulls: bool
+    capabilities: Capabilities
+    parameters: tuple[Parameter, ...] = ()
+    returns: Literal["always", "some", "may"] = "may"
+
+    @property
+    def input_types(self) -> tuple[pa.DataType, ...] | None:
+        """The types of the arguments; None for a function whose types depend on its arguments."""
+        if callable(self.declared_inputs) or any(_variables(each) for each in self.declared_inputs):
+            return None
+        return tuple(parse_type(each) for each in self.declared_inputs)
+
+    @property
+    def result_type(self) -> pa.DataType | None:
+        """The type of the result; None for a function whose types depend on its arguments."""
+        if callable(self.declared_result) or _variables(self.declared_result):
+            return None
+        return parse_type(self.declared_result)
+
+    @property
+    def signature(self) -> str:
+        """The signature as text: `weighted_avg(value BIGINT, weight INT) -> BIGINT`."""
+        if callable(self.declared_inputs):
+            arguments = [f"[{name}]" for name in self.input_names]
+        else:
+            arguments = [
+                f"{name} {_spelled(each)}" for name, each in zip(self.input_names, self.declared_inputs, strict=True)
+            ]
+        for parameter in self.parameters:
+            arguments.append(parameter.name + ("" if parameter.required else f" => {parameter.default!r}"))
+        result = "..." if callable(self.declared_result) else _spelled(self.declared_result)
+        return f"{self.name}({', '.join(arguments)}) -> {result}"
+
+    def bind(self, argument_types: Sequence[pa.DataType], literals: Mapping[str, Any]) -> BoundFunction:
+        """Fix the types and direct arguments of one call.
+
+        Args:
+            argument_types: The types of the argument columns.
+            literals: Direct arguments by name.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH for a wrong number or type of arguments, SIGNATURE for direct arguments that
+                the class does not take.
+        """
+        self.check_literals(literals)
+        variables: dict[str, pa.DataType] = {}
+        inputs = self._bind_inputs(tuple(argument_types), variables)
+        result = self._resolve(self.declared_result, inputs, variables)
+        shape = self.shape
+        if self.declared_state is not None:
+            shape = shape_of_type(self._resolve(self.declared_state, inputs, variables), self.accumulator_class)
+        state_type = shape.arrow if self.capabilities.codec == "typed" and shape is not None else pa.binary()
+        return BoundFunction(
+            function=self,
+            input_types=inputs,
+            result_type=result,
+            state_type=state_type,
+            shape=shape if self.capabilities.codec == "typed" else None,
+            literals=dict(literals),
+        )
+
+    def check_literals(self, literals: Mapping[str, Any]) -> None:
+        """Refuse direct arguments that the class does not take, or that are missing.
+
+        Raises:
+            RejectedError: SIGNATURE.
+        """
+        known = {parameter.name for parameter in self.parameters}
+        unknown = [name for name in literals if name not in known]
+        missing = [each.name for each in self.parameters if each.required and each.name not in literals]
+        if unknown or missing:
+            wrong = f"has no parameter {', '.join(unknown)}" if unknown else f"needs {', '.join(missing)}"
+            takes = ", ".join(sorted(known)) or "no direct arguments"
+            raise RejectedError("SIGNATURE", f"{self.name} {wrong}; it takes {takes}", function=self.name)
+
+    def _bind_inputs(
+        self, actual: tuple[pa.DataType, ...], variables: dict[str, pa.DataType]
+    ) -> tuple[pa.DataType, ...]:
+        if callable(self.declared_inputs):
+            try:
+                declared = tuple(parse_type(each) for each in self.declared_inputs(*actual))
+            except TypeError:
+                raise self._mismatch(f"does not take {len(actual)} arguments") from None
+            except ValueError as error:
+                raise self._mismatch(str(error)) from None
+        else:
+            if len(actual) != len(self.declared_inputs):
+                raise self._mismatch(f"takes {len(self.declared_inputs)} arguments and was given {len(actual)}")
+            for each, type_ in zip(self.declared_inputs, actual, strict=True):
+                for name in _variables(each):
+                    if isinstance(each, str) and each.strip() == name:
+                        variables.setdefault(name, type_)
+            declared = tuple(parse_type(each, variables) for each in self.declared_inputs)
+        for place, (type_, wanted) in enumerate(zip(actual, declared, strict=True)):
+            if not can_widen(type_, wanted):
+                name = self.input_names[place] if place < len(self.input_names) else str(place + 1)
+                raise self._mismatch(
+                    f"takes {sql_name(wanted)} for its argument {name} and was given {sql_name(type_)}; "
+                    f"cast the column to {sql_name(wanted)} in the query"
+                )
+        return declared
+
+    def _resolve(
+        self, declared: Declared, inputs: tuple[pa.DataType, ...], variables: Mapping[str, pa.DataType]
+    ) -> pa.DataType:
+        return parse_type(declared(*inputs)) if callable(declared) else parse_type(declared, variables)
+
+    def _mismatch(self, wrong: str) -> RejectedError:
+        return RejectedError("SCHEMA_MISMATCH", f"{self.name} {wrong}: {self.signature}", function=self.name)
+
+
+def _variables(declared: Any) -> frozenset[str]:
+    return type_variables(declared) if isinstance(declared, str) else frozenset()
+
+
+def _spelled(declared: str | pa.DataType) -> str:
+    return declared if _variables(declared) else sql_name(parse_type(declared))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class BoundFunction:
+    """A function with the types and direct arguments of one call.
+
+    Args:
+        function: The function.
+        input_types: The types that its arguments are cast to.
+        result_type: The type that its results are cast to.
+        state_type: The type of its states: a struct or scalar for the typed codec, binary otherwise.
+        shape: The layout of its typed states; None for other codecs.
+        literals: The direct arguments.
+    """
+
+    function: Function
+    input_types: tuple[pa.DataType, ...]
+    result_type: pa.DataType
+    state_type: pa.DataType
+    shape: Shape | None
+    literals: Mapping[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        """What a state of this call depends on, as 16 hexadecimal digits."""
+        parts = [
+            self.function.name,
+            self.function.version,
+            [str(type_) for type_ in self.input_types],
+            str(self.result_type),
+            self.function.capabilities.codec,
+            str(self.state_type),
+            {name: repr(value) for name, value in sorted(self.literals.items())},
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def instantiate(self) -> Verbs:
+        """Return the verbs of a fresh instance of the author's class."""
+        return self.function.instantiate(self.literals)
+

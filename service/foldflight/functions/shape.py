@@ -24,7 +24,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.types import parse_type
 from foldflight.functions.values import CastError, cast_results, exact_types, to_python
 
-__all__ = ["Nullable", "Shape", "Untyped", "may_be_none", "shape_of_annotation", "shape_of_type"]
+__all__ = ["Nullable", "Shape", "Untyped", "list_of_tuples", "may_be_none", "shape_of_annotation", "shape_of_type"]
 
 
 class Untyped(Exception):  # noqa: N818 - it is an answer (no typed shape here, and why), not a failure
@@ -364,6 +364,11 @@ def _attribute_check(cls: type, names: tuple[str, ...]) -> Callable[[Any], str |
         return None if missing is None else f"{_shown(value)} has no {missing}, which {cls.__name__} annotates"
 
     return check
+
+
+def list_of_tuples(fields: Sequence[tuple[str, pa.DataType]]) -> Shape:
+    """Return the shape of lists of tuples, whose members have these names and types."""
+    return _List(_tuple([(name, shape_of_type(type_)) for name, type_ in fields]), list)
 
 
 def shape_of_type(type_: pa.DataType, cls: type | None = None) -> Shape:

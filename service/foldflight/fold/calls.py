@@ -1,0 +1,127 @@
+"""Calls bound to functions and columns: what one exchange folds, and what it gives back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.fold.distinct import distinct_shape
+from foldflight.functions.call import Call
+from foldflight.functions.registry import Registry
+from foldflight.functions.spec import BoundFunction
+
+__all__ = ["BoundCall", "bind_calls", "result_schema"]
+
+
+@dataclass(frozen=True)
+class BoundCall:
+    """One call with its function and types.
+
+    Args:
+        call: The call.
+        bound: Its function, bound to the types of its arguments.
+    """
+
+    call: Call
+    bound: BoundFunction
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """The type of its outputs."""
+        return self.bound.result_type
+
+    @property
+    def state_type(self) -> pa.DataType:
+        """The type of its states."""
+        return distinct_shape(self.bound).arrow if self.call.distinct else self.bound.state_type
+
+    @property
+    def fingerprint(self) -> str:
+        """What its states depend on, as 16 hexadecimal digits."""
+        if not self.call.distinct:
+            return self.bound.fingerprint
+        return hashlib.sha256(f"distinct {self.bound.fingerprint}".encode()).hexdigest()[:16]
+
+    @property
+    def can_retract(self) -> bool:
+        """Whether it takes rows back: DISTINCT always does."""
+        return self.call.distinct or self.bound.function.capabilities.retract
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether it merges states: DISTINCT always does."""
+        return self.call.distinct or self.bound.function.capabilities.merge
+
+    @property
+    def is_invertible(self) -> bool:
+        """Whether a row may be taken back before it has come: DISTINCT counts, so it may."""
+        return self.call.distinct or self.bound.function.capabilities.invertible
+
+
+def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema) -> list[BoundCall]:
+    """Bind calls to the functions of a registry and to the columns of a chunk.
+
+    Args:
+        registry: Functions by name.
+        calls: The calls.
+        schema: The schema of the chunks.
+
+    Raises:
+        RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for a missing column, a wrong number or type of arguments, or a
+            function that is not the one the engine expects; SIGNATURE for direct arguments.
+    """
+    return [_bind(registry, call, schema) for call in calls]
+
+
+def _bind(registry: Registry, call: Call, schema: pa.Schema) -> BoundCall:
+    function = registry[call.function]
+    types = [_column(schema, name, call).type for name in call.arguments]
+    if call.filter is not None and not pa.types.is_boolean(_column(schema, call.filter, call).type):
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"the filter {call.filter} of {call.function} is {schema.field(call.filter).type}, not boolean",
+            function=call.function,
+        )
+    if call.distinct and not call.arguments:
+        raise RejectedError(
+            "SIGNATURE", f"{call.function} without arguments cannot be DISTINCT", function=call.function
+        )
+    bound = BoundCall(call, function.bind(types, call.literals))
+    if call.fingerprint not in ("", bound.fingerprint):
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"{call.function} is not the function that the engine expects: its fingerprint here is {bound.fingerprint} "
+            f"(version {bound.bound.function.version}), expected {call.fingerprint}; "
+            "deploy one version everywhere, or plan the query again",
+            function=call.function,
+        )
+    return bound
+
+
+def _column(schema: pa.Schema, name: str, call: Call) -> pa.Field:
+    if schema.get_field_index(name) < 0:
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"{call.function} refers to a column {name!r} that the chunk does not have (or has twice); "
+            f"it has {', '.join(schema.names) or 'none'}",
+            function=call.function,
+        )
+    return schema.field(name)
+
+
+def result_schema(calls: Sequence[BoundCall]) -> pa.Schema:
+    """Return the schema of what a fold gives back: `slot`, then `state_i` and `output_i` of each call i."""
+    fields = [pa.field("slot", pa.int32(), nullable=False)]
+    for place, call in enumerate(calls):
+        identity = {
+            "function": call.bound.function.name,
+            "version": call.bound.function.version,
+            "fingerprint": call.fingerprint,
+        }
+        fields.append(pa.field(f"state_{place}", call.state_type, metadata=identity))
+        fields.append(pa.field(f"output_{place}", call.result_type))
+    return pa.schema(fields)

@@ -1,0 +1,111 @@
+"""DISTINCT: each different row of arguments counts once, however often it comes.
+
+A group keeps every different row with the number of times it is there, in the order of first appearance, and folds them
+when its value is asked for. So every function can be DISTINCT, and then merges and retracts, whatever its class can do;
+and the result depends on the rows alone, not on the way they came in.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import pyarrow as pa
+
+from foldflight.fold.accumulators import Accumulators
+from foldflight.fold.interpreted import Interpreted
+from foldflight.fold.rows import Mask, Rows, Slots
+from foldflight.functions.shape import Shape, list_of_tuples
+from foldflight.functions.spec import BoundFunction
+
+__all__ = ["Distinct", "distinct_shape"]
+
+_COUNT: Final = "times"
+
+
+def distinct_shape(bound: BoundFunction) -> Shape:
+    """Return the layout of DISTINCT states: a list of (argument 0, ..., argument n - 1, times)."""
+    fields = [(f"argument_{place}", type_) for place, type_ in enumerate(bound.input_types)]
+    return list_of_tuples([*fields, (_COUNT, pa.int64())])
+
+
+class Distinct(Accumulators):
+    """Different rows with their counts, by slot.
+
+    Args:
+        inner: Folds the different rows of one group when its value is asked for.
+    """
+
+    def __init__(self, inner: Interpreted) -> None:
+        self.inner = inner
+        self.shape = distinct_shape(inner.bound)
+        # slot -> frozen arguments -> [arguments, times]; what is retracted before it came has a negative count.
+        self._seen: dict[int, dict[Any, list[Any]]] = {}
+
+    def fold(self, rows: Rows) -> None:
+        columns = [column.values for column in rows.arguments]
+        arguments = list(zip(*columns, strict=True)) if columns else [()] * len(rows)
+        signs = [1] * len(rows) if rows.retracts is None else [-1 if back else 1 for back in rows.retracts.tolist()]
+        for slot, row, sign in zip(rows.slots.tolist(), arguments, signs, strict=True):
+            self._count(slot, row, sign)
+
+    def _count(self, slot: int, row: tuple[Any, ...], times: int) -> None:
+        seen = self._seen.setdefault(slot, {})
+        key = _frozen(row)
+        entry = seen.get(key)
+        if entry is None:
+            seen[key] = [row, times]
+            return
+        entry[1] += times
+        if entry[1] == 0:
+            del seen[key]
+
+    def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
+        columns = [column.values for column in rows.arguments]
+        outputs = []
+        for index in range(len(rows)):
+            if kept[index]:
+                retracting = rows.retracts is not None and bool(rows.retracts[index])
+                self._count(int(rows.slots[index]), tuple(column[index] for column in columns), -1 if retracting else 1)
+            outputs.append(self.outputs(rows.slots[index : index + 1]))
+        return pa.concat_arrays(outputs) if outputs else pa.array([], self.inner.bound.result_type)
+
+    def merge(self, slots: Slots, states: pa.Array) -> None:
+        for slot, state in zip(slots.tolist(), self.shape.from_arrow(states), strict=True):
+            self._seen.setdefault(slot, {})
+            for *row, times in state:
+                self._count(slot, tuple(row), times)
+
+    def states(self, slots: Slots) -> pa.Array:
+        return self.shape.to_arrow(
+            [[(*row, times) for row, times in self._seen.get(slot, {}).values()] for slot in slots.tolist()]
+        )
+
+    def outputs(self, slots: Slots) -> pa.Array:
+        # The different rows of all slots are folded as one chunk, into accumulators that live no longer than this.
+        live = [
+            (slot, row) for slot in slots.tolist() for row, times in self._seen.get(slot, {}).values() if times > 0
+        ]
+        self.inner.fold_rows([slot for slot, _ in live], [row for _, row in live])
+        outputs = self.inner.outputs(slots)
+        self.inner.forget(slots)
+        return outputs
+
+    def forget(self, slots: Slots) -> None:
+        for slot in slots.tolist():
+            self._seen.pop(slot, None)
+
+    def close(self) -> None:
+        self._seen = {}
+        self.inner.close()
+
+
+def _frozen(value: Any) -> Any:
+    """Return a hashable stand-in: equal for equal values, with NaN equal to itself."""
+    if isinstance(value, float) and value != value:  # noqa: PLR0124 - only NaN differs from itself
+        return math.nan
+    if isinstance(value, (tuple, list)):
+        return tuple(_frozen(each) for each in value)
+    if isinstance(value, dict):
+        return frozenset((_frozen(key), _frozen(each)) for key, each in value.items())
+    return value

@@ -1,0 +1,281 @@
+"""The fold: rows and states in, dirty slots out. No IO, no clock: the same frames always give the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.errors import FoldflightError, FunctionError, RejectedError
+from foldflight.fold.accumulators import Accumulators
+from foldflight.fold.calls import BoundCall, result_schema
+from foldflight.fold.distinct import Distinct
+from foldflight.fold.interpreted import Interpreted, cannot_retract
+from foldflight.fold.rows import Column, Mask, Rows, Slots
+from foldflight.fold.signing import StateSigner
+from foldflight.functions.context import FunctionContext, LogRecord, MetricSink
+from foldflight.functions.rowkind import RowKind
+from foldflight.functions.values import cast_arguments
+
+__all__ = ["Fold"]
+
+_SLOT, _KIND = "slot", "kind"
+_KIND_MAX = max(RowKind)
+
+
+class Fold:
+    """Accumulators by slot for several calls over the same columns.
+
+    After an error the accumulators are undefined: close the fold, and start another from the last states.
+
+    Args:
+        calls: The calls, bound.
+        job_parameters: What functions read from their context.
+        signer: Signs and checks pickled states; needed only where a function's states are pickled.
+        metrics: Where the functions' metrics go.
+        log: Takes each line that a function logs.
+
+    Raises:
+        FunctionError: USER_CODE, when a class cannot be made or its `open` raises.
+        RejectedError: SETTINGS, when states would be pickled and there is no signer.
+    """
+
+    def __init__(
+        self,
+        calls: Sequence[BoundCall],
+        *,
+        job_parameters: Mapping[str, str] | None = None,
+        signer: StateSigner | None = None,
+        metrics: MetricSink | None = None,
+        log: Callable[[LogRecord], None] | None = None,
+    ) -> None:
+        self.calls = tuple(calls)
+        self.schema = result_schema(calls)
+        self.rows_folded = 0
+        self.state_bytes = 0
+        self._dirty = np.zeros(0, np.bool_)
+        self._accumulators: list[Accumulators] = []
+        try:
+            for call in calls:
+                context = FunctionContext(
+                    call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
+                )
+                inner = Interpreted(call.bound, context=context, signer=signer)
+                self._accumulators.append(Distinct(inner) if call.call.distinct else inner)
+        except FoldflightError:
+            self.close()
+            raise
+
+    @property
+    def slot_count(self) -> int:
+        """The highest slot seen so far, plus one."""
+        return len(self._dirty)
+
+    def merge_states(self, batch: pa.RecordBatch) -> None:
+        """Merge states into slots, in order: into an empty slot a state is loaded. The slots become dirty.
+
+        Args:
+            batch: n rows: `slot` int32, and one column `state_i` for each call i; a NULL state is no state.
+
+        Raises:
+            RejectedError: STATE_MISMATCH, CANNOT_MERGE.
+            CorruptError: STATE_CHECKSUM.
+            FunctionError: USER_CODE, when `merge` or `deserialize` raises.
+        """
+        slots = _slots(batch)
+        self._touch(slots)
+        for place, (call, accumulators) in enumerate(zip(self.calls, self._accumulators, strict=True)):
+            states = _state_column(batch, place, call)
+            if states.null_count == 0:
+                accumulators.merge(slots, states)
+            elif states.null_count < len(states):
+                present = states.is_valid()
+                accumulators.merge(slots[present.to_numpy(zero_copy_only=False)], states.filter(present))
+
+    def fold(self, batch: pa.RecordBatch) -> None:
+        """Apply the rows of a chunk, in order. Their slots become dirty.
+
+        Args:
+            batch: n rows: `slot` int32 (without it, all rows go to slot 0), `kind` int8 (see `RowKind`; without it, all
+                rows are inserts), and the columns that the calls name.
+
+        Raises:
+            FunctionError: With function, slot and row.
+            RejectedError: CANNOT_RETRACT, SCHEMA_MISMATCH.
+        """
+        slots, retracts = self._begin(batch)
+        columns = _Columns(batch)
+        for call, accumulators in zip(self.calls, self._accumulators, strict=True):
+            rows = Rows(slots, retracts, [columns.get(*each) for each in _arguments(call)])
+            mask = _mask(batch, call, rows)
+            if mask is not None:
+                rows = rows.kept(mask)
+            if len(rows):
+                accumulators.fold(rows)
+        self.rows_folded += batch.num_rows
+
+    def fold_each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Do what `fold` does, and return the outputs after each row.
+
+        Args:
+            batch: n rows, as for `fold`.
+
+        Returns:
+            n rows: `output_i` of each call i, after that row.
+        """
+        slots, retracts = self._begin(batch)
+        columns = _Columns(batch)
+        outputs = []
+        for call, accumulators in zip(self.calls, self._accumulators, strict=True):
+            rows = Rows(slots, retracts, [columns.get(*each) for each in _arguments(call)])
+            mask = _mask(batch, call, rows)
+            outputs.append(accumulators.fold_each(rows, np.ones(len(rows), np.bool_) if mask is None else mask))
+        self.rows_folded += batch.num_rows
+        return pa.RecordBatch.from_arrays(outputs, names=[f"output_{place}" for place in range(len(outputs))])
+
+    def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:
+        """Return what changed since the last time, and make all slots clean.
+
+        Args:
+            states: Whether states are wanted; their columns are NULL otherwise.
+            outputs: Whether outputs are wanted; their columns are NULL otherwise.
+
+        Returns:
+            One row for each dirty slot, ascending, in the schema `schema`.
+
+        Raises:
+            FunctionError: With function and slot.
+        """
+        slots = np.flatnonzero(self._dirty).astype(np.int32)
+        batch = self._results(slots, states=states, outputs=outputs)
+        self.state_bytes = sum(column.nbytes for column in batch.columns[1::2]) if states else 0
+        self._dirty[slots] = False
+        return batch
+
+    def outputs(self, slots: pa.Array) -> pa.RecordBatch:
+        """Return the outputs of n slots, in the schema `schema`, with NULL states; nothing becomes clean or dirty."""
+        return self._results(slots.to_numpy(zero_copy_only=False), states=False, outputs=True)
+
+    def _results(self, slots: Slots, *, states: bool, outputs: bool) -> pa.RecordBatch:
+        arrays: list[pa.Array] = [pa.array(slots, pa.int32())]
+        for call, accumulators in zip(self.calls, self._accumulators, strict=True):
+            arrays.append(accumulators.states(slots) if states else pa.nulls(len(slots), call.state_type))
+            arrays.append(accumulators.outputs(slots) if outputs else pa.nulls(len(slots), call.result_type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def forget(self, slots: pa.Array) -> None:
+        """Make n slots empty and clean."""
+        chosen = slots.to_numpy(zero_copy_only=False)
+        for accumulators in self._accumulators:
+            accumulators.forget(chosen)
+        self._dirty[chosen[chosen < len(self._dirty)]] = False
+
+    def close(self) -> None:
+        """Let the functions release what they hold. The first error is raised once all are closed."""
+        failures: list[FunctionError] = []
+        for accumulators in self._accumulators:
+            try:
+                accumulators.close()
+            except FunctionError as error:
+                failures.append(error)
+        self._accumulators = []
+        if failures:
+            raise failures[0]
+
+    def _begin(self, batch: pa.RecordBatch) -> tuple[Slots, Mask | None]:
+        slots = _slots(batch) if _SLOT in batch.schema.names else np.zeros(batch.num_rows, np.int32)
+        retracts = _retracts(batch)
+        if retracts is not None:
+            for call in self.calls:
+                if not call.can_retract:
+                    raise cannot_retract(call.bound.function.name)
+        self._touch(slots)
+        return slots, retracts
+
+    def _touch(self, slots: Slots) -> None:
+        needed = int(slots.max(initial=-1)) + 1
+        if needed > len(self._dirty):
+            self._dirty = np.concatenate([self._dirty, np.zeros(needed - len(self._dirty), np.bool_)])
+        self._dirty[slots] = True
+
+
+class _Columns:
+    """The argument columns of one chunk; calls that share one share its cast and its Python values too."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.known: dict[tuple[str, str], Column] = {}
+
+    def get(self, name: str, type_: pa.DataType) -> Column:
+        key = (name, str(type_))
+        if key not in self.known:
+            self.known[key] = Column(name, cast_arguments(self.batch.column(name), type_))
+        return self.known[key]
+
+
+def _arguments(call: BoundCall) -> list[tuple[str, pa.DataType]]:
+    return list(zip(call.call.arguments, call.bound.input_types, strict=True))
+
+
+def _mask(batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:
+    """Return which rows a call takes: those its filter lets through, without NULL arguments where it skips them."""
+    mask: Mask | None = None
+    if call.call.filter is not None:
+        mask = pc.fill_null(batch.column(call.call.filter), False).to_numpy(zero_copy_only=False)  # noqa: FBT003
+    if call.bound.function.skip_nulls:
+        for column in rows.arguments:
+            if column.array is not None and column.array.null_count:
+                valid = column.array.is_valid().to_numpy(zero_copy_only=False)
+                mask = valid if mask is None else mask & valid
+    return mask
+
+
+def _slots(batch: pa.RecordBatch) -> Slots:
+    column = batch.column(_SLOT)
+    if column.type != pa.int32() or column.null_count:
+        raise RejectedError("SCHEMA_MISMATCH", f"the column slot is int32 without NULLs, and this one is {column.type}")
+    slots: Slots = column.to_numpy(zero_copy_only=False)
+    if len(slots) and int(slots.min()) < 0:
+        raise RejectedError("SCHEMA_MISMATCH", f"a slot is 0 or more, and here is {int(slots.min())}")
+    return slots
+
+
+def _retracts(batch: pa.RecordBatch) -> Mask | None:
+    if _KIND not in batch.schema.names:
+        return None
+    column = batch.column(_KIND)
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"the column kind holds a row kind (int8) for each row, and this one is {column.type}"
+        )
+    kinds = column.to_numpy(zero_copy_only=False)
+    if len(kinds) and not (0 <= int(kinds.min()) and int(kinds.max()) <= _KIND_MAX):
+        wrong = next(int(kind) for kind in kinds if not 0 <= kind <= _KIND_MAX)
+        raise RejectedError("SCHEMA_MISMATCH", f"{wrong} is no row kind; they are 0 to {_KIND_MAX}")
+    retracts: Mask = (kinds == RowKind.UPDATE_BEFORE) | (kinds == RowKind.DELETE)
+    return retracts if retracts.any() else None
+
+
+def _state_column(batch: pa.RecordBatch, place: int, call: BoundCall) -> pa.Array:
+    index = batch.schema.get_field_index(f"state_{place}")
+    if index < 0:
+        raise RejectedError("SCHEMA_MISMATCH", f"the states have no column state_{place}, for {call.bound.function.name}")
+    field = batch.schema.field(index)
+    if field.type != call.state_type:
+        raise _foreign(call, f"its type is {field.type}, expected {call.state_type}")
+    marked = (field.metadata or {}).get(b"fingerprint", call.fingerprint.encode()).decode(errors="replace")
+    if marked != call.fingerprint:
+        raise _foreign(call, f"its fingerprint is {marked}, expected {call.fingerprint}")
+    return batch.column(index)
+
+
+def _foreign(call: BoundCall, why: str) -> RejectedError:
+    name = call.bound.function.name
+    return RejectedError(
+        "STATE_MISMATCH",
+        f"the state given for {name} version {call.bound.function.version} belongs to another function, version or "
+        f"schema: {why}; run the version that wrote it, or start from empty state",
+        function=name,
+    )

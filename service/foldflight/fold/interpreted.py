@@ -1,0 +1,278 @@
+"""Accumulators folded by calling the author's methods, row by row."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from operator import length_hint
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.fold.accumulators import Accumulators
+from foldflight.fold.rows import Column, Mask, Rows, Slots
+from foldflight.fold.signing import StateSigner
+from foldflight.fold.states import Unfit, state_codec
+from foldflight.functions.context import FunctionContext
+from foldflight.functions.spec import BoundFunction
+from foldflight.functions.values import CastError, cast_results
+
+__all__ = ["Interpreted", "Method", "user_failure"]
+
+_OURS: Final = str(Path(__file__).parent.parent)
+_FRAMES_MAX: Final = 12
+_UNCHANGEABLE: Final = frozenset({int, float, bool, str, bytes, tuple, frozenset, complex})
+_EMPTY: Final = object()
+
+
+def user_failure(function: str, verb: str, error: BaseException) -> FunctionError:
+    """Return the error for an exception in a method of the author, with the author's own frames only."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
+    lines = [*traceback.format_list(frames[-_FRAMES_MAX:]), *traceback.format_exception_only(error)]
+    return FunctionError(
+        "USER_CODE",
+        f"{verb} raised {type(error).__name__}: {error}",
+        function=function,
+        trace="".join(lines),
+    )
+
+
+class Method:
+    """One of the author's methods: calls it, keeps what it returns, and says where it failed.
+
+    `accumulate`, `retract` and `merge` may change the accumulator in place and return None, or return a new one. What an
+    annotation rules out (a number cannot change in place) is an error rather than a row that counts for nothing.
+    """
+
+    def __init__(self, bound: BoundFunction, verb: str, call: Callable[..., Any]) -> None:
+        self.function = bound.function.name
+        self.verb = verb
+        self.call = call
+        self.returns = bound.function.returns
+
+    def kept(self, accumulator: Any, returned: Any) -> Any:
+        """Return the accumulator after a call that returned `returned`."""
+        if returned is not None or self.returns == "always":
+            return returned
+        if self.returns == "some" or type(accumulator) in _UNCHANGEABLE:
+            raise FunctionError(
+                "RESULT_TYPE",
+                f"{self.verb} returned None, but an accumulator of type {type(accumulator).__name__} cannot change in "
+                "place; return the new accumulator",
+                function=self.function,
+            )
+        return accumulator
+
+    def failed(self, error: BaseException) -> FunctionError:
+        """Return the FunctionError of an exception."""
+        return error if isinstance(error, FunctionError) else user_failure(self.function, self.verb, error)
+
+
+class Interpreted(Accumulators):
+    """Accumulators as Python objects.
+
+    Args:
+        bound: The function.
+        context: Given to the function's `open`.
+        signer: Signs pickled states.
+    """
+
+    def __init__(self, bound: BoundFunction, *, context: FunctionContext, signer: StateSigner | None) -> None:
+        self.bound = bound
+        self.name = bound.function.name
+        self._held: list[Any] = []
+        self._present = np.zeros(0, np.bool_)
+        try:
+            self.verbs = bound.instantiate()
+            if self.verbs.open is not None:
+                self.verbs.open(context)
+        except Exception as error:
+            raise user_failure(self.name, "open", error) from error
+        self.codec = state_codec(
+            bound, self.verbs, signer, lambda error, verb: user_failure(self.name, verb, error)
+        )
+        self._accumulate = Method(bound, "accumulate", self.verbs.accumulate)
+        self._retract = None if self.verbs.retract is None else Method(bound, "retract", self.verbs.retract)
+        self._merge = None if self.verbs.merge is None else Method(bound, "merge", self.verbs.merge)
+
+    def fold(self, rows: Rows) -> None:
+        columns = [column.values for column in rows.arguments]
+        self._fold(rows, zip(*columns, strict=True) if columns else repeat(()))
+
+    def fold_rows(self, slots: list[int], rows: list[tuple[Any, ...]]) -> None:
+        """Accumulate n rows of Python values into n slots."""
+        names = self.bound.function.input_names
+        columns = [
+            Column(names[place] if place < len(names) else str(place), None, [row[place] for row in rows])
+            for place in range(len(self.bound.input_types))
+        ]
+        self._fold(Rows(np.array(slots, np.int32), None, columns), iter(rows))
+
+    def _fold(self, rows: Rows, arguments: Iterator[Any]) -> None:
+        self._create(rows.slots)
+        slots = rows.slots.tolist()
+        # The list iterator knows how far it has come, so the loop itself need not count rows.
+        progress = iter(slots)
+        steps = zip(progress, arguments, strict=False)
+        try:
+            if rows.retracts is None:
+                self._run(self._accumulate, steps)
+            else:
+                self._run_kinds(rows.retracts.tolist(), steps)
+        except (Exception, SystemExit) as error:
+            index = len(slots) - length_hint(progress) - 1
+            verb = self._retract if rows.retracts is not None and rows.retracts[index] else self._accumulate
+            if isinstance(error, RejectedError) or verb is None:
+                raise
+            failure = verb.failed(error)
+            failure.slot, failure.row = int(slots[index]), rows.describe(index)
+            raise failure from error
+
+    def _run(self, method: Method, steps: Iterator[tuple[int, Any]]) -> None:
+        held, call, kept = self._held, method.call, method.kept
+        if method.returns == "may" and self.bound.shape is not None:
+            for slot, arguments in steps:
+                returned = call(held[slot], *arguments)
+                if returned is not None:
+                    held[slot] = returned
+        else:
+            for slot, arguments in steps:
+                accumulator = held[slot]
+                held[slot] = kept(accumulator, call(accumulator, *arguments))
+
+    def _run_kinds(self, retracts: Sequence[bool], steps: Iterator[tuple[int, Any]]) -> None:
+        if self._retract is None:
+            raise cannot_retract(self.name)
+        held, methods = self._held, (self._accumulate, self._retract)
+        for (slot, arguments), retracting in zip(steps, retracts, strict=False):
+            method = methods[retracting]
+            accumulator = held[slot]
+            held[slot] = method.kept(accumulator, method.call(accumulator, *arguments))
+
+    def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
+        columns = [column.values for column in rows.arguments]
+        values = []
+        for index, slot in enumerate(rows.slots.tolist()):
+            one = slice(index, index + 1)
+            if kept[index]:
+                retracts = None if rows.retracts is None or not rows.retracts[index] else rows.retracts[one]
+                method = self._accumulate if retracts is None else self._retract
+                if method is None:
+                    raise cannot_retract(self.name)
+                self._create(rows.slots[one])
+                accumulator = self._held[slot]
+                try:
+                    returned = method.call(accumulator, *[column[index] for column in columns])
+                    self._held[slot] = method.kept(accumulator, returned)
+                except (Exception, SystemExit) as error:
+                    failure = method.failed(error)
+                    failure.slot, failure.row = slot, rows.describe(index)
+                    raise failure from error
+            values.append(self._value(slot))
+        return self._cast(values, rows.slots)
+
+    def merge(self, slots: Slots, states: pa.Array) -> None:
+        self._grow(slots)
+        held, present = self._held, self._present
+        for slot, accumulator in zip(slots.tolist(), self.codec.decode(states), strict=True):
+            if not present[slot]:
+                held[slot], present[slot] = accumulator, True
+                continue
+            if self._merge is None:
+                raise cannot_merge(self.name)
+            try:
+                held[slot] = self._merge.kept(held[slot], self._merge.call(held[slot], accumulator))
+            except (Exception, SystemExit) as error:
+                failure = self._merge.failed(error)
+                failure.slot = slot
+                raise failure from error
+
+    def states(self, slots: Slots) -> pa.Array:
+        self._create(slots)
+        held = self._held
+        try:
+            return self.codec.encode([held[slot] for slot in slots.tolist()])
+        except Unfit as unfit:
+            unfit.error.slot = int(slots[unfit.index])
+            raise unfit.error from unfit.__cause__
+
+    def outputs(self, slots: Slots) -> pa.Array:
+        return self._cast([self._value(slot) for slot in slots.tolist()], slots)
+
+    def _value(self, slot: int) -> Any:
+        absent = slot >= len(self._held) or self._held[slot] is _EMPTY
+        try:
+            # An empty slot shows the value of a fresh accumulator, and stays empty.
+            return self.verbs.get_value(self.verbs.create_accumulator() if absent else self._held[slot])
+        except (Exception, SystemExit) as error:
+            failure = user_failure(self.name, "get_value", error)
+            failure.slot = slot
+            raise failure from error
+
+    def _cast(self, values: list[Any], slots: Slots) -> pa.Array:
+        try:
+            return cast_results(values, self.bound.result_type)
+        except CastError as error:
+            raise FunctionError(
+                error.code, f"get_value returned {error}", function=self.name, slot=int(slots[error.index])
+            ) from None
+
+    def forget(self, slots: Slots) -> None:
+        for slot in slots[slots < len(self._held)].tolist():
+            self._held[slot] = _EMPTY
+            self._present[slot] = False
+
+    def close(self) -> None:
+        self._held = []
+        self._present = np.zeros(0, np.bool_)
+        if self.verbs.close is not None:
+            try:
+                self.verbs.close()
+            except Exception as error:
+                raise user_failure(self.name, "close", error) from error
+
+    def _grow(self, slots: Slots) -> None:
+        needed = int(slots.max(initial=-1)) + 1
+        if needed > len(self._held):
+            size = max(needed, min(2 * len(self._held), 1 << 20))
+            self._present = np.concatenate([self._present, np.zeros(size - len(self._held), np.bool_)])
+            self._held.extend([_EMPTY] * (size - len(self._held)))
+
+    def _create(self, slots: Slots) -> None:
+        self._grow(slots)
+        present = self._present[slots]
+        if present.all():
+            return
+        held, create = self._held, self.verbs.create_accumulator
+        fresh = np.unique(slots[~present])
+        try:
+            for slot in fresh.tolist():
+                held[slot] = create()
+        except (Exception, SystemExit) as error:
+            failure = user_failure(self.name, "create_accumulator", error)
+            failure.slot = slot
+            raise failure from error
+        self._present[fresh] = True
+
+
+def cannot_retract(function: str) -> RejectedError:
+    """Return the error for a retracting row of an append-only function."""
+    return RejectedError(
+        "CANNOT_RETRACT",
+        f"{function} is append-only (it has no retract), and the input takes a row back; "
+        "define retract, or aggregate an input without updates and deletes",
+        function=function,
+    )
+
+
+def cannot_merge(function: str) -> RejectedError:
+    """Return the error for a second state in one slot of a function without merge."""
+    return RejectedError(
+        "CANNOT_MERGE",
+        f"{function} has no merge, so one group can have only one state; define merge, or fold each group in one place",
+        function=function,
+    )

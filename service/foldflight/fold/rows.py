@@ -1,0 +1,87 @@
+"""Rows on their way into accumulators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.functions.values import to_python
+
+__all__ = ["Column", "Mask", "Rows", "Slots"]
+
+Slots = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
+
+
+class Column:
+    """One argument of n rows: an Arrow array, and the same as Python values once somebody asks.
+
+    Args:
+        name: Name of the argument's column.
+        array: The values.
+        values: The same as Python objects, where they are known already.
+    """
+
+    def __init__(self, name: str, array: pa.Array | None, values: list[Any] | None = None) -> None:
+        self.name = name
+        self.array = array
+        if values is not None:
+            self.values = values
+
+    @cached_property
+    def values(self) -> list[Any]:
+        """The n values as Python objects; NULL is None."""
+        return to_python(self.array)
+
+    def kept(self, mask: Mask) -> Column:
+        """Return the rows where the mask is true."""
+        if self.array is None:
+            return Column(self.name, None, [value for value, keep in zip(self.values, mask, strict=True) if keep])
+        return Column(self.name, self.array.filter(pa.array(mask)))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one chunk that concern one call.
+
+    Args:
+        slots: int32, shape (n,): the slot of each row.
+        retracts: bool, shape (n,): which rows take an earlier row back; None if none does.
+        arguments: The argument columns, n rows each.
+        positions: int64, shape (n,): where each row stood in the chunk; None if all rows are here.
+    """
+
+    slots: Slots
+    retracts: Mask | None
+    arguments: Sequence[Column]
+    positions: npt.NDArray[np.int64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def kept(self, mask: Mask) -> Rows:
+        """Return the rows where the mask is true."""
+        if mask.all():
+            return self
+        retracts = None if self.retracts is None else self.retracts[mask]
+        return Rows(
+            slots=self.slots[mask],
+            retracts=retracts if retracts is not None and retracts.any() else None,
+            arguments=[column.kept(mask) for column in self.arguments],
+            positions=np.flatnonzero(mask) if self.positions is None else self.positions[mask],
+        )
+
+    def describe(self, index: int) -> str:
+        """Return the row at `index` as text for an error."""
+        position = index if self.positions is None else int(self.positions[index])
+        shown = []
+        for column in self.arguments:
+            text = repr(column.values[index])
+            shown.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")  # noqa: PLR2004
+        return f"row {position} of the chunk" + (f": {', '.join(shown)}" if shown else "")

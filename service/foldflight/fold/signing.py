@@ -1,0 +1,57 @@
+"""Signed bytes: what a fleet wrote itself it may unpickle; what a stranger sent it may not."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+from foldflight.errors import RejectedError
+
+__all__ = ["StateSigner"]
+
+_SIGNATURE_BYTES = 32
+_KEY_BYTES_MIN = 16
+
+
+class StateSigner:
+    """Signs states with HMAC-SHA256, and checks them.
+
+    Args:
+        keys: Secret keys, each of at least 16 bytes. The first signs; all verify, so that keys can be rotated.
+
+    Raises:
+        RejectedError: SETTINGS, when a key is too short or there is none.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        if not keys or any(len(key) < _KEY_BYTES_MIN for key in keys):
+            raise RejectedError(
+                "SETTINGS", f"a state key needs at least {_KEY_BYTES_MIN} bytes, and there must be one at least"
+            )
+        self._keys = tuple(keys)
+
+    def __repr__(self) -> str:
+        return f"StateSigner({len(self._keys)} keys)"
+
+    def sign(self, payload: bytes) -> bytes:
+        """Return the payload with its signature in front."""
+        return hmac.digest(self._keys[0], payload, hashlib.sha256) + payload
+
+    def verify(self, signed: bytes) -> bytes:
+        """Return the payload of signed bytes.
+
+        Raises:
+            RejectedError: STATE_MISMATCH, when no key of ours signed exactly these bytes.
+        """
+        signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
+        genuine = [
+            hmac.compare_digest(hmac.digest(key, payload, hashlib.sha256), signature) for key in self._keys
+        ]
+        if not any(genuine):
+            raise RejectedError(
+                "STATE_MISMATCH",
+                "a pickled state is unsigned, damaged, or signed with another key; it was not unpickled. "
+                "Give every server of the fleet the same state keys",
+            )
+        return payload

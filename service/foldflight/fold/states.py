@@ -1,0 +1,219 @@
+"""How accumulators become a column of states, and come back: the codecs typed, custom and pickle.
+
+Typed states are Arrow values, checked by their type. Custom and pickled states are bytes in an envelope:
+
+    custom   magic "FFC1" | fingerprint, 8 bytes | CRC-32 of the payload, 4 bytes | what serialize returned
+    pickle   HMAC-SHA256 of the rest, 32 bytes | magic "FFP1" | fingerprint, 8 bytes | the pickle
+
+so that a state of another function, version or schema is told from damage, and neither is guessed at.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from foldflight.errors import CorruptError, FunctionError, RejectedError
+from foldflight.fold.signing import StateSigner
+from foldflight.functions.shape import Shape
+from foldflight.functions.spec import BoundFunction, Verbs
+from foldflight.functions.values import CastError
+
+__all__ = ["StateCodec", "Unfit", "state_codec"]
+
+_CUSTOM: Final = b"FFC1"
+_PICKLE: Final = b"FFP1"
+_HEADER_BYTES: Final = 12
+
+
+class Unfit(Exception):  # noqa: N818 - always turned into a FunctionError by the caller, who knows the slot
+    """The accumulator at `index` cannot become a state (or come back); `error` says why."""
+
+    def __init__(self, index: int, error: FunctionError) -> None:
+        super().__init__(str(error))
+        self.index = index
+        self.error = error
+
+
+class StateCodec(ABC):
+    """Converts n accumulators to a column of n states and back."""
+
+    arrow: pa.DataType
+
+    @abstractmethod
+    def encode(self, accumulators: Sequence[Any]) -> pa.Array:
+        """Return n accumulators as n states. Raises Unfit for the first that cannot."""
+
+    @abstractmethod
+    def decode(self, states: pa.Array) -> list[Any]:
+        """Return n states, none of them NULL, as n accumulators.
+
+        Raises:
+            RejectedError: STATE_MISMATCH, for a state of another function, version, schema or key.
+            CorruptError: STATE_CHECKSUM, for damaged bytes.
+        """
+
+
+class Typed(StateCodec):
+    """Arrow values."""
+
+    def __init__(self, function: str, shape: Shape) -> None:
+        self.function = function
+        self.shape = shape
+        self.arrow = shape.arrow
+
+    def encode(self, accumulators: Sequence[Any]) -> pa.Array:
+        try:
+            return self.shape.to_arrow(accumulators)
+        except CastError as error:
+            message = f"its accumulator does not fit the state {self.arrow}: {error}"
+            raise Unfit(error.index, FunctionError(error.code, message, function=self.function)) from None
+
+    def decode(self, states: pa.Array) -> list[Any]:
+        return self.shape.from_arrow(states)
+
+
+class _Enveloped(StateCodec):
+    arrow = pa.binary()
+
+    def __init__(self, bound: BoundFunction) -> None:
+        self.function = bound.function.name
+        self.version = bound.function.version
+        self.fingerprint = bytes.fromhex(bound.fingerprint)
+
+    def encode(self, accumulators: Sequence[Any]) -> pa.Array:
+        packed = []
+        for index, accumulator in enumerate(accumulators):
+            try:
+                packed.append(self.pack(accumulator))
+            except FunctionError as error:
+                raise Unfit(index, error) from error.__cause__
+        return pa.array(packed, pa.binary())
+
+    def decode(self, states: pa.Array) -> list[Any]:
+        return [self.unpack(state) for state in states.to_pylist()]
+
+    @abstractmethod
+    def pack(self, accumulator: Any) -> bytes: ...
+
+    @abstractmethod
+    def unpack(self, state: bytes) -> Any: ...
+
+    def open_envelope(self, envelope: bytes, magic: bytes) -> bytes:
+        if envelope[:4] != magic:
+            raise RejectedError(
+                "STATE_MISMATCH", "these bytes are no state of foldflight, or of another codec", function=self.function
+            )
+        if envelope[4:_HEADER_BYTES] != self.fingerprint:
+            raise RejectedError(
+                "STATE_MISMATCH",
+                f"the state belongs to another function, version or schema than {self.function} version {self.version} "
+                f"(its fingerprint is {envelope[4:_HEADER_BYTES].hex()}, expected {self.fingerprint.hex()}); "
+                "run the version that wrote it, or start from empty state",
+                function=self.function,
+            )
+        return envelope[_HEADER_BYTES:]
+
+
+class Custom(_Enveloped):
+    """What the author's `serialize` returns, with a checksum."""
+
+    def __init__(self, bound: BoundFunction, verbs: Verbs, failure: Callable[[Exception, str], FunctionError]) -> None:
+        super().__init__(bound)
+        self.verbs = verbs
+        self.failure = failure
+
+    def pack(self, accumulator: Any) -> bytes:
+        assert self.verbs.serialize is not None  # noqa: S101 - the codec was chosen for it
+        try:
+            payload = self.verbs.serialize(accumulator)
+        except Exception as error:
+            raise self.failure(error, "serialize") from error
+        if not isinstance(payload, (bytes, bytearray, memoryview)):
+            message = f"serialize returned {type(payload).__name__}, not bytes"
+            raise FunctionError("RESULT_TYPE", message, function=self.function)
+        payload = bytes(payload)
+        return _CUSTOM + self.fingerprint + zlib.crc32(payload).to_bytes(4, "big") + payload
+
+    def unpack(self, state: bytes) -> Any:
+        assert self.verbs.deserialize is not None  # noqa: S101 - registration saw to it
+        rest = self.open_envelope(state, _CUSTOM)
+        checksum, payload = rest[:4], rest[4:]
+        if zlib.crc32(payload).to_bytes(4, "big") != checksum:
+            raise CorruptError(
+                "STATE_CHECKSUM", f"a state of {self.function} is damaged or truncated", function=self.function
+            )
+        try:
+            return self.verbs.deserialize(payload)
+        except Exception as error:
+            raise self.failure(error, "deserialize") from error
+
+
+class Pickled(_Enveloped):
+    """Signed pickles."""
+
+    def __init__(self, bound: BoundFunction, signer: StateSigner) -> None:
+        super().__init__(bound)
+        self.signer = signer
+
+    def pack(self, accumulator: Any) -> bytes:
+        try:
+            pickled = pickle.dumps(accumulator, protocol=5)
+        except Exception as error:
+            message = (
+                f"its accumulator ({type(accumulator).__name__}) cannot be pickled: {error}; "
+                "annotate its attributes, or define serialize and deserialize"
+            )
+            raise FunctionError("RESULT_TYPE", message, function=self.function) from error
+        return self.signer.sign(_PICKLE + self.fingerprint + pickled)
+
+    def unpack(self, state: bytes) -> Any:
+        payload = self.open_envelope(self.signer.verify(state), _PICKLE)
+        try:
+            return pickle.loads(payload)  # noqa: S301 - a key of this fleet has signed these bytes
+        except Exception as error:
+            raise RejectedError(
+                "STATE_MISMATCH",
+                f"a state of {self.function} cannot be unpickled: {type(error).__name__}: {error}; "
+                "its class has changed or moved: raise the function's version",
+                function=self.function,
+            ) from error
+
+
+def state_codec(
+    bound: BoundFunction,
+    verbs: Verbs,
+    signer: StateSigner | None,
+    failure: Callable[[Exception, str], FunctionError],
+) -> StateCodec:
+    """Return the codec of a function's states.
+
+    Args:
+        bound: The function.
+        verbs: Its methods, for the custom codec.
+        signer: Signs and checks pickles.
+        failure: Makes the FunctionError of an exception in a method of the author.
+
+    Raises:
+        RejectedError: SETTINGS, when states would be pickled and there is no signer.
+    """
+    codec = bound.function.capabilities.codec
+    if codec == "custom":
+        return Custom(bound, verbs, failure)
+    if codec == "typed":
+        assert bound.shape is not None  # noqa: S101 - bind gives the typed codec a shape
+        return Typed(bound.function.name, bound.shape)
+    if signer is None:
+        raise RejectedError(
+            "SETTINGS",
+            f"the accumulators of {bound.function.name} would be pickled ({bound.function.capabilities.codec_reason}), "
+            "and pickles need a state key; set one (FOLDFLIGHT_STATE_KEYS, or connect(..., state_key=...)), or annotate "
+            "the accumulator, or define serialize and deserialize",
+            function=bound.function.name,
+        )
+    return Pickled(bound, signer)

@@ -1,0 +1,125 @@
+"""The changelog of one epoch: what became of each group's output row, as rows with kinds.
+
+Per group, at each barrier: a first live row gives `+I new`; a changed value gives `-U old` (only if asked for) and
+`+U new`; an unchanged value gives nothing; the last row gone gives `-D old`; a group that comes and goes within the epoch
+gives nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.functions.rowkind import RowKind
+
+__all__ = ["changelog", "live_rows"]
+
+Mask = npt.NDArray[np.bool_]
+
+
+def changelog(
+    before: pa.RecordBatch, after: pa.RecordBatch, existed: Mask, exists: Mask, *, update_before: bool
+) -> tuple[pa.Array, pa.RecordBatch]:
+    """Return the changelog of n groups.
+
+    Args:
+        before: n rows, one for each group: keys and outputs before the epoch; whatever, where the group was not there.
+        after: n rows of the same groups in the same order and schema: keys and outputs at the barrier.
+        existed: bool, shape (n,): whether the group had live rows before the epoch.
+        exists: bool, shape (n,): whether it has any at the barrier.
+        update_before: Whether `-U old` is wanted before `+U new`.
+
+    Returns:
+        The row kinds, int8, and the rows, as many of each; the changes of a group stand together, groups in order.
+    """
+    differs = ~(existed & exists & _equal(before, after))
+    updated = existed & exists & differs
+    gone = existed & ~exists
+    came = ~existed & exists
+    retracting = gone | (updated if update_before else np.zeros(len(updated), np.bool_))
+    asserting = came | updated
+    old, new = np.flatnonzero(retracting), np.flatnonzero(asserting)
+    kinds = np.concatenate(
+        [
+            np.where(gone[old], RowKind.DELETE, RowKind.UPDATE_BEFORE),
+            np.where(came[new], RowKind.INSERT, RowKind.UPDATE_AFTER),
+        ]
+    ).astype(np.int8)
+    # A stable sort by group keeps each old row before its new one.
+    order = np.argsort(np.concatenate([old, new]), kind="stable")
+    rows = pa.Table.from_batches([before.take(pa.array(old)), after.take(pa.array(new))]).take(pa.array(order))
+    batches = rows.combine_chunks().to_batches()
+    return pa.array(kinds[order], pa.int8()), batches[0] if batches else after.slice(0, 0)
+
+
+def _equal(before: pa.RecordBatch, after: pa.RecordBatch) -> Mask:
+    """Tell which rows are equal: NULL equals NULL, and NaN equals NaN."""
+    equal = np.ones(before.num_rows, np.bool_)
+    for old, new in zip(before.columns, after.columns, strict=True):
+        equal &= _equal_column(old, new)
+    return equal
+
+
+def _equal_column(old: pa.Array, new: pa.Array) -> Mask:
+    if isinstance(old, pa.ExtensionArray):
+        old, new = old.storage, new.storage
+    if pa.types.is_nested(old.type) or pa.types.is_interval(old.type):
+        # Arrow has no equality for nested values; a scalar's is by value, with NaN unequal to itself.
+        return np.fromiter((one.equals(two) for one, two in zip(old, new, strict=True)), np.bool_, len(old))
+    same = pc.fill_null(pc.equal(old, new), False).to_numpy(zero_copy_only=False)  # noqa: FBT003 - a value
+    both_null = pc.and_(pc.is_null(old), pc.is_null(new)).to_numpy(zero_copy_only=False)
+    result: Mask = same | both_null
+    if pa.types.is_floating(old.type):
+        result |= pc.fill_null(pc.and_(pc.is_nan(old), pc.is_nan(new)), False).to_numpy(  # noqa: FBT003 - a value
+            zero_copy_only=False
+        )
+    return result
+
+
+def live_rows(
+    slots: npt.NDArray[np.int32], retracts: Mask, live: npt.NDArray[np.int64]
+) -> tuple[Mask, npt.NDArray[np.int64]]:
+    """Count the live rows of groups, and find the rows that take back what was never there.
+
+    Args:
+        slots: int32, shape (n,): the slot of each row, in order.
+        retracts: bool, shape (n,): which rows retract.
+        live: int64, shape (slots,): the live rows of each slot before.
+
+    Returns:
+        Which of the n rows count (bool, shape (n,)), and the live rows of each slot after them. A row that would take a
+        group below zero does not count, whatever comes after it.
+    """
+    order = np.argsort(slots, kind="stable")
+    sorted_slots = slots[order]
+    steps = np.where(retracts[order], -1, 1).astype(np.int64)
+    if not len(slots):
+        return np.zeros(0, np.bool_), live.copy()
+    starts = np.flatnonzero(np.r_[True, sorted_slots[1:] != sorted_slots[:-1]])
+    lengths = np.diff(np.r_[starts, len(slots)])
+    running = np.cumsum(steps)
+    running -= np.repeat(running[starts] - steps[starts], lengths)
+    depth = running + np.repeat(live[sorted_slots[starts]], lengths)
+    # A walk that is not let below zero ignores a step down exactly when the free walk reaches a new minimum below zero.
+    lowest = _running_minimum(depth, starts, lengths)
+    before = np.r_[0, lowest[:-1]]
+    before[starts] = 0
+    ignored = (steps < 0) & (lowest < np.minimum(before, 0))
+    counted = np.ones(len(slots), np.bool_)
+    counted[order] = ~ignored
+    after = live.copy()
+    np.add.at(after, sorted_slots[~ignored], steps[~ignored])
+    return counted, after
+
+
+def _running_minimum(
+    values: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the minimum so far within each stretch; stretches begin at `starts` and have `lengths`."""
+    # Each stretch is lifted below all values of the stretch before it, so one running minimum serves them all.
+    span = int(values.max() - values.min()) + 1
+    lift = np.repeat(np.arange(len(starts), dtype=np.int64) * span, lengths)
+    result: npt.NDArray[np.int64] = np.minimum.accumulate(values - lift) + lift
+    return result

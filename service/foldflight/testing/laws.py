@@ -1,0 +1,355 @@
+"""The laws of an aggregate function, checked on generated data.
+
+A function that keeps them gives the same answer however an engine cuts, orders and moves its input. Hypothesis makes the
+data and shrinks what breaks a law to its smallest form.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import HealthCheck, Phase, find, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
+
+from foldflight.errors import FoldflightError, RejectedError
+from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
+from foldflight.functions import Call, Function, Registry, RowKind, function_of
+
+__all__ = ["LAWS", "LawResult", "check_laws", "rows_of"]
+
+_SIGNER = StateSigner([b"the key of the law checks only!!"])
+_SCALE = 1000
+
+
+@dataclass(frozen=True)
+class LawResult:
+    """How one law came out.
+
+    Args:
+        law: Its name.
+        passed: Whether it held; None where it does not apply.
+        detail: Why it does not apply, or the smallest rows that break it.
+    """
+
+    law: str
+    passed: bool | None
+    detail: str = ""
+
+
+def check_laws(
+    function: type | Function, *, literals: Mapping[str, Any] | None = None, examples: int = 100
+) -> list[LawResult]:
+    """Check every law of a function.
+
+    Args:
+        function: A class under `@udaf`, or a function.
+        literals: Direct arguments, where the class needs them.
+        examples: How many inputs each law is tried on.
+
+    Returns:
+        One result for each law of `LAWS`.
+
+    Raises:
+        RejectedError: SIGNATURE, when `function` is no function or its direct arguments are wrong.
+    """
+    known = function if isinstance(function, Function) else function_of(function)
+    if known is None:
+        raise RejectedError("SIGNATURE", f"{function!r} is no function; put @udaf on the class")
+    subject = _Subject(known, dict(literals or {}))
+    return [_check(law, subject, examples) for law in LAWS]
+
+
+class _Subject:
+    """One call of the function, and how to fold rows with it."""
+
+    def __init__(self, function: Function, literals: Mapping[str, Any]) -> None:
+        self.function = function
+        self.types = _argument_types(function, literals)
+        self.names = tuple(f"argument_{place}" for place in range(len(self.types)))
+        self.schema = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), *zip(self.names, self.types, strict=True)])
+        self.registry = Registry() if function.name in Registry() else Registry([function])
+        self.calls: list[BoundCall] = bind_calls(
+            self.registry, [Call(function.name, self.names, literals=literals)], self.schema
+        )
+
+    def new(self) -> Fold:
+        return Fold(self.calls, signer=_SIGNER)
+
+    def chunk(self, rows: Sequence[Any], slot: int = 0, kind: RowKind = RowKind.INSERT) -> pa.RecordBatch:
+        columns = [pa.array([slot] * len(rows), pa.int32()), pa.array([int(kind)] * len(rows), pa.int8())]
+        columns += [pa.array([row[place] for row in rows], type_) for place, type_ in enumerate(self.types)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def folded(self, *chunks: Sequence[Any]) -> pa.RecordBatch:
+        """Fold chunks of rows into one slot and return its state and output."""
+        fold = self.new()
+        for rows in chunks or ([],):
+            fold.fold(self.chunk(rows))
+        if not any(len(rows) for rows in chunks):
+            return self._fresh(fold)
+        return fold.collect()
+
+    def _fresh(self, fold: Fold) -> pa.RecordBatch:
+        # A NULL state is no state, but it touches the slot.
+        state = pa.nulls(1, fold.schema.field("state_0").type)
+        fold.merge_states(pa.RecordBatch.from_arrays([_zero_array(), state], names=["slot", "state_0"]))
+        return fold.collect()
+
+    def merged(self, *parts: pa.RecordBatch) -> Any:
+        fold = self.new()
+        for part in parts:
+            fold.merge_states(part)
+        return _output(fold.collect())
+
+
+def _zero_array() -> pa.Array:
+    return pa.array([0], pa.int32())
+
+
+def _output(batch: pa.RecordBatch) -> Any:
+    return batch.column("output_0")[0].as_py()
+
+
+def _argument_types(function: Function, literals: Mapping[str, Any]) -> list[pa.DataType]:
+    if function.input_types is not None:
+        function.check_literals(literals)
+        return list(function.input_types)
+    # Types follow the arguments: take the first that the function accepts.
+    refusal: FoldflightError | None = None
+    for type_ in (pa.int64(), pa.float64(), pa.string()):
+        for count in (len(function.input_names), 0):
+            try:
+                function.bind([type_] * count, literals)
+            except RejectedError as error:
+                refusal = error
+            else:
+                return [type_] * count
+    assert refusal is not None  # noqa: S101 - the loop ran
+    raise refusal
+
+
+def rows_of(types: Sequence[pa.DataType], *, nulls: bool) -> st.SearchStrategy[list[tuple[Any, ...]]]:
+    """Return a strategy for lists of rows, with values small enough that sums stay in range."""
+    values = [_values(type_) for type_ in types]
+    if nulls:
+        values = [st.none() | each for each in values]
+    return st.lists(st.tuples(*values), max_size=12)
+
+
+def _values(type_: pa.DataType) -> st.SearchStrategy[Any]:
+    kinds = pa.types
+    if kinds.is_boolean(type_):
+        return st.booleans()
+    if kinds.is_integer(type_):
+        least = 0 if kinds.is_unsigned_integer(type_) else -100
+        return st.integers(least, 100)
+    if kinds.is_floating(type_):
+        # Multiples of 1/8 add up without rounding, so that only a broken law differs.
+        return st.integers(-_SCALE, _SCALE).map(lambda number: number / 8)
+    if kinds.is_decimal(type_):
+        span = 10 ** min(type_.precision, 4) - 1
+        return st.integers(-span, span).map(lambda number: decimal.Decimal(number).scaleb(-type_.scale))
+    if kinds.is_string(type_):
+        return st.text(max_size=5)
+    if kinds.is_binary(type_):
+        return st.binary(max_size=5)
+    if kinds.is_date(type_):
+        return st.dates(datetime.date(1990, 1, 1), datetime.date(2040, 1, 1))
+    if kinds.is_timestamp(type_):
+        zones = st.just(datetime.UTC) if type_.tz else st.none()
+        return st.datetimes(datetime.datetime(1990, 1, 1), datetime.datetime(2040, 1, 1), timezones=zones)  # noqa: DTZ001
+    if kinds.is_time(type_):
+        return st.times()
+    if kinds.is_duration(type_):
+        return st.timedeltas(datetime.timedelta(0), datetime.timedelta(days=30))
+    return _nested_values(type_)
+
+
+def _nested_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
+    kinds = pa.types
+    if kinds.is_list(type_):
+        return st.lists(_values(type_.value_type), max_size=3)
+    if kinds.is_map(type_):
+        return st.dictionaries(_values(type_.key_type), _values(type_.item_type), max_size=3).map(
+            lambda each: list(each.items())
+        )
+    if kinds.is_struct(type_):
+        return st.fixed_dictionaries({field.name: _values(field.type) for field in type_})
+    if isinstance(type_, pa.JsonType):
+        return st.sampled_from(['{"a":1}', "[1,2]", "3", '"x"'])
+    raise RejectedError("SIGNATURE", f"the law checks cannot make values of {type_}")
+
+
+Rows = list[tuple[Any, ...]]
+
+
+def _splits(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    whole = _output(subject.folded(rows))
+    at = cut % (len(rows) + 1)
+    parts = _output(subject.folded(rows[:at], rows[at:]))
+    return _unless_same(whole, parts, f"cut after row {at}, in two chunks")
+
+
+def _codec(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    whole = _output(subject.folded(rows))
+    at = cut % (len(rows) + 1)
+    fold = subject.new()
+    fold.merge_states(subject.folded(rows[:at]))
+    fold.fold(subject.chunk(rows[at:]))
+    return _unless_same(whole, _output(fold.collect()), f"state stored and loaded after row {at}")
+
+
+def _merge_parts(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    at = cut % (len(rows) + 1)
+    one, two = subject.folded(rows[:at]), subject.folded(rows[at:])
+    whole = _output(subject.folded(rows))
+    return _unless_same(whole, subject.merged(one, two), f"rows up to {at} and the rest folded apart, then merged")
+
+
+def _merge_order(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    at = cut % (len(rows) + 1)
+    one, two = subject.folded(rows[:at]), subject.folded(rows[at:])
+    return _unless_same(subject.merged(one, two), subject.merged(two, one), f"parts cut at row {at}, merged both ways")
+
+
+def _merge_grouping(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    third = max(1, cut % (len(rows) + 1))
+    parts = [subject.folded(rows[:third]), subject.folded(rows[third : 2 * third]), subject.folded(rows[2 * third :])]
+    left = subject.merged(*parts)
+    fold = subject.new()
+    fold.merge_states(parts[1])
+    fold.merge_states(parts[2])
+    return _unless_same(left, subject.merged(parts[0], fold.collect()), "(a + b) + c against a + (b + c)")
+
+
+def _retract_inverse(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    kept = [row for place, row in enumerate(rows) if cut >> (place % 16) & 1]
+    gone = [row for place, row in enumerate(rows) if not cut >> (place % 16) & 1]
+    expected = _output(subject.folded(kept))
+    fold = subject.new()
+    fold.fold(subject.chunk(rows))
+    fold.fold(subject.chunk(gone[::-1], kind=RowKind.DELETE))
+    found = _output(fold.collect()) if rows else expected
+    return _unless_same(expected, found, f"retracted {gone!r}")
+
+
+def _groups_apart(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    alone = _output(subject.folded(rows))
+    fold = subject.new()
+    fold.fold(subject.chunk(rows, slot=0))
+    fold.fold(subject.chunk(rows[: cut % (len(rows) + 1)], slot=1))
+    fold.outputs(pa.array([1], pa.int32()))
+    beside = fold.outputs(_zero_array()).column("output_0")[0].as_py()
+    return _unless_same(alone, beside, "another group was folded beside it; do accumulators share something?")
+
+
+def _repeatable(subject: _Subject, rows: Rows, _: int) -> str | None:
+    fold = subject.new()
+    fold.fold(subject.chunk(rows))
+    first = fold.outputs(_zero_array()).column("output_0")[0].as_py()
+    second = fold.outputs(_zero_array()).column("output_0")[0].as_py()
+    return _unless_same(first, second, "get_value called twice; does it change the accumulator?")
+
+
+def _unless_same(expected: Any, found: Any, how: str) -> str | None:
+    return None if _same(expected, found) else f"{how}: {expected!r} became {found!r}"
+
+
+def _same(one: Any, two: Any) -> bool:
+    if isinstance(one, float) and isinstance(two, float):
+        # Floating point is not associative: what rounds differently is no broken law.
+        both_nan = math.isnan(one) and math.isnan(two)
+        return both_nan or math.isclose(one, two, rel_tol=1e-6, abs_tol=1e-6)
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(map(_same, one, two))
+    if isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one)
+    return type(one) is type(two) and bool(one == two)
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law.
+
+    Args:
+        name: Its name.
+        holds: Returns None if it holds for rows and a number that says where to cut, or how it is broken.
+        needs: Tells why it does not apply to a function, or None if it does.
+    """
+
+    name: str
+    holds: Callable[[_Subject, Rows, int], str | None]
+    needs: Callable[[Function], str | None] = lambda _: None
+
+
+def _needs_merge(function: Function) -> str | None:
+    return None if function.capabilities.merge else "it has no merge"
+
+
+def _needs_unordered_merge(function: Function) -> str | None:
+    return _needs_merge(function) or (
+        None if function.capabilities.deterministic else "it is not deterministic: the order of rows may matter"
+    )
+
+
+def _needs_retract(function: Function) -> str | None:
+    return None if function.capabilities.retract else "it has no retract"
+
+
+LAWS = (
+    Law("any split of the rows", _splits),
+    Law("state stored and loaded", _codec),
+    Law("merge of parts", _merge_parts, _needs_merge),
+    Law("merge in any order", _merge_order, _needs_unordered_merge),
+    Law("merge in any grouping", _merge_grouping, _needs_merge),
+    Law("retract undoes accumulate", _retract_inverse, _needs_retract),
+    Law("groups do not touch", _groups_apart),
+    Law("get_value changes nothing", _repeatable),
+)
+
+
+def _check(law: Law, subject: _Subject, examples: int) -> LawResult:
+    reason = law.needs(subject.function)
+    if reason is not None:
+        return LawResult(law.name, None, reason)
+    try:
+        broken = find(
+            st.tuples(rows_of(subject.types, nulls=_takes_nulls(subject)), st.integers(0, 2**16 - 1)),
+            lambda drawn: _outcome(law, subject, *drawn) is not None,
+            settings=settings(
+                max_examples=examples,
+                deadline=None,
+                database=None,
+                derandomize=True,
+                suppress_health_check=list(HealthCheck),
+                phases=(Phase.generate, Phase.shrink),
+            ),
+        )
+    except NoSuchExample:
+        return LawResult(law.name, True)
+    rows, cut = broken
+    return LawResult(law.name, False, f"rows {rows!r}; {_outcome(law, subject, rows, cut)}")
+
+
+def _outcome(law: Law, subject: _Subject, rows: Rows, cut: int) -> str | None:
+    try:
+        return law.holds(subject, rows, cut)
+    except FoldflightError as error:
+        return str(error)
+
+
+def _takes_nulls(subject: _Subject) -> bool:
+    """Tell whether the function can be given NULLs: one that raises on None says so itself, which is no broken law."""
+    row = tuple(None for _ in subject.types)
+    try:
+        subject.folded([row])
+    except FoldflightError:
+        return False
+    return True

@@ -30,7 +30,9 @@ class HttpServer:
         RejectedError: SETTINGS when the port is taken.
     """
 
-    def __init__(self, host: str, port: int, *, metrics_page: Callable[[], bytes], is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, host: str, port: int, *, metrics_page: Callable[[], bytes], is_ready: Callable[[], bool]
+    ) -> None:
         try:
             self._server = _Server((host, port), _Handler)
         except OSError as error:

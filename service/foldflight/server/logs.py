@@ -5,7 +5,7 @@ No global configuration: a logger is a value that is handed on, so two servers i
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import structlog
 
@@ -21,7 +21,7 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _SECRET_WORDS = ("token", "secret", "password", "authorization", "state_key")
 
 
-def make_logger(stream: IO[str], *, log_format: str = "json", log_level: str = "info") -> Logger:
+def make_logger(stream: TextIO, *, log_format: str = "json", log_level: str = "info") -> Logger:
     """Make the logger of one server.
 
     Args:

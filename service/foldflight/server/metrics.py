@@ -82,7 +82,11 @@ class Metrics:
             "foldflight_function_count", "Counters and meters of functions.", labels, registry=registry
         )
         self._gauge = Gauge(
-            "foldflight_function_gauge", "Gauges of functions.", labels, registry=registry, multiprocess_mode="livemostrecent"
+            "foldflight_function_gauge",
+            "Gauges of functions.",
+            labels,
+            registry=registry,
+            multiprocess_mode="livemostrecent",
         )
         self._distribution = Histogram(
             "foldflight_function_distribution",
@@ -115,7 +119,7 @@ def shared_page(directory: str) -> Callable[[], bytes]:
 
     def page() -> bytes:
         registry = CollectorRegistry()
-        MultiProcessCollector(registry, path=directory)
+        MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
         return generate_latest(registry)
 
     return page
@@ -123,4 +127,4 @@ def shared_page(directory: str) -> Callable[[], bytes]:
 
 def forget_process(pid: int, directory: str) -> None:
     """Drop the gauges of a process that has ended; its counters still count."""
-    mark_process_dead(pid, directory)
+    mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]

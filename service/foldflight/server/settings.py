@@ -1,8 +1,8 @@
 """The server's settings: one table behind the flags, the environment, the file and the docs.
 
-The fields of `Settings` are the table. A setting `drain_s` is the flag `--drain-s`, the variable `FOLDFLIGHT_DRAIN_S` and
-the key `drain_s` of the TOML file. A flag wins over a variable, a variable over the file, the file over the default.
-Nothing here reads the environment: the caller passes it in.
+The fields of `Settings` are the table. A setting `drain_s` is the flag `--drain-s`, the variable `FOLDFLIGHT_DRAIN_S`
+and the key `drain_s` of the TOML file. A flag wins over a variable, a variable over the file, the file over the
+default. Nothing here reads the environment: the caller passes it in.
 """
 
 from __future__ import annotations
@@ -11,13 +11,24 @@ import dataclasses
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
 
-__all__ = ["CONFIG_FLAG", "CONFIG_VARIABLE", "SETTINGS", "Setting", "Settings", "load_settings", "port_taken", "settings_table"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "CONFIG_FLAG",
+    "CONFIG_VARIABLE",
+    "SETTINGS",
+    "Setting",
+    "Settings",
+    "load_settings",
+    "port_taken",
+    "settings_table",
+]
 
 PREFIX = "FOLDFLIGHT_"
 CONFIG_FLAG = "--config"
@@ -31,7 +42,7 @@ _SERVICE_LINK = re.compile(r"FOLDFLIGHT_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TC
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError("expected text")
+        raise ValueError("expected text")  # noqa: TRY004  (the caller knows the source)
     return value
 
 
@@ -128,7 +139,9 @@ class Settings:
     ready_file: str | None = _setting(
         None, _optional_text, "File to write one JSON line with the actual ports to, once the server accepts."
     )
-    server_id: str | None = _setting(None, _optional_text, "Name of this server in Opened and logs; default host and pid.")
+    server_id: str | None = _setting(
+        None, _optional_text, "Name of this server in Opened and logs; default host and pid."
+    )
     token: str | None = _setting(
         None, _optional_text, "Bearer token that every Flight call must carry; none: no authentication.", secret=True
     )
@@ -140,7 +153,9 @@ class Settings:
     )
     log_format: str = _setting("json", _choice("json", "console"), "Format of the log on stderr: json or console.")
     log_level: str = _setting(
-        "info", _choice("debug", "info", "warning", "error"), "Lowest level that is logged: debug, info, warning, error."
+        "info",
+        _choice("debug", "info", "warning", "error"),
+        "Lowest level that is logged: debug, info, warning, error.",
     )
     exchanges_max: int = _setting(64, _integer(1), "Open exchanges per process; one more is OVERLOADED.")
     message_bytes_max: int = _setting(64 * 2**20, _bytes, "Size of one frame, either way.", unit="bytes")
@@ -198,8 +213,8 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -
     """Combine flags, environment and file into settings.
 
     Args:
-        flags: Setting name to value, as given on the command line (text or a tuple of texts); None and () mean "not given".
-            `config` names the TOML file.
+        flags: Setting name to value, as given on the command line (text or a tuple of texts); None and () mean "not
+            given". `config` names the TOML file.
         environment: Variables of the process; those that do not start with `FOLDFLIGHT_` are ignored.
 
     Returns:

@@ -1,0 +1,21 @@
+"""The client's shell: the ways to reach functions, embedded or over Flight, with one interface."""
+
+from __future__ import annotations
+
+from foldflight.client.connect import connect
+from foldflight.client.embedded import EmbeddedTransport
+from foldflight.client.flight import FlightTransport, close_connections
+from foldflight.client.functions import Aggregate, FunctionHandle, Functions
+from foldflight.client.transport import OpenExchange, Transport
+
+__all__ = [
+    "Aggregate",
+    "EmbeddedTransport",
+    "FlightTransport",
+    "FunctionHandle",
+    "Functions",
+    "OpenExchange",
+    "Transport",
+    "close_connections",
+    "connect",
+]

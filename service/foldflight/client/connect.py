@@ -1,0 +1,76 @@
+"""`connect`: the one way to functions, whichever way they are reached."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+
+from foldflight.client.embedded import EmbeddedTransport
+from foldflight.client.flight import SCHEME, FlightTransport
+from foldflight.client.functions import Functions
+from foldflight.errors import RejectedError
+from foldflight.functions.registry import Registry
+
+__all__ = ["connect"]
+
+_EMBEDDED = "embedded:"
+_DEADLINE_S = 60.0
+
+
+def connect(
+    target: object,
+    *,
+    deadline_s: float = _DEADLINE_S,
+    job_parameters: Mapping[str, str] | None = None,
+    state_key: bytes | None = None,
+    token: str | None = None,
+) -> Functions:
+    """Reach functions.
+
+    Args:
+        target: Where they are:
+            `"embedded:examples.weighted_avg"` (several modules: separated by commas), a class under `@udaf`, a module,
+            or several of these: folded in the calling process, or in the engine's workers;
+            `"grpc://host:port"` (several servers: separated by commas): folded by Flight servers, in turns.
+        deadline_s: Longest wait for a server at any one step, in seconds; longer is a DEADLINE error.
+        job_parameters: What `FunctionContext.job_parameters` shows to the functions.
+        state_key: Signs the pickled states of embedded functions; a new random key unless given. Give one to read
+            states that another process wrote.
+        token: The bearer token that servers ask for.
+
+    Returns:
+        Functions: By name: `connect(...)["weighted_avg"]`.
+
+    Raises:
+        RetryableError: UNREACHABLE or DEADLINE when no server answers.
+        RejectedError: MODULE when a module cannot be imported; SIGNATURE for a bad target; UNAUTHENTICATED.
+
+    >>> connect("embedded:")["count"]().function.signature
+    'count([value]) -> BIGINT'
+    """
+    if isinstance(target, str) and not target.startswith(_EMBEDDED):
+        urls = tuple(url.strip() for url in target.split(",") if url.strip())
+        if not urls or not all(url.startswith(SCHEME) for url in urls):
+            raise RejectedError(
+                "SIGNATURE",
+                f'cannot connect to {target!r}; give "grpc://host:port" for a server, or "embedded:module" or a class '
+                "under @udaf to fold in this process",
+            )
+        if state_key is not None:
+            raise RejectedError("SIGNATURE", "state_key is for embedded functions; servers have their own state keys")
+        return Functions(FlightTransport(urls, deadline_s=deadline_s, token=token, job_parameters=job_parameters))
+    transport = EmbeddedTransport(
+        Registry.load(_sources(target)),
+        state_key=state_key if state_key is not None else secrets.token_bytes(32),
+        job_parameters=job_parameters,
+    )
+    return Functions(transport)
+
+
+def _sources(target: object) -> list[object]:
+    if isinstance(target, str):
+        return [name.strip() for name in target.removeprefix(_EMBEDDED).split(",") if name.strip()]
+    if isinstance(target, Iterable) and not isinstance(target, (type, ModuleType)):
+        return [source for each in target for source in _sources(each)]
+    return [target]

@@ -1,0 +1,50 @@
+"""The client's error edge: whatever Flight raises becomes an error of the taxonomy."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from foldflight.errors import FoldflightError, RejectedError, RetryableError
+from foldflight.exchange.codec import decode_error
+
+__all__ = ["translated"]
+
+_LOST = (fl.FlightUnavailableError, fl.FlightCancelledError, fl.FlightInternalError, pa.ArrowCancelled)
+_TEXT_MAX = 300
+
+
+def translated(error: BaseException, *, url: str, deadline_s: float, expired: bool = False) -> BaseException:
+    """Return the error to raise instead of `error`.
+
+    Args:
+        error: What a Flight call raised.
+        url: The server that was called.
+        deadline_s: The deadline of the call, for the message.
+        expired: Whether our own watchdog cancelled the call.
+
+    Returns:
+        BaseException: The server's own error if it sent one; UNREACHABLE if the server is gone (a refused connection,
+        a reset stream, a cancellation nobody asked for); DEADLINE if it took too long; `error` itself if it is not
+        Flight's.
+    """
+    if isinstance(error, FoldflightError):
+        return error
+    sent = decode_error(error.extra_info) if isinstance(error, fl.FlightError) and error.extra_info else None
+    if sent is not None:
+        return sent
+    if expired or isinstance(error, fl.FlightTimedOutError):
+        return RetryableError("DEADLINE", f"{url} did not answer within {deadline_s:g} s")
+    reason = _first_line(error)
+    if isinstance(error, (fl.FlightUnauthenticatedError, fl.FlightUnauthorizedError)):
+        return RejectedError("UNAUTHENTICATED", f"{url} does not accept our token: {reason}")
+    if isinstance(error, _LOST) or (isinstance(error, OSError) and not isinstance(error, fl.FlightError)):
+        return RetryableError("UNREACHABLE", f"{url} is not reachable or was lost: {reason}")
+    if isinstance(error, (fl.FlightError, pa.ArrowException)):
+        return RejectedError("BAD_FRAME", f"{url} does not answer like a foldflight server: {reason}")
+    return error
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).split(". gRPC client debug context", 1)[0]
+    return (text.splitlines() or [type(error).__name__])[0][:_TEXT_MAX]

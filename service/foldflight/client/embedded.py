@@ -1,0 +1,145 @@
+"""The embedded transport: the server's behaviour in this process, without a socket or a byte of encoding.
+
+It travels: pickled, it carries the author's classes by value, so a Spark worker needs foldflight installed and nothing
+else. What arrives in a process is restored once and kept, for tasks come by the thousand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from foldflight.client.exchange import ClientExchange
+from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
+from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.fold.signing import StateSigner
+from foldflight.functions.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import ModuleType
+
+    from foldflight.exchange.frames import Frame
+
+__all__ = ["EmbeddedTransport"]
+
+SERVER_ID = "embedded"
+_RESTORED_MAX = 16
+_restored: dict[str, tuple[Any, ...]] = {}
+
+# The engine that embeds the fold bounds its own memory; only what the Arrow format itself bounds is left.
+_LIMITS = Limits(
+    message_bytes_max=2**31 - 1,
+    slots_max=2**31 - 1,
+    state_bytes_max=2**31 - 1,
+    exchange_state_bytes_max=2**62,
+    exchanges_max=2**31 - 1,
+    idle_s_max=float(2**31),
+    age_s_max=float(2**31),
+)
+
+
+class EmbeddedTransport:
+    """Folds in the calling process.
+
+    Args:
+        registry: The functions.
+        state_key: Signs pickled states, so that a state from elsewhere is refused before it is unpickled.
+        job_parameters: What `FunctionContext.job_parameters` shows; those of an Open win.
+    """
+
+    def __init__(
+        self, registry: Registry, *, state_key: bytes, job_parameters: Mapping[str, str] | None = None
+    ) -> None:
+        self._registry = registry
+        self._state_key = state_key
+        self._job_parameters = dict(job_parameters or {})
+        self._blob: bytes | None = None
+
+    def infos(self) -> list[FunctionInfo]:
+        """Return what there is, by name."""
+        return [FunctionInfo.of(self._registry[name]) for name in sorted(self._registry)]
+
+    def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
+        """Return what an exchange would be opened with. Raises what opening it would raise."""
+        return describe(self._complete(open), self._registry, _LIMITS, SERVER_ID)
+
+    def open(self, open: Open) -> EmbeddedExchange:  # noqa: A002
+        """Open an exchange in this process."""
+        complete = self._complete(open)
+        server = ServerExchange(
+            complete,
+            self._registry,
+            limits=_LIMITS,
+            server_id=SERVER_ID,
+            signer=StateSigner([self._state_key]),
+        )
+        return EmbeddedExchange(complete, server)
+
+    def _complete(self, opening: Open) -> Open:
+        if not self._job_parameters:
+            return opening
+        return dataclasses.replace(opening, job_parameters={**self._job_parameters, **opening.job_parameters})
+
+    def __reduce__(self) -> tuple[Callable[..., EmbeddedTransport], tuple[Any, ...]]:
+        if self._blob is None:
+            self._blob = _dump(self._registry)
+        digest = hashlib.sha256(self._blob).hexdigest()
+        return _restore, (self._blob, digest, self._state_key, self._job_parameters)
+
+
+class EmbeddedExchange(ClientExchange):
+    """One exchange with a `ServerExchange` in this process."""
+
+    def __init__(self, opening: Open, server: ServerExchange) -> None:
+        super().__init__(opening, deadline_s=float("inf"))
+        self._server = server
+        self._replies: list[Frame] = [server.opened]
+        self._start()
+
+    def _send(self, frame: Frame) -> None:
+        self._replies.extend(self._server.handle(frame))
+
+    def _receive(self) -> Frame | None:
+        return self._replies.pop(0) if self._replies else None
+
+    def _end(self) -> None:
+        self._server.close()
+
+
+def _dump(registry: Registry) -> bytes:
+    """Pickle the authors' functions with their classes and what those refer to in their packages, by value."""
+    registered = [module for module in _packages_of(registry.authored) if module.__name__ not in _by_value()]
+    for module in registered:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(registry.authored)
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _packages_of(functions: Iterable[Any]) -> list[ModuleType]:
+    """Return the outermost packages that the functions come from; foldflight itself is installed everywhere."""
+    names = {function.cls.__module__.partition(".")[0] for function in functions} - {"foldflight", "__main__"}
+    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
+
+
+def _by_value() -> set[str]:
+    return set(cloudpickle.list_registry_pickle_by_value())
+
+
+def _restore(blob: bytes, digest: str, state_key: bytes, job_parameters: Mapping[str, str]) -> EmbeddedTransport:
+    functions = _restored.get(digest)
+    if functions is None:
+        functions = cloudpickle.loads(blob)
+        while len(_restored) >= _RESTORED_MAX:
+            _restored.pop(next(iter(_restored)))
+        _restored[digest] = functions
+    transport = EmbeddedTransport(Registry(functions), state_key=state_key, job_parameters=job_parameters)
+    transport._blob = blob  # noqa: SLF001  (it is this module's class)
+    return transport

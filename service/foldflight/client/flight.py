@@ -1,0 +1,270 @@
+"""The Flight transport: connections cached per process, a deadline on every step, several servers in turns."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from foldflight.client.edge import translated
+from foldflight.client.exchange import ClientExchange
+from foldflight.client.watchdog import Guard
+from foldflight.errors import RetryableError
+from foldflight.exchange.codec import Message, decode, decode_info, encode, encode_open
+from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
+from foldflight.exchange.machine import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+__all__ = ["SCHEME", "FlightTransport", "close_connections"]
+
+SCHEME = "grpc://"
+_REST_S = 2.0  # how long a server that failed is asked last
+
+R = TypeVar("R")
+
+_OPTIONS = [
+    ("grpc.max_metadata_size", 64 * 1024),  # errors travel in trailers
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+
+class FlightTransport:
+    """Folds on Flight servers.
+
+    Args:
+        urls: The servers, `grpc://host:port`; they take turns, and one that fails is passed over for a while.
+        deadline_s: Longest wait for any one step.
+        token: Bearer token, if the servers ask for one.
+        job_parameters: What `FunctionContext.job_parameters` shows; those of an Open win.
+
+    It holds no connection itself, so it can be pickled, and used on both sides of a fork.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        deadline_s: float,
+        token: str | None = None,
+        job_parameters: Mapping[str, str] | None = None,
+    ) -> None:
+        self.urls = tuple(urls)
+        self._deadline_s = deadline_s
+        self._token = token
+        self._job_parameters = dict(job_parameters or {})
+
+    def infos(self) -> list[FunctionInfo]:
+        """Return what the servers offer, by name (they are taken to offer the same).
+
+        Raises:
+            RetryableError: UNREACHABLE or DEADLINE, when no server answers.
+        """
+
+        def ask(client: Any, options: Any, _url: str) -> list[FunctionInfo]:
+            return [decode_info(flight.app_metadata) for flight in client.list_flights(options=options)]
+
+        return sorted(self._on_any(ask), key=lambda info: info.name)
+
+    def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
+        """Return what an exchange would be opened with, from any server. Raises what opening it would raise."""
+        descriptor = fl.FlightDescriptor.for_command(encode_open(self._complete(open)))
+
+        def ask(client: Any, options: Any, url: str) -> Opened:
+            flight = client.get_flight_info(descriptor, options)
+            return _opened(decode(Message(flight.app_metadata, _empty(flight.schema)), Role.SERVER), url)
+
+        return self._on_any(ask)
+
+    def open(self, open: Open) -> FlightExchange:  # noqa: A002
+        """Open an exchange on the server whose turn it is, or on the next one that takes it.
+
+        Raises:
+            RetryableError: The last server's error, when none takes it.
+        """
+        complete = self._complete(open)
+
+        def begin(client: Any, _options: Any, url: str) -> FlightExchange:
+            return FlightExchange(complete, client, url, deadline_s=self._deadline_s, token=self._token)
+
+        return self._on_any(begin)
+
+    def _complete(self, opening: Open) -> Open:
+        if not self._job_parameters:
+            return opening
+        return dataclasses.replace(opening, job_parameters={**self._job_parameters, **opening.job_parameters})
+
+    def _on_any(self, ask: Callable[[Any, Any, str], R]) -> R:
+        """Ask the servers in turn until one answers; only a retryable error moves on to the next."""
+        connections = _connections_of_this_process()
+        problem: RetryableError | None = None
+        for url in connections.turn(self.urls):
+            try:
+                options = fl.FlightCallOptions(timeout=self._deadline_s, headers=_headers(self._token))
+                return ask(connections.client(url), options, url)
+            except Exception as error:  # noqa: BLE001  (translated, never swallowed)
+                known = translated(error, url=url, deadline_s=self._deadline_s)
+                if not isinstance(known, RetryableError):
+                    raise known from None
+                connections.rest(url, lost=known.code in {"UNREACHABLE", "DEADLINE"})
+                problem = known
+        if problem is None:
+            raise AssertionError("a transport has at least one server")
+        raise problem
+
+
+class FlightExchange(ClientExchange):
+    """One exchange over a DoExchange stream. After an error the stream is cancelled, so the server frees it at once."""
+
+    def __init__(self, opening: Open, client: Any, url: str, *, deadline_s: float, token: str | None) -> None:
+        super().__init__(opening, deadline_s=deadline_s)
+        self._url = url
+        self._schema = opening.columns
+        self._ended = False
+        descriptor = fl.FlightDescriptor.for_command(encode_open(opening))
+        options = fl.FlightCallOptions(headers=_headers(token))
+        self._writer, self._reader = client.do_exchange(descriptor, options)
+        self._guard = Guard(deadline_s, self._reader.cancel)
+        try:
+            self._step(lambda: self._writer.begin(self._schema))
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _send(self, frame: Frame) -> None:
+        message = encode(frame, self._schema)
+        self._step(lambda: self._writer.write_with_metadata(message.batch, message.metadata))
+
+    def _receive(self) -> Frame | None:
+        try:
+            received = self._step(self._reader.read_chunk)
+        except StopIteration:
+            return None
+        metadata = received.app_metadata
+        return decode(Message(b"" if metadata is None else metadata.to_pybytes(), received.data), Role.SERVER)
+
+    def _step(self, call: Callable[[], R]) -> R:
+        try:
+            with self._guard:
+                return call()
+        except StopIteration:
+            raise
+        except Exception as error:  # noqa: BLE001  (translated, never swallowed)
+            raise self._translated(error) from None
+
+    def _translated(self, error: Exception) -> BaseException:
+        known = translated(error, url=self._url, deadline_s=self.deadline_s, expired=self._guard.expired)
+        if isinstance(known, RetryableError):
+            _connections_of_this_process().rest(self._url, lost=known.code in {"UNREACHABLE", "DEADLINE"})
+        return known
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        try:
+            if self._failed:
+                self._reader.cancel()
+            else:
+                self._close_politely()
+        finally:
+            self._guard.close()
+            self._drop_stream()
+
+    def _close_politely(self) -> None:
+        """Say that no more comes and wait for the server to end: then it has freed the exchange."""
+        try:
+            with self._guard:
+                self._writer.done_writing()
+                while True:
+                    self._reader.read_chunk()
+        except StopIteration:
+            pass
+        except (pa.ArrowException, OSError):
+            self._reader.cancel()  # all results are in: a server lost now loses nothing
+
+    def _drop_stream(self) -> None:
+        try:
+            with self._guard:
+                self._writer.close()
+        except (pa.ArrowException, OSError):
+            pass  # says again what the stream ended with
+
+
+class _Connections:
+    """The connections of one process, and which servers failed lately."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[str, Any] = {}
+        self._resting_until_s: dict[str, float] = {}
+        # Each process starts with another server, so that many workers with few exchanges each spread evenly.
+        self._turns = itertools.count(random.randrange(2**16))  # noqa: S311  (not for secrets)
+
+    def client(self, url: str) -> Any:
+        with self._lock:
+            if url not in self._clients:
+                self._clients[url] = fl.FlightClient(url, generic_options=_OPTIONS)
+            return self._clients[url]
+
+    def turn(self, urls: Sequence[str]) -> Iterator[str]:
+        """Yield all servers, beginning with the one whose turn it is; those that failed lately come last."""
+        first = next(self._turns) % len(urls)
+        now_s = time.monotonic()
+        order = [*urls[first:], *urls[:first]]
+        yield from sorted(order, key=lambda url: self._resting_until_s.get(url, 0.0) > now_s)
+
+    def rest(self, url: str, *, lost: bool) -> None:
+        """Ask this server last for a while; forget the connection if it is lost."""
+        self._resting_until_s[url] = time.monotonic() + _REST_S
+        if lost:
+            with self._lock:
+                self._clients.pop(url, None)  # open exchanges on it keep it until they end
+
+    def close(self) -> None:
+        with self._lock:
+            clients = list(self._clients.values())
+            self._clients.clear()
+        for client in clients:
+            client.close()
+
+
+_connections: dict[int, _Connections] = {}
+
+
+def _connections_of_this_process() -> _Connections:
+    """Return this process's connections: gRPC's do not survive a fork, and PySpark forks its workers."""
+    pid = os.getpid()
+    if pid not in _connections:
+        _connections[pid] = _Connections()
+    return _connections[pid]
+
+
+def close_connections() -> None:
+    """Close this process's cached connections; later calls connect again."""
+    _connections_of_this_process().close()
+
+
+def _headers(token: str | None) -> list[tuple[bytes, bytes]]:
+    return [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+
+
+def _opened(frame: Frame, url: str) -> Opened:
+    if not isinstance(frame, Opened):
+        raise RetryableError("UNREACHABLE", f"{url} answered with {type(frame).__name__} where Opened was due")
+    return frame
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

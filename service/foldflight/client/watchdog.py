@@ -1,0 +1,105 @@
+"""Deadlines for calls that cannot take one: a blocked Flight read or write ends only when its stream is cancelled.
+
+One daemon thread per process looks at all guarded exchanges a few times per deadline; it starts with the first
+exchange and ends with the last. Setting and clearing a deadline costs an attribute each, no lock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Guard"]
+
+_LOOKS_PER_DEADLINE = 8
+_PAUSE_S_MAX = 1.0
+_PAUSE_S_MIN = 0.01
+
+
+class Guard:
+    """Cancels one exchange when a step of it takes longer than the deadline.
+
+    Args:
+        deadline_s: Longest time for one step.
+        cancel: Ends the blocked call; called at most once, from the watchdog's thread.
+
+    Use it as a context manager around each step; `close` ends the watch.
+    """
+
+    def __init__(self, deadline_s: float, cancel: Callable[[], None]) -> None:
+        self.deadline_s = deadline_s
+        self.expired = False
+        self._cancel = cancel
+        self._due: float | None = None
+        self._watch = _watch_of_this_process()
+        self._watch.add(self)
+
+    def __enter__(self) -> None:
+        self._due = time.monotonic() + self.deadline_s
+
+    def __exit__(self, *exception: object) -> None:
+        self._due = None
+
+    def look(self, now: float) -> None:
+        """Cancel if the current step is overdue."""
+        due = self._due
+        if due is not None and now >= due and not self.expired:
+            self.expired = True
+            self._cancel()
+
+    def close(self) -> None:
+        """End the watch; safe to call twice."""
+        self._due = None
+        self._watch.remove(self)
+
+
+class _Watch:
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._guards: set[Guard] = set()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def add(self, guard: Guard) -> None:
+        with self._changed:
+            self._guards.add(guard)
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="foldflight-deadlines", daemon=True)
+                self._thread.start()
+
+    def remove(self, guard: Guard) -> None:
+        with self._changed:
+            self._guards.discard(guard)
+            if not self._guards:
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._guards:
+                    self._thread = None
+                    return
+                shortest = min(guard.deadline_s for guard in self._guards)
+                self._changed.wait(min(max(shortest / _LOOKS_PER_DEADLINE, _PAUSE_S_MIN), _PAUSE_S_MAX))
+                guards = list(self._guards)
+            now = time.monotonic()
+            for guard in guards:
+                guard.look(now)
+
+
+_watches: dict[int, _Watch] = {}
+
+
+def _watch_of_this_process() -> _Watch:
+    """Return this process's watch: after a fork the parent's thread and lock are not here."""
+    pid = os.getpid()
+    if pid not in _watches:
+        _watches.clear()
+        _watches[pid] = _Watch()
+    return _watches[pid]

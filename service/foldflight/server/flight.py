@@ -1,0 +1,428 @@
+"""The Flight server: carries frames between a stream and a `ServerExchange`, and admits, watches and ends exchanges.
+
+Each open exchange holds one of gRPC's threads. pyarrow gives no way to interrupt a read on the server's side, so an
+exchange whose engine says nothing for `idle_s_max` loses its accumulators and its place, and its thread waits on until
+the connection ends; whatever the engine sends then is answered with DEADLINE.
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from foldflight.errors import FoldflightError, RejectedError, RetryableError
+from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_info
+from foldflight.exchange.frames import Barrier, Chunk, Frame, FunctionInfo, Limits, Log, Open
+from foldflight.exchange.machine import Role
+from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.server.edge import edge, to_flight_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from foldflight.fold.signing import StateSigner
+    from foldflight.functions.registry import Registry
+    from foldflight.server.logs import Logger
+    from foldflight.server.metrics import Metrics
+    from foldflight.server.settings import Settings
+
+__all__ = ["FlightServer"]
+
+_LOOK_S_MAX = 1.0
+
+
+class _VanishedError(Exception):
+    """The engine hung up: nobody is left to tell."""
+
+
+class _Running:
+    """One open exchange, as the server sees it from outside."""
+
+    def __init__(self, exchange: ServerExchange, logger: Logger) -> None:
+        self.exchange = exchange
+        self.logger = logger
+        self.lock = threading.Lock()  # held while the exchange works; the watch takes it to end an idle one
+        self.opened_at_s = self.heard_at_s = time.monotonic()
+        self.ended: FoldflightError | None = None
+        self.rows = self.chunks = self.state_bytes = 0
+
+
+class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """Serves the functions of a registry over Arrow Flight; accepts as soon as it is made.
+
+    Args:
+        settings: Host, port, token and limits.
+        registry: The functions.
+        server_id: Its name in Opened.
+        signer: Signs and verifies pickled states; None when there are no keys.
+        metrics: Counts.
+        logger: Logs.
+
+    Raises:
+        ArrowException: When the port cannot be bound.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        *,
+        server_id: str,
+        signer: StateSigner | None,
+        metrics: Metrics,
+        logger: Logger,
+    ) -> None:
+        self.metrics = metrics
+        self.logger = logger
+        self._settings = settings
+        self._registry = registry
+        self._server_id = server_id
+        self._signer = signer
+        self._limits = limits_of(settings)
+        self._running: set[_Running] = set()
+        self._changed = threading.Condition()
+        self._draining = False
+        self._closed = threading.Event()
+        self._watch = threading.Thread(target=self._watch_idle, name="foldflight-idle", daemon=True)
+        middleware = {"token": _TokenCheck(settings.token, metrics)} if settings.token else None
+        super().__init__((settings.host, settings.port), middleware=middleware)
+        self._watch.start()
+
+    # -- lifecycle ---------------------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> int:
+        """The number of open exchanges."""
+        with self._changed:
+            return len(self._running)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Refuse new exchanges, ask open ones to reopen at their next barrier, and wait for them.
+
+        Returns:
+            bool: Whether all ended in time.
+        """
+        with self._changed:
+            self._draining = True
+            self.metrics.draining.set(1)
+            for running in self._running:
+                running.exchange.request_reopen()
+            return self._changed.wait_for(lambda: not self._running, timeout_s)
+
+    def close(self, grace_s: float = 2.0) -> bool:
+        """Stop serving and cut what is still open.
+
+        pyarrow's shutdown waits for open calls and has no deadline, so it runs in a thread that is left behind if an
+        engine keeps its stream open.
+
+        Returns:
+            bool: Whether everything had ended.
+        """
+        self._closed.set()
+        self._watch.join()
+        with self._changed:
+            self._draining = True
+        stopper = threading.Thread(target=self.shutdown, name="foldflight-shutdown", daemon=True)
+        stopper.start()
+        stopper.join(grace_s)
+        return not stopper.is_alive()
+
+    # -- handlers ----------------------------------------------------------------------------------------------------
+
+    @edge
+    def list_flights(self, context: Any, criteria: bytes) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
+        """List the functions; their FunctionInfo is in each flight's `app_metadata`."""
+        return [self._flight_of(name) for name in self._registry]
+
+    @edge
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
+        """Describe a function (descriptor path) or an exchange to be opened (descriptor command)."""
+        if descriptor.descriptor_type == fl.DescriptorType.PATH:
+            return self._flight_of(_function_name(descriptor))
+        opened = describe(self._open_of(descriptor), self._registry, self._limits, self._server_id)
+        message = encode(opened, opened.schema)
+        return fl.FlightInfo(opened.schema, descriptor, [], -1, -1, app_metadata=message.metadata)
+
+    @edge
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        """Return the schema of `get_flight_info`."""
+        return fl.SchemaResult(FlightServer.get_flight_info.__wrapped__(self, context, descriptor).schema)  # type: ignore[attr-defined]
+
+    @edge
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Carry one exchange from Open to its end."""
+        running = self._admit(self._open_of(descriptor), context)
+        outcome = "done"
+        try:
+            self._carry(running, context, reader, writer)
+        except _VanishedError:
+            outcome = "vanished"
+        except FoldflightError as error:
+            outcome = error.code
+            running.logger.warning(
+                "exchange failed", code=error.code, function=error.function, slot=error.slot, problem=error.message
+            )
+            raise
+        except Exception:
+            outcome = "INVARIANT"
+            raise
+        finally:
+            self._release(running, outcome)
+
+    @edge
+    def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
+        """Refuse: there is nothing to get."""
+        raise _not_served("DoGet")
+
+    @edge
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002  (pyarrow calls it so)
+        """Refuse: rows come through DoExchange."""
+        raise _not_served("DoPut")
+
+    @edge
+    def do_action(self, context: Any, action: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
+        """Refuse: there are no actions."""
+        raise _not_served(f"DoAction({action.type!r})")
+
+    @edge
+    def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
+        """List no actions."""
+        return []
+
+    # -- one exchange ------------------------------------------------------------------------------------------------
+
+    def _open_of(self, descriptor: Any) -> Open:
+        if descriptor.descriptor_type != fl.DescriptorType.CMD:
+            raise RejectedError("BAD_FRAME", "the descriptor must be a command: a foldflight.v1.Open message")
+        return decode_open(descriptor.command)
+
+    def _admit(self, opening: Open, context: Any) -> _Running:
+        exchange_id = uuid.uuid4().hex[:16]
+        logger = self.logger.bind(exchange=exchange_id)
+        try:
+            with self._changed:
+                self._check_admission()
+            exchange = ServerExchange(
+                opening,
+                self._registry,
+                limits=self._limits,
+                server_id=self._server_id,
+                signer=self._signer,
+                metrics=self.metrics,
+            )
+            running = _Running(exchange, logger)
+            with self._changed:
+                try:
+                    self._check_admission()
+                except RetryableError:
+                    exchange.close()
+                    raise
+                self._running.add(running)
+        except FoldflightError as error:
+            self.metrics.refused.labels(error.code).inc()
+            logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
+            raise
+        self.metrics.opened.inc()
+        self.metrics.active.inc()
+        logger.debug("exchange opened", calls=[call.function for call in opening.calls], peer=context.peer())
+        return running
+
+    def _check_admission(self) -> None:
+        if self._draining:
+            raise RetryableError("DRAINING", f"server {self._server_id} is shutting down and takes no new exchange")
+        if len(self._running) >= self._settings.exchanges_max:
+            raise RetryableError(
+                "OVERLOADED",
+                f"server {self._server_id} has {len(self._running)} exchanges open and exchanges_max is "
+                f"{self._settings.exchanges_max}",
+            )
+
+    def _release(self, running: _Running, outcome: str) -> None:
+        """Free what the exchange held, once."""
+        with self._changed:
+            if running not in self._running:
+                return
+            self._running.remove(running)
+            self._changed.notify_all()
+        self.metrics.active.dec()
+        self.metrics.state_bytes.dec(running.state_bytes)
+        self.metrics.ended.labels(outcome).inc()
+        running.exchange.close()
+        running.logger.debug(
+            "exchange ended",
+            outcome=outcome,
+            rows=running.rows,
+            seconds=round(time.monotonic() - running.opened_at_s, 3),
+        )
+
+    def _carry(self, running: _Running, context: Any, reader: Any, writer: Any) -> None:
+        opened = running.exchange.opened
+        _send(writer, encode(opened, opened.schema), begin=opened.schema)
+        for message in _received(reader, context):
+            frame = decode(message, Role.ENGINE)
+            started_s = time.monotonic()
+            running.heard_at_s = started_s
+            if started_s - running.opened_at_s > self._settings.age_s_max:
+                running.exchange.request_reopen()
+            for reply in _replies(running, frame):
+                if isinstance(reply, Log):
+                    _log_records(running.logger, reply)
+                _send(writer, encode(reply, opened.schema))
+            self._count(running, frame, time.monotonic() - started_s)
+
+    def _count(self, running: _Running, frame: Frame, seconds: float) -> None:
+        running.heard_at_s = time.monotonic()
+        stats = running.exchange.stats
+        if isinstance(frame, Chunk):
+            self.metrics.rows_folded.inc(stats.rows - running.rows)
+            self.metrics.chunks.inc()
+            running.rows = stats.rows
+        elif isinstance(frame, Barrier):
+            self.metrics.barrier_seconds.observe(seconds)
+            self.metrics.state_bytes.inc(stats.state_bytes - running.state_bytes)
+            running.state_bytes = stats.state_bytes
+
+    # -- the watch over idle exchanges -------------------------------------------------------------------------------
+
+    def _watch_idle(self) -> None:
+        pause_s = min(_LOOK_S_MAX, max(self._settings.idle_s_max / 4, 0.05))
+        while not self._closed.wait(pause_s):
+            with self._changed:
+                candidates = list(self._running)
+            for running in candidates:
+                self._end_if_idle(running)
+
+    def _end_if_idle(self, running: _Running) -> None:
+        idle_s = time.monotonic() - running.heard_at_s
+        if idle_s <= self._settings.idle_s_max or not running.lock.acquire(blocking=False):
+            return
+        try:
+            running.ended = RetryableError(
+                "DEADLINE",
+                f"the exchange was idle for more than idle_s_max = {self._settings.idle_s_max:g} s and was ended; "
+                "open it again",
+            )
+        finally:
+            running.lock.release()
+        running.logger.warning("exchange ended: idle", idle_s=round(idle_s, 3))
+        self._release(running, "DEADLINE")
+
+    def _flight_of(self, name: str) -> Any:
+        info = FunctionInfo.of(self._registry[name])
+        return fl.FlightInfo(
+            _signature_schema(self._registry[name]),
+            fl.FlightDescriptor.for_path(name),
+            [],
+            len(self._registry[name].input_names),
+            -1,
+            app_metadata=encode_info(info),
+        )
+
+
+def limits_of(settings: Settings) -> Limits:
+    """Return the bounds that the settings announce."""
+    return Limits(
+        message_bytes_max=settings.message_bytes_max,
+        slots_max=settings.slots_max,
+        state_bytes_max=settings.state_bytes_max,
+        exchange_state_bytes_max=settings.exchange_state_bytes_max,
+        exchanges_max=settings.exchanges_max,
+        idle_s_max=settings.idle_s_max,
+        age_s_max=settings.age_s_max,
+    )
+
+
+def _replies(running: _Running, frame: Frame) -> Iterator[Frame]:
+    """Yield the replies to a frame; the lock is free while one is being sent, for that may block for long."""
+    replies = None
+    while True:
+        with running.lock:
+            if running.ended is not None:
+                raise running.ended
+            if replies is None:
+                replies = iter(running.exchange.handle(frame))
+            reply = next(replies, None)
+        if reply is None:
+            return
+        yield reply
+
+
+def _received(reader: Any, context: Any) -> Iterator[Message]:
+    while True:
+        try:
+            received = reader.read_chunk()
+        except StopIteration:
+            if context.is_cancelled():
+                raise _VanishedError from None
+            return
+        except (pa.ArrowException, OSError) as error:
+            if context.is_cancelled() or "never sent a data message" in str(error):
+                raise _VanishedError from None
+            raise RejectedError("BAD_FRAME", f"cannot decode a message of the stream: {_first_line(error)}") from None
+        metadata = received.app_metadata
+        yield Message(b"" if metadata is None else metadata.to_pybytes(), received.data)
+
+
+def _send(writer: Any, message: Message, *, begin: pa.Schema | None = None) -> None:
+    try:
+        if begin is not None:
+            writer.begin(begin)
+        writer.write_with_metadata(message.batch, message.metadata)
+    except (pa.ArrowException, OSError):
+        raise _VanishedError from None  # a reply cannot be written only when nobody is there to read it
+
+
+def _log_records(logger: Logger, log: Log) -> None:
+    for record in log.records:
+        level = record.level if record.level in {"debug", "info", "warning", "error"} else "error"
+        fields = {f"field_{key}": value for key, value in record.fields.items()}
+        getattr(logger, level)(
+            "function logged", function=record.function, slot=record.slot, text=record.message, **fields
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _function_name(descriptor: Any) -> str:
+    if len(descriptor.path) != 1:
+        raise RejectedError("BAD_FRAME", "the descriptor's path must be one part: the function's name")
+    try:
+        return str(descriptor.path[0].decode())
+    except UnicodeDecodeError:
+        raise RejectedError("BAD_FRAME", "the descriptor's path is not UTF-8") from None
+
+
+def _signature_schema(function: Any) -> pa.Schema:
+    """Return the inputs and the output as fields; a type that depends on the arguments is shown as null."""
+    inputs = function.input_types or (pa.null(),) * len(function.input_names)
+    fields = [pa.field(name, type_) for name, type_ in zip(function.input_names, inputs, strict=True)]
+    return pa.schema([*fields, pa.field("result", function.result_type or pa.null())])
+
+
+def _not_served(verb: str) -> RejectedError:
+    return RejectedError("BAD_FRAME", f"{verb} is not served; use DoExchange, GetFlightInfo or ListFlights")
+
+
+class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Refuses a call without the bearer token, before any handler runs."""
+
+    def __init__(self, token: str, metrics: Metrics) -> None:
+        super().__init__()
+        self._expected = f"Bearer {token}".encode()
+        self._metrics = metrics
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:  # noqa: ARG002  (pyarrow calls it so)
+        """Compare in constant time."""
+        given = next((values[0] for key, values in headers.items() if key.lower() == "authorization"), "")
+        if not hmac.compare_digest(given.encode(), self._expected):
+            self._metrics.errors.labels("UNAUTHENTICATED").inc()
+            problem = "the token is wrong" if given else "the call carries no token"
+            raise to_flight_error(RejectedError("UNAUTHENTICATED", f"{problem}; pass token=... to connect"))

@@ -1,0 +1,305 @@
+"""The life of a server: load, bind, ready, drain, end. The caller owns signals and sets an event.
+
+Drain, once the event is set: readiness fails; new exchanges are refused with DRAINING and open ones are told to reopen
+at their next barrier; when all have ended or `drain_s` has passed, the server stops. The exit code says which:
+
+| exit code | meaning |
+|---|---|
+| 0 | every exchange ended by itself |
+| 3 | `drain_s` passed and open exchanges were cut off |
+
+Readiness, for machines: one JSON line on standard output, and the same line in `ready_file` if one is set:
+`{"event": "ready", "server_id": "...", "host": "127.0.0.1", "flight": 8815, "health": 8816, "http": 8817,
+"functions": [...]}`. A port that is off is null. With `--port 0` this is where the actual port can be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.fold.signing import StateSigner
+from foldflight.functions.registry import Registry
+from foldflight.server.flight import FlightServer
+from foldflight.server.health import HealthServer
+from foldflight.server.http import HttpServer
+from foldflight.server.logs import make_logger
+from foldflight.server.metrics import Metrics
+from foldflight.server.settings import SETTINGS, Settings, load_settings, port_taken
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Iterator
+
+    from foldflight.server.logs import Logger
+
+__all__ = ["EXIT_CUT_OFF", "EXIT_DRAINED", "Probes", "Server", "announce", "load_registry", "run_server", "serving"]
+
+EXIT_DRAINED = 0
+EXIT_CUT_OFF = 3
+
+
+class Probes:
+    """The health and HTTP ports of one server: what others ask to know whether it lives and welcomes work.
+
+    Args:
+        settings: Host and the two ports; None turns a port off.
+        metrics_page: Gives the body of `/metrics`.
+    """
+
+    def __init__(self, settings: Settings, metrics_page: Callable[[], bytes]) -> None:
+        self._ready = False
+        self._health: HealthServer | None = None
+        self._http: HttpServer | None = None
+        try:
+            if settings.health_port is not None:
+                self._health = HealthServer(settings.host, settings.health_port)
+            if settings.http_port is not None:
+                self._http = HttpServer(
+                    settings.host, settings.http_port, metrics_page=metrics_page, is_ready=lambda: self._ready
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def health_port(self) -> int | None:
+        """The actual port of grpc.health.v1."""
+        return self._health.port if self._health is not None else None
+
+    @property
+    def http_port(self) -> int | None:
+        """The actual port of the HTTP pages."""
+        return self._http.port if self._http is not None else None
+
+    def set_ready(self, *, ready: bool) -> None:
+        """Say whether new exchanges are welcome."""
+        self._ready = ready
+        if self._health is not None:
+            self._health.set_ready(ready=ready)
+
+    def close(self) -> None:
+        """Stop both."""
+        if self._http is not None:
+            self._http.close()
+        if self._health is not None:
+            self._health.close()
+
+
+class Server:
+    """A server that runs in this process; a context manager that closes itself.
+
+    Args:
+        settings: What to do.
+        registry: The functions to serve.
+        logger: The log.
+
+    Raises:
+        RejectedError: SETTINGS when a port is taken, or when a function's states are pickled and there are no state
+            keys.
+    """
+
+    def __init__(self, settings: Settings, registry: Registry, logger: Logger) -> None:
+        _check_state_keys(settings, registry)
+        self.settings = settings
+        self.server_id = settings.server_id or default_server_id()
+        self.logger = logger.bind(server_id=self.server_id)
+        self.metrics = Metrics()
+        self._functions = sorted(registry)
+        self._closed = False
+        self.probes = Probes(settings, self.metrics.page)
+        try:
+            self.flight = _bind_flight(settings, registry, self)
+        except BaseException:
+            self.probes.close()
+            raise
+        self.probes.set_ready(ready=True)
+
+    @property
+    def url(self) -> str:
+        """What to give to `connect`."""
+        return f"grpc://{self.settings.host}:{self.flight.port}"
+
+    @property
+    def ready_line(self) -> dict[str, Any]:
+        """What machines read to learn that the server accepts, and where."""
+        return {
+            "event": "ready",
+            "server_id": self.server_id,
+            "host": self.settings.host,
+            "flight": self.flight.port,
+            "health": self.probes.health_port,
+            "http": self.probes.http_port,
+            "functions": self._functions,
+        }
+
+    def drain(self) -> bool:
+        """Stop taking work, and wait up to `drain_s` for open exchanges; return whether all ended."""
+        self.probes.set_ready(ready=False)
+        self.logger.info("draining", exchanges=self.flight.active, drain_s=self.settings.drain_s)
+        return self.flight.drain(self.settings.drain_s)
+
+    def close(self) -> None:
+        """Stop at once; safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            self.flight.close()
+            self.probes.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class _Logs(Protocol):
+    logger: Logger
+    metrics: Metrics
+    server_id: str
+
+
+def run_server(
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    log_stream: TextIO | None = None,
+    on_ready: Callable[[dict[str, Any]], None] | None = None,
+) -> int:
+    """Serve until `stop` is set, then drain.
+
+    Args:
+        settings: What to do.
+        stop: Set by whoever owns the signals.
+        log_stream: Where the log goes; standard error unless told.
+        on_ready: Called once with the ready line; prints it on standard output unless told.
+
+    Returns:
+        int: The exit code: 0 drained, 3 cut off.
+
+    Raises:
+        RejectedError: MODULE, SIGNATURE or SETTINGS, before anything is served.
+    """
+    logger = make_logger(log_stream or sys.stderr, log_format=settings.log_format, log_level=settings.log_level)
+    on_ready = on_ready or _print_ready
+    if settings.workers > 1:
+        from foldflight.server.workers import run_workers  # workers.py builds on this module
+
+        return run_workers(settings, stop, logger=logger, on_ready=on_ready)
+    with Server(settings, load_registry(settings), logger) as server:
+        announce(server.ready_line, settings, logger, on_ready)
+        stop.wait()
+        drained = server.drain()
+        server.logger.info("drained" if drained else "drain_s passed: cutting off", exchanges=server.flight.active)
+    return EXIT_DRAINED if drained else EXIT_CUT_OFF
+
+
+def load_registry(settings: Settings) -> Registry:
+    """Load the modules that the settings name. Raises RejectedError MODULE or SIGNATURE."""
+    return Registry.load(settings.modules)
+
+
+@contextlib.contextmanager
+def serving(*sources: object, log_stream: TextIO | None = None, **settings: object) -> Iterator[Server]:
+    """Serve functions from this process, on free ports of 127.0.0.1, while the block runs.
+
+    Args:
+        sources: Modules, their names, or classes under `@udaf`; or one Registry.
+        log_stream: Where the log goes; nowhere unless told.
+        settings: Settings by name, as in the settings table; health and HTTP ports are off unless given.
+    """
+    chosen = load_settings({"port": 0, "health_port": "off", "http_port": "off", **settings}, {})
+    registry = sources[0] if len(sources) == 1 and isinstance(sources[0], Registry) else Registry.load(sources)
+    with contextlib.ExitStack() as stack:
+        stream = log_stream or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+        logger = make_logger(stream, log_format=chosen.log_format, log_level=chosen.log_level)
+        yield stack.enter_context(Server(chosen, registry, logger))
+
+
+def default_server_id() -> str:
+    """Return a name that tells servers of a fleet apart, also after a restart in the same container."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+def announce(
+    ready_line: dict[str, Any], settings: Settings, logger: Logger, on_ready: Callable[[dict[str, Any]], None]
+) -> None:
+    """Tell machines and people that the server accepts."""
+    logger.info(**ready_line)
+    if settings.ready_file is not None:
+        target = Path(settings.ready_file)
+        draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+        draft.write_text(json.dumps(ready_line) + "\n", encoding="utf-8")
+        draft.replace(target)  # a reader never sees half a line
+    on_ready(ready_line)
+
+
+def check_port_free(name: str, host: str, port: int) -> None:
+    """Refuse a taken port with a reason: pyarrow only says that the server did not start.
+
+    Raises:
+        RejectedError: SETTINGS.
+    """
+    if port == 0:
+        return
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise port_taken(name, host, port, error.strerror) from None
+
+
+def _print_ready(ready_line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(ready_line) + "\n")
+    sys.stdout.flush()
+
+
+def _bind_flight(settings: Settings, registry: Registry, server: _Logs) -> FlightServer:
+    check_port_free("port", settings.host, settings.port)
+    signer = StateSigner([key.encode() for key in settings.state_keys]) if settings.state_keys else None
+    try:
+        return FlightServer(
+            settings,
+            registry,
+            server_id=server.server_id,
+            signer=signer,
+            metrics=server.metrics,
+            logger=server.logger,
+        )
+    except (pa.ArrowException, OSError):
+        raise port_taken("port", settings.host, settings.port) from None
+
+
+def _check_state_keys(settings: Settings, registry: Registry) -> None:
+    if settings.state_keys:
+        return
+    pickled = _pickled(registry[name] for name in registry)
+    if pickled:
+        name, reason = pickled[0]
+        variable = SETTINGS["state_keys"].variable
+        raise RejectedError(
+            "SETTINGS",
+            f"states of {', '.join(name for name, _ in pickled)} are pickled, and pickled states are only taken signed: "
+            f"set {variable} to a secret of 16 bytes or more, the same on every server; or give {name} a typed "
+            f"accumulator or serialize/deserialize (it is pickled because {reason})",
+            function=name,
+        )
+
+
+def _pickled(functions: Iterable[Any]) -> list[tuple[str, str]]:
+    return [
+        (function.name, function.capabilities.codec_reason)
+        for function in functions
+        if function.capabilities.codec == "pickle"
+    ]

@@ -1,0 +1,46 @@
+"""One worker process of `workers.py`: `python -m foldflight.server.worker`, told everything on standard input.
+
+The first line is the task; the end of the input means "drain and end".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+
+def main() -> int:
+    """Serve as the parent asked, until its pipe closes; return the exit code."""
+    task = json.loads(sys.stdin.buffer.readline())
+    # prometheus_client chooses its storage when it is imported, and knows no other way to be told.
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = task["metrics_dir"]
+    sys.path[:] = task["path"]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    from foldflight.server.lifecycle import run_server  # after the storage is chosen
+    from foldflight.server.settings import Settings
+
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in task["settings"].items()
+    }
+    stop = threading.Event()
+    threading.Thread(target=_await_end, args=(stop,), name="foldflight-parent", daemon=True).start()
+
+    def on_ready(ready_line: dict[str, Any]) -> None:
+        with os.fdopen(task["ready_fd"], "w", encoding="utf-8") as pipe:
+            pipe.write(json.dumps(ready_line) + "\n")
+
+    return run_server(Settings(**given), stop, on_ready=on_ready)
+
+
+def _await_end(stop: threading.Event) -> None:
+    sys.stdin.buffer.read()
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,353 @@
+"""`--workers N`: N processes that fold, behind one port.
+
+Interpreted functions hold the GIL, so one process folds on one core. pyarrow turns SO_REUSEPORT off and cannot take
+over a socket, so the parent accepts on the public port and relays bytes to workers that listen on loopback. A
+connection goes to the ready worker with the fewest connections and stays there: a client process, which keeps one
+connection, uses one worker. The parent also serves health and one metrics page, the sum over the workers.
+
+A worker that dies is started again, later each time; its connections break, which clients see as a lost server. Workers
+are told to drain through a pipe that closes: that also tells them when the parent is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from foldflight.errors import RetryableError
+from foldflight.server.lifecycle import (
+    EXIT_CUT_OFF,
+    EXIT_DRAINED,
+    Probes,
+    announce,
+    check_port_free,
+    default_server_id,
+    load_registry,
+)
+from foldflight.server.metrics import forget_process, shared_page
+from foldflight.server.settings import Settings, port_taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from foldflight.server.logs import Logger
+
+__all__ = ["run_workers"]
+
+_RELAY_BYTES = 256 * 1024
+_START_S_MAX = 60.0
+_BACKOFF_S_FIRST = 0.1
+_BACKOFF_S_MAX = 10.0
+_HEALTHY_AFTER_S = 30.0
+_GRACE_S = 10.0
+
+
+def run_workers(
+    settings: Settings, stop: threading.Event, *, logger: Logger, on_ready: Callable[[dict[str, Any]], None]
+) -> int:
+    """Run the parent of `settings.workers` processes until `stop` is set, then drain them.
+
+    Returns:
+        int: 0 when every worker drained, 3 when one was cut off.
+
+    Raises:
+        RejectedError: MODULE, SIGNATURE or SETTINGS, before anything is served.
+        RetryableError: UNREACHABLE, when a worker did not come up.
+    """
+    functions = sorted(load_registry(settings))  # a module that cannot be imported fails here, once, with its message
+    check_port_free("port", settings.host, settings.port)
+    server_id = settings.server_id or default_server_id()
+    logger = logger.bind(server_id=server_id)
+    with tempfile.TemporaryDirectory(prefix="foldflight-metrics-") as metrics_dir, contextlib.ExitStack() as stack:
+        workers = [
+            _Worker(index, _worker_settings(settings, f"{server_id}/{index}"), metrics_dir, logger)
+            for index in range(settings.workers)
+        ]
+        probes = Probes(settings, _page(metrics_dir, workers))
+        stack.callback(probes.close)
+        for worker in workers:
+            worker.start()
+        stack.callback(_kill_all, workers)
+        _await_ready(workers)
+        relay = _Relay(settings, workers, logger)
+        stack.callback(relay.close)
+        probes.set_ready(ready=True)
+        ready_line = {
+            "event": "ready",
+            "server_id": server_id,
+            "host": settings.host,
+            "flight": relay.port,
+            "health": probes.health_port,
+            "http": probes.http_port,
+            "functions": functions,
+            "workers": [worker.pid for worker in workers],
+        }
+        announce(ready_line, settings, logger, on_ready)
+        stop.wait()
+        probes.set_ready(ready=False)
+        relay.stop_accepting()
+        return _drain(workers, settings.drain_s, logger)
+
+
+def _drain(workers: list[_Worker], drain_s: float, logger: Logger) -> int:
+    logger.info("draining", workers=len(workers), drain_s=drain_s)
+    for worker in workers:
+        worker.tell_to_drain()
+    until_s = time.monotonic() + drain_s + _GRACE_S
+    codes = [worker.wait(until_s - time.monotonic()) for worker in workers]
+    drained = all(code == EXIT_DRAINED for code in codes)
+    logger.info("drained" if drained else "drain_s passed: cut off", exit_codes=codes)
+    return EXIT_DRAINED if drained else EXIT_CUT_OFF
+
+
+def _worker_settings(settings: Settings, server_id: str) -> Settings:
+    return dataclasses.replace(
+        settings,
+        host="127.0.0.1",
+        port=0,
+        health_port=None,
+        http_port=None,
+        workers=1,
+        ready_file=None,
+        server_id=server_id,
+    )
+
+
+def _page(metrics_dir: str, workers: list[_Worker]) -> Callable[[], bytes]:
+    shared = shared_page(metrics_dir)
+
+    def page() -> bytes:
+        own = (
+            "# HELP foldflight_workers Worker processes that are ready.\n# TYPE foldflight_workers gauge\n"
+            f"foldflight_workers {sum(worker.port is not None for worker in workers)}\n"
+            "# HELP foldflight_worker_restarts_total Worker processes started again after they died.\n"
+            "# TYPE foldflight_worker_restarts_total counter\n"
+            f"foldflight_worker_restarts_total {sum(worker.restarts for worker in workers)}\n"
+        )
+        return shared() + own.encode()
+
+    return page
+
+
+def _await_ready(workers: list[_Worker]) -> None:
+    until_s = time.monotonic() + _START_S_MAX
+    for worker in workers:
+        if not worker.ready.wait(max(until_s - time.monotonic(), 0)):
+            raise RetryableError(
+                "UNREACHABLE", f"worker {worker.index} did not come up within {_START_S_MAX:g} s; see the log"
+            )
+
+
+def _kill_all(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.kill()
+
+
+class _Worker:
+    """One worker process and the thread that keeps it running."""
+
+    def __init__(self, index: int, settings: Settings, metrics_dir: str, logger: Logger) -> None:
+        self.index = index
+        self.port: int | None = None
+        self.pid: int | None = None
+        self.restarts = 0
+        self.connections = 0  # guarded by the relay's lock
+        self.ready = threading.Event()
+        self._settings = settings
+        self._metrics_dir = metrics_dir
+        self._logger = logger.bind(worker=index)
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._code: int | None = None
+        self._keeper = threading.Thread(target=self._keep_running, name=f"foldflight-worker-{index}", daemon=True)
+
+    def start(self) -> None:
+        self._keeper.start()
+
+    def tell_to_drain(self) -> None:
+        self._stopping.set()
+        with self._lock:
+            if self._process is not None and self._process.stdin is not None:
+                self._process.stdin.close()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Return the exit code, or None if the process had to be killed."""
+        self._keeper.join(max(timeout_s, 0))
+        if self._keeper.is_alive():
+            self.kill()
+            return None
+        return self._code
+
+    def kill(self) -> None:
+        """End the process and its keeper, whatever state they are in."""
+        self.tell_to_drain()
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+        self._keeper.join()
+
+    def _keep_running(self) -> None:
+        backoff_s = _BACKOFF_S_FIRST
+        while not self._stopping.is_set():
+            started_s = time.monotonic()
+            self._code = self._run_once()
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - started_s > _HEALTHY_AFTER_S:
+                backoff_s = _BACKOFF_S_FIRST
+            self._logger.error("worker died", exit_code=self._code, restart_in_s=backoff_s)
+            self._stopping.wait(backoff_s)
+            backoff_s = min(backoff_s * 2, _BACKOFF_S_MAX)
+            self.restarts += 1
+
+    def _run_once(self) -> int:
+        ready_read, ready_write = os.pipe()
+        with os.fdopen(ready_read, "rb") as ready_pipe:
+            with self._lock:
+                process = self._spawn(ready_write)
+            with contextlib.suppress(OSError, ValueError):  # it died at once, or is told to drain already
+                line = ready_pipe.readline()
+                if line:
+                    self.port = int(json.loads(line)["flight"])
+                    self.ready.set()
+            code = process.wait()
+        self.port = self.pid = None
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        forget_process(process.pid, self._metrics_dir)
+        return code
+
+    def _spawn(self, ready_write: int) -> subprocess.Popen[bytes]:
+        task = {
+            "settings": dataclasses.asdict(self._settings),
+            "metrics_dir": self._metrics_dir,
+            "path": sys.path,
+            "ready_fd": ready_write,
+        }
+        try:
+            # Its own session: Ctrl-C in the terminal reaches the parent alone, which then drains.
+            process = subprocess.Popen(
+                [sys.executable, "-m", "foldflight.server.worker"],
+                stdin=subprocess.PIPE,
+                pass_fds=[ready_write],
+                start_new_session=True,
+            )
+        finally:
+            os.close(ready_write)
+        self._process, self.pid = process, process.pid
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(task).encode() + b"\n")  # type: ignore[union-attr]
+            process.stdin.flush()  # type: ignore[union-attr]
+        if self._stopping.is_set():
+            process.stdin.close()  # type: ignore[union-attr]
+        return process
+
+
+class _Relay:
+    """Accepts on the public port and carries bytes between each connection and a worker."""
+
+    def __init__(self, settings: Settings, workers: list[_Worker], logger: Logger) -> None:
+        self._workers = workers
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        try:
+            self._listener = socket.create_server((settings.host, settings.port), family=family, backlog=128)
+        except OSError as error:
+            raise port_taken("port", settings.host, settings.port, error.strerror) from None
+        self.port: int = self._listener.getsockname()[1]
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._acceptor = threading.Thread(target=self._accept, name="foldflight-accept", daemon=True)
+        self._acceptor.start()
+
+    def stop_accepting(self) -> None:
+        """Close the public port; connections that are open go on."""
+        with contextlib.suppress(OSError):
+            self._wake_write.send(b"x")
+        self._acceptor.join()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.stop_accepting()
+        with self._lock:
+            sockets = list(self._open)
+        for each in sockets:
+            _hang_up(each)
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def _accept(self) -> None:
+        with self._listener, selectors.DefaultSelector() as selector:
+            selector.register(self._listener, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            while True:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self._wake_read in ready:
+                    return
+                with contextlib.suppress(OSError):
+                    client, _ = self._listener.accept()
+                    threading.Thread(target=self._carry, args=(client,), name="foldflight-relay", daemon=True).start()
+
+    def _choose(self) -> _Worker | None:
+        with self._lock:
+            ready = [worker for worker in self._workers if worker.port is not None]
+            if not ready:
+                return None
+            chosen = min(ready, key=lambda worker: worker.connections)
+            chosen.connections += 1
+            return chosen
+
+    def _carry(self, client: socket.socket) -> None:
+        """Relay one connection; when either side ends, both do: gRPC does not use half-closed connections."""
+        with client:
+            worker = self._choose()
+            if worker is None:
+                return  # the client sees a closed connection and tries elsewhere, or again
+            try:
+                with socket.create_connection(("127.0.0.1", worker.port or 0), timeout=5) as upstream:
+                    self._pump_both(client, upstream)
+            except OSError as error:
+                self._logger.warning("worker not reachable", worker=worker.index, problem=str(error))
+            finally:
+                with self._lock:
+                    worker.connections -= 1
+
+    def _pump_both(self, client: socket.socket, upstream: socket.socket) -> None:
+        pair = (client, upstream)
+        for each in pair:
+            each.settimeout(None)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            self._open.update(pair)
+        back = threading.Thread(target=_pump, args=(upstream, client), name="foldflight-relay-back", daemon=True)
+        back.start()
+        _pump(client, upstream)
+        back.join()
+        with self._lock:
+            self._open.difference_update(pair)
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    buffer = memoryview(bytearray(_RELAY_BYTES))
+    with contextlib.suppress(OSError):
+        while count := source.recv_into(buffer):
+            target.sendall(buffer[:count])
+    _hang_up(source)
+    _hang_up(target)
+
+
+def _hang_up(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,57 @@
+"""Servers in this process and in others, and both transports, for the wire tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foldflight.client import EmbeddedTransport, FlightTransport, Transport, close_connections
+from foldflight.functions.registry import Registry
+from foldflight.server.lifecycle import Server, serving
+from tests.wire import wire_functions
+from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Start servers in other processes; whatever is left of them ends with the test."""
+    started: list[ServerProcess] = []
+
+    def start(
+        *, modules: str = "tests.wire.wire_functions", await_ready: bool = True, **settings: Any
+    ) -> ServerProcess:
+        server = ServerProcess({"modules": modules, **settings}, tmp_path / f"server-{len(started)}.log")
+        started.append(server)
+        if await_ready:
+            server.await_ready()
+        return server
+
+    yield start
+    for server in started:
+        server.end()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server in this process."""
+    with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as running:
+        yield running
+    close_connections()
+
+
+@pytest.fixture
+def flight(server: Server) -> FlightTransport:
+    """The way to `server`."""
+    return FlightTransport([server.url], deadline_s=DEADLINE_S)
+
+
+@pytest.fixture(params=["embedded", "flight"])
+def transport(request: pytest.FixtureRequest) -> Transport:
+    """Both transports, in turn: whatever holds for one must hold for the other."""
+    if request.param == "embedded":
+        return EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
+    found: Transport = request.getfixturevalue("flight")
+    return found

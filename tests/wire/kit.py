@@ -1,0 +1,103 @@
+"""What the wire tests share: short ways to open and fold, and servers in other processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from foldflight.client import OpenExchange
+from foldflight.exchange.frames import Open, Returns
+from foldflight.functions.call import Call
+
+ROOT = Path(__file__).parents[2]
+STATE_KEY = "a key for the wire tests"
+DEADLINE_S = 20.0
+COLUMNS = pa.schema(
+    [("slot", pa.int32()), ("kind", pa.int8()), ("value", pa.int64()), ("weight", pa.int32()), ("wanted", pa.bool_())]
+)
+
+
+def opening(*calls: Call, columns: pa.Schema = COLUMNS, **more: Any) -> Open:
+    """Return an Open that asks for states and outputs unless told otherwise."""
+    return Open(calls=calls, columns=columns, returns=more.pop("returns", Returns(states=True, outputs=True)), **more)
+
+
+def rows(*values: tuple[Any, ...], columns: pa.Schema = COLUMNS) -> pa.RecordBatch:
+    """Return a chunk: (slot, kind, value, weight, wanted) a row, the last three filled up with 1, 1 and true."""
+    filled = [value + (0, 0, 1, 1, True)[len(value) :] for value in values]
+    arrays = [pa.array([row[at] for row in filled], field.type) for at, field in enumerate(columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def end_epoch(exchange: OpenExchange, epoch: int) -> pa.Table:
+    """Send a barrier and wait for its results."""
+    exchange.barrier(epoch)
+    return exchange.results(epoch)
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+    """Return whether the condition came true in time."""
+    until_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def environment(*, tests: bool = True) -> dict[str, str]:
+    """Return the environment of a process that finds foldflight, and the tests if asked."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "service")] + [str(ROOT)] * tests)}
+
+
+class ServerProcess:
+    """A server in another process."""
+
+    def __init__(self, settings: dict[str, Any], log: Path) -> None:
+        settings = {"port": 0, "health_port": 0, "http_port": 0, "state_keys": STATE_KEY, **settings}
+        self.log = log
+        with log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.wire.server_process", json.dumps(settings)],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=environment(),
+            )
+        self.ready: dict[str, Any] = {}
+
+    def await_ready(self, timeout_s: float = 30.0) -> None:
+        """Read the ready line."""
+        stdout = self.process.stdout
+        assert stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(stdout, selectors.EVENT_READ)
+            assert selector.select(timeout_s), "no ready line in time"
+        line = stdout.readline()
+        assert line, f"the server did not start: {self.log.read_text()}"
+        self.ready = json.loads(line)
+
+    @property
+    def url(self) -> str:
+        return f"grpc://127.0.0.1:{self.ready['flight']}"
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()

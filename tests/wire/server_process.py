@@ -1,0 +1,27 @@
+"""A server in a process of its own: `python server_process.py SETTINGS_JSON`; SIGTERM drains it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+
+from foldflight.errors import FoldflightError
+from foldflight.server.lifecycle import run_server
+from foldflight.server.settings import load_settings
+
+
+def main() -> int:
+    """Serve until told to stop."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        return run_server(load_settings(json.loads(sys.argv[1]), {}), stop)
+    except FoldflightError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

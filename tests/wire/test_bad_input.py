@@ -1,0 +1,418 @@
+"""Bad input of every kind: a clear error of the taxonomy, and nothing left behind on the server."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport, connect
+from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
+from foldflight.exchange.codec import decode_error, encode, encode_open
+from foldflight.exchange.frames import Barrier, Chunk
+from foldflight.functions.call import Call
+from foldflight.functions.registry import Registry
+from foldflight.server.lifecycle import Server, serving
+from tests.wire import wire_functions
+from tests.wire.kit import COLUMNS, DEADLINE_S, STATE_KEY, eventually, opening, rows
+
+COUNT = Call("count")
+VALUE = ("value",)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(server: Server) -> Iterator[None]:
+    """After each test no exchange is open: an error frees everything."""
+    yield
+    assert eventually(lambda: server.flight.active == 0)
+
+
+def fold(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
+    """Fold a chunk in epoch 1."""
+    exchange.chunk(batch)
+    exchange.barrier(1)
+    return exchange.results(1)
+
+
+def error_of(transport: Transport, call: Call, act: Callable[[OpenExchange], Any]) -> FoldflightError:
+    """Return the error of an exchange."""
+    with pytest.raises(FoldflightError) as caught, transport.open(opening(call)) as exchange:
+        act(exchange)
+    return caught.value
+
+
+def state_of(transport: Transport, call: Call) -> pa.RecordBatch:
+    """Return a good state of one group."""
+    with transport.open(opening(call)) as exchange:
+        return fold(exchange, rows((0, 0, 1))).select(["slot", "state_0"]).combine_chunks().to_batches()[0]
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "mentions"),
+    [
+        (Call("wieghted_avg", ("value", "weight")), "UNKNOWN_FUNCTION", "weighted_avg"),
+        (Call("weighted_avg", ("value",)), "SCHEMA_MISMATCH", "weighted_avg"),
+        (Call("weighted_avg", ("wanted", "weight")), "SCHEMA_MISMATCH", "BIGINT"),
+        (Call("weighted_avg", ("value", "nowhere")), "SCHEMA_MISMATCH", "nowhere"),
+        (Call("weighted_avg", ("value", "weight"), filter="value"), "SCHEMA_MISMATCH", "boolean"),
+        (Call("weighted_avg", ("value", "weight"), literals={"fraction": 0.5}), "SIGNATURE", "fraction"),
+        (Call("weighted_avg", ("value", "weight"), fingerprint="0123456789abcdef"), "SCHEMA_MISMATCH", "fingerprint"),
+    ],
+)
+def test_bad_call_is_refused_at_open(transport: Transport, call: Call, code: str, mentions: str) -> None:
+    """A call that cannot be bound fails before any row is sent, and describing it fails the same."""
+    for attempt in (transport.open, transport.describe):
+        with pytest.raises(RejectedError) as caught:
+            attempt(opening(call))
+        assert caught.value.code == code
+        assert mentions in caught.value.message
+
+
+def test_another_version_has_another_fingerprint(server: Server) -> None:
+    """A query planned with one version of a function is refused by a server that has another."""
+
+    class WeightedAvg(wire_functions.WeightedAvg):
+        """The same, later."""
+
+    from foldflight import udaf
+
+    newer = udaf(input_types=["BIGINT", "INT"], result_type="BIGINT", version="2", name="weighted_avg")(WeightedAvg)
+    planned = connect(newer).transport.describe(opening(Call("weighted_avg", ("value", "weight"))))
+    call = Call("weighted_avg", ("value", "weight"), fingerprint=planned.fingerprints[0])
+    with pytest.raises(RejectedError, match="version 1") as caught:
+        connect(server.url).transport.open(opening(call))
+    assert caught.value.code == "SCHEMA_MISMATCH"
+
+
+# -- the author's code -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "act", "says"),
+    [
+        ("fails_to_accumulate", lambda e: fold(e, rows((0, 0, 1), (4, 0, 13))), "thirteen is unlucky"),
+        ("fails_to_retract", lambda e: fold(e, rows((4, 3, 13))), "cannot give back 13"),
+        ("fails_to_finish", lambda e: fold(e, rows((4, 0, 13))), "division"),
+    ],
+)
+def test_raising_function_is_named(transport: Transport, function: str, act: Any, says: str) -> None:
+    """The error names function and slot, and its trace is the author's, nothing of the server's."""
+    error = error_of(transport, Call(function, VALUE), act)
+    assert isinstance(error, FunctionError)
+    assert (error.code, error.function, error.slot) == ("USER_CODE", function, 4)
+    assert says in str(error)
+    assert error.trace is not None
+    assert "wire_functions.py" in error.trace
+    for ours in ("foldflight/fold", "foldflight/server", "foldflight/exchange"):
+        assert ours not in str(error)
+    assert error.with_group({"origin": "JFK"}).group == {"origin": "JFK"}
+    if "finish" not in function:
+        assert error.row is not None
+        assert "13" in error.row
+
+
+def test_raising_merge_is_named(transport: Transport) -> None:
+    """A merge that raises names the function and the slot."""
+    state = state_of(transport, Call("append_only", VALUE))
+    foreign = state_of(transport, Call("fails_to_merge", VALUE))
+
+    def act(exchange: OpenExchange) -> None:
+        exchange.states(foreign)
+        exchange.states(foreign)
+        exchange.barrier(1)
+        exchange.results(1)
+
+    assert state.num_rows == 1
+    error = error_of(transport, Call("fails_to_merge", VALUE), act)
+    assert (error.code, error.function, error.slot) == ("USER_CODE", "fails_to_merge", 0)
+    assert "oil and water" in str(error)
+
+
+@pytest.mark.parametrize(("function", "code"), [("wrong_result", "RESULT_TYPE"), ("overflows", "OVERFLOW")])
+def test_impossible_result_is_an_error(transport: Transport, function: str, code: str) -> None:
+    """A result of the wrong type, or beyond BIGINT, is never cut to fit."""
+    error = error_of(transport, Call(function, VALUE), lambda exchange: fold(exchange, rows((3, 0, 1))))
+    assert isinstance(error, FunctionError)
+    assert (error.code, error.function, error.slot) == (code, function, 3)
+
+
+def test_retraction_of_an_append_only_function(transport: Transport) -> None:
+    """A retraction for a function without retract is refused with its name."""
+    error = error_of(transport, Call("append_only", VALUE), lambda exchange: fold(exchange, rows((0, 3, 1))))
+    assert isinstance(error, RejectedError)
+    assert (error.code, error.function) == ("CANNOT_RETRACT", "append_only")
+
+
+# -- states ----------------------------------------------------------------------------------------------------------
+
+
+def merge(exchange: OpenExchange, state: pa.RecordBatch) -> None:
+    """Merge a state and wait for the outcome."""
+    exchange.states(state)
+    exchange.barrier(1)
+    exchange.results(1)
+
+
+def with_state(state: pa.RecordBatch, value: Any) -> pa.RecordBatch:
+    """Return the same with other bytes for the state."""
+    return state.set_column(1, state.schema.field(1), pa.array([value], state.schema.field(1).type))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda good: pickle.dumps({}),  # unsigned
+        lambda good: good[:-1] + bytes([good[-1] ^ 1]),  # forged
+        lambda good: good[: len(good) // 2],  # truncated
+        lambda good: b"",
+    ],
+    ids=["unsigned", "forged", "truncated", "empty"],
+)
+def test_pickled_state_that_we_did_not_sign(transport: Transport, change: Callable[[bytes], bytes]) -> None:
+    """An unsigned, forged or truncated pickle is refused before it is unpickled."""
+    state = state_of(transport, Call("pickled", VALUE))
+    bad = with_state(state, change(state["state_0"][0].as_py()))
+    error = error_of(transport, Call("pickled", VALUE), lambda exchange: merge(exchange, bad))
+    assert error.code in {"STATE_MISMATCH", "STATE_CHECKSUM"}
+    assert error.function in {"pickled", None}
+
+
+def test_pickle_is_not_loaded_to_find_out(transport: Transport) -> None:
+    """A pickle that would run code does not run."""
+
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return exec, ("from tests.wire import wire_functions; wire_functions.exploded = True",)
+
+    bad = with_state(state_of(transport, Call("pickled", VALUE)), pickle.dumps(Bomb()))
+    error_of(transport, Call("pickled", VALUE), lambda exchange: merge(exchange, bad))
+    assert not hasattr(wire_functions, "exploded")
+
+
+def test_state_signed_elsewhere() -> None:
+    """A state from a fleet with another key is foreign."""
+    embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=b"another key of 16+ bytes")
+    state = state_of(embedded, Call("pickled", VALUE))
+    ours = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
+    assert error_of(ours, Call("pickled", VALUE), lambda exchange: merge(exchange, state)).code == "STATE_MISMATCH"
+
+
+def test_state_of_another_function(transport: Transport) -> None:
+    """A state whose column says that it belongs to another function, or whose type differs, is refused."""
+    state = state_of(transport, Call("weighted_avg", ("value", "weight")))
+    error = error_of(transport, Call("append_only", VALUE), lambda exchange: merge(exchange, state))
+    assert error.code in {"STATE_MISMATCH", "SCHEMA_MISMATCH"}
+
+
+# -- frames ----------------------------------------------------------------------------------------------------------
+
+
+def test_epochs_must_increase(flight: FlightTransport) -> None:
+    """A repeated barrier is refused with the epoch named."""
+
+    def act(exchange: OpenExchange) -> None:
+        for _ in range(2):
+            exchange.barrier(1)
+            exchange.results(1)
+
+    error = error_of(flight, COUNT, act)
+    assert error.code == "BAD_FRAME"
+
+
+class Raw:
+    """A client that says what it likes."""
+
+    def __init__(self, url: str, command: bytes, schema: pa.Schema = COLUMNS) -> None:
+        self.schema = schema
+        self.client = fl.FlightClient(url)
+        options = fl.FlightCallOptions(timeout=DEADLINE_S)
+        self.writer, self.reader = self.client.do_exchange(fl.FlightDescriptor.for_command(command), options)
+        self.writer.begin(schema)
+
+    def say(self, metadata: bytes | None, batch: pa.RecordBatch | None = None) -> None:
+        if batch is None:
+            batch = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in self.schema], schema=self.schema)
+        if metadata is None:
+            self.writer.write_batch(batch)
+        else:
+            self.writer.write_with_metadata(batch, metadata)
+
+    def error(self) -> FoldflightError:
+        """Read to the end and return the error."""
+        try:
+            with pytest.raises(fl.FlightError) as caught:
+                for _ in iter(self.reader.read_chunk, None):
+                    pass
+        finally:
+            with pytest.raises(fl.FlightError):
+                self.writer.close()
+            self.client.close()
+        error = decode_error(caught.value.extra_info)
+        assert error is not None, str(caught.value)
+        assert "Traceback" not in str(caught.value)
+        return error
+
+
+GOOD_OPEN = encode_open(opening(COUNT))
+
+
+@pytest.mark.parametrize("command", [b"garbage", b"\xff" * 40, b"\x00", GOOD_OPEN[: len(GOOD_OPEN) // 2]])
+def test_garbage_as_descriptor(server: Server, command: bytes) -> None:
+    """A descriptor that is no Open message is a BAD_FRAME, in every verb that takes one."""
+    assert Raw(server.url, command).error().code in {"BAD_FRAME", "PROTOCOL_VERSION"}
+    with fl.FlightClient(server.url) as client, pytest.raises(fl.FlightError) as caught:
+        client.get_flight_info(fl.FlightDescriptor.for_command(command))
+    error = decode_error(caught.value.extra_info)
+    assert error is not None
+    assert error.code in {"BAD_FRAME", "PROTOCOL_VERSION"}
+
+
+@pytest.mark.parametrize("metadata", [None, b"", b"garbage", b"\xff" * 100])
+def test_garbage_as_metadata(server: Server, metadata: bytes | None) -> None:
+    """A message whose metadata is no frame is a BAD_FRAME."""
+    raw = Raw(server.url, GOOD_OPEN)
+    raw.say(metadata)
+    assert raw.error().code == "BAD_FRAME"
+
+
+def test_unknown_protocol_version(flight: FlightTransport) -> None:
+    """A version from the future is refused with those that are served."""
+    for attempt in (flight.open, flight.describe):
+        with pytest.raises(RejectedError) as caught:
+            attempt(opening(COUNT, protocol_version=99))
+        assert caught.value.code == "PROTOCOL_VERSION"
+        assert "99" in caught.value.message
+        assert "1" in caught.value.message.replace("99", "")
+
+
+def test_stream_of_another_schema(server: Server) -> None:
+    """Chunks must have the columns that Open announced."""
+    raw = Raw(server.url, GOOD_OPEN, schema=pa.schema([("other", pa.int64())]))
+    message = encode(Chunk(pa.record_batch([pa.array([1])], names=["other"])), raw.schema)
+    raw.say(message.metadata, message.batch)
+    assert raw.error().code in {"SCHEMA_MISMATCH", "BAD_FRAME"}
+
+
+def test_frames_out_of_order(server: Server) -> None:
+    """An older barrier is refused with the story so far."""
+    raw = Raw(server.url, GOOD_OPEN)
+    for epoch in (5, 4):
+        message = encode(Barrier(epoch), COLUMNS)
+        raw.say(message.metadata, message.batch)
+    error = raw.error()
+    assert error.code == "BAD_FRAME"
+    assert error.story
+
+
+def test_path_descriptors(server: Server) -> None:
+    """GetFlightInfo of a function gives its signature; of no function, UNKNOWN_FUNCTION; an exchange needs a command."""
+    with fl.FlightClient(server.url) as client:
+        info = client.get_flight_info(fl.FlightDescriptor.for_path("weighted_avg"))
+        assert info.schema.names == ["value", "weight", "result"]
+        assert info.total_records == 2
+        for path, code in [(("nothing",), "UNKNOWN_FUNCTION"), (("a", "b"), "BAD_FRAME"), ((b"\xff",), "BAD_FRAME")]:
+            with pytest.raises(fl.FlightError) as caught:
+                client.get_flight_info(fl.FlightDescriptor.for_path(*path))
+            error = decode_error(caught.value.extra_info)
+            assert error is not None
+            assert error.code == code
+
+
+def test_other_verbs_are_refused(server: Server) -> None:
+    """DoGet, DoPut and DoAction say what is served instead, without a traceback."""
+    with fl.FlightClient(server.url) as client:
+        with pytest.raises(fl.FlightError) as got:
+            client.do_get(fl.Ticket(b"x")).read_all()
+        with pytest.raises(fl.FlightError) as acted:
+            list(client.do_action("x"))
+        assert list(client.list_actions()) == []
+    for caught in (got, acted):
+        error = decode_error(caught.value.extra_info)
+        assert error is not None
+        assert error.code == "BAD_FRAME"
+
+
+def test_every_prefix_of_a_message_is_refused_or_waited_for(server: Server) -> None:
+    """Cut metadata never crashes the server: each cut gives an error of the taxonomy or a frame with less in it."""
+    message = encode(Barrier(3), COLUMNS)
+    for size in range(len(message.metadata)):
+        raw = Raw(server.url, GOOD_OPEN)
+        raw.say(message.metadata[:size])
+        assert isinstance(raw.error(), RejectedError)
+
+
+# -- limits and bugs -------------------------------------------------------------------------------------------------
+
+
+def test_admission_is_bounded() -> None:
+    """One exchange too many is OVERLOADED; when one ends there is room again."""
+    with serving(wire_functions, state_keys=STATE_KEY, exchanges_max=1) as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        with transport.open(opening(COUNT)):
+            with pytest.raises(RetryableError) as caught:
+                transport.open(opening(COUNT))
+            assert caught.value.code == "OVERLOADED"
+            assert "exchanges_max is 1" in caught.value.message
+        with transport.open(opening(COUNT)) as exchange:
+            assert fold(exchange, rows((0, 0)))["output_0"].to_pylist() == [1]
+
+
+def test_slots_are_bounded() -> None:
+    """A slot beyond slots_max is refused with the bound named, before memory is taken for it."""
+    with serving(wire_functions, state_keys=STATE_KEY, slots_max=10) as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        error = error_of(transport, COUNT, lambda exchange: fold(exchange, rows((10, 0))))
+    assert isinstance(error, (RejectedError, RetryableError))
+    assert "slots_max" in error.message
+
+
+def test_bug_of_ours_is_an_invariant_with_an_id(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unexpected exception reaches the client as its kind and an id, without the server's traceback."""
+
+    def broken(*_args: object) -> None:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr("foldflight.server.flight.describe", broken)
+    with pytest.raises(CorruptError) as caught:
+        FlightTransport([server.url], deadline_s=DEADLINE_S).describe(opening(COUNT))
+    assert caught.value.code == "INVARIANT"
+    assert "ZeroDivisionError" in caught.value.message
+    assert "error id" in caught.value.message
+    assert "secret detail" not in str(caught.value)
+    assert "flight.py" not in str(caught.value)
+
+
+def test_long_error_reaches_a_client_with_default_limits(server: Server) -> None:
+    """Errors are cut to what any gRPC client takes, and never lost: 50 times in a row."""
+    command = encode_open(opening(Call("fails_to_accumulate", VALUE), job_parameters={"x": "y" * 1000}))
+    for _ in range(50):
+        raw = Raw(server.url, command)
+        message = encode(Chunk(rows((2, 0, 13))), COLUMNS)
+        raw.say(message.metadata, message.batch)
+        error = raw.error()
+        assert (error.code, error.slot) == ("USER_CODE", 2)
+
+
+# -- tokens ----------------------------------------------------------------------------------------------------------
+
+
+def test_token_is_asked_for() -> None:
+    """Without the token, or with another, nothing is served; with it, everything is."""
+    with serving(wire_functions, state_keys=STATE_KEY, token="open sesame") as server:
+        for token in (None, "open barley"):
+            with pytest.raises(RejectedError) as caught:
+                connect(server.url, token=token)
+            assert caught.value.code == "UNAUTHENTICATED"
+            with pytest.raises(RejectedError) as caught:
+                FlightTransport([server.url], deadline_s=DEADLINE_S, token=token).open(opening(COUNT))
+            assert caught.value.code == "UNAUTHENTICATED"
+        functions = connect(server.url, token="open sesame")
+        with functions.transport.open(opening(COUNT)) as exchange:
+            assert fold(exchange, rows((0, 0)))["output_0"].to_pylist() == [1]

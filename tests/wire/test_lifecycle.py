@@ -1,0 +1,361 @@
+"""Servers that are not there, die, hang, drain, or do not start; clients that vanish."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from foldflight import udaf
+from foldflight.client import FlightTransport, connect
+from foldflight.errors import RejectedError, RetryableError
+from foldflight.functions.call import Call
+from foldflight.server.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, Server, run_server, serving
+from foldflight.server.settings import load_settings
+from tests.wire import wire_functions
+from tests.wire.kit import (
+    COLUMNS,
+    DEADLINE_S,
+    STATE_KEY,
+    ServerProcess,
+    end_epoch,
+    environment,
+    eventually,
+    opening,
+    rows,
+)
+from tests.wire.test_probes import page
+
+COUNT = Call("count")
+Spawn = Callable[..., ServerProcess]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# -- servers that fail a client --------------------------------------------------------------------------------------
+
+
+def test_unreachable_server() -> None:
+    """Nobody listening is UNREACHABLE at once, with the URL, at connect and at open."""
+    url = f"grpc://127.0.0.1:{free_port()}"
+    started_s = time.monotonic()
+    with pytest.raises(RetryableError) as caught:
+        connect(url, deadline_s=30)
+    assert caught.value.code == "UNREACHABLE"
+    assert url in caught.value.message
+    with pytest.raises(RetryableError) as caught:
+        FlightTransport([url], deadline_s=30).open(opening(COUNT))
+    assert caught.value.code == "UNREACHABLE"
+    assert time.monotonic() - started_s < 15
+
+
+def test_something_else_listens() -> None:
+    """A port that accepts and never answers is a DEADLINE error."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"grpc://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(RetryableError) as caught:
+            connect(url, deadline_s=0.5)
+    assert caught.value.code in {"DEADLINE", "UNREACHABLE"}
+
+
+def test_server_killed_in_mid_exchange(spawn: Spawn) -> None:
+    """A server that dies under an open exchange gives a RetryableError, and the next open too."""
+    server = spawn()
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    with transport.open(opening(COUNT)) as exchange:
+        exchange.chunk(rows((0, 0)))
+        server.process.kill()
+        server.process.wait()
+        with pytest.raises(RetryableError) as caught:
+            end_epoch(exchange, 1)
+    assert caught.value.code == "UNREACHABLE"
+    with pytest.raises(RetryableError):
+        transport.open(opening(COUNT))
+
+
+def test_hung_server_meets_the_deadline(spawn: Spawn) -> None:
+    """A server that stops answering is given up after deadline_s, in an open exchange and in every other call."""
+    server = spawn()
+    transport = FlightTransport([server.url], deadline_s=0.7)
+    with transport.open(opening(COUNT)) as exchange:
+        server.process.send_signal(signal.SIGSTOP)
+        started_s = time.monotonic()
+        exchange.chunk(rows((0, 0)))
+        with pytest.raises(RetryableError) as caught:
+            end_epoch(exchange, 1)
+    assert caught.value.code == "DEADLINE"
+    assert time.monotonic() - started_s < 10
+    for attempt in (transport.open, transport.describe):
+        with pytest.raises(RetryableError) as caught:
+            attempt(opening(COUNT))
+        assert caught.value.code in {"DEADLINE", "UNREACHABLE"}
+
+
+def test_blocked_write_meets_the_deadline(spawn: Spawn) -> None:
+    """A write that the server no longer reads is given up too: flow control must not block for ever."""
+    server = spawn()
+    batch = rows(*[(0, 0)] * 50_000)
+    with FlightTransport([server.url], deadline_s=0.7).open(opening(COUNT)) as exchange:
+        server.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(RetryableError) as caught:
+            for _ in range(1000):
+                exchange.chunk(batch)
+    assert caught.value.code == "DEADLINE"
+
+
+def test_slow_function_within_the_deadline_is_waited_for(server: Server) -> None:
+    """The deadline is for one step, not for the whole exchange."""
+    with FlightTransport([server.url], deadline_s=1.0).open(opening(Call("slow", ("value",)))) as exchange:
+        for epoch in range(1, 4):
+            exchange.chunk(rows((0, 0, 500)))
+            exchange.barrier(epoch)
+            assert exchange.results(epoch)["output_0"].to_pylist() == [500 * epoch]
+
+
+def test_dead_server_is_passed_over(server: Server) -> None:
+    """With several URLs, those that are down are skipped and the rest take turns."""
+    with serving(wire_functions, state_keys=STATE_KEY) as second:
+        dead = f"grpc://127.0.0.1:{free_port()}"
+        transport = FlightTransport([dead, server.url, second.url], deadline_s=DEADLINE_S)
+        served = set()
+        for _ in range(6):
+            with transport.open(opening(COUNT)) as exchange:
+                served.add(exchange.opened.server_id)
+        assert served == {server.server_id, second.server_id}
+        assert len(connect(f"{dead},{server.url}")) > 10
+
+
+def test_overloaded_server_is_passed_over(server: Server) -> None:
+    """A full server's exchange goes to the next server."""
+    with serving(wire_functions, state_keys=STATE_KEY, exchanges_max=1) as full:
+        full_only = FlightTransport([full.url], deadline_s=DEADLINE_S)
+        both = FlightTransport([full.url, server.url], deadline_s=DEADLINE_S)
+        with full_only.open(opening(COUNT)):
+            for _ in range(4):
+                with both.open(opening(COUNT)) as exchange:
+                    assert exchange.opened.server_id == server.server_id
+
+
+# -- clients that fail a server --------------------------------------------------------------------------------------
+
+CLIENT = """
+import sys, time
+import pyarrow as pa
+from foldflight.client import FlightTransport
+from tests.wire.kit import opening, rows
+from foldflight.functions.call import Call
+exchange = FlightTransport([sys.argv[1]], deadline_s=20).open(opening(Call("count")))
+exchange.chunk(rows((0, 0)))
+exchange.barrier(1)
+exchange.results(1)
+print("open", flush=True)
+time.sleep(60)
+"""
+
+
+def test_vanished_client_is_noticed() -> None:
+    """A client that is killed leaves nothing: the gauge goes back to 0 and the end is counted as vanished."""
+    with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as server:
+        client = subprocess.Popen(
+            [sys.executable, "-c", CLIENT, server.url],
+            stdout=subprocess.PIPE,
+            env=environment(),
+        )
+        with client, client.stdout:  # type: ignore[union-attr]
+            assert client.stdout.readline() == b"open\n"  # type: ignore[union-attr]
+            assert "foldflight_exchanges_active 1.0" in page(server.probes.http_port, "/metrics")[1]
+            client.kill()
+        assert eventually(lambda: server.flight.active == 0)
+        after = page(server.probes.http_port, "/metrics")[1]
+        assert "foldflight_exchanges_active 0.0" in after
+        assert 'foldflight_exchanges_ended_total{outcome="vanished"} 1.0' in after
+
+
+def test_abandoned_exchange_is_cut_off(server: Server) -> None:
+    """Leaving the block with an exception frees the server's side too."""
+    with (
+        pytest.raises(LookupError),
+        FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange,
+    ):
+        exchange.chunk(rows((0, 0)))
+        raise LookupError
+    assert eventually(lambda: server.flight.active == 0)
+
+
+def test_idle_exchange_is_ended() -> None:
+    """An engine that says nothing for idle_s_max loses its place; what it says then is answered with DEADLINE."""
+    with serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server:
+        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+            assert server.flight.active == 1
+            assert eventually(lambda: server.flight.active == 0)
+            with pytest.raises(RetryableError) as caught:
+                end_epoch(exchange, 1)
+        assert caught.value.code == "DEADLINE"
+        assert "idle_s_max" in caught.value.message
+
+
+def test_old_exchange_is_told_to_reopen() -> None:
+    """An exchange older than age_s_max hears so with its next results, which are complete."""
+    with (
+        serving(wire_functions, state_keys=STATE_KEY, age_s_max=0) as server,
+        FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange,
+    ):
+        exchange.chunk(rows((0, 0)))
+        exchange.barrier(1)
+        assert exchange.results(1)["output_0"].to_pylist() == [1]
+        assert exchange.reopen
+
+
+# -- drain -----------------------------------------------------------------------------------------------------------
+
+
+def test_sigterm_drains(spawn: Spawn, tmp_path: Path) -> None:
+    """SIGTERM: not ready, new exchanges refused with DRAINING, open ones told to reopen, then exit code 0."""
+    server = spawn(ready_file=str(tmp_path / "ready"))
+    assert json.loads((tmp_path / "ready").read_text()) == server.ready
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    with transport.open(opening(COUNT)) as exchange:
+        exchange.chunk(rows((0, 0)))
+        exchange.barrier(1)
+        exchange.results(1)
+        assert not exchange.reopen
+        server.terminate()
+        assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
+        assert page(server.ready["http"], "/healthz")[0] == 200
+        with pytest.raises(RetryableError) as caught:
+            transport.open(opening(COUNT))
+        assert caught.value.code == "DRAINING"
+        exchange.chunk(rows((0, 0)))
+        exchange.barrier(2)
+        assert exchange.results(2)["output_0"].to_pylist() == [2]
+        assert exchange.reopen
+        assert server.process.poll() is None
+    assert server.process.wait(10) == EXIT_DRAINED
+
+
+def test_drain_has_an_end(spawn: Spawn) -> None:
+    """An exchange that stays open past drain_s is cut off, and the exit code says so."""
+    server = spawn(drain_s=0.3)
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+        server.terminate()
+        assert server.process.wait(10) == EXIT_CUT_OFF
+        with pytest.raises(RetryableError):
+            end_epoch(exchange, 1)
+
+
+def test_run_server_in_process_ends_clean() -> None:
+    """Start, stop: the ready line comes once, the exit code is 0, and no thread or socket is left."""
+    stop = threading.Event()
+    lines: list[dict[str, object]] = []
+    before = set(threading.enumerate())
+    sockets_before = open_sockets()
+
+    def on_ready(line: dict[str, object]) -> None:
+        lines.append(line)
+        stop.set()
+
+    with Path(os.devnull).open("w") as log:
+        settings = load_settings(
+            {
+                "port": 0,
+                "health_port": 0,
+                "http_port": 0,
+                "modules": "tests.wire.wire_functions",
+                "state_keys": STATE_KEY,
+            },
+            {},
+        )
+        assert run_server(settings, stop, log_stream=log, on_ready=on_ready) == EXIT_DRAINED
+    assert len(lines) == 1
+    assert eventually(lambda: set(threading.enumerate()) <= before)
+    assert eventually(lambda: open_sockets() <= sockets_before)
+
+
+def open_sockets() -> int:
+    """Count this process's listening sockets."""
+    listening = 0
+    inodes = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue
+        listening += target.startswith("socket:[") and target[8:-1] in inodes
+    return listening
+
+
+# -- servers that do not start ---------------------------------------------------------------------------------------
+
+
+def test_taken_port_is_a_clear_end(spawn: Spawn, server: Server) -> None:
+    """A server whose port is taken ends at once, naming port and remedy, without a traceback."""
+    second = spawn(port=server.flight.port, await_ready=False)
+    assert second.process.wait(30) == 2
+    said = second.log.read_text()
+    assert "SETTINGS" in said
+    assert str(server.flight.port) in said
+    assert "--port" in said
+    assert "Traceback" not in said
+
+
+def test_module_that_fails_to_import(spawn: Spawn) -> None:
+    """The error names module, file and line, and cause; nothing is served."""
+    failing = spawn(modules="tests.wire.broken_module", await_ready=False)
+    assert failing.process.wait(30) == 2
+    said = failing.log.read_text()
+    assert "MODULE" in said
+    assert "broken_module.py:7" in said
+    assert "ZeroDivisionError" in said
+
+
+def test_missing_module(spawn: Spawn) -> None:
+    """A module that is not there is a MODULE error too."""
+    failing = spawn(modules="no_such_module", await_ready=False)
+    assert failing.process.wait(30) == 2
+    assert "no_such_module" in failing.log.read_text()
+
+
+def test_pickled_states_need_keys() -> None:
+    """A server with a function whose states are pickled does not start without keys, and says what to do."""
+    with pytest.raises(RejectedError) as caught, serving(wire_functions):
+        pass
+    assert caught.value.code == "SETTINGS"
+    for mention in ("pickled", "FOLDFLIGHT_STATE_KEYS", "serialize"):
+        assert mention in caught.value.message
+
+
+def test_typed_states_need_no_keys() -> None:
+    """Typed states are not signed, so no key is asked for."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", name="plain")
+    class Plain:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return accumulator + value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    with (
+        serving(Plain) as server,
+        FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(Call("plain", ("value",)))) as exchange,
+    ):
+        exchange.chunk(rows((0, 0, 5), columns=COLUMNS))
+        exchange.barrier(1)
+        assert exchange.results(1)["output_0"].to_pylist() == [5]

@@ -1,0 +1,250 @@
+"""Exchanges that go well: both transports give equal results."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+from foldflight.client import EmbeddedTransport, FlightTransport, Transport, connect
+from foldflight.exchange.frames import Returns
+from foldflight.functions.call import Call
+from foldflight.functions.registry import Registry
+from foldflight.server.lifecycle import Server, serving
+from tests.wire import wire_functions
+from tests.wire.kit import COLUMNS, DEADLINE_S, STATE_KEY, environment, eventually, opening, rows
+
+AVG = Call("weighted_avg", ("value", "weight"))
+COUNT = Call("count")
+
+
+def test_rows_of_every_kind_fold(transport: Transport) -> None:
+    """Inserts and retractions of two groups give each group's value, for several calls at once."""
+    with transport.open(opening(AVG, COUNT, Call("sum", ("value",), filter="wanted"))) as exchange:
+        exchange.chunk(rows((0, 0, 10, 1), (1, 0, 30, 2, False), (0, 0, 20, 3), (0, 3, 10, 1)))
+        exchange.barrier(1)
+        table = exchange.results(1)
+    assert table["slot"].to_pylist() == [0, 1]
+    assert table["output_0"].to_pylist() == [20, 30]
+    assert table["output_1"].to_pylist() == [1, 1]
+    assert table["output_2"].to_pylist() == [20, None]
+
+
+def test_epochs_return_only_what_changed(transport: Transport) -> None:
+    """The second barrier returns the slots of the second epoch; a barrier after nothing returns no rows."""
+    with transport.open(opening(COUNT)) as exchange:
+        exchange.chunk(rows((0, 0), (1, 0)))
+        exchange.barrier(1)
+        assert exchange.results(1)["slot"].to_pylist() == [0, 1]
+        exchange.chunk(rows((1, 0)))
+        exchange.barrier(2)
+        table = exchange.results(2)
+        assert (table["slot"].to_pylist(), table["output_0"].to_pylist()) == ([1], [2])
+        exchange.barrier(3)
+        assert exchange.results(3).num_rows == 0
+
+
+def test_barriers_may_run_ahead_of_results(transport: Transport) -> None:
+    """Results wait for whoever fetches them later, in any order."""
+    with transport.open(opening(COUNT)) as exchange:
+        for epoch in (1, 2, 3):
+            exchange.chunk(rows((0, 0)))
+            exchange.barrier(epoch)
+        assert exchange.results(3)["output_0"].to_pylist() == [3]
+        assert exchange.results(1)["output_0"].to_pylist() == [1]
+
+
+def test_states_move_to_another_exchange(transport: Transport) -> None:
+    """States of one exchange, merged into another, continue where the first left off."""
+    with transport.open(opening(AVG)) as exchange:
+        exchange.chunk(rows((0, 0, 10, 1), (0, 0, 20, 1)))
+        exchange.barrier(1)
+        first = exchange.results(1).combine_chunks().to_batches()[0]
+    with transport.open(opening(AVG, initial_outputs=True)) as exchange:
+        exchange.states(first.select(["slot", "state_0"]))
+        assert exchange.initial_outputs()["output_0"].to_pylist() == [15]
+        exchange.chunk(rows((0, 0, 60, 1)))
+        exchange.barrier(7)
+        assert exchange.results(7)["output_0"].to_pylist() == [30]
+
+
+@pytest.mark.parametrize("returns", [Returns(states=True, outputs=False), Returns(states=False, outputs=True)])
+def test_what_was_not_asked_for_is_null(transport: Transport, returns: Returns) -> None:
+    """States without outputs, or outputs without states, come in the same schema with NULLs."""
+    with transport.open(opening(AVG, returns=returns)) as exchange:
+        exchange.chunk(rows((0, 0, 10, 1)))
+        exchange.barrier(1)
+        table = exchange.results(1)
+    assert (table["state_0"].null_count == 0) is returns.states
+    assert (table["output_0"].null_count == 0) is returns.outputs
+
+
+def test_value_after_each_row(transport: Transport) -> None:
+    """Row outputs have one value per row of each chunk, retractions included."""
+    with transport.open(opening(Call("sum", ("value",)), row_outputs=True)) as exchange:
+        exchange.chunk(rows((0, 0, 5), (0, 0, 7), (1, 0, 1), (0, 3, 5)))
+        exchange.chunk(rows((1, 0, 1)))
+        assert exchange.row_outputs()["output_0"].to_pylist() == [5, 12, 1, 7]
+        assert exchange.row_outputs()["output_0"].to_pylist() == [2]
+
+
+def test_one_group_without_slots(transport: Transport) -> None:
+    """A chunk without slot and kind columns inserts into one group."""
+    columns = pa.schema([("value", pa.int64())])
+    with transport.open(opening(Call("sum", ("value",)), columns=columns)) as exchange:
+        exchange.chunk(pa.record_batch([pa.array([1, 2, 3], pa.int64())], schema=columns))
+        exchange.barrier(1)
+        assert exchange.results(1).select(["slot", "output_0"]).to_pylist() == [{"slot": 0, "output_0": 6}]
+
+
+def test_forgotten_slots_start_afresh(transport: Transport) -> None:
+    """After Forget a slot is as if never seen."""
+    with transport.open(opening(COUNT)) as exchange:
+        exchange.chunk(rows((0, 0), (0, 0)))
+        exchange.barrier(1)
+        exchange.results(1)
+        exchange.forget(pa.array([0], pa.int32()))
+        exchange.chunk(rows((0, 0)))
+        exchange.barrier(2)
+        assert exchange.results(2)["output_0"].to_pylist() == [1]
+
+
+def test_many_groups_and_large_chunks(transport: Transport) -> None:
+    """100,000 groups over several chunks come back complete, ascending and right."""
+    size = 100_000
+    columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
+    batch = pa.record_batch([pa.array(range(size), pa.int32()), pa.array(range(size), pa.int64())], schema=columns)
+    with transport.open(opening(Call("sum", ("value",)), columns=columns)) as exchange:
+        for _ in range(3):
+            exchange.chunk(batch)
+        exchange.barrier(1)
+        table = exchange.results(1)
+    assert table["slot"].to_pylist() == list(range(size))
+    assert table["output_0"].to_pylist() == [3 * value for value in range(size)]
+
+
+def test_logs_and_job_parameters_pass_through(transport: Transport) -> None:
+    """What a function logs reaches the engine with its fields; the function sees the job's parameters."""
+    with transport.open(opening(Call("talks", ("value",)), job_parameters={"greeting": "hej"})) as exchange:
+        exchange.chunk(rows((0, 0, 7)))
+        exchange.barrier(1)
+        exchange.results(1)
+        (record,) = exchange.take_logs()
+        assert not exchange.take_logs()
+    assert (record.level, record.function, record.message) == ("info", "talks", "saw a row")
+    assert (record.fields["value"], record.fields["greeting"]) == ("7", "hej")
+
+
+def test_pickled_states_are_signed_and_come_back(transport: Transport) -> None:
+    """A pickled state passes through the engine's hands and is accepted again."""
+    with transport.open(opening(Call("pickled", ("value",)))) as exchange:
+        exchange.chunk(rows((0, 0, 1), (0, 0, 2)))
+        exchange.barrier(1)
+        first = exchange.results(1).combine_chunks().to_batches()[0]
+    with transport.open(opening(Call("pickled", ("value",)))) as exchange:
+        exchange.states(first.select(["slot", "state_0"]))
+        exchange.chunk(rows((0, 0, 3)))
+        exchange.barrier(1)
+        assert exchange.results(1)["output_0"].to_pylist() == [3]
+
+
+def test_describe_tells_what_open_would(transport: Transport) -> None:
+    """Describing gives schema, fingerprints and capabilities without opening anything."""
+    calls = opening(AVG, Call("append_only", ("value",)), Call("append_only", ("value",), distinct=True))
+    described = transport.describe(calls)
+    with transport.open(calls) as exchange:
+        assert described.schema.equals(exchange.opened.schema, check_metadata=True)
+        assert described.fingerprints == exchange.opened.fingerprints
+    assert described.can_retract == (True, False, True)
+    assert described.can_merge == (True, True, True)
+
+
+def test_expected_fingerprint_is_accepted(transport: Transport) -> None:
+    """A call that names the fingerprint it was planned with opens."""
+    fingerprint = transport.describe(opening(AVG)).fingerprints[0]
+    with transport.open(opening(Call("weighted_avg", ("value", "weight"), fingerprint=fingerprint))) as exchange:
+        assert exchange.opened.fingerprints == (fingerprint,)
+
+
+def test_both_transports_list_the_same_functions(flight: FlightTransport) -> None:
+    """ListFlights says what the registry knows."""
+    embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
+    assert flight.infos() == embedded.infos()
+    assert {"weighted_avg", "count", "talks"} <= {info.name for info in flight.infos()}
+
+
+def test_connect_reaches_both(server: Server) -> None:
+    """`connect` takes a URL, a module's name and classes, and gives handles that check their use."""
+    for target in (server.url, "embedded:tests.wire.wire_functions", [wire_functions.WeightedAvg]):
+        functions = connect(target, deadline_s=DEADLINE_S)
+        aggregate = functions["weighted_avg"]("arr_delay", "distance").where("arr_delay > 15").distinct()
+        assert aggregate.columns == ("arr_delay", "distance")
+        assert (aggregate.condition, aggregate.is_distinct) == ("arr_delay > 15", True)
+
+
+def test_embedded_transport_travels_by_value() -> None:
+    """A pickled embedded transport folds the same where the author's module is not on the path."""
+    transport = EmbeddedTransport(
+        Registry.load([wire_functions]), state_key=STATE_KEY.encode(), job_parameters={"greeting": "hi"}
+    )
+    pickled = cloudpickle.dumps(transport)
+    program = (
+        "import sys, pickle\n"
+        "import pyarrow as pa\n"
+        "from foldflight.exchange.frames import Open, Returns\n"
+        "from foldflight.functions.call import Call\n"
+        "transport = pickle.loads(sys.stdin.buffer.read())\n"
+        "columns = pa.schema([('value', pa.int64()), ('weight', pa.int32())])\n"
+        "opening = Open(calls=(Call('weighted_avg', ('value', 'weight')), Call('pickled', ('value',))),\n"
+        "               columns=columns, returns=Returns(states=True, outputs=True))\n"
+        "with transport.open(opening) as exchange:\n"
+        "    exchange.chunk(pa.record_batch([pa.array([10, 30], pa.int64()), pa.array([1, 1], pa.int32())], schema=columns))\n"
+        "    exchange.barrier(1)\n"
+        "    table = exchange.results(1)\n"
+        "assert not any('wire_functions' in name for name in sys.modules)\n"
+        "print(table['output_0'][0], table['output_1'][0])\n"
+    )
+    assert run_python(program, pickled) == b"20 2\n"
+
+
+def test_restored_transport_is_kept_per_process() -> None:
+    """Unpickling the same functions twice restores their classes once."""
+    transport = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
+    pickled = cloudpickle.dumps(transport)
+    first, second = cloudpickle.loads(pickled), cloudpickle.loads(pickled)
+    assert first._registry["weighted_avg"].cls is second._registry["weighted_avg"].cls
+
+
+def test_messages_stay_within_the_servers_bound() -> None:
+    """A chunk larger than message_bytes_max goes in parts, and so do its row outputs; results come in parts too."""
+    with serving(wire_functions, state_keys=STATE_KEY, message_bytes_max=200_000) as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        with transport.open(opening(Call("sum", ("value",)), COUNT, row_outputs=True)) as exchange:
+            size = 20_000
+            columns = [[slot % 5000 for slot in range(size)], [0] * size, [1] * size, [1] * size, [True] * size]
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(each, field.type) for each, field in zip(columns, COLUMNS, strict=True)], schema=COLUMNS
+            )
+            assert batch.nbytes > 200_000
+            exchange.chunk(batch)
+            exchange.barrier(1)
+            assert exchange.results(1)["output_0"].to_pylist() == [4] * 5000
+            assert exchange.row_outputs()["output_0"].to_pylist() == [1 + row // 5000 for row in range(size)]
+        assert eventually(lambda: server.flight.active == 0)
+
+
+def run_python(program: str, stdin: bytes) -> bytes:
+    """Run a program in a process that knows foldflight and none of the tests."""
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        input=stdin,
+        capture_output=True,
+        env=environment(tests=False),
+        timeout=60,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr.decode()
+    return finished.stdout

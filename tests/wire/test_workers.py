@@ -1,0 +1,69 @@
+"""`--workers N`: one port, several processes, one metrics page."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pyarrow.flight as fl
+import pytest
+
+from foldflight.client import FlightTransport, close_connections
+from foldflight.client.flight import FlightExchange
+from foldflight.errors import RetryableError
+from foldflight.functions.call import Call
+from foldflight.server.lifecycle import EXIT_DRAINED
+from tests.wire.kit import DEADLINE_S, ServerProcess, eventually, opening, rows
+from tests.wire.test_probes import SERVING, health, page
+
+COUNT = Call("count")
+Spawn = Callable[..., ServerProcess]
+
+
+def opened_apart(server: ServerProcess) -> FlightExchange:
+    """Open an exchange over a TCP connection of its own, as another client process would."""
+    client = fl.FlightClient(server.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
+    return FlightExchange(opening(COUNT), client, server.url, deadline_s=DEADLINE_S, token=None)
+
+
+def count_rows(exchange: FlightExchange, epoch: int, number: int) -> list[int]:
+    """Fold rows and return the count."""
+    exchange.chunk(rows(*[(0, 0)] * number))
+    exchange.barrier(epoch)
+    found: list[int] = exchange.results(epoch)["output_0"].to_pylist()
+    return found
+
+
+def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
+    """Two processes serve behind one port; the page sums them; a dead one is replaced; SIGTERM drains both."""
+    server = spawn(workers=2)
+    assert health(server.ready["health"], "") == SERVING
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    with transport.open(opening(COUNT)) as first:
+        assert count_rows(first, 1, 30_000) == [30_000]
+        with opened_apart(server) as second:
+            assert second.opened.server_id != first.opened.server_id
+            assert count_rows(second, 1, 20_000) == [20_000]
+            assert eventually(
+                lambda: "foldflight_rows_folded_total 50000.0" in page(server.ready["http"], "/metrics")[1]
+            )
+            body = page(server.ready["http"], "/metrics")[1]
+            assert "foldflight_exchanges_active 2.0" in body
+            assert "foldflight_workers 2" in body
+
+    # kill one worker: its clients see a lost server, the other goes on, a new one comes up
+    os.kill(server.ready["workers"][0], signal.SIGKILL)
+    assert eventually(lambda: "foldflight_worker_restarts_total 1" in page(server.ready["http"], "/metrics")[1])
+    assert eventually(lambda: "foldflight_workers 2" in page(server.ready["http"], "/metrics")[1], 30)
+    assert page(server.ready["http"], "/readyz")[0] == 200
+    close_connections()
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+        assert count_rows(exchange, 1, 1) == [1]
+        server.terminate()
+        assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
+        with pytest.raises(RetryableError):
+            FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT))
+        assert count_rows(exchange, 2, 1) == [2]
+        assert exchange.reopen
+    assert server.process.wait(20) == EXIT_DRAINED

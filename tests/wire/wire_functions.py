@@ -1,0 +1,166 @@
+"""Functions for the wire tests: good ones, and one for each way to go wrong."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from foldflight import FunctionContext, udaf
+
+
+class Weighted:
+    """Accumulator of WeightedAvg."""
+
+    sum: int
+    count: int
+
+
+@udaf(input_types=["BIGINT", "INT"], result_type="BIGINT")
+class WeightedAvg:
+    """The mean of value, weighted by weight."""
+
+    def create_accumulator(self) -> Weighted:
+        accumulator = Weighted()
+        accumulator.sum = accumulator.count = 0
+        return accumulator
+
+    def get_value(self, accumulator: Weighted) -> float | None:
+        return None if accumulator.count == 0 else accumulator.sum / accumulator.count
+
+    def accumulate(self, accumulator: Weighted, value: int, weight: int) -> None:
+        accumulator.sum += value * weight
+        accumulator.count += weight
+
+    def retract(self, accumulator: Weighted, value: int, weight: int) -> None:
+        accumulator.sum -= value * weight
+        accumulator.count -= weight
+
+    def merge(self, accumulator: Weighted, other: Weighted) -> None:
+        accumulator.sum += other.sum
+        accumulator.count += other.count
+
+
+class Number:
+    """Accumulator of the functions below."""
+
+    value: int
+
+
+def _number() -> Number:
+    accumulator = Number()
+    accumulator.value = 0
+    return accumulator
+
+
+class _Base:
+    def create_accumulator(self) -> Number:
+        return _number()
+
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        accumulator.value += value
+
+    def merge(self, accumulator: Number, other: Number) -> None:
+        accumulator.value += other.value
+
+    def get_value(self, accumulator: Number) -> Any:
+        return accumulator.value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class AppendOnly(_Base):
+    """A sum that cannot take rows back."""
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class FailsToAccumulate(_Base):
+    """Raises at 13."""
+
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        if value == 13:
+            raise ValueError("thirteen is unlucky")
+        accumulator.value += value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class FailsToRetract(_Base):
+    """Raises when a row is taken back."""
+
+    def retract(self, accumulator: Number, value: int) -> None:
+        raise ValueError(f"cannot give back {value}")
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class FailsToMerge(_Base):
+    """Raises when states meet."""
+
+    def merge(self, accumulator: Number, other: Number) -> None:
+        raise ValueError("oil and water")
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class FailsToFinish(_Base):
+    """Raises when asked for its value."""
+
+    def get_value(self, accumulator: Number) -> Any:
+        return deep(40)
+
+
+def deep(depth: int) -> int:
+    """Fail far down, so that the trace is long."""
+    return 1 // 0 if depth == 0 else deep(depth - 1)
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class WrongResult(_Base):
+    """Declares a number and returns a list."""
+
+    def get_value(self, accumulator: Number) -> Any:
+        return ["no number"]
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Overflows(_Base):
+    """Returns more than a BIGINT holds."""
+
+    def get_value(self, accumulator: Number) -> Any:
+        return 2**63 + accumulator.value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Pickled:
+    """Keeps something that only pickle can write down."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return {frozenset(): {1}}
+
+    def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]
+        accumulator.setdefault(frozenset({value}), set()).add(value)
+
+    def merge(self, accumulator, other):  # type: ignore[no-untyped-def]
+        accumulator.update(other)
+
+    def get_value(self, accumulator):  # type: ignore[no-untyped-def]
+        return len(accumulator) - 1
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Talks(_Base):
+    """Logs, counts and reads its job parameters."""
+
+    def open(self, context: FunctionContext) -> None:
+        self.context = context
+        self.seen = context.counter("seen")
+
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        accumulator.value += value
+        self.seen.inc()
+        self.context.logger.info("saw a row", value=value, greeting=self.context.job_parameters.get("greeting", ""))
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Slow(_Base):
+    """Takes as many milliseconds as its argument says."""
+
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        time.sleep(value / 1000)
+        accumulator.value += value

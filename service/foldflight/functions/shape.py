@@ -289,7 +289,7 @@ def shape_of_annotation(annotation: Any) -> Shape:
         if len(arguments) == 2 and arguments[1] is Ellipsis:  # noqa: PLR2004 - tuple[X, ...]
             return _List(shape_of_annotation(arguments[0]), tuple)
         return _tuple([(f"f{place}", shape_of_annotation(a)) for place, a in enumerate(arguments)])
-    if isinstance(annotation, type):
+    if isinstance(annotation, type) and annotation is not Any:
         return _class(annotation)
     raise Untyped(f"{annotation!r} says too little")
 

@@ -228,14 +228,13 @@ def _to_decimal(value: Any, type_: pa.DataType) -> decimal.Decimal:
         raise TypeError(_misfit(value, type_)) from None
     if not number.is_finite():
         raise OverflowError(_misfit(value, type_))
-    rounded = number.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_WIDE) if _fits(number) else number
-    if len(rounded.as_tuple().digits) > type_.precision:
+    whole_digits = type_.precision - type_.scale
+    # Far beyond the type, quantize itself would fail; rounding can add one digit, so it is looked at twice.
+    if number.adjusted() <= whole_digits:
+        number = number.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_WIDE)
+    if number and number.adjusted() >= whole_digits:
         raise OverflowError(_misfit(value, type_))
-    return rounded
-
-
-def _fits(number: decimal.Decimal) -> bool:
-    return number.adjusted() < 50  # noqa: PLR2004 - beyond any decimal type: quantize itself would fail
+    return number
 
 
 def _to_bool(value: Any, type_: pa.DataType) -> bool:

@@ -1,0 +1,498 @@
+"""The fold: slots, kinds, states, dirty slots, FILTER, DISTINCT, and what goes wrong."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from examples.weighted_avg import WeightedAvg
+from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, udaf
+from foldflight.fold import Fold, StateSigner, bind_calls
+from foldflight.functions import Call, Registry
+
+SCHEMA = pa.schema(
+    [("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64()), ("w", pa.int32()), ("x", pa.float64()), ("late", pa.bool_())]
+)
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
+
+
+def chunk(*rows: tuple[Any, ...]) -> pa.RecordBatch:
+    """Make a chunk of (slot, kind, v, w, x, late); what is left out is NULL."""
+    full = [(*row, *[None] * (6 - len(row))) for row in rows]
+    columns = [pa.array([row[place] for row in full], field.type) for place, field in enumerate(SCHEMA)]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def new_fold(*calls: Call, functions: Sequence[Any] = (WeightedAvg,), **options: Any) -> Fold:
+    return Fold(bind_calls(Registry.load(functions), calls, SCHEMA), **options)
+
+
+WEIGHTED = Call("weighted_avg", ("v", "w"))
+
+
+def outputs(fold: Fold) -> dict[int, Any]:
+    """Collect, and return the output of the first call by slot."""
+    batch = fold.collect()
+    return dict(zip(batch.column("slot").to_pylist(), batch.column("output_0").to_pylist(), strict=True))
+
+
+def test_rows_go_to_their_slots() -> None:
+    """Rows of several slots and kinds end in the right accumulators, cast as declared."""
+    fold = new_fold(WEIGHTED)
+    fold.fold(chunk((0, INSERT, 10, 1), (2, INSERT, 7, 1), (0, UPDATE_AFTER, 21, 3), (2, DELETE, 7, 1)))
+    assert outputs(fold) == {0: 18, 2: None}
+
+
+def test_only_dirty_slots_come_back() -> None:
+    """A barrier returns the slots touched since the last one, ascending, once."""
+    fold = new_fold(WEIGHTED)
+    fold.fold(chunk((5, INSERT, 1, 1), (3, INSERT, 1, 1)))
+    assert list(outputs(fold)) == [3, 5]
+    assert fold.collect().num_rows == 0
+    fold.fold(chunk((5, INSERT, 3, 1)))
+    assert outputs(fold) == {5: 2}
+
+
+def test_without_slots_and_kinds_all_rows_are_one_group() -> None:
+    """A chunk without slot and kind inserts into slot 0."""
+    fold = new_fold(WEIGHTED)
+    fold.fold(chunk((0, INSERT, 4, 1), (0, INSERT, 8, 1)).select(["v", "w"]))
+    assert outputs(fold) == {0: 6}
+
+
+def test_states_move_a_group_to_another_fold() -> None:
+    """States of one fold, loaded in another, go on where they stopped; a second state of a slot is merged."""
+    one, two = new_fold(WEIGHTED), new_fold(WEIGHTED)
+    one.fold(chunk((0, INSERT, 10, 1), (1, INSERT, 50, 2)))
+    states = one.collect()
+    two.merge_states(states)
+    two.merge_states(states)
+    two.fold(chunk((0, INSERT, 40, 2)))
+    assert outputs(two) == {0: 25, 1: 50}
+
+
+def test_null_states_are_no_states() -> None:
+    """A NULL state touches its slot and changes nothing."""
+    fold = new_fold(WEIGHTED)
+    fold.merge_states(pa.RecordBatch.from_pydict({"slot": pa.array([4], pa.int32()), "state_0": pa.nulls(1, fold.schema.field("state_0").type)}))
+    assert outputs(fold) == {4: None}
+
+
+def test_columns_not_asked_for_are_null() -> None:
+    """States or outputs that nobody wants are not computed."""
+    fold = new_fold(WEIGHTED)
+    fold.fold(chunk((0, INSERT, 1, 1)))
+    batch = fold.collect(states=False)
+    assert batch.schema == fold.schema
+    assert batch.column("state_0").null_count == 1
+    fold.fold(chunk((0, INSERT, 1, 1)))
+    assert fold.collect(outputs=False).column("output_0").null_count == 1
+
+
+def test_forgotten_slots_are_empty_again() -> None:
+    """A forgotten slot is clean, and starts afresh."""
+    fold = new_fold(WEIGHTED)
+    fold.fold(chunk((0, INSERT, 1, 1), (1, INSERT, 1, 1)))
+    fold.forget(pa.array([0, 99], pa.int32()))
+    assert outputs(fold) == {1: 1}
+    fold.fold(chunk((0, INSERT, 9, 1)))
+    assert outputs(fold) == {0: 9}
+
+
+def test_filter_counts_only_true() -> None:
+    """FILTER takes rows where the condition is true; the slot is touched even if none is."""
+    fold = new_fold(Call("count", filter="late"))
+    fold.fold(chunk((0, INSERT, 1, 1, 1.0, True), (0, INSERT, 1, 1, 1.0, None), (1, INSERT, 1, 1, 1.0, False)))
+    assert outputs(fold) == {0: 1, 1: 0}
+
+
+def test_distinct_counts_values_once_and_takes_them_back() -> None:
+    """DISTINCT keeps a count per value: a value is gone when its last row is; NaN is one value."""
+    fold = new_fold(Call("count", ("x",), distinct=True), Call("sum", ("v",), distinct=True))
+    fold.fold(chunk((0, INSERT, 5, 1, math.nan), (0, INSERT, 5, 1, math.nan), (0, INSERT, 6, 1, 1.0), (0, INSERT, 6, 1, None)))
+    batch = fold.collect()
+    assert (batch.column("output_0").to_pylist(), batch.column("output_1").to_pylist()) == ([2], [11])
+    fold.fold(chunk((0, DELETE, 5, 1, math.nan), (0, DELETE, 6, 1, 1.0)))
+    batch = fold.collect()
+    assert (batch.column("output_0").to_pylist(), batch.column("output_1").to_pylist()) == ([1], [11])
+
+
+def test_distinct_merges_and_retracts_any_function() -> None:
+    """Under DISTINCT an append-only function retracts, and states that share a value count it once."""
+    one, two = new_fold(Call("max", ("v",), distinct=True)), new_fold(Call("max", ("v",), distinct=True))
+    one.fold(chunk((0, INSERT, 5), (0, INSERT, 9)))
+    two.merge_states(one.collect())
+    two.fold(chunk((0, DELETE, 9)))
+    assert outputs(two) == {0: 5}
+    three = new_fold(Call("max", ("v",), distinct=True))
+    three.fold(chunk((0, DELETE, 5), (0, INSERT, 5), (0, INSERT, 4)))
+    assert outputs(three) == {0: 4}
+
+
+def test_values_after_each_row() -> None:
+    """fold_each gives the value after every row, filtered rows included."""
+    fold = new_fold(WEIGHTED, Call("count", filter="late"), Call("count", ("v",), distinct=True))
+    rows = chunk((0, INSERT, 2, 1, None, True), (1, INSERT, 9, 1, None, False), (0, INSERT, 4, 1, None, True), (0, DELETE, 2, 1, None, True))
+    assert fold.fold_each(rows).to_pylist() == [
+        {"output_0": 2, "output_1": 1, "output_2": 1},
+        {"output_0": 9, "output_1": 0, "output_2": 1},
+        {"output_0": 3, "output_1": 2, "output_2": 2},
+        {"output_0": 4, "output_1": 1, "output_2": 1},
+    ]
+
+
+def test_outputs_of_empty_slots_are_fresh() -> None:
+    """The initial output of a slot without accumulator is the value of a fresh one."""
+    fold = new_fold(Call("count"))
+    assert fold.outputs(pa.array([0, 7], pa.int32())).column("output_0").to_pylist() == [0, 0]
+
+
+def test_mixed_functions_share_one_exchange() -> None:
+    """Built-in and authored functions fold side by side over the same columns."""
+    fold = new_fold(WEIGHTED, Call("avg", ("v",)), Call("max", ("x",)), Call("stddev_pop", ("v",)))
+    fold.fold(chunk((0, INSERT, 2, 1, 1.0), (0, INSERT, 4, 1, math.nan)))
+    row = fold.collect().to_pylist()[0]
+    assert (row["output_0"], row["output_1"], row["output_3"]) == (3, 3.0, 1.0)
+    assert math.isnan(row["output_2"])
+
+
+@dataclass
+class Tally:
+    rows: int
+
+
+class _Base:
+    """Count rows, in various wrong ways."""
+
+    def create_accumulator(self) -> Tally:
+        return Tally(0)
+
+    def accumulate(self, accumulator: Tally, value: int) -> None:
+        accumulator.rows += 1
+
+    def get_value(self, accumulator: Tally) -> Any:
+        return accumulator.rows
+
+
+def broken(**methods: Any) -> type:
+    return udaf(input_types=["BIGINT"], result_type="BIGINT", name="broken")(type("Broken", (_Base,), methods))
+
+
+def raising(*_: Any) -> Any:
+    message = "bad luck"
+    raise ValueError(message)
+
+
+@pytest.mark.parametrize("verb", ["create_accumulator", "accumulate", "get_value", "retract", "merge"])
+def test_each_verb_that_raises_is_named(verb: str) -> None:
+    """An exception in a method names function, verb, slot and row, and shows the author's frames only."""
+    fold = new_fold(Call("broken", ("v",)), functions=[broken(**{verb: raising})], signer=SIGNER)
+    with pytest.raises(FunctionError, match=f"{verb} raised ValueError: bad luck|get_value raised") as caught:
+        fold.fold(chunk((3, INSERT, 1), (4, DELETE, 2)) if verb == "retract" else chunk((4, INSERT, 1)))
+        states = fold.collect()
+        fold.merge_states(states)
+    error = caught.value
+    assert (error.code, error.function, error.slot) == ("USER_CODE", "broken", 4)
+    assert error.trace is not None
+    assert "in raising" in error.trace
+    assert "foldflight/fold" not in error.trace
+    if verb in ("accumulate", "retract"):
+        assert error.row is not None
+        assert f"v={2 if verb == 'retract' else 1}" in error.row
+
+
+def test_rows_of_errors_stand_where_they_stood_in_the_chunk() -> None:
+    """A row is counted in the chunk as it came, also behind a filter."""
+    fold = new_fold(Call("broken", ("v",), filter="late"), functions=[broken(accumulate=raising)])
+    with pytest.raises(FunctionError) as caught:
+        fold.fold(chunk((0, INSERT, 1, 1, 1.0, False), (6, INSERT, 8, 1, 1.0, True)))
+    assert caught.value.row == "row 1 of the chunk: v=8"
+    assert caught.value.slot == 6
+
+
+def test_constructor_and_open_that_raise() -> None:
+    """A class that cannot be made or opened fails with the author's error."""
+    for verb in ("__init__", "open"):
+        with pytest.raises(FunctionError, match="bad luck"):
+            new_fold(Call("broken", ("v",)), functions=[broken(**{verb: raising if verb == "open" else lambda self: raising()})])
+
+
+def test_results_of_the_wrong_type() -> None:
+    """A result that cannot be cast is an error with function, value and slot."""
+    fold = new_fold(Call("broken", ("v",)), functions=[broken(get_value=lambda self, a: "many")])
+    fold.fold(chunk((2, INSERT, 1)))
+    with pytest.raises(FunctionError, match="get_value returned 'many'.*does not fit BIGINT") as caught:
+        fold.collect()
+    assert (caught.value.code, caught.value.slot) == ("RESULT_TYPE", 2)
+
+
+def test_bigint_overflow_is_an_error() -> None:
+    """A sum beyond BIGINT is OVERFLOW with function and slot, never a wrapped number."""
+    fold = new_fold(Call("sum", ("v",)))
+    fold.fold(chunk((1, INSERT, 2**62), (1, INSERT, 2**62)))
+    with pytest.raises(FunctionError) as caught:
+        fold.collect()
+    assert (caught.value.code, caught.value.function, caught.value.slot) == ("OVERFLOW", "sum", 1)
+
+
+def test_numbers_must_be_returned() -> None:
+    """A method that returns None where the accumulator is a number is told so, instead of counting for nothing."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT")
+    class Forgets:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> None:
+            accumulator += value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    fold = new_fold(Call("forgets", ("v",)), functions=[Forgets])
+    with pytest.raises(FunctionError, match="accumulate returned None, but .* int cannot change in place") as caught:
+        fold.fold(chunk((0, INSERT, 1)))
+    assert caught.value.code == "RESULT_TYPE"
+
+
+def test_an_accumulator_may_be_none() -> None:
+    """An optional accumulator may be None, and such a state is a state."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT")
+    class LastUnlessNegative:
+        def create_accumulator(self) -> int | None:
+            return 0
+
+        def accumulate(self, accumulator: int | None, value: int) -> int | None:
+            return None if value < 0 else value
+
+        def get_value(self, accumulator: int | None) -> int | None:
+            return accumulator
+
+    one = new_fold(Call("last_unless_negative", ("v",)), functions=[LastUnlessNegative])
+    one.fold(chunk((0, INSERT, -1)))
+    two = new_fold(Call("last_unless_negative", ("v",)), functions=[LastUnlessNegative])
+    two.merge_states(one.collect())
+    assert outputs(two) == {0: None}
+
+
+def test_attributes_nobody_annotated_are_not_lost() -> None:
+    """An accumulator with more than its class annotates is an error, not a state that lost it."""
+
+    def accumulate(self: Any, accumulator: Any, value: int) -> None:
+        accumulator.extra = value
+
+    fold = new_fold(Call("broken", ("v",)), functions=[broken(accumulate=accumulate)])
+    fold.fold(chunk((0, INSERT, 1)))
+    with pytest.raises(FunctionError, match="has extra, which Tally does not annotate"):
+        fold.collect()
+
+
+def test_append_only_functions_refuse_retractions() -> None:
+    """A retraction for a function without retract is refused before any row is folded."""
+    fold = new_fold(Call("count"), Call("max", ("v",)))
+    with pytest.raises(RejectedError, match="max is append-only") as caught:
+        fold.fold(chunk((0, INSERT, 1), (0, UPDATE_BEFORE, 1)))
+    assert caught.value.code == "CANNOT_RETRACT"
+    assert fold.collect().num_rows == 0
+
+
+def test_functions_without_merge_refuse_a_second_state() -> None:
+    """Without merge a slot takes one state."""
+    fold = new_fold(Call("broken", ("v",)), functions=[broken()])
+    fold.fold(chunk((0, INSERT, 1)))
+    state = fold.collect()
+    with pytest.raises(RejectedError, match="broken has no merge") as caught:
+        fold.merge_states(state)
+    assert caught.value.code == "CANNOT_MERGE"
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("slot", pa.array([-1], pa.int32()), "a slot is 0 or more"),
+        ("slot", pa.array([None], pa.int32()), "int32 without NULLs"),
+        ("slot", pa.array([0], pa.int64()), "int32 without NULLs"),
+        ("kind", pa.array([4], pa.int8()), "4 is no row kind"),
+        ("kind", pa.array([-1], pa.int8()), "-1 is no row kind"),
+        ("kind", pa.array([None], pa.int8()), "holds a row kind"),
+        ("kind", pa.array(["+I"]), "holds a row kind"),
+    ],
+)
+def test_slots_and_kinds_are_checked(column: str, values: pa.Array, message: str) -> None:
+    """Slots and kinds that make no sense are refused."""
+    rows = chunk((0, INSERT, 1, 1))
+    rows = rows.set_column(rows.schema.get_field_index(column), column, values)
+    with pytest.raises(RejectedError, match=message):
+        new_fold(WEIGHTED).fold(rows)
+
+
+@pytest.mark.parametrize(
+    ("call", "message", "code"),
+    [
+        (Call("wieghted_avg", ("v", "w")), "did you mean weighted_avg", "UNKNOWN_FUNCTION"),
+        (Call("weighted_avg", ("v",)), "takes 2 arguments and was given 1", "SCHEMA_MISMATCH"),
+        (Call("weighted_avg", ("v", "x")), "takes INT for its argument weight and was given DOUBLE", "SCHEMA_MISMATCH"),
+        (Call("weighted_avg", ("v", "nowhere")), "column 'nowhere' that the chunk does not have", "SCHEMA_MISMATCH"),
+        (Call("count", filter="v"), "the filter v of count is int64, not boolean", "SCHEMA_MISMATCH"),
+        (Call("count", distinct=True), "cannot be DISTINCT", "SIGNATURE"),
+        (Call("weighted_avg", ("v", "w"), fingerprint="0" * 16), "not the function that the engine expects", "SCHEMA_MISMATCH"),
+        (Call("weighted_avg", ("v", "w"), literals={"a": 1}), "has no parameter a", "SIGNATURE"),
+    ],
+)
+def test_calls_that_do_not_fit(call: Call, message: str, code: str) -> None:
+    """A call that does not fit functions or columns is refused when it is bound."""
+    with pytest.raises(RejectedError, match=message) as caught:
+        new_fold(call)
+    assert caught.value.code == code
+
+
+def test_functions_are_opened_closed_and_given_their_context() -> None:
+    """`open` sees job parameters and the logger; `close` is called once, and all are closed even if one fails."""
+    events: list[Any] = []
+
+    def opened(self: Any, context: Any) -> None:
+        events.append(context.job_parameters["city"])
+        context.logger.info("opened")
+
+    records: list[Any] = []
+    fold = new_fold(
+        Call("broken", ("v",)), functions=[broken(open=opened, close=lambda self: events.append("closed"))],
+        job_parameters={"city": "NYC"}, log=records.append,
+    )
+    fold.close()
+    fold.close()
+    assert events == ["NYC", "closed"]
+    assert records[0].message == "opened"
+    with pytest.raises(FunctionError, match="close raised ValueError"):
+        new_fold(Call("broken", ("v",)), functions=[broken(close=raising)]).close()
+
+
+class Bag:
+    """A state that no annotation describes."""
+
+    def __init__(self) -> None:
+        self.items: Any = set()
+
+
+class Bagged:
+    def create_accumulator(self) -> Any:
+        return Bag()
+
+    def accumulate(self, accumulator: Bag, value: int) -> None:
+        accumulator.items.add(value)
+
+    def merge(self, accumulator: Bag, other: Bag) -> None:
+        accumulator.items |= other.items
+
+    def get_value(self, accumulator: Bag) -> int:
+        return len(accumulator.items)
+
+
+PICKLED = udaf(input_types=["BIGINT"], result_type="BIGINT", name="bagged")(type("Pickled", (Bagged,), {}))
+CUSTOM = udaf(input_types=["BIGINT"], result_type="BIGINT", name="bagged")(
+    type(
+        "Custom",
+        (Bagged,),
+        {
+            "serialize": lambda self, bag: ",".join(map(str, sorted(bag.items))).encode(),
+            "deserialize": lambda self, text: _bag(text),
+        },
+    )
+)
+
+
+def _bag(text: bytes) -> Bag:
+    bag = Bag()
+    bag.items = {int(part) for part in text.split(b",") if part}
+    return bag
+
+
+SIGNER, OTHER_SIGNER = StateSigner([b"k" * 16]), StateSigner([b"o" * 16])
+BAGGED = Call("bagged", ("v",))
+
+
+def bag_state(function: type, signer: StateSigner | None = SIGNER) -> pa.RecordBatch:
+    fold = new_fold(BAGGED, functions=[function], signer=signer)
+    fold.fold(chunk((0, INSERT, 1), (0, INSERT, 2)))
+    return fold.collect()
+
+
+def with_state(batch: pa.RecordBatch, state: bytes) -> pa.RecordBatch:
+    return batch.set_column(1, batch.schema.field("state_0"), pa.array([state], pa.binary()))
+
+
+@pytest.mark.parametrize("function", [PICKLED, CUSTOM])
+def test_binary_states_round_trip(function: type) -> None:
+    """Pickled and custom states load and merge."""
+    fold = new_fold(BAGGED, functions=[function], signer=SIGNER)
+    fold.fold(chunk((0, INSERT, 2), (0, INSERT, 3)))
+    fold.merge_states(bag_state(function))
+    assert outputs(fold) == {0: 3}
+
+
+def damaged(function: type) -> list[tuple[str, bytes]]:
+    good = bag_state(function).column("state_0")[0].as_py()
+    import pickle
+
+    return [
+        ("empty", b""),
+        ("truncated", good[:-1]),
+        ("flipped", good[:-1] + bytes([good[-1] ^ 1])),
+        ("foreign", b"not a state at all, but long enough to look like one....."),
+        ("unsigned pickle", pickle.dumps(Bag())),
+    ]
+
+
+@pytest.mark.parametrize("function", [PICKLED, CUSTOM])
+def test_damaged_states_are_refused(function: type) -> None:
+    """Forged, truncated and foreign states are refused by name, and never unpickled."""
+    for name, state in damaged(function):
+        fold = new_fold(BAGGED, functions=[function], signer=SIGNER)
+        with pytest.raises(FoldflightError) as caught:
+            fold.merge_states(with_state(bag_state(function), state))
+        assert isinstance(caught.value, (RejectedError, CorruptError)), name
+        assert caught.value.code in ("STATE_MISMATCH", "STATE_CHECKSUM"), name
+
+
+def test_pickles_of_another_key_are_refused() -> None:
+    """A pickle signed with another fleet's key is refused; a rotated key is not."""
+    states = bag_state(PICKLED, OTHER_SIGNER)
+    with pytest.raises(RejectedError, match="signed with another key"):
+        new_fold(BAGGED, functions=[PICKLED], signer=SIGNER).merge_states(states)
+    rotated = new_fold(BAGGED, functions=[PICKLED], signer=StateSigner([b"k" * 16, b"o" * 16]))
+    rotated.merge_states(states)
+    assert outputs(rotated) == {0: 2}
+
+
+def test_pickles_need_a_key() -> None:
+    """Without a key a function whose states would be pickled is refused, with the ways out."""
+    with pytest.raises(RejectedError, match="FOLDFLIGHT_STATE_KEYS.*annotate") as caught:
+        new_fold(BAGGED, functions=[PICKLED])
+    assert caught.value.code == "SETTINGS"
+    with pytest.raises(RejectedError, match="at least 16 bytes"):
+        StateSigner([b"short"])
+
+
+@pytest.mark.parametrize("function", [PICKLED, CUSTOM])
+def test_states_of_another_version_are_refused(function: type) -> None:
+    """A state of another version is STATE_MISMATCH, inside its envelope as well as by its column's mark."""
+    newer = udaf(input_types=["BIGINT"], result_type="BIGINT", name="bagged", version="2")(type("Newer", (function,), {}))
+    states = bag_state(function)
+    for batch in (states, with_state(bag_state(newer), states.column("state_0")[0].as_py())):
+        with pytest.raises(RejectedError, match="bagged version 2") as caught:
+            new_fold(BAGGED, functions=[newer], signer=SIGNER).merge_states(batch)
+        assert caught.value.code == "STATE_MISMATCH"
+
+
+def test_typed_states_of_another_type_are_refused() -> None:
+    """A typed state of another layout is STATE_MISMATCH."""
+    fold = new_fold(WEIGHTED)
+    batch = pa.RecordBatch.from_pydict({"slot": pa.array([0], pa.int32()), "state_0": pa.array([{"sum": 1}])})
+    with pytest.raises(RejectedError, match=r"its type is struct<sum: int64>") as caught:
+        fold.merge_states(batch)
+    assert caught.value.code == "STATE_MISMATCH"
+    with pytest.raises(RejectedError, match="no column state_0"):
+        fold.merge_states(batch.select(["slot"]))

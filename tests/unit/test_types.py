@@ -1,0 +1,120 @@
+"""SQL types by name, and which column fits which argument."""
+
+import pyarrow as pa
+import pytest
+from foldflight.errors import RejectedError
+from foldflight.functions.types import can_widen, parse_type, sql_name, type_variables
+
+SPELLINGS = {
+    "BIGINT": pa.int64(),
+    "int8": pa.int64(),
+    "long": pa.int64(),
+    "INT": pa.int32(),
+    "integer": pa.int32(),
+    "smallint": pa.int16(),
+    "TINYINT": pa.int8(),
+    "double precision": pa.float64(),
+    "float8": pa.float64(),
+    "float(53)": pa.float64(),
+    "real": pa.float32(),
+    "FLOAT": pa.float32(),
+    "boolean": pa.bool_(),
+    "varchar(20)": pa.string(),
+    "character varying": pa.string(),
+    "text": pa.string(),
+    "bytea": pa.binary(),
+    "BYTES": pa.binary(),
+    "DECIMAL(10, 2)": pa.decimal128(10, 2),
+    "numeric": pa.decimal128(38, 18),
+    "date": pa.date32(),
+    "time without time zone": pa.time64("us"),
+    "TIMESTAMP": pa.timestamp("us"),
+    "timestamp(3)": pa.timestamp("us"),
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+    "TIMESTAMP_LTZ(3)": pa.timestamp("us", tz="UTC"),
+    "timestamp with time zone": pa.timestamp("us", tz="UTC"),
+    "interval": pa.month_day_nano_interval(),
+    "INTERVAL DAY TO SECOND": pa.duration("us"),
+    "jsonb": pa.json_(),
+    "INT[]": pa.list_(pa.int32()),
+    "ARRAY<ARRAY<BIGINT>>": pa.list_(pa.list_(pa.int64())),
+    "MAP<STRING, DOUBLE>": pa.map_(pa.string(), pa.float64()),
+    "STRUCT<a INT, b: TEXT>": pa.struct([("a", pa.int32()), ("b", pa.string())]),
+    "ROW(day DATE, time TIME)": pa.struct([("day", pa.date32()), ("time", pa.time64("us"))]),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_spellings_of_four_engines(spelling: str) -> None:
+    """Every spelling names its type, and the type's own name reads back."""
+    assert parse_type(spelling) == SPELLINGS[spelling]
+    assert parse_type(sql_name(SPELLINGS[spelling])) == SPELLINGS[spelling]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["FOO", "ARRAY<", "ARRAY<INT", "DECIMAL(50)", "DECIMAL(2, 5)", "DECIMAL(1,2,3)", "INT(3)", "INT INT", "", "DATE;", "STRUCT", "MAP<INT>"],
+)
+def test_what_is_no_type(wrong: str) -> None:
+    """A text that names no type is refused, quoting it and showing some that do."""
+    with pytest.raises(RejectedError, match="is no type") as caught:
+        parse_type(wrong)
+    assert caught.value.code == "SIGNATURE"
+    assert repr(wrong) in caught.value.message
+    assert "BIGINT" in caught.value.message
+
+
+def test_a_value_that_is_no_text() -> None:
+    """Something that is neither text nor Arrow type is refused."""
+    with pytest.raises(RejectedError, match="is no type"):
+        parse_type(int)  # type: ignore[arg-type]
+
+
+def test_type_variables_stand_for_argument_types() -> None:
+    """A capital letter is replaced wherever it stands."""
+    assert type_variables("STRUCT<value T, seen BOOLEAN>") == {"T"}
+    assert parse_type("ARRAY<T>", {"T": pa.date32()}) == pa.list_(pa.date32())
+
+
+@pytest.mark.parametrize(
+    ("actual", "declared"),
+    [
+        ("INT", "BIGINT"),
+        ("BIGINT", "DOUBLE"),
+        ("SMALLINT", "REAL"),
+        ("INT", "DECIMAL(12, 2)"),
+        ("DECIMAL(10, 2)", "DECIMAL(12, 3)"),
+        ("DECIMAL(10, 2)", "DOUBLE"),
+        ("REAL", "DOUBLE"),
+        ("NULL", "MAP<INT, INT>"),
+        ("ARRAY<INT>", "ARRAY<BIGINT>"),
+        ("STRUCT<a INT>", "STRUCT<a BIGINT>"),
+        ("STRING", "JSON"),
+    ],
+)
+def test_casts_that_sql_makes_by_itself(actual: str, declared: str) -> None:
+    """Casts that lose nothing need not be written."""
+    assert can_widen(parse_type(actual), parse_type(declared))
+
+
+@pytest.mark.parametrize(
+    ("actual", "declared"),
+    [
+        ("BIGINT", "INT"),
+        ("DOUBLE", "BIGINT"),
+        ("DOUBLE", "REAL"),
+        ("BIGINT", "REAL"),
+        ("STRING", "INT"),
+        ("INT", "STRING"),
+        ("INT", "BOOLEAN"),
+        ("BIGINT", "DECIMAL(10, 2)"),
+        ("DECIMAL(10, 2)", "DECIMAL(10, 3)"),
+        ("TIMESTAMP", "TIMESTAMPTZ"),
+        ("DATE", "TIMESTAMP"),
+        ("STRUCT<a INT>", "STRUCT<b INT>"),
+    ],
+)
+def test_casts_that_must_be_written(actual: str, declared: str) -> None:
+    """Casts that can lose or reinterpret a value are left to the query."""
+    assert not can_widen(parse_type(actual), parse_type(declared))

@@ -1,0 +1,325 @@
+"""Registration: what a class says of itself, and what is wrong with it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pytest
+from foldflight import RejectedError, udaf
+from foldflight.functions import Function, Registry, function_of
+from foldflight.functions.context import FunctionContext
+
+
+class State:
+    sum: int
+    count: int
+
+
+def registered(cls: type) -> Function:
+    function = function_of(cls)
+    assert function is not None
+    return function
+
+
+class Plain:
+    """Count twice."""
+
+    def create_accumulator(self) -> State:
+        return State()
+
+    def accumulate(self, accumulator: State, value: int) -> None: ...
+
+    def get_value(self, accumulator: State) -> int:
+        return accumulator.count
+
+
+def test_names_types_and_capabilities_come_from_the_class() -> None:
+    """A bare @udaf reads name, types, state and capabilities from the class."""
+
+    @udaf
+    class HTTPErrorRate2(Plain):
+        """Count twice."""
+
+        def merge(self, accumulator: State, other: State) -> None: ...
+
+    function = registered(HTTPErrorRate2)
+    assert function.name == "http_error_rate2"
+    assert function.signature == "http_error_rate2(value BIGINT) -> BIGINT"
+    assert function.doc == "Count twice."
+    assert (function.capabilities.merge, function.capabilities.retract) == (True, False)
+    assert function.capabilities.codec == "typed"
+    assert function.bind([pa.int64()], {}).state_type == pa.struct([("sum", pa.int64()), ("count", pa.int64())])
+
+
+def test_options_of_the_decorator() -> None:
+    """Every option of @udaf is kept."""
+
+    @udaf(
+        input_types=["INT"], result_type="DECIMAL(10,2)", name="f", version="7", skip_nulls=True, deterministic=False, invertible=True
+    )
+    class Anything(Plain):
+        def retract(self, accumulator: State, value: int) -> None: ...
+
+    function = registered(Anything)
+    assert (function.name, function.version, function.skip_nulls) == ("f", "7", True)
+    assert not function.capabilities.deterministic
+    assert function.capabilities.invertible
+    assert function.result_type == pa.decimal128(10, 2)
+
+
+def test_a_decorated_class_stays_a_plain_class() -> None:
+    """The author can use and subclass the class as before; a subclass is not registered by itself."""
+
+    @udaf
+    class Once(Plain):
+        pass
+
+    class Twice(Once):
+        pass
+
+    assert Once().get_value.__name__ == "get_value"
+    assert function_of(Twice) is None
+
+
+@dataclass
+class Point:
+    x: float
+    tags: list[str]
+    seen: dict[str, int]
+
+
+STATES = [
+    (int, pa.int64()),
+    (float, pa.float64()),
+    (list[int], pa.list_(pa.int64())),
+    (dict[str, float], pa.map_(pa.string(), pa.float64())),
+    (tuple[int, str], pa.struct([("f0", pa.int64()), ("f1", pa.string())])),
+    (tuple[int, ...], pa.list_(pa.int64())),
+    (set[str], pa.list_(pa.string())),
+    (Annotated[int, "INT"], pa.int32()),
+    (float | None, pa.struct([("value", pa.float64())])),
+    (Point, pa.struct([("x", pa.float64()), ("tags", pa.list_(pa.string())), ("seen", pa.map_(pa.string(), pa.int64()))])),
+]
+
+
+@pytest.mark.parametrize(("annotation", "expected"), STATES, ids=[str(annotation) for annotation, _ in STATES])
+def test_states_are_typed_by_the_annotation(annotation: Any, expected: pa.DataType) -> None:
+    """An annotated accumulator has a readable Arrow state."""
+
+    class Typed(Plain):
+        def create_accumulator(self) -> Any: ...
+
+    Typed.create_accumulator.__annotations__["return"] = annotation
+    function = registered(udaf(Typed))
+    assert function.capabilities.codec == "typed"
+    assert function.bind([pa.int64()], {}).state_type == expected
+
+
+@pytest.mark.parametrize("annotation", [list, dict, Any, int | str, object])
+def test_what_says_too_little_is_pickled(annotation: Any) -> None:
+    """An annotation that does not say what is in the accumulator leads to pickles, with the reason."""
+
+    class Vague(Plain):
+        def create_accumulator(self) -> Any: ...
+
+    Vague.create_accumulator.__annotations__["return"] = annotation
+    capabilities = registered(udaf(Vague)).capabilities
+    assert capabilities.codec == "pickle"
+    assert capabilities.codec_reason
+
+
+def test_serialize_makes_the_codec_custom() -> None:
+    """An author's own serialize wins over annotations."""
+
+    @udaf
+    class Custom(Plain):
+        def serialize(self, accumulator: State) -> bytes:
+            return b""
+
+        def deserialize(self, serialized: bytes) -> State:
+            return State()
+
+    assert registered(Custom).capabilities.codec == "custom"
+
+
+def test_a_class_can_be_its_own_accumulator() -> None:
+    """Without create_accumulator, self holds the state and methods have no accumulator parameter."""
+
+    @udaf
+    class Mean:
+        total: float
+        rows: int
+
+        def __init__(self, start: float = 0.0) -> None:
+            self.total, self.rows = start, 0
+
+        def accumulate(self, value: float) -> None:
+            self.total += value
+            self.rows += 1
+
+        def merge(self, other: "Mean") -> None:
+            self.total += other.total
+            self.rows += other.rows
+
+        def get_value(self) -> float | None:
+            return self.total / self.rows if self.rows else None
+
+    function = registered(Mean)
+    assert function.signature == "mean(value DOUBLE, start => 0.0) -> DOUBLE"
+    verbs = function.instantiate({"start": 1.0})
+    one, two = verbs.create_accumulator(), verbs.create_accumulator()
+    verbs.accumulate(one, 3.0)
+    verbs.accumulate(two, 5.0)
+    assert verbs.merge is not None
+    verbs.merge(one, two)
+    assert verbs.get_value(one) == 5.0
+
+
+def without(verb: str) -> dict[str, Any]:
+    return {name: value for name, value in vars(Plain).items() if name != verb and not name.startswith("__")}
+
+
+MISTAKES = {
+    "no accumulate": (without("accumulate"), {}, "has no method accumulate; define accumulate"),
+    "no get_value": (without("get_value"), {}, "has no method get_value"),
+    "too few parameters": ({}, {"input_types": ["INT", "INT"]}, r"\.accumulate.* does not take 2 arguments"),
+    "retract differs": ({"retract": lambda self, a: None}, {}, r"\.retract.* does not take 1 arguments"),
+    "merge of one": ({"merge": lambda self, a: None}, {}, r"\.merge.*; write merge\(self, accumulator, other\)"),
+    "unknown type": ({}, {"input_types": ["BIGINTT"]}, "input_types: 'BIGINTT' is no type"),
+    "unknown result": ({}, {"result_type": "FOO"}, "result_type: 'FOO' is no type"),
+    "one type, no list": ({}, {"input_types": "INT"}, r"write a list: input_types=\['INT'\]"),
+    "serialize alone": ({"serialize": lambda self, a: b""}, {}, "has serialize but no deserialize"),
+    "invertible without retract": ({}, {"invertible": True}, "invertible but has no retract"),
+    "untyped argument": ({"accumulate": lambda self, a, value: None}, {}, "does not say the type of value; annotate it"),
+    "untyped result": ({"get_value": lambda self, a: 1}, {}, "does not say the type of the result"),
+    "anything in init": ({"__init__": lambda self, **options: None}, {}, "takes any arguments; name each"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_fail_at_import(mistake: str) -> None:
+    """A wrong class fails when it is defined; the error names class, method and remedy."""
+    methods, options, message = MISTAKES[mistake]
+    base = () if mistake.startswith("no ") else (Plain,)
+    cls = type("Wrong", base, methods)
+    with pytest.raises(RejectedError, match=message) as caught:
+        udaf(**options)(cls)
+    assert caught.value.code == "SIGNATURE"
+    assert "Wrong" in caught.value.message
+
+
+def test_direct_arguments_are_checked() -> None:
+    """Direct arguments that the class does not take, or that are missing, are refused by name."""
+
+    @udaf
+    class Percentile(Plain):
+        def __init__(self, fraction: float) -> None:
+            self.fraction = fraction
+
+    function = registered(Percentile)
+    with pytest.raises(RejectedError, match="needs fraction; it takes fraction"):
+        function.bind([pa.int64()], {})
+    with pytest.raises(RejectedError, match="has no parameter fractoin"):
+        function.bind([pa.int64()], {"fractoin": 0.5})
+    assert function.bind([pa.int64()], {"fraction": 0.5}).fingerprint != function.bind([pa.int64()], {"fraction": 0.9}).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [([], "takes 1 arguments and was given 0"), ([pa.string()], "takes BIGINT for its argument value and was given STRING; cast")],
+)
+def test_arguments_are_checked_when_bound(types: list[pa.DataType], message: str) -> None:
+    """A wrong number or type of arguments names function, argument, both types and the remedy."""
+
+    @udaf
+    class Bound(Plain):
+        pass
+
+    with pytest.raises(RejectedError, match=message) as caught:
+        registered(Bound).bind(types, {})
+    assert caught.value.code == "SCHEMA_MISMATCH"
+
+
+def test_fingerprints_follow_what_a_state_depends_on() -> None:
+    """Another version or state has another fingerprint; the same class has the same."""
+    prints = set()
+    for options in ({}, {"version": "2"}, {"state_type": "STRUCT<sum BIGINT, count INT>"}):
+
+        class Same(Plain):
+            pass
+
+        prints.add(registered(udaf(**options)(Same)).bind([pa.int64()], {}).fingerprint)  # type: ignore[call-overload]
+    assert len(prints) == 3
+
+
+def test_registry_names_close_matches() -> None:
+    """An unknown function is refused with the names that come close."""
+    with pytest.raises(RejectedError, match=r"'cuont'; did you mean count") as caught:
+        Registry()["cuont"]
+    assert caught.value.code == "UNKNOWN_FUNCTION"
+    assert "cuont" not in Registry()
+
+
+def test_two_functions_cannot_share_a_name() -> None:
+    """Two classes of one name are refused, naming both; so is taking a built-in's name."""
+
+    @udaf(name="twin")
+    class One(Plain):
+        pass
+
+    @udaf(name="twin")
+    class Two(Plain):
+        pass
+
+    with pytest.raises(RejectedError, match="two functions are named twin"):
+        Registry.load([One, Two])
+
+    @udaf(name="sum")
+    class Three(Plain):
+        pass
+
+    with pytest.raises(RejectedError, match="two functions are named sum"):
+        Registry.load([Three])
+    assert "twin" in Registry.load([One, One])
+
+
+def test_modules_that_cannot_be_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is missing, breaks, or holds no function is an error that says which and where."""
+    (tmp_path / "breaks.py").write_text("x = 1\n1 / 0\n")
+    (tmp_path / "empty_module.py").write_text("from foldflight.functions.builtin import Sum\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(RejectedError, match=r"'breaks' cannot be imported at .*breaks.py:2: ZeroDivisionError") as caught:
+        Registry.load(["breaks"])
+    assert caught.value.code == "MODULE"
+    with pytest.raises(RejectedError, match="'no_such_module' cannot be imported: ModuleNotFoundError.*Python path"):
+        Registry.load(["no_such_module"])
+    with pytest.raises(RejectedError, match="module empty_module has no function"):
+        Registry.load(["empty_module"])
+    with pytest.raises(RejectedError, match="is no function"):
+        Registry.load([5])
+
+
+def test_context_reaches_metrics_and_logs() -> None:
+    """Metrics go to the sink under the function's name, log lines become records."""
+    seen: list[tuple[Any, ...]] = []
+
+    class Sink:
+        def add(self, function: str, metric: str, amount: float) -> None:
+            seen.append(("add", function, metric, amount))
+
+        def set(self, function: str, metric: str, value: float) -> None:
+            seen.append(("set", function, metric, value))
+
+        def observe(self, function: str, metric: str, value: float) -> None:
+            seen.append(("observe", function, metric, value))
+
+    records: list[Any] = []
+    context = FunctionContext("f", job_parameters={"a": "b"}, metrics=Sink(), log=records.append)
+    context.counter("c").inc()
+    context.meter("m").mark(2)
+    context.gauge("g").set(3)
+    context.distribution("d").observe(4)
+    context.logger.warning("odd row", value=5)
+    assert seen == [("add", "f", "c", 1), ("add", "f", "m", 2), ("set", "f", "g", 3), ("observe", "f", "d", 4)]
+    assert [(r.level, r.function, r.message, r.fields) for r in records] == [("warning", "f", "odd row", {"value": "5"})]
+    assert context.job_parameters == {"a": "b"}

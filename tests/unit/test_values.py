@@ -1,0 +1,120 @@
+"""Arguments as Python values, and results cast as Spark's CAST does."""
+
+import datetime
+import decimal
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from foldflight.functions.types import parse_type
+from foldflight.functions.values import CastError, cast_arguments, cast_results, to_python
+
+D = decimal.Decimal
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        ("BIGINT", [1, None, -(2**63)]),
+        ("BOOLEAN", [True, None, False]),
+        ("STRING", ["a", None]),
+        ("DECIMAL(5, 2)", [D("1.50"), None]),
+        ("ARRAY<INT>", [[1, None], None]),
+        ("MAP<STRING, INT>", [{"a": 1}, None]),
+        ("DATE", [datetime.date(2013, 1, 1), None]),
+        ("TIMESTAMPTZ", [datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC), None]),
+    ],
+)
+def test_arguments_are_plain_python_values(type_: str, values: list[Any]) -> None:
+    """NULL becomes None, maps become dicts, numbers are Python's."""
+    array = pa.array([list(v.items()) if isinstance(v, dict) else v for v in values], parse_type(type_))
+    assert to_python(array) == values
+    assert all(not isinstance(value, np.generic) for value in to_python(array))
+
+
+def test_nan_is_no_null() -> None:
+    """A NaN argument stays NaN beside a NULL."""
+    first, second = to_python(pa.array([math.nan, None]))
+    assert math.isnan(first)
+    assert second is None
+
+
+def test_json_arguments_are_parsed() -> None:
+    """A JSON argument reaches the function as the value it describes."""
+    column = cast_arguments(pa.array(['{"a": [1]}', None]), pa.json_())
+    assert to_python(column) == [{"a": [1]}, None]
+
+
+CASTS = [
+    ("BIGINT", 1.9, 1),
+    ("BIGINT", -1.9, -1),
+    ("BIGINT", True, 1),
+    ("BIGINT", " 12 ", 12),
+    ("BIGINT", np.int64(7), 7),
+    ("BIGINT", D("3.7"), 3),
+    ("DOUBLE", 3, 3.0),
+    ("DOUBLE", 2**70, float(2**70)),
+    ("DOUBLE", np.float32(0.5), 0.5),
+    ("DECIMAL(10, 2)", D("1.235"), D("1.24")),
+    ("DECIMAL(10, 2)", D("-1.235"), D("-1.24")),
+    ("DECIMAL(10, 2)", 0.1, D("0.10")),
+    ("BOOLEAN", 2, True),
+    ("BOOLEAN", "no", False),
+    ("STRING", 5, "5"),
+    ("STRING", True, "true"),
+    ("STRING", datetime.date(2013, 1, 2), "2013-01-02"),
+    ("DATE", datetime.datetime(2013, 1, 2, 3), datetime.date(2013, 1, 2)),
+    ("DATE", "2013-01-02", datetime.date(2013, 1, 2)),
+    ("TIMESTAMP", datetime.date(2013, 1, 2), datetime.datetime(2013, 1, 2)),
+    ("TIMESTAMPTZ", datetime.datetime(2013, 1, 2), datetime.datetime(2013, 1, 2, tzinfo=datetime.UTC)),
+    ("ARRAY<BIGINT>", (1.5, None), [1, None]),
+    ("STRUCT<a INT, b STRING>", (1, 2), {"a": 1, "b": "2"}),
+    ("MAP<STRING, INT>", {"a": 1.0}, [("a", 1)]),
+    ("JSON", {"a": [1, None]}, '{"a":[1,null]}'),
+]
+
+
+@pytest.mark.parametrize(("type_", "value", "expected"), CASTS)
+def test_results_are_cast_as_spark_does(type_: str, value: Any, expected: Any) -> None:
+    """Each result becomes what Spark's CAST makes of it, and None stays NULL."""
+    array = cast_results([value, None], parse_type(type_))
+    assert array.type == parse_type(type_)
+    assert (array.storage if type_ == "JSON" else array).to_pylist() == [expected, None]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "code"),
+    [
+        ("BIGINT", 2**63, "OVERFLOW"),
+        ("INT", 2**31, "OVERFLOW"),
+        ("BIGINT", 1e30, "OVERFLOW"),
+        ("BIGINT", math.nan, "OVERFLOW"),
+        ("BIGINT", math.inf, "OVERFLOW"),
+        ("DOUBLE", 10**400, "OVERFLOW"),
+        ("DECIMAL(4, 2)", 100, "OVERFLOW"),
+        ("DECIMAL(4, 2)", D("1e60"), "OVERFLOW"),
+        ("DECIMAL(4, 2)", math.inf, "OVERFLOW"),
+        ("BIGINT", "x", "RESULT_TYPE"),
+        ("BIGINT", [1], "RESULT_TYPE"),
+        ("BIGINT", datetime.date(2013, 1, 1), "RESULT_TYPE"),
+        ("DOUBLE", "x", "RESULT_TYPE"),
+        ("STRING", b"x", "RESULT_TYPE"),
+        ("STRING", {}, "RESULT_TYPE"),
+        ("BOOLEAN", "perhaps", "RESULT_TYPE"),
+        ("TIMESTAMP", 5, "RESULT_TYPE"),
+        ("DATE", "yesterday", "RESULT_TYPE"),
+        ("ARRAY<INT>", 5, "RESULT_TYPE"),
+        ("ARRAY<INT>", [2**40], "OVERFLOW"),
+        ("STRUCT<a INT>", {"b": 1}, "RESULT_TYPE"),
+        ("JSON", {1, 2}, "RESULT_TYPE"),
+        ("TIME", 5, "RESULT_TYPE"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(type_: str, value: Any, code: str) -> None:
+    """A result that does not fit names itself and its place; it never wraps and never becomes NULL."""
+    with pytest.raises(CastError) as caught:
+        cast_results([None, value], parse_type(type_))
+    assert caught.value.index == 1
+    assert caught.value.code == code

@@ -73,7 +73,9 @@ class FoldflightError(Exception):
         if self.function is not None:
             lines.append(f"  function: {self.function}")
         if self.group is not None:
-            lines.append("  group: " + (", ".join(f"{key}={value!r}" for key, value in self.group.items()) or "(all rows)"))
+            lines.append(
+                "  group: " + (", ".join(f"{key}={value!r}" for key, value in self.group.items()) or "(all rows)")
+            )
         elif self.slot is not None:
             lines.append(f"  group: slot {self.slot}")
         if self.row is not None:

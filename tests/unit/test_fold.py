@@ -7,13 +7,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from examples.weighted_avg import WeightedAvg
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, udaf
 from foldflight.fold import Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Registry
 
 SCHEMA = pa.schema(
-    [("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64()), ("w", pa.int32()), ("x", pa.float64()), ("late", pa.bool_())]
+    [
+        ("slot", pa.int32()),
+        ("kind", pa.int8()),
+        ("v", pa.int64()),
+        ("w", pa.int32()),
+        ("x", pa.float64()),
+        ("late", pa.bool_()),
+    ]
 )
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
 
@@ -76,7 +84,11 @@ def test_states_move_a_group_to_another_fold() -> None:
 def test_null_states_are_no_states() -> None:
     """A NULL state touches its slot and changes nothing."""
     fold = new_fold(WEIGHTED)
-    fold.merge_states(pa.RecordBatch.from_pydict({"slot": pa.array([4], pa.int32()), "state_0": pa.nulls(1, fold.schema.field("state_0").type)}))
+    fold.merge_states(
+        pa.RecordBatch.from_pydict(
+            {"slot": pa.array([4], pa.int32()), "state_0": pa.nulls(1, fold.schema.field("state_0").type)}
+        )
+    )
     assert outputs(fold) == {4: None}
 
 
@@ -111,7 +123,9 @@ def test_filter_counts_only_true() -> None:
 def test_distinct_counts_values_once_and_takes_them_back() -> None:
     """DISTINCT keeps a count per value: a value is gone when its last row is; NaN is one value."""
     fold = new_fold(Call("count", ("x",), distinct=True), Call("sum", ("v",), distinct=True))
-    fold.fold(chunk((0, INSERT, 5, 1, math.nan), (0, INSERT, 5, 1, math.nan), (0, INSERT, 6, 1, 1.0), (0, INSERT, 6, 1, None)))
+    fold.fold(
+        chunk((0, INSERT, 5, 1, math.nan), (0, INSERT, 5, 1, math.nan), (0, INSERT, 6, 1, 1.0), (0, INSERT, 6, 1, None))
+    )
     batch = fold.collect()
     assert (batch.column("output_0").to_pylist(), batch.column("output_1").to_pylist()) == ([2], [11])
     fold.fold(chunk((0, DELETE, 5, 1, math.nan), (0, DELETE, 6, 1, 1.0)))
@@ -134,7 +148,12 @@ def test_distinct_merges_and_retracts_any_function() -> None:
 def test_values_after_each_row() -> None:
     """fold_each gives the value after every row, filtered rows included."""
     fold = new_fold(WEIGHTED, Call("count", filter="late"), Call("count", ("v",), distinct=True))
-    rows = chunk((0, INSERT, 2, 1, None, True), (1, INSERT, 9, 1, None, False), (0, INSERT, 4, 1, None, True), (0, DELETE, 2, 1, None, True))
+    rows = chunk(
+        (0, INSERT, 2, 1, None, True),
+        (1, INSERT, 9, 1, None, False),
+        (0, INSERT, 4, 1, None, True),
+        (0, DELETE, 2, 1, None, True),
+    )
     assert fold.fold_each(rows).to_pylist() == [
         {"output_0": 2, "output_1": 1, "output_2": 1},
         {"output_0": 9, "output_1": 0, "output_2": 1},
@@ -185,14 +204,17 @@ def raising(*_: Any) -> Any:
     raise ValueError(message)
 
 
+def go_through_all_verbs(fold: Fold, *, retracting: bool) -> None:
+    fold.fold(chunk((3, INSERT, 1), (4, DELETE, 2)) if retracting else chunk((4, INSERT, 1)))
+    fold.merge_states(fold.collect())
+
+
 @pytest.mark.parametrize("verb", ["create_accumulator", "accumulate", "get_value", "retract", "merge"])
 def test_each_verb_that_raises_is_named(verb: str) -> None:
     """An exception in a method names function, verb, slot and row, and shows the author's frames only."""
     fold = new_fold(Call("broken", ("v",)), functions=[broken(**{verb: raising})], signer=SIGNER)
     with pytest.raises(FunctionError, match=f"{verb} raised ValueError: bad luck|get_value raised") as caught:
-        fold.fold(chunk((3, INSERT, 1), (4, DELETE, 2)) if verb == "retract" else chunk((4, INSERT, 1)))
-        states = fold.collect()
-        fold.merge_states(states)
+        go_through_all_verbs(fold, retracting=verb == "retract")
     error = caught.value
     assert (error.code, error.function, error.slot) == ("USER_CODE", "broken", 4)
     assert error.trace is not None
@@ -216,14 +238,17 @@ def test_constructor_and_open_that_raise() -> None:
     """A class that cannot be made or opened fails with the author's error."""
     for verb in ("__init__", "open"):
         with pytest.raises(FunctionError, match="bad luck"):
-            new_fold(Call("broken", ("v",)), functions=[broken(**{verb: raising if verb == "open" else lambda self: raising()})])
+            new_fold(
+                Call("broken", ("v",)),
+                functions=[broken(**{verb: raising if verb == "open" else lambda self: raising()})],
+            )
 
 
 def test_results_of_the_wrong_type() -> None:
     """A result that cannot be cast is an error with function, value and slot."""
     fold = new_fold(Call("broken", ("v",)), functions=[broken(get_value=lambda self, a: "many")])
     fold.fold(chunk((2, INSERT, 1)))
-    with pytest.raises(FunctionError, match="get_value returned 'many'.*does not fit BIGINT") as caught:
+    with pytest.raises(FunctionError, match=r"get_value returned 'many'.*does not fit BIGINT") as caught:
         fold.collect()
     assert (caught.value.code, caught.value.slot) == ("RESULT_TYPE", 2)
 
@@ -252,7 +277,7 @@ def test_numbers_must_be_returned() -> None:
             return accumulator
 
     fold = new_fold(Call("forgets", ("v",)), functions=[Forgets])
-    with pytest.raises(FunctionError, match="accumulate returned None, but .* int cannot change in place") as caught:
+    with pytest.raises(FunctionError, match=r"accumulate returned None, but .* int cannot change in place") as caught:
         fold.fold(chunk((0, INSERT, 1)))
     assert caught.value.code == "RESULT_TYPE"
 
@@ -338,7 +363,11 @@ def test_slots_and_kinds_are_checked(column: str, values: pa.Array, message: str
         (Call("weighted_avg", ("v", "nowhere")), "column 'nowhere' that the chunk does not have", "SCHEMA_MISMATCH"),
         (Call("count", filter="v"), "the filter v of count is int64, not boolean", "SCHEMA_MISMATCH"),
         (Call("count", distinct=True), "cannot be DISTINCT", "SIGNATURE"),
-        (Call("weighted_avg", ("v", "w"), fingerprint="0" * 16), "not the function that the engine expects", "SCHEMA_MISMATCH"),
+        (
+            Call("weighted_avg", ("v", "w"), fingerprint="0" * 16),
+            "not the function that the engine expects",
+            "SCHEMA_MISMATCH",
+        ),
         (Call("weighted_avg", ("v", "w"), literals={"a": 1}), "has no parameter a", "SIGNATURE"),
     ],
 )
@@ -359,8 +388,10 @@ def test_functions_are_opened_closed_and_given_their_context() -> None:
 
     records: list[Any] = []
     fold = new_fold(
-        Call("broken", ("v",)), functions=[broken(open=opened, close=lambda self: events.append("closed"))],
-        job_parameters={"city": "NYC"}, log=records.append,
+        Call("broken", ("v",)),
+        functions=[broken(open=opened, close=lambda self: events.append("closed"))],
+        job_parameters={"city": "NYC"},
+        log=records.append,
     )
     fold.close()
     fold.close()
@@ -469,7 +500,7 @@ def test_pickles_of_another_key_are_refused() -> None:
 
 def test_pickles_need_a_key() -> None:
     """Without a key a function whose states would be pickled is refused, with the ways out."""
-    with pytest.raises(RejectedError, match="FOLDFLIGHT_STATE_KEYS.*annotate") as caught:
+    with pytest.raises(RejectedError, match=r"FOLDFLIGHT_STATE_KEYS.*annotate") as caught:
         new_fold(BAGGED, functions=[PICKLED])
     assert caught.value.code == "SETTINGS"
     with pytest.raises(RejectedError, match="at least 16 bytes"):
@@ -479,7 +510,9 @@ def test_pickles_need_a_key() -> None:
 @pytest.mark.parametrize("function", [PICKLED, CUSTOM])
 def test_states_of_another_version_are_refused(function: type) -> None:
     """A state of another version is STATE_MISMATCH, inside its envelope as well as by its column's mark."""
-    newer = udaf(input_types=["BIGINT"], result_type="BIGINT", name="bagged", version="2")(type("Newer", (function,), {}))
+    newer = udaf(input_types=["BIGINT"], result_type="BIGINT", name="bagged", version="2")(
+        type("Newer", (function,), {})
+    )
     states = bag_state(function)
     for batch in (states, with_state(bag_state(newer), states.column("state_0")[0].as_py())):
         with pytest.raises(RejectedError, match="bagged version 2") as caught:

@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pytest
+
 from foldflight.errors import RejectedError
 from foldflight.functions.types import can_widen, parse_type, sql_name, type_variables
 
@@ -54,7 +55,20 @@ def test_spellings_of_four_engines(spelling: str) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["FOO", "ARRAY<", "ARRAY<INT", "DECIMAL(50)", "DECIMAL(2, 5)", "DECIMAL(1,2,3)", "INT(3)", "INT INT", "", "DATE;", "STRUCT", "MAP<INT>"],
+    [
+        "FOO",
+        "ARRAY<",
+        "ARRAY<INT",
+        "DECIMAL(50)",
+        "DECIMAL(2, 5)",
+        "DECIMAL(1,2,3)",
+        "INT(3)",
+        "INT INT",
+        "",
+        "DATE;",
+        "STRUCT",
+        "MAP<INT>",
+    ],
 )
 def test_what_is_no_type(wrong: str) -> None:
     """A text that names no type is refused, quoting it and showing some that do."""

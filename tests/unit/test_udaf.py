@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import pyarrow as pa
 import pytest
+
 from foldflight import RejectedError, udaf
 from foldflight.functions import Function, Registry, function_of
 from foldflight.functions.context import FunctionContext
@@ -55,7 +56,13 @@ def test_options_of_the_decorator() -> None:
     """Every option of @udaf is kept."""
 
     @udaf(
-        input_types=["INT"], result_type="DECIMAL(10,2)", name="f", version="7", skip_nulls=True, deterministic=False, invertible=True
+        input_types=["INT"],
+        result_type="DECIMAL(10,2)",
+        name="f",
+        version="7",
+        skip_nulls=True,
+        deterministic=False,
+        invertible=True,
     )
     class Anything(Plain):
         def retract(self, accumulator: State, value: int) -> None: ...
@@ -98,7 +105,10 @@ STATES = [
     (set[str], pa.list_(pa.string())),
     (Annotated[int, "INT"], pa.int32()),
     (float | None, pa.struct([("value", pa.float64())])),
-    (Point, pa.struct([("x", pa.float64()), ("tags", pa.list_(pa.string())), ("seen", pa.map_(pa.string(), pa.int64()))])),
+    (
+        Point,
+        pa.struct([("x", pa.float64()), ("tags", pa.list_(pa.string())), ("seen", pa.map_(pa.string(), pa.int64()))]),
+    ),
 ]
 
 
@@ -190,7 +200,11 @@ MISTAKES = {
     "one type, no list": ({}, {"input_types": "INT"}, r"write a list: input_types=\['INT'\]"),
     "serialize alone": ({"serialize": lambda self, a: b""}, {}, "has serialize but no deserialize"),
     "invertible without retract": ({}, {"invertible": True}, "invertible but has no retract"),
-    "untyped argument": ({"accumulate": lambda self, a, value: None}, {}, "does not say the type of value; annotate it"),
+    "untyped argument": (
+        {"accumulate": lambda self, a, value: None},
+        {},
+        "does not say the type of value; annotate it",
+    ),
     "untyped result": ({"get_value": lambda self, a: 1}, {}, "does not say the type of the result"),
     "anything in init": ({"__init__": lambda self, **options: None}, {}, "takes any arguments; name each"),
 }
@@ -221,12 +235,18 @@ def test_direct_arguments_are_checked() -> None:
         function.bind([pa.int64()], {})
     with pytest.raises(RejectedError, match="has no parameter fractoin"):
         function.bind([pa.int64()], {"fractoin": 0.5})
-    assert function.bind([pa.int64()], {"fraction": 0.5}).fingerprint != function.bind([pa.int64()], {"fraction": 0.9}).fingerprint
+    assert (
+        function.bind([pa.int64()], {"fraction": 0.5}).fingerprint
+        != function.bind([pa.int64()], {"fraction": 0.9}).fingerprint
+    )
 
 
 @pytest.mark.parametrize(
     ("types", "message"),
-    [([], "takes 1 arguments and was given 0"), ([pa.string()], "takes BIGINT for its argument value and was given STRING; cast")],
+    [
+        ([], "takes 1 arguments and was given 0"),
+        ([pa.string()], "takes BIGINT for its argument value and was given STRING; cast"),
+    ],
 )
 def test_arguments_are_checked_when_bound(types: list[pa.DataType], message: str) -> None:
     """A wrong number or type of arguments names function, argument, both types and the remedy."""
@@ -288,10 +308,12 @@ def test_modules_that_cannot_be_loaded(tmp_path: Any, monkeypatch: pytest.Monkey
     (tmp_path / "breaks.py").write_text("x = 1\n1 / 0\n")
     (tmp_path / "empty_module.py").write_text("from foldflight.functions.builtin import Sum\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RejectedError, match=r"'breaks' cannot be imported at .*breaks.py:2: ZeroDivisionError") as caught:
+    with pytest.raises(
+        RejectedError, match=r"'breaks' cannot be imported at .*breaks.py:2: ZeroDivisionError"
+    ) as caught:
         Registry.load(["breaks"])
     assert caught.value.code == "MODULE"
-    with pytest.raises(RejectedError, match="'no_such_module' cannot be imported: ModuleNotFoundError.*Python path"):
+    with pytest.raises(RejectedError, match=r"'no_such_module' cannot be imported: ModuleNotFoundError.*Python path"):
         Registry.load(["no_such_module"])
     with pytest.raises(RejectedError, match="module empty_module has no function"):
         Registry.load(["empty_module"])
@@ -321,5 +343,7 @@ def test_context_reaches_metrics_and_logs() -> None:
     context.distribution("d").observe(4)
     context.logger.warning("odd row", value=5)
     assert seen == [("add", "f", "c", 1), ("add", "f", "m", 2), ("set", "f", "g", 3), ("observe", "f", "d", 4)]
-    assert [(r.level, r.function, r.message, r.fields) for r in records] == [("warning", "f", "odd row", {"value": "5"})]
+    assert [(r.level, r.function, r.message, r.fields) for r in records] == [
+        ("warning", "f", "odd row", {"value": "5"})
+    ]
     assert context.job_parameters == {"a": "b"}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from foldflight.functions.types import parse_type
 from foldflight.functions.values import CastError, cast_arguments, cast_results, to_python
 

@@ -1,8 +1,8 @@
 """The changelog of one epoch: what became of each group's output row, as rows with kinds.
 
 Per group, at each barrier: a first live row gives `+I new`; a changed value gives `-U old` (only if asked for) and
-`+U new`; an unchanged value gives nothing; the last row gone gives `-D old`; a group that comes and goes within the epoch
-gives nothing.
+`+U new`; an unchanged value gives nothing; the last row gone gives `-D old`; a group that comes and goes within the
+epoch gives nothing.
 """
 
 from __future__ import annotations
@@ -68,13 +68,11 @@ def _equal_column(old: pa.Array, new: pa.Array) -> Mask:
     if pa.types.is_nested(old.type) or pa.types.is_interval(old.type):
         # Arrow has no equality for nested values; a scalar's is by value, with NaN unequal to itself.
         return np.fromiter((one.equals(two) for one, two in zip(old, new, strict=True)), np.bool_, len(old))
-    same = pc.fill_null(pc.equal(old, new), False).to_numpy(zero_copy_only=False)  # noqa: FBT003 - a value
+    same = pc.fill_null(pc.equal(old, new), False).to_numpy(zero_copy_only=False)
     both_null = pc.and_(pc.is_null(old), pc.is_null(new)).to_numpy(zero_copy_only=False)
     result: Mask = same | both_null
     if pa.types.is_floating(old.type):
-        result |= pc.fill_null(pc.and_(pc.is_nan(old), pc.is_nan(new)), False).to_numpy(  # noqa: FBT003 - a value
-            zero_copy_only=False
-        )
+        result |= pc.fill_null(pc.and_(pc.is_nan(old), pc.is_nan(new)), False).to_numpy(zero_copy_only=False)
     return result
 
 

@@ -83,9 +83,7 @@ class Distinct(Accumulators):
 
     def outputs(self, slots: Slots) -> pa.Array:
         # The different rows of all slots are folded as one chunk, into accumulators that live no longer than this.
-        live = [
-            (slot, row) for slot in slots.tolist() for row, times in self._seen.get(slot, {}).values() if times > 0
-        ]
+        live = [(slot, row) for slot in slots.tolist() for row, times in self._seen.get(slot, {}).values() if times > 0]
         self.inner.fold_rows([slot for slot, _ in live], [row for _, row in live])
         outputs = self.inner.outputs(slots)
         self.inner.forget(slots)

@@ -223,7 +223,7 @@ def _mask(batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:
     """Return which rows a call takes: those its filter lets through, without NULL arguments where it skips them."""
     mask: Mask | None = None
     if call.call.filter is not None:
-        mask = pc.fill_null(batch.column(call.call.filter), False).to_numpy(zero_copy_only=False)  # noqa: FBT003
+        mask = pc.fill_null(batch.column(call.call.filter), False).to_numpy(zero_copy_only=False)
     if call.bound.function.skip_nulls:
         for column in rows.arguments:
             if column.array is not None and column.array.null_count:
@@ -251,7 +251,7 @@ def _retracts(batch: pa.RecordBatch) -> Mask | None:
             "SCHEMA_MISMATCH", f"the column kind holds a row kind (int8) for each row, and this one is {column.type}"
         )
     kinds = column.to_numpy(zero_copy_only=False)
-    if len(kinds) and not (0 <= int(kinds.min()) and int(kinds.max()) <= _KIND_MAX):
+    if len(kinds) and not (int(kinds.min()) >= 0 and int(kinds.max()) <= _KIND_MAX):
         wrong = next(int(kind) for kind in kinds if not 0 <= kind <= _KIND_MAX)
         raise RejectedError("SCHEMA_MISMATCH", f"{wrong} is no row kind; they are 0 to {_KIND_MAX}")
     retracts: Mask = (kinds == RowKind.UPDATE_BEFORE) | (kinds == RowKind.DELETE)
@@ -261,7 +261,9 @@ def _retracts(batch: pa.RecordBatch) -> Mask | None:
 def _state_column(batch: pa.RecordBatch, place: int, call: BoundCall) -> pa.Array:
     index = batch.schema.get_field_index(f"state_{place}")
     if index < 0:
-        raise RejectedError("SCHEMA_MISMATCH", f"the states have no column state_{place}, for {call.bound.function.name}")
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"the states have no column state_{place}, for {call.bound.function.name}"
+        )
     field = batch.schema.field(index)
     if field.type != call.state_type:
         raise _foreign(call, f"its type is {field.type}, expected {call.state_type}")

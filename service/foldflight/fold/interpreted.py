@@ -44,8 +44,8 @@ def user_failure(function: str, verb: str, error: BaseException) -> FunctionErro
 class Method:
     """One of the author's methods: calls it, keeps what it returns, and says where it failed.
 
-    `accumulate`, `retract` and `merge` may change the accumulator in place and return None, or return a new one. What an
-    annotation rules out (a number cannot change in place) is an error rather than a row that counts for nothing.
+    `accumulate`, `retract` and `merge` may change the accumulator in place and return None, or return a new one. What
+    an annotation rules out (a number cannot change in place) is an error rather than a row that counts for nothing.
     """
 
     def __init__(self, bound: BoundFunction, verb: str, call: Callable[..., Any]) -> None:
@@ -92,9 +92,7 @@ class Interpreted(Accumulators):
                 self.verbs.open(context)
         except Exception as error:
             raise user_failure(self.name, "open", error) from error
-        self.codec = state_codec(
-            bound, self.verbs, signer, lambda error, verb: user_failure(self.name, verb, error)
-        )
+        self.codec = state_codec(bound, self.verbs, signer, lambda error, verb: user_failure(self.name, verb, error))
         self._accumulate = Method(bound, "accumulate", self.verbs.accumulate)
         self._retract = None if self.verbs.retract is None else Method(bound, "retract", self.verbs.retract)
         self._merge = None if self.verbs.merge is None else Method(bound, "merge", self.verbs.merge)

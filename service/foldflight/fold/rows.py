@@ -83,5 +83,5 @@ class Rows:
         shown = []
         for column in self.arguments:
             text = repr(column.values[index])
-            shown.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")  # noqa: PLR2004
+            shown.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")
         return f"row {position} of the chunk" + (f": {', '.join(shown)}" if shown else "")

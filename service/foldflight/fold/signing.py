@@ -45,9 +45,7 @@ class StateSigner:
             RejectedError: STATE_MISMATCH, when no key of ours signed exactly these bytes.
         """
         signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
-        genuine = [
-            hmac.compare_digest(hmac.digest(key, payload, hashlib.sha256), signature) for key in self._keys
-        ]
+        genuine = [hmac.compare_digest(hmac.digest(key, payload, hashlib.sha256), signature) for key in self._keys]
         if not any(genuine):
             raise RejectedError(
                 "STATE_MISMATCH",

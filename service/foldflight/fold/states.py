@@ -129,9 +129,9 @@ class Custom(_Enveloped):
         self.failure = failure
 
     def pack(self, accumulator: Any) -> bytes:
-        assert self.verbs.serialize is not None  # noqa: S101 - the codec was chosen for it
+        assert self.verbs.serialize is not None
         try:
-            payload = self.verbs.serialize(accumulator)
+            payload: Any = self.verbs.serialize(accumulator)
         except Exception as error:
             raise self.failure(error, "serialize") from error
         if not isinstance(payload, (bytes, bytearray, memoryview)):
@@ -141,7 +141,7 @@ class Custom(_Enveloped):
         return _CUSTOM + self.fingerprint + zlib.crc32(payload).to_bytes(4, "big") + payload
 
     def unpack(self, state: bytes) -> Any:
-        assert self.verbs.deserialize is not None  # noqa: S101 - registration saw to it
+        assert self.verbs.deserialize is not None
         rest = self.open_envelope(state, _CUSTOM)
         checksum, payload = rest[:4], rest[4:]
         if zlib.crc32(payload).to_bytes(4, "big") != checksum:
@@ -206,14 +206,14 @@ def state_codec(
     if codec == "custom":
         return Custom(bound, verbs, failure)
     if codec == "typed":
-        assert bound.shape is not None  # noqa: S101 - bind gives the typed codec a shape
+        assert bound.shape is not None
         return Typed(bound.function.name, bound.shape)
     if signer is None:
         raise RejectedError(
             "SETTINGS",
             f"the accumulators of {bound.function.name} would be pickled ({bound.function.capabilities.codec_reason}), "
-            "and pickles need a state key; set one (FOLDFLIGHT_STATE_KEYS, or connect(..., state_key=...)), or annotate "
-            "the accumulator, or define serialize and deserialize",
+            "and pickles need a state key; set one (FOLDFLIGHT_STATE_KEYS, or connect(..., state_key=...)), or "
+            "annotate the accumulator, or define serialize and deserialize",
             function=bound.function.name,
         )
     return Pickled(bound, signer)

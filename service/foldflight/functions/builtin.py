@@ -1,7 +1,7 @@
 """The built-in functions, written as an author would write them.
 
-Results follow Spark SQL: `sum` of whole numbers is BIGINT and fails on overflow, `avg` of decimals has four more digits,
-NaN is greater than any number, variance and deviation of too few rows are NULL.
+Results follow Spark SQL: `sum` of whole numbers is BIGINT and fails on overflow, `avg` of decimals has four more
+digits, NaN is greater than any number, variance and deviation of too few rows are NULL.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.functions.decorators import udaf
 
-# ruff: noqa: D101, D102, D107 - the verbs are described once, in `udaf`; each class says what it computes.
+# ruff: noqa: D101 - the verbs are described once, in `udaf`; each class says what it computes.
 
 _DIGITS_MAX = 38
 
@@ -215,7 +215,7 @@ class Votes:
     def __init__(self) -> None:
         self.true = self.false = 0
 
-    def add(self, value: bool, sign: int) -> None:  # noqa: FBT001 - the value of a row
+    def add(self, value: bool, sign: int) -> None:
         """Count (sign 1) or take back (sign -1) one value."""
         if value:
             self.true += sign
@@ -227,10 +227,10 @@ class _Voted:
     def create_accumulator(self) -> Votes:
         return Votes()
 
-    def accumulate(self, accumulator: Votes, value: bool) -> None:  # noqa: FBT001
+    def accumulate(self, accumulator: Votes, value: bool) -> None:
         accumulator.add(value, 1)
 
-    def retract(self, accumulator: Votes, value: bool) -> None:  # noqa: FBT001
+    def retract(self, accumulator: Votes, value: bool) -> None:
         accumulator.add(value, -1)
 
     def merge(self, accumulator: Votes, other: Votes) -> None:
@@ -257,8 +257,8 @@ class BoolOr(_Voted):
 class Moments:
     """Count, mean and sum of squared deviations; values that are not finite are counted apart.
 
-    Source: B. P. Welford, "Note on a method for calculating corrected sums of squares and products" (1962); the merge is
-    from T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm" (1979).
+    Source: B. P. Welford, "Note on a method for calculating corrected sums of squares and products" (1962); the merge
+    is from T. F. Chan, G. H. Golub and R. J. LeVeque, "Updating formulae and a pairwise algorithm" (1979).
     """
 
     count: int
@@ -364,7 +364,7 @@ class StddevPop(_Variance):
 class _Picked:
     """What `first` and `last` share: which row comes first is the engine's to say, so they are not deterministic."""
 
-    def __init__(self, ignore_nulls: bool = False) -> None:  # noqa: FBT001, FBT002 - given by name in a call
+    def __init__(self, ignore_nulls: bool = False) -> None:
         self.ignore_nulls = ignore_nulls
 
     def create_accumulator(self) -> Extreme:

@@ -286,7 +286,9 @@ class _Builder:
         try:
             return shape_of_annotation(annotation).arrow
         except Untyped as why:
-            raise self.error(f"{where}: {why}", "give the SQL type in @udaf(input_types=..., result_type=...)") from None
+            raise self.error(
+                f"{where}: {why}", "give the SQL type in @udaf(input_types=..., result_type=...)"
+            ) from None
 
     def hints(self, method: Any) -> dict[str, Any]:
         try:

@@ -117,7 +117,9 @@ def _import(name: str) -> ModuleType:
             raise
         missing = isinstance(error, ModuleNotFoundError) and error.name is not None and name.startswith(error.name)
         remedy = (
-            "; it must be on the Python path (the current folder is, when you start foldflight there)" if missing else ""
+            "; it must be on the Python path (the current folder is, when you start foldflight there)"
+            if missing
+            else ""
         )
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
         where = f" at {frames[-1].filename}:{frames[-1].lineno}" if len(frames) > 1 else ""

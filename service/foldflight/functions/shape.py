@@ -79,7 +79,7 @@ class _Scalar(Shape):
     def _exact(self, index: int, value: Any) -> Any:
         if isinstance(value, np.generic):
             value = value.item()
-        assert self.exact is not None  # noqa: S101 - the caller has looked
+        assert self.exact is not None
         if type(value) in self.exact:
             return value
         if pa.types.is_floating(self.arrow) and isinstance(value, int):
@@ -91,7 +91,8 @@ class _Scalar(Shape):
             return decimal.Decimal(value)
         for accepted in self.exact:  # Subclasses (an IntEnum, a bool where an int is meant) keep their value.
             if accepted is not type(None) and isinstance(value, accepted):
-                return accepted(value) if accepted in (int, float, str, bytes) else value
+                cast_to: Callable[[Any], Any] = accepted
+                return cast_to(value) if accepted in (int, float, str, bytes) else value
         raise CastError(index, "RESULT_TYPE", f"{_shown(value)} does not fit {self.arrow}")
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
@@ -160,7 +161,7 @@ class Nullable(Shape):
 
 
 class _List(Shape):
-    def __init__(self, item: Shape, make: type) -> None:
+    def __init__(self, item: Shape, make: type[Any]) -> None:
         self.item = item
         self.make = make
         self.immutable = make in (tuple, frozenset)
@@ -276,7 +277,7 @@ def shape_of_annotation(annotation: Any) -> Shape:
         return shape_of_annotation(arguments[0]) if declared is None else shape_of_type(parse_type(declared))
     if origin in (typing.Union, types.UnionType):
         members = [a for a in arguments if a is not type(None)]
-        if len(members) == 1 and len(arguments) == 2:  # noqa: PLR2004 - X | None
+        if len(members) == 1 and len(arguments) == 2:
             return shape_of_annotation(members[0])
         raise Untyped(f"a union of several types ({annotation}) has no one Arrow type")
     if annotation in _SCALARS:
@@ -286,7 +287,7 @@ def shape_of_annotation(annotation: Any) -> Shape:
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
         return _Map(shape_of_annotation(arguments[0]), shape_of_annotation(arguments[1]))
     if origin is tuple:
-        if len(arguments) == 2 and arguments[1] is Ellipsis:  # noqa: PLR2004 - tuple[X, ...]
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
             return _List(shape_of_annotation(arguments[0]), tuple)
         return _tuple([(f"f{place}", shape_of_annotation(a)) for place, a in enumerate(arguments)])
     if isinstance(annotation, type) and annotation is not Any:
@@ -310,7 +311,7 @@ def _tuple(fields: Sequence[tuple[str, Shape]]) -> Shape:
 
 
 def _class(cls: type) -> Shape:
-    if cls.__module__ == "builtins" or issubclass(cls, (list, dict, tuple, set)) and not hasattr(cls, "_fields"):
+    if cls.__module__ == "builtins" or (issubclass(cls, (list, dict, tuple, set)) and not hasattr(cls, "_fields")):
         raise Untyped(f"{cls.__name__} does not say what is in it")
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
@@ -322,7 +323,7 @@ def _class(cls: type) -> Shape:
     if hasattr(cls, "_fields"):  # a NamedTuple
         fields = [(name, shape_of_annotation(hints[name])) for name in cls._fields]
         named = _tuple(fields)
-        assert isinstance(named, _Object)  # noqa: S101 - for the type checker
+        assert isinstance(named, _Object)
         named.make = cls._make  # type: ignore[attr-defined]
         return named
     frozen = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
@@ -335,9 +336,10 @@ def _class(cls: type) -> Shape:
     )
 
 
-def _maker(cls: type, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:
+def _maker(cls: Any, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:
     # Made without __init__, as unpickling does: a state is the attributes, whatever __init__ would do again.
-    new, put = cls.__new__, object.__setattr__
+    new: Callable[[Any], Any] = cls.__new__
+    put = object.__setattr__
 
     def make(members: tuple[Any, ...]) -> Any:
         made = new(cls)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from foldflight.functions.types import can_widen, parse_type, sql_name, type_var
 
 __all__ = ["BoundFunction", "Capabilities", "Declared", "Function", "Parameter", "Verbs"]
 
-Declared = str | pa.DataType | Callable[..., Any]
+Declared: TypeAlias = str | pa.DataType | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def _variables(declared: Any) -> frozenset[str]:
 
 
 def _spelled(declared: str | pa.DataType) -> str:
-    return declared if _variables(declared) else sql_name(parse_type(declared))  # type: ignore[return-value]
+    return declared if _variables(declared) else sql_name(parse_type(declared))
 
 
 @dataclass(frozen=True)
@@ -266,4 +266,3 @@ class BoundFunction:
     def instantiate(self) -> Verbs:
         """Return the verbs of a fresh instance of the author's class."""
         return self.function.instantiate(self.literals)
-

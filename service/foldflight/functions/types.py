@@ -1,7 +1,7 @@
 """SQL types by name, and which column fits which argument.
 
-A type is a `pa.DataType` everywhere inside foldflight. Authors may write SQL names in the spelling of RisingWave, Spark,
-Flink or PostgreSQL. Where these disagree, this module decides once:
+A type is a `pa.DataType` everywhere inside foldflight. Authors may write SQL names in the spelling of RisingWave,
+Spark, Flink or PostgreSQL. Where these disagree, this module decides once:
 
 - `TIMESTAMP` is without zone (SQL standard, Flink, RisingWave, PostgreSQL). Spark's `TIMESTAMP` column has a zone:
   declare `TIMESTAMPTZ` (or `TIMESTAMP_LTZ`).
@@ -50,8 +50,12 @@ _NAMES: Final[dict[str, pa.DataType]] = {
     "INT256": pa.decimal256(76, 0),
 }
 _DECIMALS: Final = frozenset({"DECIMAL", "NUMERIC", "DEC"})
-_WITH_LENGTH: Final = frozenset({"VARCHAR", "CHAR", "CHARACTER", "CHARACTER VARYING", "BINARY", "VARBINARY", "BYTES", "BPCHAR"})
-_WITH_PRECISION: Final = frozenset({"TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "FLOAT", "INTERVAL"})
+_WITH_LENGTH: Final = frozenset(
+    {"VARCHAR", "CHAR", "CHARACTER", "CHARACTER VARYING", "BINARY", "VARBINARY", "BYTES", "BPCHAR"}
+)
+_WITH_PRECISION: Final = frozenset(
+    {"TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "FLOAT", "INTERVAL"}
+)
 _TOKEN: Final = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:\[\]]|`[^`]+`)")
 _VARIABLE: Final = re.compile(r"^(?:[A-Z]|ANY)$")
 
@@ -75,7 +79,9 @@ def parse_type(declared: str | pa.DataType, variables: Mapping[str, pa.DataType]
     if isinstance(declared, pa.DataType):
         return declared
     if not isinstance(declared, str):
-        raise RejectedError("SIGNATURE", f"{declared!r} is no type; write a SQL name such as 'BIGINT', or a pyarrow type")
+        raise RejectedError(
+            "SIGNATURE", f"{declared!r} is no type; write a SQL name such as 'BIGINT', or a pyarrow type"
+        )
     return _Parser(declared, variables or {}).parse()
 
 
@@ -93,7 +99,8 @@ class _Parser:
     def error(self, why: str) -> RejectedError:
         return RejectedError(
             "SIGNATURE",
-            f"{self.text!r} is no type: {why}; write for example BIGINT, DOUBLE, DECIMAL(10, 2), TIMESTAMPTZ, ARRAY<INT>",
+            f"{self.text!r} is no type: {why}; write for example BIGINT, DOUBLE, DECIMAL(10, 2), TIMESTAMPTZ, "
+            "ARRAY<INT>",
         )
 
     def peek(self) -> str:
@@ -122,7 +129,7 @@ class _Parser:
 
     def element(self) -> pa.DataType:
         name = self.take().upper()
-        if name == "ARRAY" or name == "LIST":
+        if name in ("ARRAY", "LIST"):
             self.take("<")
             item = self.type()
             self.take(">")
@@ -167,7 +174,7 @@ class _Parser:
         base = re.sub(r" WITH.*", "", name)
         if numbers and not (base in _WITH_LENGTH or base in _WITH_PRECISION):
             raise self.error(f"{name} takes no number in parentheses")
-        if name == "FLOAT" and numbers and numbers[0] > 24:  # noqa: PLR2004 - SQL: up to 24 bits of mantissa is REAL
+        if name == "FLOAT" and numbers and numbers[0] > 24:
             return pa.float64()
         if name not in _NAMES:
             raise self.error(f"{name} is unknown")
@@ -191,12 +198,14 @@ class _Parser:
 
     def decimal(self, numbers: list[int]) -> pa.DataType:
         precision, scale = (*numbers, 0)[:2] if numbers else (38, 18)
-        if not (1 <= precision <= 38 and 0 <= scale <= precision and len(numbers) <= 2):  # noqa: PLR2004
+        if not (1 <= precision <= 38 and 0 <= scale <= precision and len(numbers) <= 2):
             raise self.error("a decimal has a precision of 1 to 38 digits and a scale of 0 to its precision")
         return pa.decimal128(precision, scale)
 
 
-_CONTINUES: Final = frozenset({"PRECISION", "VARYING", "WITH", "WITHOUT", "LOCAL", "TIME", "ZONE", "DAY", "TO", "SECOND", "HOUR"})
+_CONTINUES: Final = frozenset(
+    {"PRECISION", "VARYING", "WITH", "WITHOUT", "LOCAL", "TIME", "ZONE", "DAY", "TO", "SECOND", "HOUR"}
+)
 
 _SQL: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "BOOLEAN",
@@ -284,7 +293,7 @@ def _integer_widens(actual: pa.DataType, declared: pa.DataType) -> bool:
         signed_up = kinds.is_signed_integer(declared) and actual.bit_width < declared.bit_width
         return bool(actual.bit_width <= declared.bit_width) if same_sign else signed_up
     # A DOUBLE holds every 32-bit integer; 64-bit ones round as in SQL. A REAL does not even hold 32 bits.
-    return kinds.is_float64(declared) or (kinds.is_float32(declared) and actual.bit_width <= 16)  # noqa: PLR2004
+    return kinds.is_float64(declared) or (kinds.is_float32(declared) and actual.bit_width <= 16)
 
 
 def _nested_widens(actual: pa.DataType, declared: pa.DataType) -> bool:

@@ -1,8 +1,8 @@
 """Between Arrow arrays and the Python values that an author's methods see.
 
 Arguments become plain Python values, NULL becomes `None`. Results are cast to the declared type as Spark's CAST does in
-its ANSI mode (its default since 4.0): a fraction is cut toward zero, a decimal is rounded half up, and what does not fit
-is an error, never a wrapped number and never a silent NULL.
+its ANSI mode (its default since 4.0): a fraction is cut toward zero, a decimal is rounded half up, and what does not
+fit is an error, never a wrapped number and never a silent NULL.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ def to_python(array: pa.Array) -> list[Any]:
     if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)):
         if pa.types.is_timestamp(type_) and type_.unit == "ns":
             array = array.cast(pa.timestamp("us", type_.tz), safe=False)
-        return array.to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
+        return array.to_pylist(maps_as_pydicts="strict")
     # NumPy makes Python numbers several times faster than Arrow's own loop; NULLs are put back afterwards.
     if array.null_count == 0:
-        return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+        return array.to_numpy(zero_copy_only=False).tolist()
     values = array.fill_null(False if pa.types.is_boolean(type_) else 0).to_numpy(zero_copy_only=False).tolist()
     for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
         values[index] = None
-    return values  # type: ignore[no-any-return]
+    return values
 
 
 def exact_types(type_: pa.DataType) -> frozenset[type] | None:
-    """Return the Python types whose values Arrow stores in `type_` unchanged; None where Arrow's own check is enough."""
+    """Return the Python types whose values Arrow stores in `type_` unchanged; None where Arrow checks enough."""
     kinds = pa.types
     if kinds.is_integer(type_):
         return frozenset({int, type(None)})
@@ -136,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 def _misfit(value: Any, type_: pa.DataType) -> str:
     shown = repr(value)
-    if len(shown) > 200:  # noqa: PLR2004 - an error message stays readable
+    if len(shown) > 200:
         shown = shown[:200] + "..."
     return f"{shown} ({type(value).__name__}) does not fit {sql_name(type_)}"
 
@@ -332,7 +332,7 @@ def _iterable(value: Any, type_: pa.DataType) -> Any:
 def _pairs(value: Any, type_: pa.DataType) -> Any:
     if isinstance(value, dict):
         return value.items()
-    if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):  # noqa: PLR2004
+    if isinstance(value, list) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in value):
         return value
     raise TypeError(_misfit(value, type_))
 

@@ -1,21 +1,24 @@
 """Run functions over literal epochs of rows, as an engine would, without Spark and without a server.
 
-    >>> from foldflight import connect
-    >>> functions = connect("embedded:")
-    >>> first, second = run_epochs(
-    ...     {"n": functions["count"](), "total": functions["sum"]("amount")},
-    ...     keys=["customer"],
-    ...     epochs=[
-    ...         [{"customer": "ann", "amount": 3}, {"customer": "bob", "amount": 4}],
-    ...         [("-D", {"customer": "bob", "amount": 4}), ("+I", {"customer": "ann", "amount": 5})],
-    ...     ],
-    ... )
-    >>> first.changelog
-    [('+I', {'customer': 'ann', 'n': 1, 'total': 3}), ('+I', {'customer': 'bob', 'n': 1, 'total': 4})]
-    >>> second.changelog
-    [('-U', {'customer': 'ann', 'n': 1, 'total': 3}), ('+U', {'customer': 'ann', 'n': 2, 'total': 8}), ('-D', {'customer': 'bob', 'n': 1, 'total': 4})]
-    >>> second.states[("ann",)]["n"]
-    2
+>>> from foldflight import connect
+>>> functions = connect("embedded:")
+>>> first, second = run_epochs(
+...     {"n": functions["count"](), "total": functions["sum"]("amount")},
+...     keys=["customer"],
+...     epochs=[
+...         [{"customer": "ann", "amount": 3}, {"customer": "bob", "amount": 4}],
+...         [("-D", {"customer": "bob", "amount": 4}), ("+I", {"customer": "ann", "amount": 5})],
+...     ],
+... )
+>>> first.changelog
+[('+I', {'customer': 'ann', 'n': 1, 'total': 3}), ('+I', {'customer': 'bob', 'n': 1, 'total': 4})]
+>>> for change in second.changelog:
+...     print(change)
+('-U', {'customer': 'ann', 'n': 1, 'total': 3})
+('+U', {'customer': 'ann', 'n': 2, 'total': 8})
+('-D', {'customer': 'bob', 'n': 1, 'total': 4})
+>>> second.states[("ann",)]["n"]
+2
 """
 
 from __future__ import annotations
@@ -219,7 +222,9 @@ def run_epochs(
     everything = pa.schema([(name, columns[name]) for name in dict.fromkeys([*keys, *names])])
     return [
         engine.epoch(
-            number, [kind for kind, _ in epoch], pa.RecordBatch.from_pylist([row for _, row in epoch], schema=everything)
+            number,
+            [kind for kind, _ in epoch],
+            pa.RecordBatch.from_pylist([row for _, row in epoch], schema=everything),
         )
         for number, epoch in enumerate(parsed, 1)
     ]

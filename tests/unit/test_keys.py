@@ -1,0 +1,147 @@
+"""KeyIndex against a plain dict of Python values."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foldflight.errors import RejectedError
+from foldflight.fold.keys import KeyIndex
+
+NAN = float("nan")
+DAY = dt.date(2013, 1, 2)
+NOON = dt.datetime(2013, 1, 2, 12)
+
+SAMPLES: dict[pa.DataType, list[Any]] = {
+    pa.int8(): [0, 1, -128, 127],
+    pa.int64(): [0, 1, -(2**63), 2**63 - 1],
+    pa.uint64(): [0, 1, 2**64 - 1],
+    pa.float32(): [0.0, -0.0, 1.5, NAN, math.inf],
+    pa.float64(): [0.0, -0.0, 1e-300, NAN, -math.inf],
+    pa.bool_(): [True, False],
+    pa.string(): ["", "a", "ä", "b"],
+    pa.large_string(): ["", "a"],
+    pa.string_view(): ["", "a", "a longer text than twelve bytes"],
+    pa.binary(): [b"", b"\0", b"a"],
+    pa.binary(2): [b"ab", b"cd"],
+    pa.dictionary(pa.int32(), pa.string()): ["a", "b"],
+    pa.decimal128(10, 2): [decimal.Decimal("1.00"), decimal.Decimal("-1.00"), decimal.Decimal("0.01")],
+    pa.decimal256(60, 2): [decimal.Decimal("1.00"), decimal.Decimal("1e40")],
+    pa.date32(): [DAY, dt.date(1969, 1, 1)],
+    pa.time64("us"): [dt.time(1), dt.time(2)],
+    pa.timestamp("us"): [NOON, NOON + dt.timedelta(microseconds=1)],
+    pa.timestamp("us", "UTC"): [NOON.replace(tzinfo=dt.UTC)],
+    pa.duration("us"): [dt.timedelta(1), dt.timedelta(0)],
+    pa.null(): [],
+    pa.list_(pa.float64()): [[], [0.0], [-0.0], [NAN], [NAN, None]],
+    pa.struct([("a", pa.int32()), ("b", pa.float64())]): [{"a": 1, "b": 0.0}, {"a": 1, "b": -0.0}, {"a": 1, "b": NAN}],
+    pa.map_(pa.string(), pa.int32()): [[("a", 1)], [("a", 2)], []],
+}
+
+
+def same(value: Any) -> Any:
+    """Return what SQL groups by: one NaN, one zero."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    if isinstance(value, dict):
+        return tuple((name, same(each)) for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return tuple(same(each) for each in value)
+    return value
+
+
+def oracle(batches: list[list[tuple[Any, ...]]]) -> list[list[int]]:
+    """Return the slots of batches of key tuples, by a dict."""
+    slots: dict[Any, int] = {}
+    return [[slots.setdefault(same(key), len(slots)) for key in batch] for batch in batches]
+
+
+@st.composite
+def keyed_batches(draw: st.DrawFn) -> tuple[list[pa.DataType], list[list[tuple[Any, ...]]]]:
+    """Draw one to three key columns of any type and some batches of their values, NULL among them."""
+    types = draw(st.lists(st.sampled_from(list(SAMPLES)), min_size=1, max_size=3))
+    key = st.tuples(*[st.sampled_from([None, *SAMPLES[type_]]) for type_ in types])
+    return types, draw(st.lists(st.lists(key, max_size=12), max_size=4))
+
+
+@given(keyed_batches())
+def test_slots_are_those_of_a_dict(drawn: tuple[list[pa.DataType], list[list[tuple[Any, ...]]]]) -> None:
+    """Slots of any types in any batches are those that a dict gives, and `keys` gives the keys back."""
+    types, batches = drawn
+    schema = pa.schema([(f"k{place}", type_) for place, type_ in enumerate(types)])
+    index = KeyIndex(schema)
+    found = []
+    for batch in batches:
+        columns = [pa.array([row[place] for row in batch], type_) for place, type_ in enumerate(types)]
+        found.append(index.slots(columns).to_pylist())
+    expected = oracle(batches)
+    assert found == expected
+    first = {
+        slot: same(key)
+        for rows, slots in zip(batches, expected, strict=True)
+        for key, slot in zip(rows, slots, strict=True)
+    }
+    keys = index.keys()
+    assert keys.schema == schema
+    assert [same(tuple(row)) for row in zip(*[column.to_pylist() for column in keys.columns], strict=True)] == [
+        first[slot] for slot in range(len(index))
+    ]
+
+
+def test_one_row_of_each_nan_and_zero() -> None:
+    """NULL, any NaN and either zero are one group each, and come back in canonical form."""
+    index = KeyIndex(pa.schema([("x", pa.float64())]))
+    bits = pa.array([0x7FF8000000000001, -1, 0x7FF8000000000000]).view(pa.float64())
+    assert index.slots([bits]).to_pylist() == [0, 0, 0]
+    assert index.slots([pa.array([-0.0, 0.0, None, NAN])]).to_pylist() == [1, 1, 2, 0]
+    assert [repr(value) for value in index.keys().column("x").to_pylist()] == ["nan", "0.0", "None"]
+
+
+def test_keys_of_chosen_slots() -> None:
+    """`keys` takes slots in any order, more than once, before and after more keys come."""
+    index = KeyIndex(pa.schema([("a", pa.string()), ("b", pa.int32())]))
+    index.slots([pa.array(["x", "y"]), pa.array([1, None], pa.int32())])
+    assert index.keys(pa.array([1, 0, 1], pa.int32())).to_pylist() == [
+        {"a": "y", "b": None},
+        {"a": "x", "b": 1},
+        {"a": "y", "b": None},
+    ]
+    index.slots([pa.array(["z"]), pa.array([3], pa.int32())])
+    assert index.keys(pa.array([2], pa.int32())).to_pylist() == [{"a": "z", "b": 3}]
+    assert len(index) == 3
+
+
+def test_many_columns_do_not_overflow() -> None:
+    """Codes of many columns with many distinct values each combine without overflow."""
+    schema = pa.schema([(f"k{place}", pa.int64()) for place in range(12)])
+    index = KeyIndex(schema)
+    rows = 5_000
+    columns = [pa.array([(row * (place + 3)) % rows for row in range(rows)]) for place in range(12)]
+    assert index.slots(columns).to_pylist() == list(range(rows))
+    assert index.slots(columns).to_pylist() == list(range(rows))
+
+
+def test_empty_batches() -> None:
+    """An empty batch gives no slots, and an index without keys gives an empty batch."""
+    index = KeyIndex(pa.schema([("a", pa.string()), ("n", pa.null())]))
+    assert index.slots([pa.array([], pa.string()), pa.nulls(0)]).to_pylist() == []
+    assert index.keys().num_rows == 0
+    assert len(index) == 0
+
+
+def test_wrong_columns_are_refused() -> None:
+    """Columns of another number or type, and an index of no columns, are SCHEMA_MISMATCH."""
+    index = KeyIndex(pa.schema([("a", pa.int64())]))
+    for columns in ([], [pa.array(["x"])]):
+        with pytest.raises(RejectedError) as caught:
+            index.slots(columns)
+        assert caught.value.code == "SCHEMA_MISMATCH"
+    with pytest.raises(RejectedError):
+        KeyIndex(pa.schema([]))

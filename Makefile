@@ -1,0 +1,58 @@
+# Needs git, make and Python 3.11 or newer; the rest comes with `make setup` (Java: service/foldflight/spark/java.py).
+.DELETE_ON_ERROR:
+.PHONY: help setup test test-all demo lint format proto bench lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.foldflight-setup
+SCALE ?= 1
+PROTOS := $(wildcard proto/foldflight/v1/*.proto)
+
+help: ## Say what can be made
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 18
+
+setup: $(STAMP) ## Make .venv with the locked requirements (repeats only when they changed)
+
+$(STAMP): requirements-dev.txt pyproject.toml scripts/venv.sh
+	scripts/venv.sh $(VENV) requirements-dev.txt
+	touch $@
+
+test: $(STAMP) ## Run the tests, without those that take minutes
+	$(BIN)/pytest -m "not slow"
+
+test-all: $(STAMP) ## Run all tests
+	$(BIN)/pytest
+
+demo: $(STAMP) ## Fold the flights of New York in Spark, embedded and on a server (SCALE=n: n times the data)
+	$(BIN)/foldflight demo --scale $(SCALE)
+
+lint: $(STAMP) ## Check style, types and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+proto: $(STAMP) ## Generate the protocol's Python code again
+	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=service --pyi_out=service $(PROTOS)
+
+bench: $(STAMP) ## Measure rows per second of each layer, beside Spark's own ways
+	$(BIN)/python -m bench
+
+# The lock names packages and hashes only: no index, no host. Compiled on the oldest Python that is supported.
+COMPILE = env PIP_CONFIG_FILE=/dev/null $(VENV)-lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --no-annotate $(LOCK_ARGS)
+
+lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest versions)
+	python3.11 -m venv $(VENV)-lock
+	$(VENV)-lock/bin/pip install --quiet pip-tools
+	$(COMPILE) --output-file=requirements.txt pyproject.toml
+	$(COMPILE) --all-extras --constraint=requirements.txt --output-file=requirements-dev.txt pyproject.toml
+	rm -rf $(VENV)-lock
+
+clean: ## Remove what was made
+	rm -rf $(VENV) $(VENV)-lock build dist .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,5 +12,12 @@ ROOT = Path(__file__).parent
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with the name of its folder, so that `-m wire` means tests/wire."""
+    folders = set()
     for item in items:
-        item.add_marker(item.path.relative_to(ROOT).parts[0])
+        folder = item.path.relative_to(ROOT).parts[0]
+        item.add_marker(folder)
+        folders.add(folder)
+    if folders & {"spark", "docs"}:
+        from foldflight.spark.java import prepare_local
+
+        prepare_local(os.environ)

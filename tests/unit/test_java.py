@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 
 import pytest
 
@@ -81,8 +82,12 @@ def test_error_says_what_was_looked_at(tmp_path, monkeypatch):
     assert caught.value.code == "SETTINGS"
 
 
-def test_use_java_sets_the_variable(tmp_path):
-    """The variable that Spark's launcher reads is set."""
-    environment = {"JAVA_HOME": str(fake_java(tmp_path, "17"))}
-    assert java.use_java(environment) == tmp_path
-    assert environment["JAVA_HOME"] == str(tmp_path)
+def test_prepare_local_sets_what_spark_reads(tmp_path):
+    """Spark finds Java and this very Python; what the user has set already stays."""
+    environment = {"JAVA_HOME": str(fake_java(tmp_path, "17")), "SPARK_LOCAL_IP": "127.0.0.2"}
+    assert java.prepare_local(environment) == tmp_path
+    assert environment == {
+        "JAVA_HOME": str(tmp_path),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.2",
+    }

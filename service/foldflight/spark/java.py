@@ -20,17 +20,17 @@ from pathlib import Path
 
 from foldflight.errors import RejectedError
 
-__all__ = ["JAVA_VERSION_MIN", "java_home", "use_java"]
+__all__ = ["JAVA_VERSION_MIN", "java_home", "prepare_local"]
 
 JAVA_VERSION_MIN = 17
 
 _WRAPPER = """\
 #!/bin/sh
-# Drops the modules that this runtime lacks and Spark's launcher asks for; everything else goes to the real java.
+# Drops the module and package that this runtime lacks and Spark's launcher names; all else goes to the real java.
 for argument do
   shift
   case $argument in
-    --add-modules=jdk.incubator.*) ;;
+    --add-modules=jdk.incubator.* | --add-opens=java.base/sun.security.action=*) ;;
     *) set -- "$@" "$argument" ;;
   esac
 done
@@ -38,18 +38,23 @@ exec {java} "$@"
 """
 
 
-def use_java(environment: MutableMapping[str, str]) -> Path:
-    """Set JAVA_HOME in `environment` to a Java that Spark can use, and return it.
+def prepare_local(environment: MutableMapping[str, str]) -> Path:
+    """Set what Spark on this machine needs to find Java and Python, and return the Java home.
+
+    Sets JAVA_HOME, and unless they are set already PYSPARK_PYTHON (this interpreter: Spark itself would take whichever
+    `python3` is first on the PATH, even when this one runs from a virtual environment) and SPARK_LOCAL_IP (the loopback).
 
     Args:
-        environment: Variables that Spark's launcher will inherit, usually those of this process. Must be set before the
-            first SparkSession.
+        environment: Variables that Spark's launcher will inherit: those of this process. To be called before the first
+            SparkSession.
 
     Raises:
         RejectedError: SETTINGS, if there is no Java.
     """
     home = java_home(environment)
     environment["JAVA_HOME"] = str(home)
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return home
 
 

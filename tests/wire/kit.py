@@ -58,7 +58,8 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
 
 def environment(*, tests: bool = True) -> dict[str, str]:
     """Return the environment of a process that finds foldflight, and the tests if asked."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "service")] + [str(ROOT)] * tests)}
+    path = [str(ROOT / "service")] + [str(ROOT)] * tests + [path for path in (os.environ.get("PYTHONPATH"),) if path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 class ServerProcess:

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from foldflight.errors import FoldflightError
-from foldflight.server.lifecycle import run_server
+from foldflight.server.lifecycle import leave_process, run_server
 from foldflight.server.settings import load_settings
 
 
@@ -17,7 +17,7 @@ def main() -> int:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
-        return run_server(load_settings(json.loads(sys.argv[1]), {}), stop)
+        leave_process(run_server(load_settings(json.loads(sys.argv[1]), {}), stop))
     except FoldflightError as error:
         print(error, file=sys.stderr)
         return 2

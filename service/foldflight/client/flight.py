@@ -36,7 +36,18 @@ _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    # The pings themselves are as rare as servers allow; but only with them does gRPC set TCP_USER_TIMEOUT, below.
+    ("grpc.keepalive_time_ms", 300_000),
 ]
+
+
+def _options(deadline_s: float) -> list[tuple[str, int]]:
+    """Return the channel's options.
+
+    A write that waits for a hung server's full socket cannot be cancelled: the cancellation waits behind it. The kernel
+    can end the connection, though, when nothing was taken for `grpc.keepalive_timeout_ms` (TCP_USER_TIMEOUT).
+    """
+    return [*_OPTIONS, ("grpc.keepalive_timeout_ms", max(int(deadline_s * 1000), 500))]
 
 
 class FlightTransport:
@@ -111,7 +122,7 @@ class FlightTransport:
         for url in connections.turn(self.urls):
             try:
                 options = fl.FlightCallOptions(timeout=self._deadline_s, headers=_headers(self._token))
-                return ask(connections.client(url), options, url)
+                return ask(connections.client(url, self._deadline_s), options, url)
             except Exception as error:  # noqa: BLE001  (translated, never swallowed)
                 known = translated(error, url=url, deadline_s=self._deadline_s)
                 if not isinstance(known, RetryableError):
@@ -207,16 +218,17 @@ class _Connections:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._clients: dict[str, Any] = {}
+        self._clients: dict[tuple[str, float], Any] = {}
         self._resting_until_s: dict[str, float] = {}
         # Each process starts with another server, so that many workers with few exchanges each spread evenly.
         self._turns = itertools.count(random.randrange(2**16))  # noqa: S311  (not for secrets)
 
-    def client(self, url: str) -> Any:
+    def client(self, url: str, deadline_s: float) -> Any:
+        key = url, deadline_s
         with self._lock:
-            if url not in self._clients:
-                self._clients[url] = fl.FlightClient(url, generic_options=_OPTIONS)
-            return self._clients[url]
+            if key not in self._clients:
+                self._clients[key] = fl.FlightClient(url, generic_options=_options(deadline_s))
+            return self._clients[key]
 
     def turn(self, urls: Sequence[str]) -> Iterator[str]:
         """Yield all servers, beginning with the one whose turn it is; those that failed lately come last."""
@@ -230,7 +242,8 @@ class _Connections:
         self._resting_until_s[url] = time.monotonic() + _REST_S
         if lost:
             with self._lock:
-                self._clients.pop(url, None)  # open exchanges on it keep it until they end
+                for key in [key for key in self._clients if key[0] == url]:
+                    del self._clients[key]  # open exchanges on it keep it until they end
 
     def close(self) -> None:
         with self._lock:

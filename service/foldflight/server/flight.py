@@ -24,7 +24,7 @@ from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.server.edge import edge, to_flight_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from foldflight.fold.signing import StateSigner
     from foldflight.functions.registry import Registry
@@ -44,7 +44,8 @@ class _VanishedError(Exception):
 class _Running:
     """One open exchange, as the server sees it from outside."""
 
-    def __init__(self, exchange: ServerExchange, logger: Logger) -> None:
+    def __init__(self, opening: Open, exchange: ServerExchange, logger: Logger) -> None:
+        self.opening = opening
         self.exchange = exchange
         self.logger = logger
         self.lock = threading.Lock()  # held while the exchange works; the watch takes it to end an idle one
@@ -216,7 +217,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 signer=self._signer,
                 metrics=self.metrics,
             )
-            running = _Running(exchange, logger)
+            running = _Running(opening, exchange, logger)
             with self._changed:
                 try:
                     self._check_admission()
@@ -263,6 +264,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def _carry(self, running: _Running, context: Any, reader: Any, writer: Any) -> None:
         opened = running.exchange.opened
+        _check_columns(reader, context, running.opening.columns)
         _send(writer, encode(opened, opened.schema), begin=opened.schema)
         for message in _received(reader, context):
             frame = decode(message, Role.ENGINE)
@@ -353,18 +355,38 @@ def _replies(running: _Running, frame: Frame) -> Iterator[Frame]:
         yield reply
 
 
+def _check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
+    """Refuse a stream whose chunks are not those that Open announced."""
+    found = _reading(lambda: reader.schema, context)
+    if not found.equals(columns):
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"the stream's columns are not those that Open announced: {_names(found)} instead of {_names(columns)}",
+        )
+
+
+def _names(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)[:400]
+
+
+def _reading(read: Callable[[], Any], context: Any) -> Any:
+    """Read from the stream: an error there is the engine's, or nobody's if it has gone."""
+    try:
+        return read()
+    except (pa.ArrowException, OSError) as error:
+        if context.is_cancelled() or "never sent a data message" in str(error):
+            raise _VanishedError from None
+        raise RejectedError("BAD_FRAME", f"cannot decode a message of the stream: {_first_line(error)}") from None
+
+
 def _received(reader: Any, context: Any) -> Iterator[Message]:
     while True:
         try:
-            received = reader.read_chunk()
+            received = _reading(reader.read_chunk, context)
         except StopIteration:
             if context.is_cancelled():
                 raise _VanishedError from None
             return
-        except (pa.ArrowException, OSError) as error:
-            if context.is_cancelled() or "never sent a data message" in str(error):
-                raise _VanishedError from None
-            raise RejectedError("BAD_FRAME", f"cannot decode a message of the stream: {_first_line(error)}") from None
         metadata = received.app_metadata
         yield Message(b"" if metadata is None else metadata.to_pybytes(), received.data)
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServer"]
 
+_POLL_S = 0.05  # how soon the acceptor notices that it should end
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -40,7 +41,9 @@ class HttpServer:
         self._server.metrics_page = metrics_page
         self._server.is_ready = is_ready
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="foldflight-http", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="foldflight-http", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ import secrets
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TextIO
 
 import pyarrow as pa
 
@@ -42,7 +42,17 @@ if TYPE_CHECKING:
 
     from foldflight.server.logs import Logger
 
-__all__ = ["EXIT_CUT_OFF", "EXIT_DRAINED", "Probes", "Server", "announce", "load_registry", "run_server", "serving"]
+__all__ = [
+    "EXIT_CUT_OFF",
+    "EXIT_DRAINED",
+    "Probes",
+    "Server",
+    "announce",
+    "leave_process",
+    "load_registry",
+    "run_server",
+    "serving",
+]
 
 EXIT_DRAINED = 0
 EXIT_CUT_OFF = 3
@@ -184,7 +194,7 @@ def run_server(
         on_ready: Called once with the ready line; prints it on standard output unless told.
 
     Returns:
-        int: The exit code: 0 drained, 3 cut off.
+        int: The exit code, for `leave_process`: 0 drained, 3 cut off.
 
     Raises:
         RejectedError: MODULE, SIGNATURE or SETTINGS, before anything is served.
@@ -201,6 +211,18 @@ def run_server(
         drained = server.drain()
         server.logger.info("drained" if drained else "drain_s passed: cutting off", exchanges=server.flight.active)
     return EXIT_DRAINED if drained else EXIT_CUT_OFF
+
+
+def leave_process(code: int) -> NoReturn:
+    """End the process with the exit code of `run_server`.
+
+    After a cut-off the ordinary end of the interpreter would not come: pyarrow waits for open streams then, for ever.
+    """
+    if code == EXIT_CUT_OFF:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def load_registry(settings: Settings) -> Registry:
@@ -287,10 +309,11 @@ def _check_state_keys(settings: Settings, registry: Registry) -> None:
     pickled = _pickled(registry[name] for name in registry)
     if pickled:
         name, reason = pickled[0]
+        names = ", ".join(each for each, _ in pickled)
         variable = SETTINGS["state_keys"].variable
         raise RejectedError(
             "SETTINGS",
-            f"states of {', '.join(name for name, _ in pickled)} are pickled, and pickled states are only taken signed: "
+            f"states of {names} are pickled, and pickled states are only taken signed: "
             f"set {variable} to a secret of 16 bytes or more, the same on every server; or give {name} a typed "
             f"accumulator or serialize/deserialize (it is pickled because {reason})",
             function=name,

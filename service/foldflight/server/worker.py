@@ -13,15 +13,15 @@ import threading
 from typing import Any
 
 
-def main() -> int:
-    """Serve as the parent asked, until its pipe closes; return the exit code."""
+def main() -> None:
+    """Serve as the parent asked, until its pipe closes; then end the process."""
     task = json.loads(sys.stdin.buffer.readline())
     # prometheus_client chooses its storage when it is imported, and knows no other way to be told.
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = task["metrics_dir"]
     sys.path[:] = task["path"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    from foldflight.server.lifecycle import run_server  # after the storage is chosen
+    from foldflight.server.lifecycle import leave_process, run_server  # after the storage is chosen
     from foldflight.server.settings import Settings
 
     given: dict[str, Any] = {
@@ -34,7 +34,7 @@ def main() -> int:
         with os.fdopen(task["ready_fd"], "w", encoding="utf-8") as pipe:
             pipe.write(json.dumps(ready_line) + "\n")
 
-    return run_server(Settings(**given), stop, on_ready=on_ready)
+    leave_process(run_server(Settings(**given), stop, on_ready=on_ready))
 
 
 def _await_end(stop: threading.Event) -> None:
@@ -43,4 +43,4 @@ def _await_end(stop: threading.Event) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,0 +1,102 @@
+"""Whatever Flight raises becomes an error whose class says what the caller does next."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+
+from foldflight.client.edge import translated
+from foldflight.client.watchdog import Guard
+from foldflight.errors import FunctionError, RejectedError, RetryableError
+from foldflight.exchange.codec import encode_error
+from foldflight.server.edge import ERROR_BYTES_MAX, to_flight_error
+
+URL = "grpc://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (fl.FlightUnavailableError("refused"), RetryableError, "UNREACHABLE"),
+        (fl.FlightCancelledError("RST_STREAM"), RetryableError, "UNREACHABLE"),
+        (fl.FlightInternalError("Received RST_STREAM with error code 2"), RetryableError, "UNREACHABLE"),
+        (OSError("bare"), RetryableError, "UNREACHABLE"),
+        (fl.FlightTimedOutError("deadline"), RetryableError, "DEADLINE"),
+        (fl.FlightUnauthenticatedError("no"), RejectedError, "UNAUTHENTICATED"),
+        (fl.FlightUnauthorizedError("no"), RejectedError, "UNAUTHENTICATED"),
+        (fl.FlightServerError("something else"), RejectedError, "BAD_FRAME"),
+        (pa.ArrowNotImplementedError("no such method"), RejectedError, "BAD_FRAME"),
+        (pa.ArrowInvalid("not IPC"), RejectedError, "BAD_FRAME"),
+    ],
+)
+def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code: str) -> None:
+    """Each error of the transport is retryable or not, and names the server."""
+    known = translated(error, url=URL, deadline_s=5)
+    assert isinstance(known, kind)
+    assert known.code == code  # type: ignore[attr-defined]
+    assert URL in str(known)
+
+
+def test_our_own_cancellation_is_a_deadline() -> None:
+    """A cancellation that the watchdog asked for is not a lost server."""
+    known = translated(fl.FlightCancelledError("cancelled"), url=URL, deadline_s=2.5, expired=True)
+    assert isinstance(known, RetryableError)
+    assert known.code == "DEADLINE"
+    assert "2.5 s" in known.message
+
+
+def test_what_is_not_flights_stays() -> None:
+    """A bug or an interrupt is not dressed up as a transport error."""
+    error = KeyError("bug")
+    assert translated(error, url=URL, deadline_s=1) is error
+
+
+def test_the_servers_error_comes_through() -> None:
+    """The server's own error wins over the gRPC status that carried it."""
+    sent = FunctionError("USER_CODE", "boom", function="f", slot=3, row="x=1", trace="line 1")
+    for carrier in (fl.FlightServerError, fl.FlightInternalError, fl.FlightUnavailableError):
+        known = translated(carrier("status", encode_error(sent)), url=URL, deadline_s=1)
+        assert isinstance(known, FunctionError)
+        assert (known.code, known.function, known.slot, known.row) == ("USER_CODE", "f", 3, "x=1")
+
+
+def test_large_errors_are_cut_to_fit_and_keep_the_essence() -> None:
+    """Code, function, slot and the end of the trace survive; the whole stays within what trailers hold."""
+    trace = "\n".join(f"  File f.py, line {line}, in deep" for line in range(5000))
+    sent = FunctionError(
+        "USER_CODE", "m" * 50_000, function="f", slot=3, row="r" * 50_000, trace=trace, story=("s",) * 500
+    )
+    carrier = to_flight_error(sent)
+    assert len(carrier.extra_info) <= ERROR_BYTES_MAX
+    assert len(str(carrier)) < 1000
+    known = translated(carrier, url=URL, deadline_s=1)
+    assert isinstance(known, FunctionError)
+    assert (known.code, known.function, known.slot) == ("USER_CODE", "f", 3)
+    assert known.trace is not None
+    assert known.trace.endswith("line 4999, in deep")
+
+
+def test_large_errors_in_any_script_fit() -> None:
+    """Text that takes several bytes a character is cut by its bytes, not its characters."""
+    sent = FunctionError("USER_CODE", "漢" * 5000, function="字" * 5000, row="🦜" * 5000, trace="é" * 5000)
+    assert len(to_flight_error(sent).extra_info) <= ERROR_BYTES_MAX
+
+
+def test_guard_cancels_an_overdue_step_once() -> None:
+    """A step past its deadline is cancelled, once; a step in time and the time between steps are not."""
+    cancelled: list[bool] = []
+    guard = Guard(1000.0, lambda: cancelled.append(True))
+    try:
+        guard.look(time.monotonic() + 5000)
+        assert not guard.expired
+        with guard:
+            guard.look(time.monotonic() + 900)
+            assert not cancelled
+            guard.look(time.monotonic() + 1001)
+            guard.look(time.monotonic() + 1002)
+        assert (guard.expired, cancelled) == (True, [True])
+    finally:
+        guard.close()

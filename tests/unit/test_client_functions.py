@@ -1,0 +1,98 @@
+"""Handles check their use at once, where the query is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from foldflight import udaf
+from foldflight.client import Functions, connect
+from foldflight.errors import RejectedError
+
+
+@udaf(input_types=["DOUBLE"], result_type="DOUBLE")
+class Percentile:
+    """A function with direct arguments."""
+
+    def __init__(self, fraction: float, kind: str = "nearest") -> None:
+        self.fraction = fraction
+        self.kind = kind
+
+    def create_accumulator(self) -> list[float]:
+        return []
+
+    def accumulate(self, accumulator: list[float], value: float) -> None:
+        accumulator.append(value)
+
+    def get_value(self, accumulator: list[float]) -> float | None:
+        return sorted(accumulator)[int(self.fraction * len(accumulator))] if accumulator else None
+
+
+@pytest.fixture
+def functions() -> Functions:
+    """Built-in functions and one with direct arguments."""
+    return connect(Percentile)
+
+
+@pytest.mark.parametrize(
+    ("use", "code", "mentions"),
+    [
+        (lambda f: f["percentil"], "UNKNOWN_FUNCTION", ["percentile"]),
+        (lambda f: f["percentile"](fraction=0.5), "SCHEMA_MISMATCH", ["takes 1 column, got 0", "percentile("]),
+        (lambda f: f["percentile"]("a", "b", fraction=0.5), "SCHEMA_MISMATCH", ["got 2"]),
+        (lambda f: f["percentile"]("a"), "SIGNATURE", ["needs the direct argument 'fraction'"]),
+        (lambda f: f["percentile"]("a", fracton=0.5), "SIGNATURE", ["did you mean fraction?"]),
+        (lambda f: f["count"]("a", "b"), "SCHEMA_MISMATCH", ["takes 0 to 1 columns"]),
+        (lambda f: f["count"]().distinct(), "SIGNATURE", ["name a column"]),
+        (lambda f: f["count"]("a").where("x").where("y"), "SIGNATURE", ["combine the two with AND"]),
+    ],
+)
+def test_wrong_use_is_refused_at_once(
+    functions: Functions, use: Callable[[Functions], Any], code: str, mentions: list[str]
+) -> None:
+    """A wrong name, number of columns or direct argument fails where it is written, with the remedy."""
+    with pytest.raises(RejectedError) as caught:
+        use(functions)
+    assert caught.value.code == code
+    for mention in mentions:
+        assert mention in caught.value.message
+
+
+def test_use_keeps_what_it_was_given(functions: Functions) -> None:
+    """An aggregate carries columns, condition, DISTINCT and direct arguments, and leaves its origin as it was."""
+    plain = functions["percentile"]("delay", fraction=0.9)
+    narrowed = plain.where("delay > 0").distinct()
+    assert (plain.condition, plain.is_distinct) == (None, False)
+    assert (narrowed.columns, narrowed.condition, narrowed.is_distinct) == (("delay",), "delay > 0", True)
+    assert narrowed.literals == {"fraction": 0.9}
+    assert narrowed.transport is functions.transport
+
+
+def test_functions_are_a_mapping(functions: Functions) -> None:
+    """Names can be listed, counted and looked for."""
+    assert "percentile" in functions
+    assert "nothing" not in functions
+    assert {"count", "sum", "avg", "percentile"} <= set(functions)
+    assert len(functions) == len(functions.infos())
+    assert functions["percentile"].__doc__ == "A function with direct arguments."
+
+
+@pytest.mark.parametrize(
+    ("target", "mentions"),
+    [("localhost:8815", 'give "grpc://host:port"'), ("", "embedded:module"), ("http://x", "cannot connect")],
+)
+def test_bad_target_says_what_would_do(target: str, mentions: str) -> None:
+    """A target without a known scheme is refused with the two forms that work."""
+    with pytest.raises(RejectedError) as caught:
+        connect(target)
+    assert mentions in caught.value.message
+
+
+def test_missing_module_is_named() -> None:
+    """An embedded module that cannot be imported is a MODULE error."""
+    with pytest.raises(RejectedError) as caught:
+        connect("embedded:no_such_module_here")
+    assert caught.value.code == "MODULE"
+    assert "no_such_module_here" in caught.value.message

@@ -5,20 +5,25 @@
     from foldflight.testing import check_laws     # check a class
 """
 
+from foldflight.client import Aggregate, FunctionHandle, Functions, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.functions import FunctionContext, Registry, RowKind, udaf
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Aggregate",
     "CorruptError",
     "FoldflightError",
     "FunctionContext",
     "FunctionError",
+    "FunctionHandle",
+    "Functions",
     "Registry",
     "RejectedError",
     "RetryableError",
     "RowKind",
     "__version__",
+    "connect",
     "udaf",
 ]

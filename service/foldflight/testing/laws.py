@@ -164,8 +164,8 @@ def _values(type_: pa.DataType) -> st.SearchStrategy[Any]:
         return st.dates(datetime.date(1990, 1, 1), datetime.date(2040, 1, 1))
     if kinds.is_timestamp(type_):
         zones = st.just(datetime.UTC) if type_.tz else st.none()
-        least, most = datetime.datetime(1990, 1, 1), datetime.datetime(2040, 1, 1)  # noqa: DTZ001 - zones are added
-        return st.datetimes(least, most, timezones=zones)
+        earliest, latest = datetime.datetime(1990, 1, 1), datetime.datetime(2040, 1, 1)  # noqa: DTZ001 - zones are added
+        return st.datetimes(earliest, latest, timezones=zones)
     if kinds.is_time(type_):
         return st.times()
     if kinds.is_duration(type_):

@@ -1,0 +1,450 @@
+"""Frames to bytes and back. Whatever comes in, nothing but an error of the taxonomy comes out.
+
+A message is a record batch with metadata (protobuf). Batches are validated in full before anything reads them: offsets
+that point outside their buffers, invalid UTF-8 and wrong lengths end here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as Protobuf
+
+from foldflight import errors
+from foldflight.errors import FoldflightError, RejectedError
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.frames import (
+    PROTOCOL_VERSION,
+    Barrier,
+    Chunk,
+    Forget,
+    Frame,
+    FunctionInfo,
+    InitialOutputs,
+    Limits,
+    Log,
+    Open,
+    Opened,
+    OpenedCall,
+    ParameterInfo,
+    Results,
+    Returns,
+    RowOutputs,
+    States,
+)
+from foldflight.exchange.machine import Role
+from foldflight.functions.call import Call
+from foldflight.functions.context import LogRecord
+
+__all__ = [
+    "Message",
+    "decode",
+    "decode_error",
+    "decode_info",
+    "decode_open",
+    "encode",
+    "encode_error",
+    "encode_info",
+    "encode_open",
+    "sliced_to",
+]
+
+_HOSTILE: Final = (pa.ArrowException, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError, OSError)
+_Parsed = TypeVar("_Parsed", bound=Protobuf)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Message:
+    """What travels: a batch and its metadata.
+
+    Args:
+        metadata: The frame, without its batch.
+        batch: The data; of zero rows where the frame has none. None where a message came without one.
+    """
+
+    metadata: bytes
+    batch: pa.RecordBatch | None
+
+
+def encode_open(opening: Open) -> bytes:
+    """Return Open as the command of a descriptor."""
+    message = pb.Open(
+        protocol_version=opening.protocol_version,
+        columns=opening.columns.serialize().to_pybytes(),
+        return_states=opening.returns.states,
+        return_outputs=opening.returns.outputs,
+        initial_outputs=opening.initial_outputs,
+        row_outputs=opening.row_outputs,
+        job_parameters=opening.job_parameters,
+        trace_context=opening.trace_context,
+    )
+    for call in opening.calls:
+        message.calls.append(
+            pb.Call(
+                function=call.function,
+                arguments=call.arguments,
+                filter=call.filter,
+                distinct=call.distinct,
+                literals=_encode_literals(call),
+                fingerprint=call.fingerprint,
+            )
+        )
+    return message.SerializeToString()
+
+
+def decode_open(command: bytes) -> Open:
+    """Return the Open that a descriptor's command holds.
+
+    Raises:
+        RejectedError: BAD_FRAME; PROTOCOL_VERSION, naming the versions that are served.
+    """
+    message = _parse(pb.Open, command, "the descriptor")
+    if message.protocol_version != PROTOCOL_VERSION:
+        raise RejectedError(
+            "PROTOCOL_VERSION",
+            f"the engine speaks protocol version {message.protocol_version}; this server serves {PROTOCOL_VERSION}",
+        )
+    if not message.calls:
+        raise RejectedError("BAD_FRAME", "Open has no calls; give at least one")
+    columns = _guarded(lambda: _schema(message.columns), "Open.columns is no Arrow IPC schema")
+    return Open(
+        calls=tuple(_decode_call(call) for call in message.calls),
+        columns=columns,
+        returns=Returns(message.return_states, message.return_outputs),
+        initial_outputs=message.initial_outputs,
+        row_outputs=message.row_outputs,
+        job_parameters=dict(message.job_parameters),
+        trace_context=dict(message.trace_context),
+        protocol_version=message.protocol_version,
+    )
+
+
+def _encode_literals(call: Call) -> bytes:
+    if not call.literals:
+        return b""
+    try:
+        batch = pa.RecordBatch.from_pylist([dict(call.literals)])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RejectedError(
+            "SIGNATURE",
+            f"a direct argument of {call.function} has no Arrow type: {error}; "
+            "give numbers, texts, dates, lists or dicts",
+            function=call.function,
+        ) from None
+    return _stream(batch)
+
+
+def _decode_call(call: pb.Call) -> Call:
+    literals: Mapping[str, Any] = {}
+    if call.literals:
+        batch = _read_stream(call.literals, "the direct arguments of a call")
+        if batch.num_rows != 1:
+            raise RejectedError("BAD_FRAME", f"direct arguments are one row, and here are {batch.num_rows}")
+        literals = _guarded(
+            lambda: batch.to_pylist(maps_as_pydicts="strict")[0], "direct arguments that are no Python values"
+        )
+    return Call(
+        function=call.function,
+        arguments=tuple(call.arguments),
+        filter=call.filter if call.HasField("filter") else None,
+        distinct=call.distinct,
+        literals=literals,
+        fingerprint=call.fingerprint,
+    )
+
+
+def encode(frame: Frame, schema: pa.Schema) -> Message:
+    """Return a frame as a message.
+
+    Args:
+        frame: Any frame but Open, which is a descriptor.
+        schema: The schema of this direction, for the batch of zero rows that a frame without data rides on.
+    """
+    nothing = _no_rows(schema)
+    match frame:
+        case States():
+            engine = pb.EngineFrame(states=pb.States(batch=_stream(frame.batch)))
+        case Chunk():
+            return Message(pb.EngineFrame(chunk=pb.Chunk()).SerializeToString(), frame.batch)
+        case Barrier():
+            engine = pb.EngineFrame(barrier=pb.Barrier(epoch=frame.epoch))
+        case Forget():
+            engine = pb.EngineFrame(forget=pb.Forget(slots=frame.slots.to_pylist()))
+        case Open():
+            raise AssertionError("Open travels as the descriptor: encode_open")
+        case _:
+            return _encode_server(frame, nothing)
+    return Message(engine.SerializeToString(), nothing)
+
+
+def _encode_server(frame: Frame, nothing: pa.RecordBatch) -> Message:
+    match frame:
+        case Opened():
+            server, batch = pb.ServerFrame(opened=_encode_opened(frame)), nothing
+        case InitialOutputs():
+            server, batch = pb.ServerFrame(initial_outputs=pb.InitialOutputs()), frame.batch
+        case RowOutputs():
+            server, batch = pb.ServerFrame(row_outputs=pb.RowOutputs()), frame.batch
+        case Results():
+            results = pb.Results(epoch=frame.epoch, last=frame.last, reopen=frame.reopen)
+            server, batch = pb.ServerFrame(results=results), frame.batch
+        case Log():
+            records = [
+                pb.LogRecord(level=r.level, function=r.function, message=r.message, fields=dict(r.fields), slot=r.slot)
+                for r in frame.records
+            ]
+            server, batch = pb.ServerFrame(log=pb.Log(records=records)), nothing
+        case _:
+            raise AssertionError(f"no server sends {type(frame).__name__}")
+    return Message(server.SerializeToString(), batch)
+
+
+def decode(message: Message, sender: Role) -> Frame:
+    """Return the frame of a message that came in.
+
+    Args:
+        message: The message.
+        sender: Who sent it.
+
+    Raises:
+        RejectedError: BAD_FRAME, for bytes that are no frame and batches that contradict themselves.
+    """
+    if message.batch is None:
+        raise RejectedError("BAD_FRAME", "a message without a record batch; send one of zero rows")
+    batch = message.batch
+    _guarded(lambda: batch.validate(full=True), "the record batch of a message is invalid")
+    if sender is Role.ENGINE:
+        return _decode_engine(_parse(pb.EngineFrame, message.metadata, "the metadata of a message"), batch)
+    return _decode_server(_parse(pb.ServerFrame, message.metadata, "the metadata of a message"), batch)
+
+
+def _decode_engine(frame: pb.EngineFrame, batch: pa.RecordBatch) -> Frame:
+    kind = frame.WhichOneof("frame")
+    if kind == "chunk":
+        return Chunk(batch)
+    if kind is not None and batch.num_rows:
+        raise RejectedError(
+            "BAD_FRAME", f"a {kind} frame rides on a batch of {batch.num_rows} rows; only chunks have rows"
+        )
+    match kind:
+        case "states":
+            return States(_read_stream(frame.states.batch, "States"))
+        case "barrier":
+            return Barrier(frame.barrier.epoch)
+        case "forget":
+            return Forget(pa.array(list(frame.forget.slots), pa.int32()))
+        case _:
+            raise RejectedError("BAD_FRAME", "the metadata of a message holds no frame that an engine sends")
+
+
+def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
+    match frame.WhichOneof("frame"):
+        case "opened":
+            return _decode_opened(frame.opened, batch.schema)
+        case "initial_outputs":
+            return InitialOutputs(batch)
+        case "results":
+            return Results(frame.results.epoch, batch, frame.results.last, frame.results.reopen)
+        case "row_outputs":
+            return RowOutputs(batch)
+        case "log":
+            return Log(
+                tuple(
+                    LogRecord(r.level, r.function, r.message, dict(r.fields), r.slot if r.HasField("slot") else None)
+                    for r in frame.log.records
+                )
+            )
+        case _:
+            raise RejectedError("BAD_FRAME", "the metadata of a message holds no frame that a server sends")
+
+
+def _encode_opened(frame: Opened) -> pb.Opened:
+    limits = frame.limits
+    calls = []
+    for call in frame.calls:
+        inputs = pa.schema([pa.field(str(place), type_) for place, type_ in enumerate(call.input_types)])
+        calls.append(
+            pb.OpenedCall(
+                fingerprint=call.fingerprint,
+                can_retract=call.can_retract,
+                can_merge=call.can_merge,
+                is_invertible=call.is_invertible,
+                input_types=inputs.serialize().to_pybytes(),
+            )
+        )
+    return pb.Opened(
+        server_id=frame.server_id,
+        protocol_version=frame.protocol_version,
+        calls=calls,
+        limits=pb.Limits(
+            message_bytes_max=limits.message_bytes_max,
+            slots_max=limits.slots_max,
+            state_bytes_max=limits.state_bytes_max,
+            exchange_state_bytes_max=limits.exchange_state_bytes_max,
+            exchanges_max=limits.exchanges_max,
+            idle_s_max=limits.idle_s_max,
+            age_s_max=limits.age_s_max,
+        ),
+    )
+
+
+def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
+    limits = opened.limits
+    return Opened(
+        server_id=opened.server_id,
+        protocol_version=opened.protocol_version,
+        calls=tuple(
+            OpenedCall(
+                fingerprint=call.fingerprint,
+                can_retract=call.can_retract,
+                can_merge=call.can_merge,
+                is_invertible=call.is_invertible,
+                input_types=tuple(_guarded(lambda call=call: _schema(call.input_types), "input types").types),  # type: ignore[misc]
+            )
+            for call in opened.calls
+        ),
+        limits=Limits(
+            message_bytes_max=limits.message_bytes_max,
+            slots_max=limits.slots_max,
+            state_bytes_max=limits.state_bytes_max,
+            exchange_state_bytes_max=limits.exchange_state_bytes_max,
+            exchanges_max=limits.exchanges_max,
+            idle_s_max=limits.idle_s_max,
+            age_s_max=limits.age_s_max,
+        ),
+        schema=schema,
+    )
+
+
+def encode_error(error: FoldflightError) -> bytes:
+    """Return an error as bytes, for the extra info of a Flight error."""
+    return pb.Error(
+        error_class=type(error).__name__,
+        code=error.code,
+        message=error.message,
+        function=error.function,
+        slot=error.slot,
+        row=error.row,
+        trace=error.trace,
+        story=error.story,
+    ).SerializeToString()
+
+
+def decode_error(extra_info: bytes) -> FoldflightError | None:
+    """Return the error that these bytes hold; None if they hold none of ours."""
+    try:
+        message = pb.Error.FromString(extra_info)
+    except (DecodeError, ValueError):
+        return None
+    cls = getattr(errors, message.error_class, None)
+    if not (isinstance(cls, type) and issubclass(cls, FoldflightError)) or message.code not in cls.codes:
+        return None
+    return cls(
+        message.code,
+        message.message,
+        function=message.function if message.HasField("function") else None,
+        slot=message.slot if message.HasField("slot") else None,
+        row=message.row if message.HasField("row") else None,
+        trace=message.trace if message.HasField("trace") else None,
+        story=tuple(message.story),
+    )
+
+
+def encode_info(info: FunctionInfo) -> bytes:
+    """Return what a function is as bytes, for the metadata of its FlightInfo."""
+    return pb.FunctionInfo(
+        name=info.name,
+        version=info.version,
+        signature=info.signature,
+        doc=info.doc,
+        retract=info.retract,
+        merge=info.merge,
+        invertible=info.invertible,
+        deterministic=info.deterministic,
+        codec=info.codec,
+        codec_reason=info.codec_reason,
+        parameters=[
+            pb.Parameter(name=p.name, required=p.required, default=p.default, annotation=p.annotation)
+            for p in info.parameters
+        ],
+        input_names=info.input_names,
+        input_types=None if info.input_types is None else pb.Types(names=info.input_types),
+        result_type=info.result_type or "",
+    ).SerializeToString()
+
+
+def decode_info(metadata: bytes) -> FunctionInfo:
+    """Return what a function is. Raises RejectedError BAD_FRAME."""
+    message = _parse(pb.FunctionInfo, metadata, "the description of a function")
+    return FunctionInfo(
+        name=message.name,
+        version=message.version,
+        signature=message.signature,
+        doc=message.doc,
+        retract=message.retract,
+        merge=message.merge,
+        invertible=message.invertible,
+        deterministic=message.deterministic,
+        codec=message.codec,
+        codec_reason=message.codec_reason,
+        parameters=tuple(ParameterInfo(p.name, p.required, p.default, p.annotation) for p in message.parameters),
+        input_names=tuple(message.input_names),
+        input_types=tuple(message.input_types.names) if message.HasField("input_types") else None,
+        result_type=message.result_type or None,
+    )
+
+
+def sliced_to(batch: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
+    """Cut a batch into batches of at most about `bytes_max` bytes, at least one row each; one empty batch stays one."""
+    pieces = -(-batch.nbytes // max(bytes_max, 1))
+    if pieces <= 1 or batch.num_rows <= 1:
+        return [batch]
+    # Rows are not all of one size: halve what is still too large.
+    half = batch.num_rows // 2
+    return [*sliced_to(batch.slice(0, half), bytes_max), *sliced_to(batch.slice(half), bytes_max)]
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
+    def read() -> pa.RecordBatch:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            table = reader.read_all()
+        table.validate(full=True)
+        batches = table.combine_chunks().to_batches()
+        return batches[0] if batches else _no_rows(table.schema)
+
+    return _guarded(read, f"{what} is no valid Arrow IPC stream")
+
+
+def _schema(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(data))
+
+
+def _parse(cls: type[_Parsed], data: bytes, what: str) -> _Parsed:
+    try:
+        return cls.FromString(data)
+    except (DecodeError, ValueError, RecursionError):
+        raise RejectedError("BAD_FRAME", f"{what} is no {cls.DESCRIPTOR.full_name} message") from None
+
+
+def _guarded(read: Callable[[], _T], wrong: str) -> _T:
+    try:
+        return read()
+    except _HOSTILE as error:
+        first = (str(error).splitlines() or [""])[0][:200]
+        raise RejectedError("BAD_FRAME", f"{wrong}: {first or type(error).__name__}") from None

@@ -1,0 +1,205 @@
+"""Which frame may follow which: the exchange as a table of transitions, for both roles.
+
+The rules:
+
+- Each side has its own state; a frame moves the state of the side that sends it. Both ends keep both states, so the end
+  that receives a frame knows as well as the end that sends it whether it was due.
+- A pair of state and frame that is not in the table is the error: BAD_FRAME, with the last steps as its story.
+- The engine may send a barrier before the results of the last one have come: the server answers barriers in order.
+- The first epoch may have any number; each later one is the one before plus one.
+
+`python -m foldflight.exchange.machine` prints the table as the diagram of ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Final
+
+from foldflight.errors import RejectedError
+from foldflight.exchange.frames import (
+    Barrier,
+    Chunk,
+    Forget,
+    Frame,
+    InitialOutputs,
+    Log,
+    Open,
+    Opened,
+    Results,
+    RowOutputs,
+    States,
+)
+
+__all__ = ["TABLES", "Exchange", "Role", "State"]
+
+_STORY_STEPS: Final = 20
+
+
+class Role(Enum):
+    """The two ends of an exchange."""
+
+    ENGINE = "engine"
+    SERVER = "server"
+
+    @property
+    def peer(self) -> Role:
+        """The other end."""
+        return Role.SERVER if self is Role.ENGINE else Role.ENGINE
+
+
+class State(Enum):
+    """Where one side of an exchange stands."""
+
+    IDLE = "IDLE"
+    OPEN = "OPEN"
+    ANSWERING = "ANSWERING"
+    FAILED = "FAILED"
+
+
+# What each side may send: (its state, frame) -> its next state. ANSWERING: some batches of an epoch's results are out.
+TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
+    Role.ENGINE: {
+        (State.IDLE, Open): State.OPEN,
+        (State.OPEN, States): State.OPEN,
+        (State.OPEN, Chunk): State.OPEN,
+        (State.OPEN, Forget): State.OPEN,
+        (State.OPEN, Barrier): State.OPEN,
+    },
+    Role.SERVER: {
+        (State.IDLE, Opened): State.OPEN,
+        (State.OPEN, InitialOutputs): State.OPEN,
+        (State.OPEN, RowOutputs): State.OPEN,
+        (State.OPEN, Log): State.OPEN,
+        (State.OPEN, Results): State.ANSWERING,
+        (State.ANSWERING, Results): State.ANSWERING,
+    },
+}
+
+
+class Exchange:
+    """One end of one exchange: it checks every frame that goes out or comes in.
+
+    Args:
+        role: Which end this is.
+    """
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.states: dict[Role, State] = {Role.ENGINE: State.IDLE, Role.SERVER: State.IDLE}
+        self._epoch: int | None = None
+        self._due: dict[type[Frame], deque[int]] = {Results: deque(), InitialOutputs: deque(), RowOutputs: deque()}
+        self._asked: Open | None = None
+        self._story: deque[str] = deque(maxlen=_STORY_STEPS)
+
+    @property
+    def story(self) -> tuple[str, ...]:
+        """The last steps, oldest first."""
+        return tuple(self._story)
+
+    @property
+    def epochs_due(self) -> tuple[int, ...]:
+        """The epochs whose results are still due, oldest first."""
+        return tuple(self._due[Results])
+
+    def send(self, frame: Frame) -> None:
+        """Note a frame that this end sends. Raises RejectedError BAD_FRAME if it may not."""
+        self._step(self.role, frame)
+
+    def receive(self, frame: Frame) -> None:
+        """Note a frame that the other end has sent. Raises RejectedError BAD_FRAME if it may not."""
+        self._step(self.role.peer, frame)
+
+    def _step(self, sender: Role, frame: Frame) -> None:
+        state = self.states[sender]
+        self._story.append(f"{sender.value} {_short(frame)}")
+        following = TABLES[sender].get((state, type(frame)))
+        if following is None:
+            raise self._refused(f"the {sender.value} may not send {type(frame).__name__} when it is {state.value}")
+        if self.states[sender.peer] is State.IDLE and not isinstance(frame, Open) and sender is Role.SERVER:
+            raise self._refused(f"the server may not send {type(frame).__name__} before Open")
+        self.states[sender] = self._after(frame, following)
+
+    def _after(self, frame: Frame, following: State) -> State:
+        """Check what the table cannot say: what was asked for, and the order of epochs."""
+        match frame:
+            case Open():
+                self._asked = frame
+            case States() if self._asked is not None and self._asked.initial_outputs:
+                self._due[InitialOutputs].append(frame.batch.num_rows or 1)
+            case Chunk() if self._asked is not None and self._asked.row_outputs:
+                self._due[RowOutputs].append(frame.batch.num_rows)
+            case Barrier():
+                self._barrier(frame.epoch)
+            case InitialOutputs() | RowOutputs():
+                self._answer(frame)
+            case Results():
+                if not self._due[Results] or self._due[Results][0] != frame.epoch:
+                    due = ", ".join(map(str, self._due[Results])) or "none"
+                    raise self._refused(f"results of epoch {frame.epoch} are not due (due: {due})")
+                if frame.last:
+                    self._due[Results].popleft()
+                    return State.OPEN
+            case _:
+                pass
+        return following
+
+    def _barrier(self, epoch: int) -> None:
+        if self._epoch is not None and epoch != self._epoch + 1:
+            kind = "repeated" if epoch == self._epoch else "older" if epoch < self._epoch else "skipping"
+            raise self._refused(
+                f"a {kind} barrier: epoch {epoch} after epoch {self._epoch}, expected {self._epoch + 1}"
+            )
+        self._epoch = epoch
+        self._due[Results].append(epoch)
+
+    def _answer(self, frame: InitialOutputs | RowOutputs) -> None:
+        due = self._due[type(frame)]
+        if not due:
+            raise self._refused(f"{type(frame).__name__} is not due")
+        expected = due.popleft()
+        if frame.batch.num_rows != expected:
+            raise self._refused(f"{type(frame).__name__} has {frame.batch.num_rows} rows, expected {expected}")
+
+    def _refused(self, why: str) -> RejectedError:
+        self.states = {Role.ENGINE: State.FAILED, Role.SERVER: State.FAILED}
+        return RejectedError("BAD_FRAME", f"{why}; the exchange is over, open another", story=self.story)
+
+
+def _short(frame: Frame) -> str:
+    match frame:
+        case Open():
+            return f"Open({', '.join(call.function for call in frame.calls)})"
+        case Barrier():
+            return f"Barrier({frame.epoch})"
+        case Results():
+            return f"Results({frame.epoch}, {frame.batch.num_rows} slots{', last' if frame.last else ''})"
+        case States() | Chunk() | InitialOutputs() | RowOutputs():
+            return f"{type(frame).__name__}({frame.batch.num_rows} rows)"
+        case Forget():
+            return f"Forget({len(frame.slots)} slots)"
+        case Log():
+            return f"Log({len(frame.records)})"
+        case Opened():
+            return f"Opened({frame.server_id})"
+
+
+def diagram() -> str:
+    """Return the table as a mermaid diagram."""
+    lines = ["stateDiagram-v2"]
+    for role, table in TABLES.items():
+        lines.append(f"  state {role.value} {{")
+        edges: dict[tuple[State, State], list[str]] = {}
+        for (state, frame), following in table.items():
+            edges.setdefault((state, following), []).append(frame.__name__)
+        for (state, following), names in edges.items():
+            lines.append(f"    {role.value}_{state.value} --> {role.value}_{following.value}: {', '.join(names)}")
+        if role is Role.SERVER:
+            lines.append("    server_ANSWERING --> server_OPEN: Results (last)")
+        lines.append("  }")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(diagram())  # noqa: T201 - it is a command

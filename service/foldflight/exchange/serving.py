@@ -1,0 +1,288 @@
+"""The server's whole behaviour in one exchange: frames in, frames out, no IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.errors import CorruptError, FoldflightError, RejectedError
+from foldflight.exchange.codec import sliced_to
+from foldflight.exchange.frames import (
+    PROTOCOL_VERSION,
+    Barrier,
+    Chunk,
+    Forget,
+    Frame,
+    InitialOutputs,
+    Limits,
+    Log,
+    Open,
+    Opened,
+    OpenedCall,
+    Results,
+    RowOutputs,
+    States,
+)
+from foldflight.exchange.machine import Exchange, Role
+from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls, result_schema
+from foldflight.functions import LogRecord, MetricSink, Registry
+
+__all__ = ["ServerExchange", "Stats", "describe"]
+
+_LOG_RECORDS_MAX: Final = 1000
+# The batch that a States or Results message carries is not all of the message.
+_OVERHEAD_BYTES: Final = 16 * 1024
+
+
+@dataclass
+class Stats:
+    """What an exchange has done so far.
+
+    Args:
+        rows: Rows folded.
+        chunks: Chunks folded.
+        barriers: Barriers answered.
+        state_bytes: Bytes of the states that the last barrier returned.
+    """
+
+    rows: int = 0
+    chunks: int = 0
+    barriers: int = 0
+    state_bytes: int = 0
+
+
+class ServerExchange:
+    """One exchange, from the server's side.
+
+    After an error the exchange is over: close it.
+
+    Args:
+        opening: What the engine asks for.
+        registry: The functions.
+        limits: The bounds that are kept and announced.
+        server_id: Which server this is.
+        signer: Signs and checks pickled states.
+        metrics: Where the functions' metrics go.
+
+    Raises:
+        RejectedError: What `describe` raises; SETTINGS, when states would be pickled and there is no signer.
+        FunctionError: USER_CODE, when a class cannot be made or its `open` raises.
+    """
+
+    def __init__(
+        self,
+        opening: Open,
+        registry: Registry,
+        *,
+        limits: Limits,
+        server_id: str,
+        signer: StateSigner | None = None,
+        metrics: MetricSink | None = None,
+    ) -> None:
+        self.stats = Stats()
+        self._opening = opening
+        self._limits = limits
+        self._machine = Exchange(Role.SERVER)
+        self._machine.receive(opening)
+        self._logs: list[LogRecord] = []
+        self._logs_dropped = 0
+        self._reopen = False
+        calls = _bind(opening, registry)
+        self.opened = _opened(calls, limits, server_id)
+        self._fold = Fold(
+            calls, job_parameters=opening.job_parameters, signer=signer, metrics=metrics, log=self._take_log
+        )
+        self._machine.send(self.opened)
+
+    def handle(self, frame: Frame) -> Iterator[Frame]:
+        """Take a frame of the engine and yield the replies to it.
+
+        Raises:
+            FoldflightError: The exchange is over.
+        """
+        try:
+            self._machine.receive(frame)
+            for reply in self._replies(frame):
+                self._machine.send(reply)
+                yield reply
+        except FoldflightError as error:
+            if not error.story:
+                error.story = self._machine.story
+            raise
+        except Exception as error:
+            raise CorruptError(
+                "INVARIANT",
+                f"foldflight itself failed at {type(frame).__name__}: {type(error).__name__}: {error}",
+                story=self._machine.story,
+            ) from error
+
+    def request_reopen(self) -> None:
+        """Ask the engine, with the next results, to end this exchange and open another."""
+        self._reopen = True
+
+    def close(self) -> None:
+        """Let the functions release what they hold."""
+        self._fold.close()
+
+    def _replies(self, frame: Frame) -> Iterator[Frame]:
+        match frame:
+            case States():
+                yield from self._states(frame.batch)
+            case Chunk():
+                yield from self._chunk(frame.batch)
+            case Barrier():
+                yield from self._barrier(frame.epoch)
+            case Forget():
+                self._check_slots(frame.slots)
+                self._fold.forget(frame.slots)
+            case _:
+                raise AssertionError(f"the machine let {type(frame).__name__} pass")
+
+    def _states(self, batch: pa.RecordBatch) -> Iterator[Frame]:
+        if "slot" not in batch.schema.names:
+            raise RejectedError("SCHEMA_MISMATCH", "States have no column slot")
+        self._check_slots(batch.column("slot"))
+        self._check_state_bytes(batch)
+        self._fold.merge_states(batch)
+        if self._opening.initial_outputs:
+            slots = batch.column("slot") if batch.num_rows else pa.array([0], pa.int32())
+            yield InitialOutputs(self._fold.outputs(slots))
+
+    def _chunk(self, batch: pa.RecordBatch) -> Iterator[Frame]:
+        if batch.schema != self._opening.columns:
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the chunk has {_columns(batch.schema)}, and Open announced {_columns(self._opening.columns)}",
+            )
+        if "slot" in batch.schema.names:
+            self._check_slots(batch.column("slot"))
+        if self._opening.row_outputs:
+            outputs = self._fold.fold_each(batch)
+            yield RowOutputs(self._as_results(outputs))
+        else:
+            self._fold.fold(batch)
+        self.stats.rows += batch.num_rows
+        self.stats.chunks += 1
+
+    def _as_results(self, outputs: pa.RecordBatch) -> pa.RecordBatch:
+        """Put outputs into the one schema of this direction, with the row's place for a slot."""
+        rows = outputs.num_rows
+        columns: list[pa.Array] = [pa.array(np.arange(rows, dtype=np.int32))]
+        for place, column in enumerate(outputs.columns):
+            columns += [pa.nulls(rows, self.opened.schema.field(f"state_{place}").type), column]
+        return pa.RecordBatch.from_arrays(columns, schema=self.opened.schema)
+
+    def _barrier(self, epoch: int) -> Iterator[Frame]:
+        returns = self._opening.returns
+        batch = self._fold.collect(states=returns.states, outputs=returns.outputs)
+        if returns.states:
+            self._check_state_bytes(batch)
+        self.stats.barriers += 1
+        self.stats.state_bytes = self._fold.state_bytes
+        if self._logs or self._logs_dropped:
+            yield Log(self._drain_logs())
+        parts = sliced_to(batch, self._limits.message_bytes_max - _OVERHEAD_BYTES)
+        reopen, self._reopen = self._reopen, False
+        for place, part in enumerate(parts):
+            last = place == len(parts) - 1
+            yield Results(epoch, part, last=last, reopen=reopen and last)
+
+    def _check_slots(self, slots: pa.Array) -> None:
+        if slots.type != pa.int32() or slots.null_count:
+            raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {slots.type}")
+        values = slots.to_numpy(zero_copy_only=False)
+        if len(values) and (int(values.min()) < 0 or int(values.max()) >= self._limits.slots_max):
+            wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
+            raise RejectedError(
+                "LIMIT", f"slot {wrong} is out of bounds: slots are 0 to slots_max - 1 = {self._limits.slots_max - 1}"
+            )
+
+    def _check_state_bytes(self, batch: pa.RecordBatch) -> None:
+        columns = [
+            (call, batch.column(place))
+            for call in range(len(self.opened.calls))
+            if (place := batch.schema.get_field_index(f"state_{call}")) >= 0
+        ]
+        total = sum(column.nbytes for _, column in columns)
+        if total > self._limits.exchange_state_bytes_max:
+            raise RejectedError(
+                "LIMIT",
+                f"the states have {total} bytes together, and exchange_state_bytes_max is "
+                f"{self._limits.exchange_state_bytes_max}; use fewer groups in one exchange",
+            )
+        # No state can be larger than all of them; only then is it worth looking at each.
+        for call, column in columns:
+            if column.nbytes > self._limits.state_bytes_max:
+                self._check_each_state(call, column, batch.column("slot"))
+
+    def _check_each_state(self, call: int, column: pa.Array, slots: pa.Array) -> None:
+        for place in range(len(column)):
+            size = column.slice(place, 1).nbytes
+            if size > self._limits.state_bytes_max:
+                name = self._opening.calls[call].function
+                raise RejectedError(
+                    "LIMIT",
+                    f"a state of {name} has {size} bytes, and state_bytes_max is {self._limits.state_bytes_max}",
+                    function=name,
+                    slot=slots[place].as_py(),
+                )
+
+    def _take_log(self, record: LogRecord) -> None:
+        if len(self._logs) < _LOG_RECORDS_MAX - 1:
+            self._logs.append(record)
+        else:
+            self._logs_dropped += 1
+
+    def _drain_logs(self) -> tuple[LogRecord, ...]:
+        records, dropped = self._logs, self._logs_dropped
+        self._logs, self._logs_dropped = [], 0
+        if dropped:
+            records.append(LogRecord("warning", "", "log records dropped", {"dropped": str(dropped)}))
+        return tuple(records)
+
+
+def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) -> Opened:
+    """Return what an exchange would be opened with, without opening one.
+
+    Raises:
+        RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH, SIGNATURE.
+    """
+    return _opened(_bind(opening, registry), limits, server_id)
+
+
+def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
+    columns = opening.columns
+    for name, type_ in (("slot", pa.int32()), ("kind", pa.int8())):
+        if name in columns.names and (columns.names.count(name) > 1 or columns.field(name).type != type_):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the column {name} is {type_}, once, and here the columns are {_columns(columns)}",
+            )
+    return bind_calls(registry, opening.calls, columns)
+
+
+def _opened(calls: list[BoundCall], limits: Limits, server_id: str) -> Opened:
+    return Opened(
+        server_id=server_id,
+        protocol_version=PROTOCOL_VERSION,
+        calls=tuple(
+            OpenedCall(
+                fingerprint=call.fingerprint,
+                can_retract=call.can_retract,
+                can_merge=call.can_merge,
+                is_invertible=call.is_invertible,
+                input_types=call.bound.input_types,
+            )
+            for call in calls
+        ),
+        limits=limits,
+        schema=result_schema(calls),
+    )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema) or "none"

@@ -49,5 +49,7 @@ def test_secrets_are_blanked() -> None:
     """A value named like a secret is not written, in either format."""
     for log_format in ("json", "console"):
         stream = io.StringIO()
-        make_logger(stream, log_format=log_format).info("x", token="hush-1", state_keys=["hush-2"], Authorization="hush-3")
+        make_logger(stream, log_format=log_format).info(
+            "x", token="hush-1", state_keys=["hush-2"], Authorization="hush-3"
+        )
         assert "hush" not in stream.getvalue()

@@ -21,7 +21,9 @@ def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
     """The nearer source wins, setting by setting."""
     file = tmp_path / "foldflight.toml"
     file.write_text('port = 1\nhost = "10.0.0.1"\ndrain_s = 5\n')
-    settings = load_settings({"config": str(file), "port": "3"}, {"FOLDFLIGHT_PORT": "2", "FOLDFLIGHT_HOST": "10.0.0.2"})
+    settings = load_settings(
+        {"config": str(file), "port": "3"}, {"FOLDFLIGHT_PORT": "2", "FOLDFLIGHT_HOST": "10.0.0.2"}
+    )
     assert (settings.port, settings.host, settings.drain_s) == (3, "10.0.0.2", 5.0)
     assert settings.workers == Settings().workers
 
@@ -66,7 +68,11 @@ def test_bad_value_names_its_source(flags: dict[str, object], environment: dict[
 def test_file_errors_name_file_and_key(tmp_path: Path) -> None:
     """An unknown key, a wrong type and broken TOML each name the file."""
     file = tmp_path / "f.toml"
-    for content, mention in [("worker = 2", "did you mean workers?"), ("port = true", "'port'"), ("port =", "not TOML")]:
+    for content, mention in [
+        ("worker = 2", "did you mean workers?"),
+        ("port = true", "'port'"),
+        ("port =", "not TOML"),
+    ]:
         file.write_text(content)
         with pytest.raises(RejectedError, match="SETTINGS") as caught:
             load_settings({"config": str(file)}, {})

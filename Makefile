@@ -6,7 +6,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.foldflight-setup
 SCALE ?= 1
-PROTOS := $(wildcard proto/foldflight/v1/*.proto)
 
 help: ## Say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 18
@@ -37,7 +36,7 @@ format: $(STAMP) ## Format the code
 	$(BIN)/ruff format .
 
 proto: $(STAMP) ## Generate the protocol's Python code again
-	$(BIN)/python -m grpc_tools.protoc --proto_path=proto --python_out=service --pyi_out=service $(PROTOS)
+	$(BIN)/python proto/generate.py
 
 bench: $(STAMP) ## Measure rows per second of each layer, beside Spark's own ways
 	$(BIN)/python -m bench

@@ -41,8 +41,8 @@ exec {java} "$@"
 def prepare_local(environment: MutableMapping[str, str]) -> Path:
     """Set what Spark on this machine needs to find Java and Python, and return the Java home.
 
-    Sets JAVA_HOME, and unless they are set already PYSPARK_PYTHON (this interpreter: Spark itself would take whichever
-    `python3` is first on the PATH, even when this one runs from a virtual environment) and SPARK_LOCAL_IP (the loopback).
+    Sets JAVA_HOME, and unless they are set already PYSPARK_PYTHON (this interpreter: Spark would take the `python3`
+    that is first on the PATH, even where this one is of a virtual environment) and SPARK_LOCAL_IP (the loopback).
 
     Args:
         environment: Variables that Spark's launcher will inherit: those of this process. To be called before the first

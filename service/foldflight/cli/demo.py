@@ -1,0 +1,240 @@
+"""`foldflight demo`: one query on real data, folded in Spark's own workers and on a server, beside Spark SQL.
+
+The query is the one of the README. Every group is compared with what Spark computes by itself, and any difference makes
+the demo fail.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from foldflight.cli.flights import write_flights
+from foldflight.client import Functions, connect
+from foldflight.errors import RejectedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["demo", "differences"]
+
+EXIT_DIFFERENT = 1
+MODULE = "examples.weighted_avg"
+KEYS = ("origin", "carrier")
+_SHOWN_DIFFERENCES = 10
+_START_S = 60.0
+_STOP_S = 15.0
+
+Rows = list[dict[str, Any]]
+
+
+@click.command()
+@click.option("--scale", type=click.IntRange(1), default=1, show_default=True, help="How many times to take the data.")
+def demo(*, scale: int) -> None:
+    """Fold the flights of New York in 2013 with Spark, embedded and on a server, and compare with Spark SQL."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise RejectedError("SETTINGS", "the demo needs Spark: pip install 'foldflight[demo]'")
+    if importlib.util.find_spec(MODULE.partition(".")[0]) is None or importlib.util.find_spec(MODULE) is None:
+        raise RejectedError("MODULE", f"cannot find {MODULE}: run the demo in the folder of foldflight's source")
+    # What is started here is ended by the `with` statements below, also when somebody ends the demo.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="foldflight-demo-") as folder:
+        rows = write_flights(Path(folder), scale)
+        console.print(f"[bold]{rows:,} flights[/] of New York in 2013 ({scale} times the data set)")
+        with _spark() as spark, _server(Path(folder) / "server.log") as url:
+            console.print(f"a server folds at {url}")
+            different = _compare(console, spark.read.parquet(folder + "/*.parquet"), url, rows)
+    if different:
+        click.get_current_context().exit(EXIT_DIFFERENT)
+
+
+def _compare(console: Console, flights: DataFrame, url: str, rows: int) -> int:
+    """Run the query in three ways, print result and times, and return the number of differences."""
+    embedded, remote = connect(f"embedded:{MODULE}"), connect(url)
+    ways: list[tuple[str, Callable[[DataFrame, Sequence[str]], DataFrame]]] = [
+        ("Spark SQL itself", _built_in),
+        ("embedded, in Spark's workers", lambda df, keys: _folded(embedded, df, keys)),
+        ("remote, on the server", lambda df, keys: _folded(remote, df, keys)),
+    ]
+    results: list[tuple[str, Rows, Rows, float]] = []
+    for name, query in ways:
+        console.print(f"running: {name}")
+        query(flights.limit(1000), KEYS).collect()  # starts Python and warms Java up, which is not what we time
+        start = time.perf_counter()
+        by_key = _rows(query(flights, KEYS))
+        seconds = time.perf_counter() - start
+        results.append((name, by_key, _rows(query(flights, ())), seconds))
+    console.print(_result_table(results[0][1]))
+    found: list[str] = []
+    for name, by_key, total, _ in results[1:]:
+        found += [f"{name}: {each}" for each in differences(results[0][1], by_key, KEYS)]
+        found += [f"{name}, all flights: {each}" for each in differences(results[0][2], total, ())]
+    console.print(_times_table([(name, seconds) for name, _, _, seconds in results], rows))
+    for each in found[:_SHOWN_DIFFERENCES]:
+        console.print(each, style="red")
+    groups = len(results[0][1]) + 1
+    if found:
+        console.print(f"{len(found)} differences from Spark SQL", style="bold red")
+    else:
+        console.print(f"every value of {groups} groups equals Spark SQL's, embedded and remote", style="bold green")
+    return len(found)
+
+
+def _folded(functions: Functions, flights: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the query of the README."""
+    from foldflight.spark import group_by
+
+    weighted_avg, count = functions["weighted_avg"], functions["count"]
+    return group_by(flights, *keys).agg(
+        # The class multiplies what it gets; flights that never arrived have no delay to give it.
+        delay=weighted_avg("arr_delay", "distance").where("arr_delay IS NOT NULL"),
+        late=count().where("arr_delay > 15"),
+        planes=count("tailnum").distinct(),
+        flights=count(),
+    )
+
+
+def _built_in(flights: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Return the same query in Spark's own functions."""
+    from pyspark.sql import functions as sql
+
+    return flights.groupBy(*keys).agg(
+        sql.expr(
+            "CAST(sum(CAST(arr_delay AS BIGINT) * distance) FILTER (WHERE arr_delay IS NOT NULL)"
+            " / sum(distance) FILTER (WHERE arr_delay IS NOT NULL) AS BIGINT)"
+        ).alias("delay"),
+        sql.expr("count_if(arr_delay > 15)").alias("late"),
+        sql.expr("count(DISTINCT tailnum)").alias("planes"),
+        sql.expr("count(*)").alias("flights"),
+    )
+
+
+def differences(expected: Rows, found: Rows, keys: Sequence[str]) -> list[str]:
+    """Return what differs between two results, a text for each value, missing group or extra group.
+
+    Args:
+        expected: One mapping of column to value for each group.
+        found: The same from another way.
+        keys: The columns that tell groups apart.
+    """
+    by_key = {tuple(row[key] for key in keys): row for row in found}
+    texts = []
+    if len(by_key) != len(found):
+        texts.append(f"{len(found) - len(by_key)} groups appear twice")
+    for row in expected:
+        group = tuple(row[key] for key in keys)
+        other = by_key.pop(group, None)
+        if other is None:
+            texts.append(f"group {group} is missing")
+            continue
+        texts.extend(
+            f"group {group}: {column} is {other.get(column)!r}, expected {value!r}"
+            for column, value in row.items()
+            if other.get(column) != value
+        )
+    texts.extend(f"group {group} should not be there" for group in by_key)
+    return texts
+
+
+def _rows(frame: DataFrame) -> Rows:
+    return [row.asDict() for row in frame.collect()]
+
+
+def _result_table(rows: Rows) -> Table:
+    table = Table(title="mean arrival delay in minutes, weighted by distance", title_justify="left")
+    for key in KEYS:
+        table.add_column(key)
+    values = [column for column in rows[0] if column not in KEYS]
+    for column in values:
+        table.add_column(column, justify="right")
+    for row in sorted(rows, key=lambda row: tuple(row[key] for key in KEYS)):
+        cells = ["-" if row[column] is None else f"{row[column]:,}" for column in values]
+        table.add_row(*(row[key] for key in KEYS), *cells)
+    return table
+
+
+def _times_table(times: Sequence[tuple[str, float]], rows: int) -> Table:
+    table = Table("folded by", title="the query by origin and carrier", title_justify="left")
+    table.add_column("seconds", justify="right")
+    table.add_column("flights a second", justify="right")
+    for name, seconds in times:
+        table.add_row(name, f"{seconds:.2f}", f"{rows / seconds:,.0f}")
+    return table
+
+
+@contextmanager
+def _spark() -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    from foldflight.spark.java import prepare_local
+
+    prepare_local(os.environ)
+    spark = (
+        SparkSession.builder.master("local[*]")
+        .appName("foldflight demo")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
+        .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "true")
+        .getOrCreate()
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _server(log: Path) -> Iterator[str]:
+    """Serve the example from another process while the block runs, and yield its URL."""
+    command = [sys.executable, "-m", "foldflight.cli.main", "serve", MODULE, "--port", "0"]
+    command += ["--health-port", "off", "--http-port", "off", "--log-format", "console"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FOLDFLIGHT_")}
+    with log.open("wb") as log_file:
+        # A session of its own: Ctrl-C in the terminal reaches this process, which then ends the server by its pid.
+        process = subprocess.Popen(  # noqa: S603 (our own command)
+            command, stdout=subprocess.PIPE, stderr=log_file, env=environment, start_new_session=True
+        )
+    try:
+        yield f"grpc://127.0.0.1:{_ready_line(process, log)['flight']}"
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _ready_line(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
+    """Wait for the server's first line of output, which says where it listens."""
+    timer = Timer(_START_S, process.kill)  # then the line below ends too, empty
+    timer.start()
+    try:
+        line = process.stdout.readline() if process.stdout is not None else b""
+    finally:
+        timer.cancel()
+    if not line:
+        raise RejectedError("SETTINGS", f"the server did not start:\n{log.read_text(encoding='utf-8')}")
+    ready: dict[str, Any] = json.loads(line)
+    return ready

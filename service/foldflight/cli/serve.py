@@ -1,0 +1,62 @@
+"""`foldflight serve`: a stateless Flight server; its options are the settings table."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+
+import click
+
+from foldflight.server.lifecycle import leave_process, run_server
+from foldflight.server.settings import CONFIG_FLAG, CONFIG_VARIABLE, SETTINGS, Setting, load_settings
+
+__all__ = ["serve"]
+
+
+@click.pass_context
+def _serve(_: click.Context, /, modules: tuple[str, ...], **flags: str | None) -> None:
+    """Serve the functions of MODULES, and the built-in ones, over Arrow Flight.
+
+    Every option can also be given as a variable of the environment, or as a key of a TOML file. An option wins over a
+    variable, a variable over the file. The first SIGTERM or SIGINT drains: open exchanges reach a barrier and are sent
+    elsewhere, for as long as --drain-s. A second one ends the server at once.
+    """
+    settings = load_settings({"modules": modules, **flags}, os.environ)
+    leave_process(run_server(settings, stop_on_signal()))
+
+
+def stop_on_signal() -> threading.Event:
+    """Return an event that the first SIGTERM or SIGINT sets; the second ends the process as if nobody had asked."""
+    stop = threading.Event()
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        # Not here: the handler may have interrupted the main thread while that holds the event's own lock.
+        threading.Thread(target=stop.set, name="foldflight-stop").start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    return stop
+
+
+def _option(setting: Setting) -> click.Option:
+    default = "" if setting.default_text == "none" else f"default {setting.default_text}; "
+    return click.Option(
+        [setting.flag, setting.name],
+        metavar=(setting.unit or "value").upper(),
+        help=f"{setting.doc}  [{default}{setting.variable}]",
+    )
+
+
+serve = click.Command(
+    "serve",
+    callback=_serve,
+    help=_serve.__doc__,
+    params=[
+        click.Argument(["modules"], nargs=-1, metavar="MODULES..."),
+        click.Option([CONFIG_FLAG, "config"], metavar="FILE", help=f"TOML file with settings.  [{CONFIG_VARIABLE}]"),
+        *(_option(setting) for setting in SETTINGS.values() if setting.name != "modules"),
+    ],
+)

@@ -375,6 +375,17 @@ def test_slots_are_bounded() -> None:
     assert "slots_max" in error.message
 
 
+def test_messages_are_bounded() -> None:
+    """A chunk beyond message_bytes_max is refused with the bound named; the client's own chunks are cut before that."""
+    with serving(wire_functions, state_keys=STATE_KEY, message_bytes_max=100_000) as server:
+        raw = Raw(server.url, GOOD_OPEN)
+        message = encode(Chunk(rows(*[(0, 0)] * 10_000)), COLUMNS)
+        raw.say(message.metadata, message.batch)
+        error = raw.error()
+    assert error.code == "LIMIT"
+    assert "message_bytes_max is 100000" in error.message
+
+
 def test_bug_of_ours_is_an_invariant_with_an_id(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected exception reaches the client as its kind and an id, without the server's traceback."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.errors import FoldflightError, RejectedError, RetryableError
+from foldflight.errors import CorruptError, FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_info
 from foldflight.exchange.frames import Barrier, Chunk, Frame, FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
@@ -167,7 +167,12 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         except FoldflightError as error:
             outcome = error.code
             running.logger.warning(
-                "exchange failed", code=error.code, function=error.function, slot=error.slot, problem=error.message
+                "exchange failed",
+                code=error.code,
+                function=error.function,
+                slot=error.slot,
+                problem=error.message,
+                exc_info=isinstance(error, CorruptError),  # a bug of ours: the log has its traceback
             )
             raise
         except Exception:
@@ -267,6 +272,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         _check_columns(reader, context, running.opening.columns)
         _send(writer, encode(opened, opened.schema), begin=opened.schema)
         for message in _received(reader, context):
+            self._check_size(message)
             frame = decode(message, Role.ENGINE)
             started_s = time.monotonic()
             running.heard_at_s = started_s
@@ -277,6 +283,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                     _log_records(running.logger, reply)
                 _send(writer, encode(reply, opened.schema))
             self._count(running, frame, time.monotonic() - started_s)
+
+    def _check_size(self, message: Message) -> None:
+        size = len(message.metadata) + (0 if message.batch is None else message.batch.nbytes)
+        if size > self._limits.message_bytes_max:
+            raise RejectedError(
+                "LIMIT",
+                f"a message has {size} bytes, and message_bytes_max is {self._limits.message_bytes_max}; send smaller chunks",
+            )
 
     def _count(self, running: _Running, frame: Frame, seconds: float) -> None:
         running.heard_at_s = time.monotonic()

@@ -56,6 +56,7 @@ __all__ = [
 
 EXIT_DRAINED = 0
 EXIT_CUT_OFF = 3
+_LOOK_UP_S = 0.5
 
 
 class Probes:
@@ -207,10 +208,20 @@ def run_server(
         return run_workers(settings, stop, logger=logger, on_ready=on_ready)
     with Server(settings, load_registry(settings), logger) as server:
         announce(server.ready_line, settings, logger, on_ready)
-        stop.wait()
+        await_stop(stop)
         drained = server.drain()
         server.logger.info("drained" if drained else "drain_s passed: cutting off", exchanges=server.flight.active)
     return EXIT_DRAINED if drained else EXIT_CUT_OFF
+
+
+def await_stop(stop: threading.Event) -> None:
+    """Wait for the event, looking up now and then.
+
+    The kernel may hand a signal to any of gRPC's threads; Python runs its handler, which sets the event, on the main
+    thread only, and a main thread that waits without an end would not come to it.
+    """
+    while not stop.wait(_LOOK_UP_S):
+        pass
 
 
 def leave_process(code: int) -> NoReturn:

@@ -30,6 +30,7 @@ from foldflight.server.lifecycle import (
     EXIT_DRAINED,
     Probes,
     announce,
+    await_stop,
     check_port_free,
     default_server_id,
     load_registry,
@@ -93,7 +94,7 @@ def run_workers(
             "workers": [worker.pid for worker in workers],
         }
         announce(ready_line, settings, logger, on_ready)
-        stop.wait()
+        await_stop(stop)
         probes.set_ready(ready=False)
         relay.stop_accepting()
         return _drain(workers, settings.drain_s, logger)

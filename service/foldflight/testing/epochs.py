@@ -68,13 +68,13 @@ class _Engine:
     open: Open
     key_schema: pa.Schema
     update_before: bool
-    index: KeyIndex = field(init=False)
+    index: KeyIndex | None = None
     live: np.ndarray[Any, np.dtype[np.int64]] = field(init=False)
     states: dict[int, pa.RecordBatch] = field(default_factory=dict)
     outputs: dict[int, pa.RecordBatch] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.index = KeyIndex(self.key_schema)
+        self.index = KeyIndex(self.key_schema) if self.keys else None
         self.live = np.zeros(0, np.int64)
 
     def epoch(self, number: int, kinds: Sequence[RowKind], rows: pa.RecordBatch) -> Epoch:
@@ -100,10 +100,10 @@ class _Engine:
         )
 
     def _groups(self) -> int:
-        return len(self.index) if self.keys else 1
+        return 1 if self.index is None else len(self.index)
 
     def _slots(self, rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int32]]:
-        if not self.keys:
+        if self.index is None:
             return np.zeros(rows.num_rows, np.int32)
         return self.index.slots([rows.column(name) for name in self.keys]).to_numpy(zero_copy_only=False)
 
@@ -155,13 +155,13 @@ class _Engine:
 
     def _output_rows(self, touched: Any, results: pa.RecordBatch) -> pa.RecordBatch:
         columns: list[pa.Array] = []
-        if self.keys:
+        if self.index is not None:
             columns += self.index.keys(pa.array(touched, pa.int32())).columns
         columns += [results.column(f"output_{place}") for place in range(len(self.aggregates))]
         return pa.RecordBatch.from_arrays(columns, names=[*self.keys, *self.aggregates])
 
     def _key(self, slot: int) -> tuple[Any, ...]:
-        if not self.keys:
+        if self.index is None:
             return ()
         return tuple(self.index.keys(pa.array([slot], pa.int32())).to_pylist()[0].values())
 

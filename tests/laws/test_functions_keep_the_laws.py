@@ -1,0 +1,98 @@
+"""Every built-in function and every example keeps the laws, and the checker finds those that do not."""
+
+from typing import Any
+
+import pytest
+
+from examples.weighted_avg import WeightedAvg
+from foldflight import RejectedError, udaf
+from foldflight.functions import Function, Registry
+from foldflight.testing import check_laws
+from foldflight.testing.laws import LAWS
+
+FUNCTIONS = Registry.load([WeightedAvg])
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
+def test_functions_keep_the_laws(function: Function) -> None:
+    """No law is broken by any function that we ship."""
+    broken = [result for result in check_laws(function, examples=40) if result.passed is False]
+    assert broken == []
+
+
+class Bag:
+    """Sum, correctly."""
+
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def accumulate(self, accumulator: list[int], value: int) -> None:
+        accumulator.append(value or 0)
+
+    def retract(self, accumulator: list[int], value: int) -> None:
+        accumulator.remove(value or 0)
+
+    def merge(self, accumulator: list[int], other: list[int]) -> None:
+        accumulator.extend(other)
+
+    def get_value(self, accumulator: list[int]) -> int:
+        return sum(accumulator)
+
+
+SHARED: list[int] = []
+
+
+def last_removed(self: Any, accumulator: list[int], value: int) -> None:
+    accumulator.pop()
+
+
+def first_only(self: Any, accumulator: list[int], other: list[int]) -> None:
+    accumulator.extend(other[:1])
+
+
+def emptied(self: Any, accumulator: list[int]) -> int:
+    total = sum(accumulator)
+    accumulator.clear()
+    return total
+
+
+def shared(self: Any) -> list[int]:
+    return SHARED
+
+
+shared.__annotations__["return"] = list[int]
+
+BREAKS: dict[str, tuple[str, Any, str]] = {
+    "retract undoes accumulate": ("retract", last_removed, "retracted"),
+    "merge of parts": ("merge", first_only, "folded apart"),
+    "get_value changes nothing": ("get_value", emptied, "called twice"),
+    "groups do not touch": ("create_accumulator", shared, "do accumulators share something"),
+    "any split of the rows": ("accumulate", lambda self, a, v: a.append(len(SHARED)) or SHARED.append(1), "became"),
+}
+
+
+@pytest.mark.parametrize("law", BREAKS)
+def test_the_checker_finds_what_breaks_a_law(law: str) -> None:
+    """A class that breaks a law is found out, with the smallest rows that show it."""
+    SHARED.clear()
+    verb, method, how = BREAKS[law]
+    cls = udaf(input_types=["BIGINT"], result_type="BIGINT", name="wrong")(type("Wrong", (Bag,), {verb: method}))
+    results = {result.law: result for result in check_laws(cls)}
+    assert results[law].passed is False
+    assert how in results[law].detail
+    assert results[law].detail.startswith("rows [")
+
+
+def test_laws_that_do_not_apply_say_why() -> None:
+    """An append-only function without merge has laws that do not apply."""
+    results = {result.law: result for result in check_laws(FUNCTIONS["string_agg"])}
+    assert set(results) == {law.name for law in LAWS}
+    assert results["retract undoes accumulate"].passed is None
+    assert results["retract undoes accumulate"].detail == "it has no retract"
+    assert "order of rows" in results["merge in any order"].detail
+
+
+def test_only_functions_have_laws() -> None:
+    """A class without @udaf is refused."""
+    with pytest.raises(RejectedError, match="put @udaf on the class"):
+        check_laws(Bag)

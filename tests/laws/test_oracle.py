@@ -1,0 +1,112 @@
+"""Results of random epochs equal an independent model in plain Python, whatever the functions and the keys."""
+
+import math
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from examples.weighted_avg import WeightedAvg
+from foldflight import connect
+from foldflight.testing import run_epochs
+
+FUNCTIONS = connect(WeightedAvg)
+VALUES = st.one_of(st.none(), st.integers(-50, 50))
+ROWS = st.fixed_dictionaries({"k": st.sampled_from(["a", "b", None]), "v": VALUES, "w": st.integers(1, 5)})
+# A row is inserted, or one of those that are there is taken back, or one that never was.
+STEPS = st.lists(
+    st.lists(st.tuples(st.sampled_from("IIIIDX"), ROWS, st.integers(0, 99)), max_size=8), min_size=1, max_size=4
+)
+
+
+def model(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Aggregate the rows of one group, by definition."""
+    values = [row["v"] for row in rows if row["v"] is not None]
+    weighted = [(row["v"], row["w"]) for row in rows if row["v"] is not None]
+    weight = sum(w for _, w in weighted)
+    return {
+        "price": None if weight == 0 else math.trunc(sum(v * w for v, w in weighted) / weight),
+        "n": len(rows),
+        "filled": len(values),
+        "different": len(set(values)),
+        "total": sum(values) if values else None,
+        "heavy": sum(row["w"] > 3 for row in rows),
+    }
+
+
+def calls() -> dict[str, Any]:
+    count = FUNCTIONS["count"]
+    return {
+        "price": FUNCTIONS["weighted_avg"]("v", "w").where(lambda row: row["v"] is not None),
+        "n": count(),
+        "filled": count("v"),
+        "different": count("v").distinct(),
+        "total": FUNCTIONS["sum"]("v"),
+        "heavy": count().where(lambda row: row["w"] > 3),
+    }
+
+
+def applied(log: list[tuple[str, dict[str, Any]]], table: dict[Any, dict[str, Any]]) -> None:
+    """Apply a changelog to a table, refusing changes that make no sense."""
+    for kind, row in log:
+        if kind == "+I":
+            assert row["k"] not in table
+        else:
+            assert row["k"] in table
+        if kind in ("-U", "-D"):
+            assert table[row["k"]] == row
+        if kind == "-D":
+            del table[row["k"]]
+        elif kind != "-U":
+            assert table.get(row["k"]) != row
+            table[row["k"]] = row
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_changelogs_of_random_epochs_lead_to_the_batch_answer(
+    steps: list[list[tuple[str, dict[str, Any], int]]],
+) -> None:
+    """After each epoch the changelog so far, applied, is the aggregate of the rows that are there."""
+    present: dict[Any, list[dict[str, Any]]] = defaultdict(list)
+    epochs, expected, ignored = [], [], []
+    for step in steps:
+        rows, never = [], 0
+        for kind, row, pick in step:
+            group = present[row["k"]]
+            if kind == "I":
+                group.append(row)
+                rows.append(("+I", row))
+            elif kind == "D" and group:
+                rows.append(("-D", group.pop(pick % len(group))))
+            elif kind == "X" and not group:
+                rows.append(("-D", row))
+                never += 1
+        epochs.append(rows)
+        ignored.append(never)
+        expected.append({key: {"k": key, **model(group)} for key, group in present.items() if group})
+    table: dict[Any, dict[str, Any]] = {}
+    types = {"k": "STRING", "v": "BIGINT", "w": "INT"}
+    for epoch, answer, never in zip(
+        run_epochs(calls(), epochs, keys=["k"], types=types), expected, ignored, strict=True
+    ):
+        applied(epoch.changelog, table)
+        assert table == answer
+        assert {key for (key,) in epoch.states} == set(answer)
+        assert {key: count for (key,), count in epoch.live.items()} == {key: row["n"] for key, row in answer.items()}
+        assert epoch.ignored_retractions == never
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(ROWS, max_size=5), min_size=1, max_size=3))
+def test_without_keys_there_is_always_one_row(epochs: list[list[dict[str, Any]]]) -> None:
+    """A global aggregate has its row from the first epoch on, also without input."""
+    latest: dict[str, Any] = {}
+    seen: list[dict[str, Any]] = []
+    for epoch, rows in zip(run_epochs(calls(), epochs, types={"v": "BIGINT", "w": "INT"}), epochs, strict=True):
+        seen += rows
+        for kind, row in epoch.changelog:
+            assert kind in ("+I", "-U", "+U")
+            latest = row if kind != "-U" else latest
+        assert latest == model(seen)

@@ -103,7 +103,7 @@ class KeyIndex:
             if len(chunks) != 1:
                 chunks[:] = [pa.concat_arrays(chunks) if chunks else pa.array([], _storage(field.type))]
             array = chunks[0] if slots is None else chunks[0].take(slots)
-            if isinstance(field.type, pa.ExtensionType):
+            if isinstance(field.type, pa.BaseExtensionType):
                 array = pa.ExtensionArray.from_storage(field.type, array)
             columns.append(array.cast(field.type) if array.type != field.type else array)
         return pa.RecordBatch.from_arrays(columns, schema=self.fields)
@@ -121,7 +121,7 @@ class KeyIndex:
 
 def _storage(type_: pa.DataType) -> pa.DataType:
     """Return the type that keys of `type_` are kept in."""
-    if isinstance(type_, pa.ExtensionType):
+    if isinstance(type_, pa.BaseExtensionType):
         return _storage(type_.storage_type)
     if pa.types.is_dictionary(type_):
         return _storage(type_.value_type)

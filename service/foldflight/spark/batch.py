@@ -1,0 +1,260 @@
+"""`group_by(df, ...).agg(...)`: the plan of a batch query.
+
+Two phases, when every call merges (and, where rows have kinds, is invertible):
+
+    rows > mapInArrow(PartialFold) > repartition(keys) > sort within partitions > mapInArrow(FinalFold)
+
+Otherwise one: `rows > repartition(keys) > sort within partitions > mapInArrow(FinalFold)`. The sort is by the hash of
+the keys, so that a task holds one block of groups at a time however many its partition has (see `tasks`). Where rows
+have kinds it also puts a group's inserts before its retractions: what is taken back has come.
+
+Without keys there is one partition and one group. A seed row makes sure that it also appears over empty input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+from pyspark.sql.pandas.types import from_arrow_type
+
+from foldflight.client import Aggregate, Transport
+from foldflight.errors import RejectedError
+from foldflight.exchange.frames import Open, Opened, Returns
+from foldflight.functions import Call, RowKind
+from foldflight.spark.blocks import BlockBounds
+from foldflight.spark.carrier import carrier_type, result_types
+from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name
+from foldflight.spark.tasks import BUCKET, KIND, REAL, SLOT, FinalFold, Layout, PartialFold
+
+__all__ = ["GroupedFrame", "group_by"]
+
+
+def group_by(df: DataFrame, *keys: str | Column, row_kind: str | Column | None = None) -> GroupedFrame:
+    """Group a DataFrame, to aggregate it with functions.
+
+    Args:
+        df: A batch DataFrame, of classic PySpark or of Spark Connect.
+        keys: Column names, SQL expressions, or Columns (named by their alias). Without any, all rows are one group, and
+            the result is one row also for an empty input. NULL is a group, all NaN are one, and -0.0 is 0.0.
+        row_kind: The column that tells what a row does: `+I` and `+U` add it, `-U` and `-D` take it back. A group whose
+            rows are all taken back is gone. Default: every row adds.
+
+    Returns:
+        GroupedFrame: Its `agg` gives the result.
+
+    Raises:
+        RejectedError: SIGNATURE, SCHEMA_MISMATCH.
+    """
+    if df.isStreaming:
+        raise RejectedError(
+            "SIGNATURE",
+            "this is a streaming DataFrame, and group_by takes batches; streams come in a later version "
+            "(inside foreachBatch each batch is a batch DataFrame)",
+        )
+    columns = tuple(column_of(df, key) for key in keys)
+    names = tuple(key_name(df, key, column) for key, column in zip(keys, columns, strict=True))
+    _refuse_doubles(names, "is twice among the keys")
+    kind = None if row_kind is None else column_of(df, row_kind)
+    return GroupedFrame(df, columns, names, kind)
+
+
+@dataclass(frozen=True)
+class GroupedFrame:
+    """A grouped DataFrame; made by `group_by`."""
+
+    df: DataFrame
+    keys: tuple[Column, ...]
+    names: tuple[str, ...]
+    kind: Column | None
+
+    def agg(self, **aggregates: Aggregate) -> DataFrame:
+        """Aggregate each group.
+
+        Mistakes show here; nothing is computed before an action asks for the result.
+
+        Args:
+            aggregates: The uses of functions by output name: `delay=weighted_avg("arr_delay", "distance")`. All come
+                from one `connect`. Their arguments are column names, SQL expressions or Columns.
+
+        Returns:
+            DataFrame: One row for each group: the keys, then the outputs.
+
+        Raises:
+            RejectedError: SIGNATURE for no aggregates, several connections, or a name used twice; SCHEMA_MISMATCH for
+                columns that cannot be resolved or do not fit the function; CANNOT_RETRACT for an append-only function
+                over rows with kinds; UNKNOWN_FUNCTION when a server does not have it any more.
+            RetryableError: UNREACHABLE, DEADLINE, when no server answers.
+        """
+        transport = _transport_of(aggregates)
+        _refuse_doubles((*self.names, *aggregates), "is the name of two columns of the result")
+        columns = Columns(self.df, keys=list(self.keys), kind=self.kind)
+        calls = columns.calls(list(aggregates.values()))
+        rows = columns.rows()
+        check_keys(rows.schema, self.names)
+        plan = _Plan.of(transport, calls, rows, self.names, list(aggregates), has_kinds=self.kind is not None)
+        return plan.result(rows)
+
+
+def _transport_of(aggregates: Mapping[str, Aggregate]) -> Transport:
+    if not aggregates:
+        raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one output, as in n=count()")
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{name} is {aggregate!r}, not a use of a function; write connect(...)['function']('column')",
+            )
+    first, *others = aggregates.items()
+    for name, aggregate in others:
+        if aggregate.transport is not first[1].transport:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{first[0]} and {name} come from two connections; take all functions of an agg from one connect(...), "
+                "which takes several modules and servers",
+            )
+    return first[1].transport
+
+
+def _refuse_doubles(names: Sequence[str], why: str) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        folded = name.casefold()  # Spark compares names without case
+        if folded in seen:
+            raise RejectedError("SIGNATURE", f"{name!r} {why}; give each another name")
+        seen[folded] = name
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a query does: resolved, and checked against the functions."""
+
+    transport: Transport
+    opening: Open
+    layout: Layout
+    bounds: BlockBounds
+    is_two_phase: bool
+    key_types: tuple[st.DataType, ...]
+
+    @classmethod
+    def of(
+        cls,
+        transport: Transport,
+        calls: tuple[Call, ...],
+        rows: DataFrame,
+        names: tuple[str, ...],
+        outputs: list[str],
+        *,
+        has_kinds: bool,
+    ) -> _Plan:
+        """Resolve the types of a query with the server (or the embedded functions)."""
+        schema = arrow_fields(rows.schema)
+        keys = pa.schema(list(schema)[: len(names)])
+        columns = pa.schema([field for field in list(schema)[len(names) :] if field.name not in (KIND, REAL)])
+        kind = [pa.field(KIND, pa.int8())] if has_kinds else []
+        opening = Open(calls=calls, columns=pa.schema([pa.field(SLOT, pa.int32()), *kind, *columns]))
+        opened = transport.describe(opening)
+        if has_kinds:
+            _check_retract(calls, opened)
+        places = range(len(calls))
+        states = pa.schema([opened.schema.field(f"state_{place}") for place in places])
+        results = result_types(outputs, [opened.schema.field(f"output_{place}").type for place in places])
+        layout = Layout(
+            keys=keys,
+            names=names,
+            columns=columns,
+            has_kinds=has_kinds,
+            states=states,
+            carried=pa.schema([(field.name, carrier_type(field.type)) for field in states]),
+            outputs=pa.schema(list(zip(outputs, results, strict=True))),
+        )
+        limits = opened.limits
+        return cls(
+            transport=transport,
+            # Every task's server must have the very functions that this plan was made with.
+            opening=replace(opening, calls=tuple(_pinned(calls, opened))),
+            layout=layout,
+            bounds=BlockBounds().within(limits.slots_max, limits.exchange_state_bytes_max),
+            is_two_phase=all(opened.can_merge) and (not has_kinds or all(call.is_invertible for call in opened.calls)),
+            key_types=tuple(field.dataType for field in rows.schema.fields[: len(names)]),
+        )
+
+    def result(self, rows: DataFrame) -> DataFrame:
+        """Return the query's result over its rows."""
+        merges = self.is_two_phase
+        arrived = self._partial(rows) if merges else rows
+        final = FinalFold(
+            self.transport,
+            replace(self.opening, returns=Returns(states=False, outputs=True)),
+            self.layout,
+            self.bounds,
+            merges=merges,
+        )
+        together = self._by_key(arrived) if self.layout.names else self._in_one(arrived, final.input)
+        return together.mapInArrow(_mapping(final), self._spark_schema(self.layout.results))
+
+    def _partial(self, rows: DataFrame) -> DataFrame:
+        partial = PartialFold(
+            self.transport,
+            replace(self.opening, returns=Returns(states=True, outputs=False)),
+            self.layout,
+            self.bounds,
+        )
+        return rows.mapInArrow(_mapping(partial), self._spark_schema(self.layout.partial))
+
+    def _by_key(self, arrived: DataFrame) -> DataFrame:
+        keys = [sf.col(name) for name in self.layout.keys.names]
+        hashed = arrived.withColumn(BUCKET, sf.xxhash64(*keys))
+        return hashed.repartition(*keys).sortWithinPartitions(sf.col(BUCKET), *self._retractions_last())
+
+    def _in_one(self, arrived: DataFrame, schema: pa.Schema) -> DataFrame:
+        """Return all rows in one partition, with the seed: a row of NULLs that is not real."""
+        if REAL in schema.names and REAL not in arrived.columns:
+            arrived = arrived.withColumn(REAL, sf.lit(True))
+        nothing = [
+            sf.lit(False if field.name == REAL else None).cast(field.dataType).alias(field.name)
+            for field in arrived.schema
+        ]
+        seed = arrived.sparkSession.range(1).select(*nothing)
+        together = arrived.union(seed).repartition(1)
+        order = self._retractions_last()
+        return together.sortWithinPartitions(*order) if order else together
+
+    def _retractions_last(self) -> list[Column]:
+        if not self.layout.has_kinds or self.is_two_phase:
+            return []
+        return [sf.col(KIND).isin(int(RowKind.UPDATE_BEFORE), int(RowKind.DELETE))]
+
+    def _spark_schema(self, schema: pa.Schema) -> st.StructType:
+        types = [*self.key_types, *(from_arrow_type(field.type) for field in list(schema)[len(self.key_types) :])]
+        return st.StructType([st.StructField(name, type_) for name, type_ in zip(schema.names, types, strict=True)])
+
+
+def _pinned(calls: Sequence[Call], opened: Opened) -> Iterator[Call]:
+    for call, found in zip(calls, opened.calls, strict=True):
+        yield replace(call, fingerprint=found.fingerprint)
+
+
+def _check_retract(calls: Sequence[Call], opened: Opened) -> None:
+    for call, found in zip(calls, opened.calls, strict=True):
+        if not found.can_retract:
+            raise RejectedError(
+                "CANNOT_RETRACT",
+                f"{call.function} is append-only (it has no retract), and rows with kinds may take rows back; "
+                "define retract, or aggregate without row_kind",
+                function=call.function,
+            )
+
+
+def _mapping(
+    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from task(batches)
+
+    return run

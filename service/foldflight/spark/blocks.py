@@ -1,0 +1,80 @@
+"""Spark's small Arrow batches gathered into blocks, for every frame of an exchange costs the same whatever its size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from foldflight.spark.carrier import convert
+
+__all__ = ["BlockBounds", "gather"]
+
+
+@dataclass(frozen=True)
+class BlockBounds:
+    """How much a task holds at once.
+
+    Args:
+        rows_max: Rows of a block.
+        bytes_max: Bytes of a block, unless a single batch of Spark has more.
+        groups_max: Groups that a partial fold may hold before it gives them away.
+        folded_bytes_max: Bytes of rows that a partial fold takes before it gives its groups away: states that grow with
+            their rows (lists, sets) stay within the same order.
+    """
+
+    rows_max: int = 1 << 18
+    bytes_max: int = 64 << 20
+    groups_max: int = 1 << 18
+    folded_bytes_max: int = 256 << 20
+
+    def within(self, slots_max: int, state_bytes_max: int) -> BlockBounds:
+        """Return bounds that also keep within what a server allows one exchange."""
+        rows = max(min(self.rows_max, slots_max // 2), 1)
+        return BlockBounds(
+            rows_max=rows,
+            bytes_max=max(min(self.bytes_max, state_bytes_max // 4), 1),
+            groups_max=max(min(self.groups_max, slots_max - rows), 1),
+            folded_bytes_max=max(min(self.folded_bytes_max, state_bytes_max // 4), 1),
+        )
+
+
+def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: BlockBounds) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of many batches, in order, as few blocks; never an empty one.
+
+    Args:
+        batches: What Spark hands over; columns by position.
+        schema: The schema of the blocks; Spark's own may differ in nullability and names of zones.
+        bounds: `rows_max` and `bytes_max` hold for each block; a larger batch is cut.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = bytes_ = 0
+    for batch in batches:
+        for part in _cut(batch, bounds):
+            size = part.nbytes
+            if held and (rows + part.num_rows > bounds.rows_max or bytes_ + size > bounds.bytes_max):
+                yield _block(held, schema)
+                held, rows, bytes_ = [], 0, 0
+            held.append(part)
+            rows += part.num_rows
+            bytes_ += size
+    if held:
+        yield _block(held, schema)
+
+
+def _cut(batch: pa.RecordBatch, bounds: BlockBounds) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    pieces = max(-(-batch.num_rows // bounds.rows_max), -(-batch.nbytes // bounds.bytes_max))
+    size = max(batch.num_rows // pieces, 1)
+    for start in range(0, batch.num_rows, size):
+        yield batch.slice(start, size)
+
+
+def _block(held: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        pa.concat_arrays([convert(batch.column(place), field.type) for batch in held])
+        for place, field in enumerate(schema)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,226 @@
+"""How Arrow values that Spark has no type for travel through Spark.
+
+States pass from the first stage to the second as Spark columns: a typed state stays a struct that any tool can read.
+Where Spark lacks a type, only that leaf changes, bit for bit: 64-bit times and durations become BIGINT, other
+fixed-width values become BINARY, an extension its storage.
+
+Results and keys are for people: a result type that Spark lacks becomes the nearest one that holds all its values, or
+the query is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.errors import RejectedError
+from foldflight.functions.types import sql_name
+
+__all__ = ["carrier_type", "convert", "result_carrier", "result_types", "without_nullability"]
+
+_DIRECT: Final = frozenset(
+    {
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.binary(),
+        pa.date32(),
+        pa.timestamp("us"),
+        pa.timestamp("us", "UTC"),
+    }
+)
+_SPARK_DIGITS_MAX: Final = 38
+_WIDER: Final[dict[pa.DataType, pa.DataType]] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.duration("s"): pa.duration("us"),
+    pa.duration("ms"): pa.duration("us"),
+    pa.time32("s"): pa.time64("us"),
+    pa.time32("ms"): pa.time64("us"),
+}
+
+
+def without_nullability(type_: pa.DataType) -> pa.DataType:
+    """Return the same type with all its members nullable and named as pyarrow names them: Spark's own differ."""
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, without_nullability(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(without_nullability(type_.key_type), without_nullability(type_.item_type))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(without_nullability(type_.value_type))
+    return type_
+
+
+def carrier_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type in which a state of `type_` crosses Spark."""
+    kinds = pa.types
+    if type_ in _DIRECT or (kinds.is_decimal128(type_) and type_.scale >= 0):
+        return type_
+    if isinstance(type_, pa.BaseExtensionType):
+        return carrier_type(type_.storage_type)
+    if kinds.is_struct(type_) and type_.num_fields:
+        return pa.struct([pa.field(field.name, carrier_type(field.type)) for field in type_])
+    if kinds.is_map(type_):
+        return pa.map_(carrier_type(type_.key_type), carrier_type(type_.item_type))
+    if kinds.is_list(type_) or kinds.is_large_list(type_):
+        return pa.list_(carrier_type(type_.value_type))
+    if kinds.is_null(type_) or kinds.is_struct(type_):
+        return pa.bool_()
+    if type_ in _WIDER and not kinds.is_temporal(type_):
+        return carrier_type(_WIDER[type_])
+    return _fixed_width(type_)
+
+
+def _fixed_width(type_: pa.DataType) -> pa.DataType:
+    try:
+        bits = type_.bit_width
+    except ValueError:
+        raise RejectedError("SCHEMA_MISMATCH", f"Spark cannot carry a state of type {type_}") from None
+    return {32: pa.int32(), 64: pa.int64()}.get(bits, pa.binary())
+
+
+def result_carrier(type_: pa.DataType) -> pa.DataType | None:
+    """Return the type in which Spark shows a result of `type_`; None if it has none that holds its values."""
+    kinds = pa.types
+    if type_ in _DIRECT or type_ in (pa.null(), pa.time64("us"), pa.duration("us")):
+        return type_
+    if type_ in _WIDER:
+        return _WIDER[type_]
+    if isinstance(type_, pa.BaseExtensionType):
+        return result_carrier(type_.storage_type)
+    if kinds.is_decimal(type_):
+        # A decimal of more digits is shown in 38; a value that needs more is an error when it comes.
+        return pa.decimal128(min(type_.precision, _SPARK_DIGITS_MAX), type_.scale) if type_.scale <= 38 else None
+    if kinds.is_fixed_size_binary(type_):
+        return pa.binary()
+    if kinds.is_timestamp(type_):
+        return pa.timestamp("us", "UTC" if type_.tz else None)
+    return _nested_carrier(type_)
+
+
+def _nested_carrier(type_: pa.DataType) -> pa.DataType | None:
+    if pa.types.is_struct(type_):
+        members = [result_carrier(field.type) for field in type_]
+        named = [(field.name, member) for field, member in zip(type_, members, strict=True) if member is not None]
+        return pa.struct(named) if len(named) == len(members) else None
+    if pa.types.is_map(type_):
+        key, item = result_carrier(type_.key_type), result_carrier(type_.item_type)
+        return None if key is None or item is None else pa.map_(key, item)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        item = result_carrier(type_.value_type)
+        return None if item is None else pa.list_(item)
+    return None
+
+
+def result_types(names: list[str], types: list[pa.DataType]) -> list[pa.DataType]:
+    """Return the types in which Spark shows the outputs of these names and types.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, naming an output that Spark cannot show.
+    """
+    found = []
+    for name, type_ in zip(names, types, strict=True):
+        carrier = result_carrier(type_)
+        if carrier is None:
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the output {name} is {sql_name(type_)}, which Spark cannot show; declare another result_type "
+                "(STRING, or INTERVAL DAY TO SECOND for a duration)",
+            )
+        found.append(carrier)
+    return found
+
+
+def convert(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return the same n values as an array of `type_`: to a carrier, or back from it.
+
+    Raises:
+        pa.ArrowInvalid: A value does not fit (a decimal of more than 38 digits as a result).
+    """
+    if array.type == type_:
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return convert(array.storage, type_)
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, convert(array, type_.storage_type))
+    kinds = pa.types
+    if kinds.is_struct(type_) and kinds.is_struct(array.type):
+        members = [convert(member, field.type) for member, field in zip(array.flatten(), type_, strict=True)]
+        return pa.StructArray.from_arrays(members, fields=list(type_), mask=array.is_null())
+    if kinds.is_map(type_):
+        return _convert_map(array, type_)
+    if kinds.is_list(type_):
+        return _convert_list(array, type_)
+    if type_ == pa.null() or array.type == pa.null():
+        return pa.nulls(len(array), type_)
+    if kinds.is_struct(type_) or kinds.is_struct(array.type):  # a struct without members, and the flag in its place
+        return _empty_struct(array, type_)
+    return _convert_leaf(array, type_)
+
+
+def _empty_struct(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    valid = array.is_valid()
+    if pa.types.is_struct(type_):
+        values: list[Any] = [{} if each else None for each in valid.to_pylist()]
+        return pa.array(values, type_)
+    return pc.if_else(valid, pa.scalar(True), pa.scalar(None, pa.bool_()))
+
+
+def _convert_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    # `flatten` leaves out what stands under a NULL or outside a slice; offsets are made anew to match.
+    values = convert(array.flatten(), type_.value_type)
+    return pa.ListArray.from_arrays(_offsets(array), values, type=type_, mask=array.is_null())
+
+
+def _convert_map(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+    keys, values = entries.flatten().flatten()
+    return pa.MapArray.from_arrays(
+        _offsets(entries),
+        convert(keys, type_.key_type),
+        convert(values, type_.item_type),
+        type=type_,
+        mask=array.is_null(),
+    )
+
+
+def _offsets(lists: pa.Array) -> pa.Array:
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+
+
+def _convert_leaf(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    kinds = pa.types
+    integral = kinds.is_integer(array.type) or kinds.is_integer(type_)
+    if integral and (kinds.is_temporal(array.type) or kinds.is_temporal(type_)):
+        return array.view(type_)
+    if kinds.is_binary(array.type) and not (kinds.is_large_binary(type_) or kinds.is_binary_view(type_)):
+        return _reinterpreted(array.cast(pa.binary(type_.bit_width // 8)), type_)
+    if kinds.is_binary(type_) and _is_opaque(array.type):
+        return _reinterpreted(array, pa.binary(array.type.bit_width // 8)).cast(type_)
+    return array.cast(type_)
+
+
+def _is_opaque(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_interval(type_) or pa.types.is_decimal(type_))
+
+
+def _reinterpreted(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return the same bits of fixed width under another type (`view` does not know all of them)."""
+    return pa.Array.from_buffers(type_, len(array), array.buffers(), offset=array.offset)

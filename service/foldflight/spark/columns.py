@@ -1,0 +1,187 @@
+"""The columns of a query: what the user wrote, resolved by Spark, under names that cannot collide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+from pyspark.sql.pandas.types import to_arrow_type
+
+from foldflight.client import Aggregate
+from foldflight.errors import RejectedError
+from foldflight.functions import Call, RowKind
+from foldflight.spark.carrier import without_nullability
+from foldflight.spark.tasks import KIND, REAL
+
+__all__ = ["Columns", "column_of", "key_name"]
+
+_UNGROUPABLE = (st.MapType, st.VariantType, st.CalendarIntervalType)
+
+
+@dataclass
+class Columns:
+    """Collects the columns of a query and resolves them together.
+
+    Args:
+        df: The input.
+    """
+
+    df: DataFrame
+    keys: list[Column] = field(default_factory=list)
+    kind: Column | None = None
+    _found: dict[tuple[str, object], tuple[str, Column]] = field(default_factory=dict)
+    _held: list[object] = field(default_factory=list)
+
+    def argument(self, written: object) -> str:
+        """Return the name of the column that holds an argument; equal texts share one."""
+        return self._add("argument", written, column_of(self.df, written))
+
+    def condition(self, written: object) -> str:
+        """Return the name of the column that holds a condition."""
+        return self._add("filter", written, column_of(self.df, written, is_condition=True))
+
+    def _add(self, role: str, written: object, column: Column) -> str:
+        # Columns are compared by identity, for their `==` makes an expression; keeping them keeps the identity theirs.
+        self._held.append(written)
+        key = (role, written if isinstance(written, str) else id(written))
+        name, _ = self._found.setdefault(key, (f"{role}_{len(self._found)}", column))
+        return name
+
+    def rows(self) -> DataFrame:
+        """Return the input reduced to keys, kind, arguments and conditions, in that order.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH, with Spark's message, when a column or expression cannot be resolved.
+        """
+        chosen = [column.alias(f"key_{place}") for place, column in enumerate(self.keys)]
+        if self.kind is not None:
+            chosen.append(_kind_number(self.kind).alias(KIND))
+        chosen += [column.alias(name) for name, column in self._found.values()]
+        try:
+            rows = self.df.select(chosen or [sf.lit(True).alias(REAL)])
+            rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to a later action
+        except (AnalysisException, ParseException) as error:
+            message = (error.getMessage() or str(error)).strip()
+            raise RejectedError(
+                "SCHEMA_MISMATCH", f"Spark cannot resolve the columns of the query: {message}"
+            ) from error
+        return rows
+
+    def calls(self, aggregates: Sequence[Aggregate]) -> tuple[Call, ...]:
+        """Return the calls of aggregates over these columns."""
+        return tuple(
+            Call(
+                each.function.name,
+                tuple(self.argument(column) for column in each.columns),
+                filter=None if each.condition is None else self.condition(each.condition),
+                distinct=each.is_distinct,
+                literals=each.literals,
+            )
+            for each in aggregates
+        )
+
+
+def column_of(df: DataFrame, written: object, *, is_condition: bool = False) -> Column:
+    """Return the column that a text or Column names: a column of `df` if there is one of that name, else an expression.
+
+    Raises:
+        RejectedError: SIGNATURE, for anything else.
+    """
+    if isinstance(written, Column):
+        return written
+    if not isinstance(written, str):
+        what = "a condition" if is_condition else "an argument"
+        raise RejectedError(
+            "SIGNATURE",
+            f"{written!r} is no column; {what} is a column name, a SQL expression, or a PySpark Column "
+            "(for a constant write F.lit(...), or a direct argument by name)",
+        )
+    if written in df.columns:
+        return sf.col("`" + written.replace("`", "``") + "`")
+    try:
+        return sf.expr(written)
+    except ParseException as error:
+        message = (error.getMessage() or str(error)).strip()
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"{written!r} is neither a column nor a SQL expression: {message}"
+        ) from error
+
+
+def key_name(df: DataFrame, written: object, column: Column) -> str:
+    """Return the name of a key in the result: the column's, the alias, or the text of the expression."""
+    if isinstance(written, str) and written in df.columns:
+        return written
+    try:
+        return df.select(column).columns[0]
+    except (AnalysisException, ParseException) as error:
+        message = (error.getMessage() or str(error)).strip()
+        raise RejectedError("SCHEMA_MISMATCH", f"Spark cannot resolve the key {written!r}: {message}") from error
+
+
+def _kind_number(kind: Column) -> Column:
+    """Return a row kind as int8; a text that names no kind fails the query with its value."""
+    number = sf.when(sf.lit(False), sf.lit(0))
+    for each in RowKind:
+        number = number.when(kind.isin(each.short, each.name), sf.lit(int(each)))
+    known = ", ".join(each.short for each in RowKind)
+    message = sf.concat(sf.lit("SCHEMA_MISMATCH: "), sf.coalesce(kind.cast("string"), sf.lit("NULL")))
+    wrong = sf.raise_error(sf.concat(message, sf.lit(f" is no row kind; the kinds are {known}")))
+    return number.otherwise(wrong).cast("tinyint")
+
+
+def arrow_fields(schema: st.StructType) -> pa.Schema:
+    """Return the Arrow schema of rows as an exchange sees it: all nullable, times with zone in UTC.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, for a type that cannot reach Python.
+    """
+    fields = []
+    for column in schema:
+        try:
+            type_ = to_arrow_type(column.dataType, timezone="UTC")
+        except Exception as error:
+            raise _unsupported(column, "is given to a function", "cast it in the query") from error
+        fields.append(pa.field(column.name, without_nullability(type_)))
+    return pa.schema(fields)
+
+
+def check_keys(schema: st.StructType, names: Sequence[str]) -> None:
+    """Refuse keys that cannot be grouped by.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH.
+    """
+    for column, name in zip(schema, names, strict=False):
+        if _contains(column.dataType, _UNGROUPABLE):
+            raise _unsupported(_renamed(column, name), "is a key", "group by parts of it, or by its text")
+        if isinstance(column.dataType, st.StringType) and column.dataType.collation != "UTF8_BINARY":
+            raise _unsupported(
+                _renamed(column, name),
+                "is a key",
+                "group by collation_key(...) or by lower(...), which compare bytes",
+            )
+
+
+def _renamed(column: st.StructField, name: str) -> st.StructField:
+    """Return the field under the user's name."""
+    return st.StructField(name, column.dataType)
+
+
+def _contains(type_: st.DataType, wanted: tuple[type[st.DataType], ...]) -> bool:
+    if isinstance(type_, st.StructType):
+        return any(_contains(each.dataType, wanted) for each in type_)
+    if isinstance(type_, st.ArrayType):
+        return _contains(type_.elementType, wanted)
+    return isinstance(type_, wanted)
+
+
+def _unsupported(column: st.StructField, role: str, remedy: str) -> RejectedError:
+    return RejectedError(
+        "SCHEMA_MISMATCH",
+        f"the column {column.name} {role}, and its type {column.dataType.simpleString()} does not allow that; {remedy}",
+    )

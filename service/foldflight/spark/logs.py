@@ -1,0 +1,49 @@
+"""What functions log, passed on to the logging of the Python worker that drives them."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foldflight.functions.context import LogRecord
+
+__all__ = ["forward"]
+
+_LEVELS = {
+    "debug": 10,
+    "info": 20,
+    "warning": 30,
+    "warn": 30,
+    "error": 40,
+    "exception": 40,
+    "critical": 50,
+    "fatal": 50,
+}
+
+
+def forward(records: Sequence[LogRecord], group_of: Callable[[int], dict[str, Any]]) -> None:
+    """Log records under `foldflight.functions.<function>`, with the keys of their groups.
+
+    A worker whose logging nobody has set up writes them to its standard error, which Spark keeps with the executor's.
+
+    Args:
+        records: Lines of functions.
+        group_of: Gives a slot's keys.
+    """
+    if not records:
+        return
+    ours = logging.getLogger("foldflight.functions")
+    if not ours.hasHandlers():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        ours.addHandler(handler)
+        ours.setLevel(logging.INFO)
+    for record in records:
+        fields = dict(record.fields)
+        if record.slot is not None:
+            fields |= {key: repr(value) for key, value in group_of(record.slot).items()}
+        text = " ".join([record.message, *(f"{key}={value}" for key, value in fields.items())])
+        logger = ours.getChild(record.function) if record.function else ours
+        logger.log(_LEVELS.get(record.level, logging.INFO), "%s", text)

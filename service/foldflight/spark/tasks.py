@@ -1,0 +1,345 @@
+"""What runs in Spark's Python workers: one call for each partition, Arrow batches in, Arrow batches out.
+
+`PartialFold` is the first stage of the two-phase plan: rows in, keys and partial states out. Its memory is bounded by
+`BlockBounds`: when it holds too many groups, or has folded too many bytes, it gives its states away and starts afresh.
+That a key then comes out twice does not matter: the second stage merges.
+
+`FinalFold` ends both plans. It gets all rows (or partial states) of its groups, sorted by the hash of the key, so a
+group is complete as soon as the hash changes: its outputs leave and its accumulator is dropped. Its memory is therefore
+one block, whether the partition has a thousand groups or ten million, and only a group's own accumulator can be larger. The
+sort is Spark's, which spills to disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.client import OpenExchange, Transport
+from foldflight.errors import FunctionError
+from foldflight.exchange.changelog import live_rows
+from foldflight.exchange.frames import Open
+from foldflight.fold.keys import KeyIndex
+from foldflight.functions import RowKind
+from foldflight.spark.blocks import BlockBounds, gather
+from foldflight.spark.carrier import convert
+from foldflight.spark.logs import forward
+
+__all__ = ["BUCKET", "KIND", "LIVE", "REAL", "SLOT", "FinalFold", "Layout", "PartialFold"]
+
+BUCKET, KIND, LIVE, REAL, SLOT = "bucket", "kind", "live", "real", "slot"
+_RETRACTING = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a query between Spark and an exchange.
+
+    Args:
+        keys: The key columns under internal names, with their Arrow types; none for one group of all rows.
+        names: The names under which the user sees the keys.
+        columns: The argument and filter columns.
+        has_kinds: Whether rows have a kind (column `kind`, int8).
+        states: The state columns of the exchange, `state_0`...: as the server announced them, with fingerprints.
+        carried: The same columns as they cross Spark.
+        outputs: The output columns, by the user's names, as Spark shows them.
+    """
+
+    keys: pa.Schema
+    names: tuple[str, ...]
+    columns: pa.Schema
+    has_kinds: bool
+    states: pa.Schema
+    carried: pa.Schema
+    outputs: pa.Schema
+
+    @property
+    def rows(self) -> pa.Schema:
+        """Rows as they come from Spark: keys, kind, arguments and filters; `real` if nothing else is there."""
+        fields = [*self.keys, *([pa.field(KIND, pa.int8())] if self.has_kinds else []), *self.columns]
+        return pa.schema(fields or [pa.field(REAL, pa.bool_())])
+
+    @property
+    def chunk(self) -> pa.Schema:
+        """The chunks of the exchange."""
+        return pa.schema(
+            [pa.field(SLOT, pa.int32()), *([pa.field(KIND, pa.int8())] if self.has_kinds else []), *self.columns]
+        )
+
+    @property
+    def partial(self) -> pa.Schema:
+        """What the first stage gives: keys, live rows if there are kinds, states."""
+        return pa.schema([*self.keys, *([pa.field(LIVE, pa.int64())] if self.has_kinds else []), *self.carried])
+
+    @property
+    def results(self) -> pa.Schema:
+        """What the query gives: keys and outputs under the user's names."""
+        keys = [field.with_name(name) for field, name in zip(self.keys, self.names, strict=True)]
+        return pa.schema([*keys, *self.outputs])
+
+
+class _Groups:
+    """The groups of one epoch: their slots, and their live rows where rows have kinds."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.index = KeyIndex(layout.keys) if len(layout.keys) else None
+        self.live = np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return 1 if self.index is None else len(self.index)
+
+    def slots(self, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
+        """Return the slots of n rows; `live` grows to all groups seen."""
+        if self.index is None:
+            slots = np.zeros(block.num_rows, np.int32)
+        else:
+            keys = [block.column(name) for name in self.layout.keys.names]
+            slots = self.index.slots(keys).to_numpy()
+        if len(self) > len(self.live):
+            self.live = np.concatenate([self.live, np.zeros(len(self) - len(self.live), np.int64)])
+        return slots
+
+    def keys(self, slots: pa.Int32Array) -> list[pa.Array]:
+        """Return the key columns of slots."""
+        return [] if self.index is None else self.index.keys(slots).columns
+
+    def key(self, slot: int) -> dict[str, Any]:
+        """Return the key of one slot, by the user's names."""
+        columns = self.keys(pa.array([slot], pa.int32()))
+        return {name: column[0].as_py() for name, column in zip(self.layout.names, columns, strict=True)}
+
+
+class _Folding:
+    """One exchange at a time, epoch by epoch; the next opens when the server asks for it.
+
+    The results of an epoch are fetched only when the next block is there: the server works while Spark reads.
+    """
+
+    def __init__(self, transport: Transport, opening: Open, layout: Layout) -> None:
+        self._transport = transport
+        self._opening = opening
+        self._layout = layout
+        self._exchange: OpenExchange | None = None
+        self._epoch = 0
+        self._due: _Groups | None = None
+        self.groups = _Groups(layout)
+
+    @contextlib.contextmanager
+    def _placing(self, groups: _Groups) -> Iterator[OpenExchange]:
+        """Give the exchange, and an error of a function the key of its group, which a server does not know."""
+        try:
+            if self._exchange is None:
+                self._exchange = self._transport.open(self._opening)
+            yield self._exchange
+            forward(self._exchange.take_logs(), groups.key)
+        except FunctionError as error:
+            if error.slot is None or error.group is not None:
+                raise
+            raise error.with_group(groups.key(error.slot)) from None
+
+    def chunk(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
+        """Fold rows."""
+        schema = self._layout.chunk
+        columns = [pa.array(slots, pa.int32()) if name == SLOT else block.column(name) for name in schema.names]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        with self._placing(self.groups) as exchange:
+            exchange.chunk(batch)
+
+    def states(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
+        """Merge the states of a block of partial states."""
+        fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
+        columns = [convert(block.column(field.name), field.type) for field in self._layout.states]
+        batch = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *columns], schema=pa.schema(fields))
+        with self._placing(self.groups) as exchange:
+            exchange.states(batch)
+
+    def barrier(self) -> None:
+        """End the epoch; its groups are done with."""
+        with self._placing(self.groups) as exchange:
+            self._epoch += 1
+            exchange.barrier(self._epoch)
+        self._due, self.groups = self.groups, _Groups(self._layout)
+
+    def take(self) -> Iterator[tuple[_Groups, pa.Table]]:
+        """Yield the results that are due, if any, and drop their accumulators."""
+        if self._due is None:
+            return
+        groups, self._due = self._due, None
+        with self._placing(groups) as exchange:
+            results = exchange.results(self._epoch)
+            if exchange.reopen:
+                self.close()
+            else:
+                exchange.forget(pa.array(np.arange(len(groups), dtype=np.int32)))
+        yield groups, results
+
+    def close(self) -> None:
+        """End the exchange."""
+        if self._exchange is not None:
+            exchange, self._exchange = self._exchange, None
+            self._epoch = 0
+            exchange.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
+        if self._exchange is not None:
+            # An exchange that failed is cut off rather than ended; only `__exit__` tells it so.
+            self._exchange.__exit__(exception_type, *exception)
+
+
+@dataclass(frozen=True)
+class PartialFold:
+    """The first stage: fold the rows of a partition to partial states.
+
+    Args:
+        transport: The way to the functions.
+        opening: What to open; the results bring states.
+        layout: The columns.
+        bounds: How much is held at once.
+    """
+
+    transport: Transport
+    opening: Open
+    layout: Layout
+    bounds: BlockBounds
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Fold one partition."""
+        with _Folding(self.transport, self.opening, self.layout) as folding:
+            folded_bytes = 0
+            for block in gather(batches, self.layout.rows, self.bounds):
+                yield from self._taken(folding)
+                slots = folding.groups.slots(block)
+                if self.layout.has_kinds:
+                    np.add.at(folding.groups.live, slots, np.where(_retracts(block), -1, 1))
+                folding.chunk(slots, block)
+                folded_bytes += block.nbytes
+                if len(folding.groups) >= self.bounds.groups_max or folded_bytes >= self.bounds.folded_bytes_max:
+                    folding.barrier()
+                    folded_bytes = 0
+            if folded_bytes:
+                yield from self._taken(folding)
+                folding.barrier()
+            yield from self._taken(folding)
+
+    def _taken(self, folding: _Folding) -> Iterator[pa.RecordBatch]:
+        for groups, results in folding.take():
+            for part in _parts(results):
+                slots = part.column(SLOT)
+                columns = groups.keys(slots)
+                if self.layout.has_kinds:
+                    columns.append(pa.array(groups.live[slots.to_numpy()]))
+                columns += [convert(part.column(field.name), field.type) for field in self.layout.carried]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.layout.partial)
+
+
+@dataclass(frozen=True)
+class FinalFold:
+    """The last stage: fold or merge all that belongs to the groups of a partition, sorted by `bucket`, to outputs.
+
+    Args:
+        transport: The way to the functions.
+        opening: What to open; the results bring outputs.
+        layout: The columns.
+        bounds: How much is held at once.
+        merges: Whether the input is partial states rather than rows.
+    """
+
+    transport: Transport
+    opening: Open
+    layout: Layout
+    bounds: BlockBounds
+    merges: bool
+
+    @property
+    def input(self) -> pa.Schema:
+        """What comes from Spark; without keys and states, `real` is false for the row that stands for no row."""
+        schema = self.layout.partial if self.merges else self.layout.rows
+        if len(self.layout.keys):
+            return schema.append(pa.field(BUCKET, pa.int64()))
+        return schema if self.merges or REAL in schema.names else schema.append(pa.field(REAL, pa.bool_()))
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Fold one partition."""
+        has_keys = len(self.layout.keys) > 0
+        with _Folding(self.transport, self.opening, self.layout) as folding:
+            is_open = False
+            for block in gather(batches, self.input, self.bounds):
+                yield from self._taken(folding)
+                cut = _last_bucket(block) if has_keys else 0
+                if cut:
+                    self._feed(folding, block.slice(0, cut))
+                    folding.barrier()
+                    yield from self._taken(folding)
+                self._feed(folding, block.slice(cut))
+                is_open = True
+            if is_open:
+                folding.barrier()
+            yield from self._taken(folding)
+
+    def _feed(self, folding: _Folding, block: pa.RecordBatch) -> None:
+        groups = folding.groups
+        if not self.merges and not len(self.layout.keys):
+            block = self._without_seed(folding, block)
+        slots = groups.slots(block)
+        if self.merges:
+            if self.layout.has_kinds:
+                np.add.at(groups.live, slots, block.column(LIVE).fill_null(0).to_numpy())
+            folding.states(slots, block)
+            return
+        if self.layout.has_kinds:
+            counted, groups.live = live_rows(slots, _retracts(block), groups.live)
+            if not counted.all():
+                # A row that takes back what never came changes nothing; other groups go on.
+                slots, block = slots[counted], block.filter(pa.array(counted))
+        folding.chunk(slots, block)
+
+    def _without_seed(self, folding: _Folding, block: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the real rows; the seed, which comes even if none do, makes the one group appear."""
+        real = block.column(REAL)
+        if real.true_count < len(real):
+            nothing = [pa.nulls(1, field.type) for field in self.layout.states]
+            seed = pa.RecordBatch.from_arrays(nothing, schema=self.layout.states)
+            folding.states(np.zeros(1, np.int32), seed)
+            block = block.filter(real)
+        return block
+
+    def _taken(self, folding: _Folding) -> Iterator[pa.RecordBatch]:
+        for groups, results in folding.take():
+            for part in _parts(results):
+                kept = self._kept(groups, part)
+                columns = groups.keys(kept.column(SLOT))
+                columns += [
+                    convert(kept.column(f"output_{place}"), field.type)
+                    for place, field in enumerate(self.layout.outputs)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.layout.results)
+
+    def _kept(self, groups: _Groups, part: pa.RecordBatch) -> pa.RecordBatch:
+        """Leave out groups that have no rows left. The one group of a query without keys always stays."""
+        if not self.layout.has_kinds or not len(self.layout.keys):
+            return part
+        return part.filter(pa.array(groups.live[part.column(SLOT).to_numpy()] > 0))
+
+
+def _retracts(block: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    return np.isin(block.column(KIND).to_numpy(zero_copy_only=False), _RETRACTING)
+
+
+def _last_bucket(block: pa.RecordBatch) -> int:
+    """Return the place of the first row of the last bucket in a block sorted by bucket."""
+    buckets = block.column(BUCKET).to_numpy()
+    return int(np.searchsorted(buckets, buckets[-1], side="left"))
+
+
+def _parts(results: pa.Table) -> Sequence[pa.RecordBatch]:
+    return [batch for batch in results.to_batches() if batch.num_rows]

@@ -1,0 +1,257 @@
+"""Frames to bytes and back, and what hostile bytes lead to."""
+
+import datetime
+import decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.codec import (
+    Message,
+    decode,
+    decode_error,
+    decode_info,
+    decode_open,
+    encode,
+    encode_error,
+    encode_info,
+    encode_open,
+    sliced_to,
+)
+from foldflight.exchange.frames import (
+    Barrier,
+    Chunk,
+    Forget,
+    Frame,
+    FunctionInfo,
+    InitialOutputs,
+    Limits,
+    Log,
+    Open,
+    Opened,
+    OpenedCall,
+    Results,
+    Returns,
+    RowOutputs,
+    States,
+)
+from foldflight.exchange.machine import Role
+from foldflight.functions import Call, LogRecord, Registry
+
+COLUMNS = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.decimal128(10, 2))])
+RESULTS = pa.schema([pa.field("slot", pa.int32()), pa.field("state_0", pa.int64()), pa.field("output_0", pa.int64())])
+CHUNK = pa.RecordBatch.from_pydict({"slot": [0], "kind": [0], "v": [decimal.Decimal("1.50")]}, schema=COLUMNS)
+BATCH = pa.RecordBatch.from_pydict({"slot": [0, 1], "state_0": [1, None], "output_0": [1, 2]}, schema=RESULTS)
+OPEN = Open(
+    calls=(
+        Call(
+            "f",
+            ("v",),
+            filter="late",
+            distinct=True,
+            literals={"a": 1, "b": [decimal.Decimal("1.5")], "c": datetime.date(2013, 1, 1)},
+        ),
+        Call("count", fingerprint="0" * 16),
+    ),
+    columns=COLUMNS,
+    returns=Returns(states=False, outputs=True),
+    initial_outputs=True,
+    row_outputs=True,
+    job_parameters={"city": "NYC"},
+    trace_context={"traceparent": "00-..."},
+)
+LIMITS = Limits(1, 2, 3, 4, 5, 6.5, 7.5)
+OPENED = Opened("s1", 1, (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_())),), LIMITS, RESULTS)
+ENGINE_FRAMES = [States(BATCH), Chunk(CHUNK), Barrier(2**60), Forget(pa.array([1, 5], pa.int32()))]
+SERVER_FRAMES = [
+    OPENED,
+    InitialOutputs(BATCH),
+    Results(3, BATCH, last=False, reopen=True),
+    RowOutputs(BATCH),
+    Log((LogRecord("info", "f", "hello", {"a": "b"}, 3), LogRecord("error", "", "dropped"))),
+]
+
+
+def equal(one: Any, two: Any) -> bool:
+    if isinstance(one, pa.Array):
+        return bool(one.equals(two))
+    return bool(one == two)
+
+
+@pytest.mark.parametrize("frame", ENGINE_FRAMES + SERVER_FRAMES, ids=lambda frame: type(frame).__name__)
+def test_frames_round_trip(frame: Frame) -> None:
+    """Every frame comes back equal, and always rides on a batch of its direction's schema."""
+    sender = Role.ENGINE if frame in ENGINE_FRAMES[:3] or isinstance(frame, Forget) else Role.SERVER
+    schema = COLUMNS if sender is Role.ENGINE else RESULTS
+    message = encode(frame, schema)
+    assert message.batch is not None
+    assert message.batch.schema == schema
+    back = decode(message, sender)
+    assert type(back) is type(frame)
+    assert all(equal(value, getattr(back, name)) for name, value in vars(frame).items())
+
+
+def test_open_round_trips_with_the_types_of_literals() -> None:
+    """Open comes back equal; direct arguments keep their types."""
+    assert decode_open(encode_open(OPEN)) == OPEN
+
+
+def test_literals_without_an_arrow_type_are_refused() -> None:
+    """A direct argument that cannot travel is refused with the function's name."""
+    with pytest.raises(RejectedError, match="a direct argument of f has no Arrow type") as caught:
+        encode_open(Open((Call("f", literals={"a": object()}),), COLUMNS))
+    assert caught.value.code == "SIGNATURE"
+
+
+@pytest.mark.parametrize("version", [0, 2, 99])
+def test_unknown_protocol_versions_are_refused(version: int) -> None:
+    """Another protocol version is refused, naming the one that is served."""
+    with pytest.raises(RejectedError, match=f"version {version}; this server serves 1") as caught:
+        decode_open(encode_open(Open((Call("count"),), COLUMNS, protocol_version=version)))
+    assert caught.value.code == "PROTOCOL_VERSION"
+
+
+def test_unknown_fields_are_ignored() -> None:
+    """A field that a newer engine adds does no harm."""
+    unknown = b"\xfa\x7f\x03new"  # field 2047, three bytes
+    assert decode_open(encode_open(OPEN) + unknown) == OPEN
+
+
+def test_infos_round_trip() -> None:
+    """What a function is comes back equal."""
+    for function in Registry().values():
+        info = FunctionInfo.of(function)
+        assert decode_info(encode_info(info)) == info
+
+
+ERRORS: list[FoldflightError] = [
+    RetryableError("DRAINING", "going"),
+    RejectedError("BAD_FRAME", "no", story=("a", "b")),
+    FunctionError("USER_CODE", "bad", function="f", slot=0, row="row 1", trace="Trace"),
+    CorruptError("STATE_CHECKSUM", "broken", function="f"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code)
+def test_errors_round_trip(error: FoldflightError) -> None:
+    """An error keeps class, code and all it says."""
+    back = decode_error(encode_error(error))
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+
+
+def test_foreign_errors_are_none() -> None:
+    """Bytes, classes and codes that are not ours are no error of ours."""
+    assert decode_error(b"\xff\xff") is None
+    assert decode_error(b"") is None
+    assert decode_error(pb.Error(error_class="RejectedError", code="DRAINING").SerializeToString()) is None
+    assert decode_error(pb.Error(error_class="Any", code="X").SerializeToString()) is None
+
+
+@pytest.mark.parametrize("sender", Role)
+@pytest.mark.parametrize("metadata", [b"", b"\xff\xff\xff", b"garbage", pb.EngineFrame().SerializeToString()])
+def test_metadata_that_is_no_frame(sender: Role, metadata: bytes) -> None:
+    """Garbage in the metadata is BAD_FRAME."""
+    with pytest.raises(RejectedError) as caught:
+        decode(Message(metadata, BATCH.slice(0, 0)), sender)
+    assert caught.value.code == "BAD_FRAME"
+
+
+def test_frames_of_the_wrong_direction() -> None:
+    """A server's frame from an engine is no frame of an engine's, and the other way round."""
+    with pytest.raises(RejectedError):
+        decode(encode(Log(()), RESULTS), Role.ENGINE)
+    with pytest.raises(RejectedError):
+        decode(encode(Forget(pa.array([1], pa.int32())), COLUMNS), Role.SERVER)
+
+
+def test_only_chunks_have_rows() -> None:
+    """A control frame that rides on rows would lose them: it is refused."""
+    metadata = encode(Barrier(1), COLUMNS).metadata
+    with pytest.raises(RejectedError, match="only chunks have rows"):
+        decode(Message(metadata, CHUNK), Role.ENGINE)
+    with pytest.raises(RejectedError, match="without a record batch"):
+        decode(Message(metadata, None), Role.ENGINE)
+
+
+def broken_batches() -> list[pa.RecordBatch]:
+    offsets = pa.array([0, 1000, 2], pa.int32()).buffers()[1]
+    text = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab")])
+    utf8 = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.array([0, 2], pa.int32()).buffers()[1], pa.py_buffer(b"\xff\xfe")]
+    )
+    dictionary = pa.DictionaryArray.from_arrays(pa.array([5], pa.int32()), pa.array(["a"]), safe=False)
+    return [pa.RecordBatch.from_arrays([each], names=["v"]) for each in (text, utf8, dictionary)]
+
+
+@pytest.mark.parametrize("batch", broken_batches(), ids=["offsets", "utf8", "dictionary"])
+def test_batches_that_contradict_themselves(batch: pa.RecordBatch) -> None:
+    """Offsets out of range, invalid UTF-8 and foreign dictionary indices are BAD_FRAME before anything reads them."""
+    metadata = encode(Chunk(CHUNK), COLUMNS).metadata
+    with pytest.raises(RejectedError, match="is invalid") as caught:
+        decode(Message(metadata, batch), Role.ENGINE)
+    assert caught.value.code == "BAD_FRAME"
+
+
+def mangled(valid: bytes) -> st.SearchStrategy[bytes]:
+    """Cut, overwrite or replace bytes of something valid."""
+    places = st.lists(st.tuples(st.integers(0, max(len(valid) - 1, 0)), st.integers(0, 255)), min_size=1, max_size=6)
+
+    def overwrite(changes: list[tuple[int, int]]) -> bytes:
+        changed = bytearray(valid)
+        for place, value in changes:
+            changed[place] = value
+        return bytes(changed)
+
+    return st.one_of(
+        st.binary(max_size=60), st.integers(0, len(valid)).map(lambda cut: valid[:cut]), places.map(overwrite)
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(mangled(encode_open(OPEN)))
+def test_any_descriptor_is_an_open_or_an_error(command: bytes) -> None:
+    """Whatever comes as a descriptor: an Open, or an error of the taxonomy."""
+    outcome: Open | FoldflightError
+    try:
+        outcome = decode_open(command)
+    except FoldflightError as error:
+        outcome = error
+    assert isinstance(outcome, Open) or outcome.code in ("BAD_FRAME", "PROTOCOL_VERSION")
+
+
+@settings(max_examples=400, deadline=None)
+@given(mangled(encode(States(BATCH), COLUMNS).metadata), st.sampled_from(Role))
+def test_any_metadata_is_a_frame_or_an_error(metadata: bytes, sender: Role) -> None:
+    """Whatever comes as metadata: a frame whose batch is valid, or BAD_FRAME."""
+    outcome: Frame | RejectedError
+    try:
+        outcome = decode(Message(metadata, CHUNK.slice(0, 0)), sender)
+    except RejectedError as error:
+        outcome = error
+    if isinstance(outcome, States):
+        outcome.batch.validate(full=True)
+    assert not isinstance(outcome, RejectedError) or outcome.code == "BAD_FRAME"
+
+
+@settings(max_examples=200, deadline=None)
+@given(mangled(encode_error(ERRORS[2])))
+def test_any_extra_info_is_an_error_or_none(extra_info: bytes) -> None:
+    """Whatever stands in the extra info of a Flight error: one of our errors, or nothing."""
+    decoded = decode_error(extra_info)
+    assert decoded is None or isinstance(decoded, FoldflightError)
+
+
+@given(st.integers(0, 50), st.integers(1, 400))
+def test_sliced_batches_are_the_batch(rows: int, bytes_max: int) -> None:
+    """Slices keep all rows in order; none is larger than asked unless it is one row."""
+    batch = pa.RecordBatch.from_pydict({"v": list(range(rows))}, schema=pa.schema([("v", pa.int64())]))
+    parts = sliced_to(batch, bytes_max)
+    assert pa.Table.from_batches(parts).to_pydict() == batch.to_pydict()
+    assert all(part.nbytes <= bytes_max or part.num_rows == 1 for part in parts)
+    assert len(parts) >= 1

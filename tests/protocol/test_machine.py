@@ -1,0 +1,155 @@
+"""The transition table: every pair outside it is an error, for both roles, with its story."""
+
+import itertools
+
+import pyarrow as pa
+import pytest
+
+from foldflight import RejectedError
+from foldflight.exchange.frames import (
+    Barrier,
+    Chunk,
+    Forget,
+    Frame,
+    InitialOutputs,
+    Limits,
+    Log,
+    Open,
+    Opened,
+    Results,
+    RowOutputs,
+    States,
+)
+from foldflight.exchange.machine import TABLES, Exchange, Role, State, diagram
+from foldflight.functions import Call
+
+SCHEMA = pa.schema([("slot", pa.int32())])
+BATCH = pa.RecordBatch.from_pydict({"slot": [0]}, schema=SCHEMA)
+LIMITS = Limits(2**20, 100, 2**20, 2**20, 1, 1.0, 1.0)
+OPEN = Open((Call("count"),), SCHEMA, initial_outputs=True, row_outputs=True)
+FRAMES: dict[type[Frame], Frame] = {
+    Open: OPEN,
+    States: States(BATCH),
+    Chunk: Chunk(BATCH),
+    Barrier: Barrier(1),
+    Forget: Forget(pa.array([0], pa.int32())),
+    Opened: Opened("s", 1, (), LIMITS, SCHEMA),
+    InitialOutputs: InitialOutputs(BATCH),
+    Results: Results(1, BATCH, last=False),
+    RowOutputs: RowOutputs(BATCH),
+    Log: Log(()),
+}
+# The shortest way to each state of the sender, with every answer due that a frame may need.
+PATHS: dict[tuple[Role, State], list[tuple[Role, type[Frame]]]] = {
+    (Role.ENGINE, State.IDLE): [],
+    (Role.ENGINE, State.OPEN): [(Role.ENGINE, Open)],
+    (Role.SERVER, State.IDLE): [(Role.ENGINE, Open)],
+    (Role.SERVER, State.OPEN): [
+        (Role.ENGINE, Open),
+        (Role.SERVER, Opened),
+        (Role.ENGINE, States),
+        (Role.ENGINE, Chunk),
+        (Role.ENGINE, Barrier),
+    ],
+    (Role.SERVER, State.ANSWERING): [
+        (Role.ENGINE, Open),
+        (Role.SERVER, Opened),
+        (Role.ENGINE, States),
+        (Role.ENGINE, Chunk),
+        (Role.ENGINE, Barrier),
+        (Role.SERVER, Results),
+    ],
+}
+
+
+def step(exchange: Exchange, sender: Role, frame: Frame) -> None:
+    (exchange.send if sender is exchange.role else exchange.receive)(frame)
+
+
+def at(role: Role, sender: Role, state: State) -> Exchange:
+    exchange = Exchange(role)
+    for who, kind in PATHS[sender, state]:
+        step(exchange, who, FRAMES[kind])
+    assert exchange.states[sender] is state
+    return exchange
+
+
+PAIRS = [(sender, state, kind) for (sender, state), kind in itertools.product(PATHS, FRAMES)]
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(
+    ("sender", "state", "kind"), PAIRS, ids=lambda value: getattr(value, "name", None) or value.__name__
+)
+def test_a_pair_outside_the_table_is_the_error(role: Role, sender: Role, state: State, kind: type[Frame]) -> None:
+    """Whichever end sees it, a frame passes exactly if the table lists it for the sender's state."""
+    exchange = at(role, sender, state)
+    if (state, kind) in TABLES[sender]:
+        step(exchange, sender, FRAMES[kind])
+        return
+    with pytest.raises(RejectedError, match=f"the {sender.value} may not send {kind.__name__}") as caught:
+        step(exchange, sender, FRAMES[kind])
+    assert caught.value.code == "BAD_FRAME"
+    assert caught.value.story[-1].startswith(f"{sender.value} {kind.__name__}")
+    assert set(exchange.states.values()) == {State.FAILED}
+
+
+def test_nothing_passes_after_a_failure() -> None:
+    """An exchange that has failed stays failed."""
+    exchange = at(Role.SERVER, Role.ENGINE, State.OPEN)
+    with pytest.raises(RejectedError):
+        exchange.receive(OPEN)
+    for kind in (Chunk, Barrier, States):
+        with pytest.raises(RejectedError, match="FAILED"):
+            exchange.receive(FRAMES[kind])
+
+
+@pytest.mark.parametrize(("second", "kind"), [(7, "repeated"), (3, "older"), (9, "skipping")])
+def test_epochs_go_up_by_one(second: int, kind: str) -> None:
+    """The first epoch is free; a repeated, older or skipping barrier is refused."""
+    exchange = at(Role.SERVER, Role.ENGINE, State.OPEN)
+    exchange.receive(Barrier(7))
+    with pytest.raises(RejectedError, match=f"a {kind} barrier: epoch {second} after epoch 7, expected 8"):
+        exchange.receive(Barrier(second))
+
+
+def test_results_answer_the_oldest_barrier() -> None:
+    """With several barriers out, results come in their order and no other."""
+    exchange = at(Role.ENGINE, Role.ENGINE, State.OPEN)
+    exchange.receive(FRAMES[Opened])
+    exchange.send(Barrier(1))
+    exchange.send(Barrier(2))
+    assert exchange.epochs_due == (1, 2)
+    exchange.receive(Results(1, BATCH, last=False))
+    exchange.receive(Results(1, BATCH))
+    with pytest.raises(RejectedError, match=r"results of epoch 1 are not due \(due: 2\)"):
+        exchange.receive(Results(1, BATCH))
+
+
+@pytest.mark.parametrize("answer", [InitialOutputs(BATCH), RowOutputs(BATCH)], ids=["initial", "row"])
+def test_answers_need_a_question(answer: Frame) -> None:
+    """Outputs that nobody asked for are refused, and so are too many rows of them."""
+    exchange = at(Role.ENGINE, Role.ENGINE, State.OPEN)
+    exchange.receive(FRAMES[Opened])
+    with pytest.raises(RejectedError, match="is not due"):
+        exchange.receive(answer)
+    exchange = at(Role.ENGINE, Role.ENGINE, State.OPEN)
+    exchange.receive(FRAMES[Opened])
+    three = pa.RecordBatch.from_pydict({"slot": [0, 1, 2]}, schema=SCHEMA)
+    exchange.send(States(three) if isinstance(answer, InitialOutputs) else Chunk(three))
+    with pytest.raises(RejectedError, match="has 1 rows, expected 3"):
+        exchange.receive(answer)
+
+
+def test_the_story_is_bounded() -> None:
+    """A long exchange keeps its last steps only."""
+    exchange = at(Role.SERVER, Role.ENGINE, State.OPEN)
+    for _ in range(100):
+        exchange.receive(FRAMES[Forget])
+    assert len(exchange.story) == 20
+
+
+def test_the_diagram_has_every_transition() -> None:
+    """The printed diagram names every frame of the table."""
+    text = diagram()
+    assert all(kind.__name__ in text for table in TABLES.values() for _, kind in table)

@@ -1,0 +1,356 @@
+"""Both ends of an exchange, pushed at each other in memory, bytes and all."""
+
+from collections import defaultdict
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from examples.weighted_avg import WeightedAvg
+from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, udaf
+from foldflight.exchange.codec import decode, decode_open, encode, encode_open
+from foldflight.exchange.engine import EngineExchange
+from foldflight.exchange.frames import (
+    Barrier,
+    Chunk,
+    Frame,
+    InitialOutputs,
+    Limits,
+    Log,
+    Open,
+    Results,
+    Returns,
+    RowOutputs,
+    States,
+)
+from foldflight.exchange.machine import Role
+from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.functions import Call, Registry
+
+COLUMNS = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64()), ("w", pa.int32())])
+LIMITS = Limits(
+    message_bytes_max=2**24,
+    slots_max=1000,
+    state_bytes_max=2**20,
+    exchange_state_bytes_max=2**24,
+    exchanges_max=1,
+    idle_s_max=1,
+    age_s_max=1,
+)
+CALLS = (Call("weighted_avg", ("v", "w")), Call("count", ("v",), distinct=True))
+
+
+class Pair:
+    """An engine's end and a server's end, with encoding and decoding between them."""
+
+    def __init__(
+        self, calls: tuple[Call, ...] = CALLS, functions: Any = (WeightedAvg,), limits: Limits = LIMITS, **options: Any
+    ) -> None:
+        opening = Open(calls, COLUMNS, **options)
+        self.engine = EngineExchange(opening)
+        self.server = ServerExchange(
+            decode_open(encode_open(opening)), Registry.load(functions), limits=limits, server_id="s"
+        )
+        self.replies: list[Frame] = []
+        self.arrive(self.server.opened)
+
+    def arrive(self, frame: Frame) -> None:
+        schema = self.server.opened.schema
+        received = decode(encode(frame, schema), Role.SERVER)
+        self.engine.receive(received)
+        self.replies.append(received)
+
+    def push(self, frame: Frame) -> list[Frame]:
+        before = len(self.replies)
+        for reply in self.server.handle(decode(encode(frame, COLUMNS), Role.ENGINE)):
+            self.arrive(reply)
+        return self.replies[before:]
+
+    def epoch(self, number: int) -> dict[int, tuple[Any, ...]]:
+        self.push(self.engine.barrier(number))
+        return self.taken(number)
+
+    def taken(self, number: int) -> dict[int, tuple[Any, ...]]:
+        table = self.engine.take_results(number)
+        assert table is not None
+        return {row["slot"]: (row["output_0"], row["output_1"]) for row in table.to_pylist()}
+
+
+def chunk(*rows: tuple[Any, ...]) -> pa.RecordBatch:
+    columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(COLUMNS)]
+    return pa.RecordBatch.from_arrays(columns, schema=COLUMNS)
+
+
+class Epochs(RuleBasedStateMachine):
+    """Random frames against a model in plain Python; states move to a new exchange at any barrier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self.states: dict[int, dict[str, Any]] = {}
+        self.dirty: set[int] = set()
+        self.due: list[tuple[int, dict[int, tuple[Any, ...]]]] = []
+        self.number = 0
+
+    @initialize()
+    def begin(self) -> None:
+        self.pair = Pair()
+
+    @rule(
+        rows=st.lists(
+            st.tuples(st.integers(0, 3), st.booleans(), st.integers(-9, 9), st.integers(1, 4), st.integers(0, 99)),
+            max_size=6,
+        )
+    )
+    def fold(self, rows: list[tuple[int, bool, int, int, int]]) -> None:
+        sent = []
+        for slot, back, v, w, pick in rows:
+            group = self.rows[slot]
+            if back and group:
+                old = group.pop(pick % len(group))
+                sent.append((slot, 3 if pick % 2 else 1, *old))
+            else:
+                group.append((v, w))
+                sent.append((slot, 2 if pick % 2 else 0, v, w))
+            self.dirty.add(slot)
+        assert self.pair.push(self.pair.engine.chunk(chunk(*sent))) == []
+
+    def answer(self) -> dict[int, tuple[Any, ...]]:
+        def one(group: list[tuple[int, int]]) -> tuple[Any, ...]:
+            weight = sum(w for _, w in group)
+            average = None if weight == 0 else int(sum(v * w for v, w in group) / weight)
+            return average, len({v for v, _ in group})
+
+        return {slot: one(self.rows[slot]) for slot in self.dirty}
+
+    @rule()
+    def barrier(self) -> None:
+        self.number += 1
+        expected, self.dirty = self.answer(), set()
+        replies = self.pair.push(self.pair.engine.barrier(self.number))
+        assert all(isinstance(reply, Results) for reply in replies)
+        table = self.pair.engine.take_results(self.number)
+        assert table is not None
+        assert table.column("slot").to_pylist() == sorted(expected)
+        assert {row["slot"]: (row["output_0"], row["output_1"]) for row in table.to_pylist()} == expected
+        for row in table.to_pylist():
+            self.states[row["slot"]] = row
+
+    @precondition(lambda self: not self.dirty)
+    @rule(at_once=st.booleans())
+    def move(self, at_once: bool) -> None:
+        """Go on in another exchange from the stored states; their slots are dirty there."""
+        self.pair.server.close()
+        self.pair = Pair()
+        schema = self.pair.server.opened.schema
+        rows = list(self.states.values())
+        for part in [rows] if at_once else [[row] for row in rows]:
+            self.pair.push(self.pair.engine.states(pa.RecordBatch.from_pylist(part, schema=schema)))
+        self.dirty = set(self.states)
+        self.number = 0
+
+    @rule(slot=st.integers(0, 3))
+    def forget(self, slot: int) -> None:
+        self.pair.push(self.pair.engine.forget(pa.array([slot], pa.int32())))
+        self.rows.pop(slot, None)
+        self.states.pop(slot, None)
+        self.dirty.discard(slot)
+
+    @invariant()
+    def stats_count_rows(self) -> None:
+        if hasattr(self, "pair"):
+            assert self.pair.server.stats.barriers == self.number
+
+
+TestEpochs = Epochs.TestCase
+TestEpochs.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+def test_initial_outputs_are_the_outputs_at_the_opening_epoch() -> None:
+    """States are answered with their outputs, in their order; States of no rows with that of a fresh group."""
+    pair = Pair(initial_outputs=True)
+    schema = pair.server.opened.schema
+    states = pa.RecordBatch.from_pylist(
+        [{"slot": 5, "state_0": {"sum": 10, "count": 4}}, {"slot": 2, "state_0": {"sum": 0, "count": 0}}], schema=schema
+    )
+    (reply,) = pair.push(pair.engine.states(states))
+    assert isinstance(reply, InitialOutputs)
+    assert [(row["slot"], row["output_0"]) for row in reply.batch.to_pylist()] == [(5, 2), (2, None)]
+    (fresh,) = pair.push(pair.engine.states(states.slice(0, 0)))
+    assert isinstance(fresh, InitialOutputs)
+    assert [(row["slot"], row["output_0"], row["output_1"]) for row in fresh.batch.to_pylist()] == [(0, None, 0)]
+
+
+def test_row_outputs_follow_each_chunk() -> None:
+    """With row outputs asked for, each chunk is answered with the value after each row."""
+    pair = Pair(row_outputs=True)
+    (reply,) = pair.push(pair.engine.chunk(chunk((0, 0, 4, 1), (0, 0, 8, 1), (1, 0, 5, 1))))
+    assert isinstance(reply, RowOutputs)
+    assert [(row["output_0"], row["output_1"]) for row in reply.batch.to_pylist()] == [(4, 1), (6, 2), (5, 1)]
+
+
+def test_what_is_not_asked_for_does_not_travel() -> None:
+    """Without states their columns are NULL."""
+    pair = Pair(returns=Returns(states=False, outputs=True))
+    pair.push(pair.engine.chunk(chunk((0, 0, 4, 1))))
+    pair.push(pair.engine.barrier(1))
+    table = pair.engine.take_results(1)
+    assert table is not None
+    assert table.column("state_0").null_count == 1
+    assert table.column("output_0").to_pylist() == [4]
+
+
+def test_large_results_come_in_several_batches() -> None:
+    """Results beyond the message bound are cut; the last batch says so, and nothing is lost."""
+    limits = Limits(2**14 + 600, 1000, 2**20, 2**24, 1, 1, 1)
+    pair = Pair(limits=limits)
+    pair.push(pair.engine.chunk(chunk(*[(slot, 0, slot, 1) for slot in range(200)])))
+    replies = pair.push(pair.engine.barrier(1))
+    assert len(replies) > 3
+    assert [reply.last for reply in replies if isinstance(reply, Results)] == [False] * (len(replies) - 1) + [True]
+    assert pair.taken(1) == {slot: (slot, 1) for slot in range(200)}
+
+
+def test_reopen_is_said_once_with_the_last_results() -> None:
+    """A drain shows at the next barrier."""
+    pair = Pair()
+    pair.server.request_reopen()
+    for number, expected in ((1, True), (2, False)):
+        (reply,) = pair.push(pair.engine.barrier(number))
+        assert isinstance(reply, Results)
+        assert reply.reopen is expected
+
+
+def chatty(lines: int) -> type:
+    class Chatty:
+        def open(self, context: Any) -> None:
+            self.logger = context.logger
+
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            for line in range(lines):
+                self.logger.info("seen", value=value, line=line)
+            return accumulator
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    return udaf(input_types=["BIGINT"], result_type="BIGINT", name="chatty")(Chatty)
+
+
+@pytest.mark.parametrize(("lines", "sent"), [(1, 1), (5000, 1000)])
+def test_logs_come_before_the_results_and_are_bounded(lines: int, sent: int) -> None:
+    """What functions log comes at the barrier, at most a thousand lines, and says how many were dropped."""
+    pair = Pair((Call("chatty", ("v",)),), [chatty(lines)])
+    assert pair.push(pair.engine.chunk(chunk((0, 0, 7, 1)))) == []
+    log, _ = pair.push(pair.engine.barrier(1))
+    assert isinstance(log, Log)
+    assert len(log.records) == sent
+    assert (log.records[0].message, log.records[0].fields["value"]) == ("seen", "7")
+    if lines > sent:
+        assert log.records[-1].fields == {"dropped": str(lines - sent + 1)}
+
+
+def refused(pair: Pair, frame: Frame) -> FoldflightError:
+    with pytest.raises(FoldflightError) as caught:
+        pair.push(frame)
+    return caught.value
+
+
+def slots(*values: int) -> pa.Array:
+    return pa.array(values, pa.int32())
+
+
+OTHER = pa.RecordBatch.from_pydict({"slot": slots(0), "x": [1]})
+BAD_FRAMES = {
+    "chunk of other columns": (Chunk(OTHER), "SCHEMA_MISMATCH", "Open announced slot int32, kind int8"),
+    "negative slot": (Chunk(chunk((-1, 0, 1, 1))), "LIMIT", "slot -1 is out of bounds"),
+    "slot beyond the bound": (Chunk(chunk((1000, 0, 1, 1))), "LIMIT", "slots_max - 1 = 999"),
+    "no slot": (Chunk(chunk((None, 0, 1, 1))), "SCHEMA_MISMATCH", "int32 without NULLs"),
+    "no row kind": (Chunk(chunk((0, 9, 1, 1))), "SCHEMA_MISMATCH", "9 is no row kind"),
+    "states without slot": (States(OTHER.select(["x"])), "SCHEMA_MISMATCH", "no column slot"),
+    "states of other calls": (States(OTHER), "SCHEMA_MISMATCH", "no column state_0"),
+    "states of another type": (
+        States(OTHER.rename_columns(["slot", "state_0"])),
+        "STATE_MISMATCH",
+        "its type is int64",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_FRAMES)
+def test_frames_that_make_no_sense(case: str) -> None:
+    """A frame that makes no sense ends the exchange with a code, a reason and the story."""
+    frame, code, reason = BAD_FRAMES[case]
+    error = refused(Pair(), frame)
+    assert (type(error), error.code) == (RejectedError, code)
+    assert reason in error.message
+    assert error.story[0] == "engine Open(weighted_avg, count)"
+
+
+def test_states_beyond_the_bounds() -> None:
+    """A state, or all of them, beyond the announced bytes is LIMIT with its slot."""
+    small = Limits(2**20, 1000, 200, 2**20, 1, 1, 1)
+    pair = Pair((Call("weighted_avg", ("v", "w")), Call("count", ("v",), distinct=True)), limits=small)
+    pair.push(pair.engine.chunk(chunk(*[(3, 0, value, 1) for value in range(100)])))
+    error = refused(pair, Barrier(1))
+    assert (error.code, error.function, error.slot) == ("LIMIT", "count", 3)
+    tiny = Limits(2**20, 1000, 2**20, 10, 1, 1, 1)
+    pair = Pair(limits=tiny)
+    pair.push(pair.engine.chunk(chunk((0, 0, 1, 1))))
+    assert "exchange_state_bytes_max is 10" in refused(pair, Barrier(1)).message
+
+
+def test_retractions_of_append_only_functions() -> None:
+    """A retraction for an append-only function is CANNOT_RETRACT."""
+    assert refused(Pair((Call("max", ("v",)),)), Chunk(chunk((0, 3, 1, 1)))).code == "CANNOT_RETRACT"
+
+
+def test_user_errors_carry_slot_row_and_story() -> None:
+    """An author's exception comes with slot, row and the story of the exchange."""
+    error = refused(Pair(), Chunk(chunk((2, 0, 5, 1), (7, 0, None, 1))))
+    assert isinstance(error, FunctionError)
+    assert (error.code, error.slot, error.row) == ("USER_CODE", 7, "row 1 of the chunk: v=None, w=1")
+    assert error.story[-1] == "engine Chunk(2 rows)"
+
+
+def test_our_own_failures_are_invariants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If foldflight itself fails, that is CorruptError INVARIANT, not a bare exception."""
+    pair = Pair()
+    monkeypatch.setattr(pair.server, "_replies", lambda frame: 1 / 0)
+    error = refused(pair, Barrier(1))
+    assert (type(error), error.code) == (CorruptError, "INVARIANT")
+    assert "ZeroDivisionError" in error.message
+
+
+@pytest.mark.parametrize("name", ["slot", "kind"])
+def test_control_columns_have_their_type(name: str) -> None:
+    """A slot or kind column of another type is refused at Open."""
+    columns = pa.schema([(name, pa.int64()), ("v", pa.int64())])
+    with pytest.raises(RejectedError, match=f"the column {name} is int"):
+        describe(Open((Call("count"),), columns), Registry(), LIMITS, "s")
+
+
+def test_describe_says_what_opening_would() -> None:
+    """GetFlightInfo's answer is Opened, without an exchange."""
+    opening = Open(CALLS, COLUMNS)
+    registry = Registry.load([WeightedAvg])
+    assert (
+        describe(opening, registry, LIMITS, "s")
+        == ServerExchange(opening, registry, limits=LIMITS, server_id="s").opened
+    )
+
+
+def test_the_engine_checks_its_own_frames_and_the_servers() -> None:
+    """An engine cannot send a chunk of other columns, and refuses results of another schema."""
+    pair = Pair()
+    with pytest.raises(RejectedError, match="Open announced"):
+        pair.engine.chunk(OTHER)
+    pair.engine.barrier(1)
+    with pytest.raises(RejectedError, match="another schema"):
+        pair.engine.receive(Results(1, OTHER))

@@ -225,6 +225,13 @@ def test_old_exchange_is_told_to_reopen() -> None:
         assert exchange.reopen
 
 
+def test_client_leaves_no_thread(server: Server) -> None:
+    """The client's watchdog ends with the last exchange."""
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)):
+        assert any(thread.name == "foldflight-deadlines" for thread in threading.enumerate())
+    assert eventually(lambda: all(thread.name != "foldflight-deadlines" for thread in threading.enumerate()))
+
+
 # -- drain -----------------------------------------------------------------------------------------------------------
 
 

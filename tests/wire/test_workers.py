@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow.flight as fl
 import pytest
@@ -13,7 +14,7 @@ from foldflight.client import FlightTransport, close_connections
 from foldflight.client.flight import FlightExchange
 from foldflight.errors import RetryableError
 from foldflight.functions.call import Call
-from foldflight.server.lifecycle import EXIT_DRAINED
+from foldflight.server.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED
 from tests.wire.kit import DEADLINE_S, ServerProcess, eventually, opening, rows
 from tests.wire.test_probes import SERVING, health, page
 
@@ -67,3 +68,36 @@ def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
         assert count_rows(exchange, 2, 1) == [2]
         assert exchange.reopen
     assert server.process.wait(20) == EXIT_DRAINED
+
+
+def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:
+    """A worker whose exchange stays open past drain_s is cut off, and the parent's exit code says so."""
+    server = spawn(workers=2, drain_s=0.3)
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+        server.terminate()
+        assert server.process.wait(20) == EXIT_CUT_OFF
+        with pytest.raises(RetryableError):
+            count_rows(exchange, 1, 1)
+
+
+def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
+    """When the parent is killed, its workers end by themselves."""
+    server = spawn(workers=2)
+    server.process.kill()
+    server.process.wait()
+    assert eventually(lambda: not any(is_alive(pid) for pid in server.ready["workers"]), 20)
+
+
+def test_module_that_fails_to_import_is_said_once(spawn: Spawn) -> None:
+    """With workers, too, a broken module is one clear error before anything is served."""
+    failing = spawn(modules="tests.wire.broken_module", workers=2, await_ready=False)
+    assert failing.process.wait(30) == 2
+    assert failing.log.read_text().count("broken_module.py:7") == 1
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that ended and was not yet reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -289,7 +289,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         if size > self._limits.message_bytes_max:
             raise RejectedError(
                 "LIMIT",
-                f"a message has {size} bytes, and message_bytes_max is {self._limits.message_bytes_max}; send smaller chunks",
+                f"a message has {size} bytes, and message_bytes_max is {self._limits.message_bytes_max}; "
+                "send smaller chunks",
             )
 
     def _count(self, running: _Running, frame: Frame, seconds: float) -> None:

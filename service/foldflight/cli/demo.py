@@ -25,13 +25,14 @@ from rich.console import Console
 from rich.table import Table
 
 from foldflight.cli.flights import write_flights
+from foldflight.cli.progress import spark_progress
 from foldflight.client import Functions, connect
 from foldflight.errors import RejectedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["demo", "differences"]
+__all__ = ["demo", "differences", "server_process"]
 
 EXIT_DIFFERENT = 1
 MODULE = "examples.weighted_avg"
@@ -39,6 +40,15 @@ KEYS = ("origin", "carrier")
 _SHOWN_DIFFERENCES = 10
 _START_S = 60.0
 _STOP_S = 15.0
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}
+"""
 
 Rows = list[dict[str, Any]]
 
@@ -55,11 +65,13 @@ def demo(*, scale: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console()
     with tempfile.TemporaryDirectory(prefix="foldflight-demo-") as folder:
-        rows = write_flights(Path(folder), scale)
+        data = Path(folder) / "flights"
+        data.mkdir()
+        rows = write_flights(data, scale)
         console.print(f"[bold]{rows:,} flights[/] of New York in 2013 ({scale} times the data set)")
-        with _spark() as spark, _server(Path(folder) / "server.log") as url:
-            console.print(f"a server folds at {url}")
-            different = _compare(console, spark.read.parquet(folder + "/*.parquet"), url, rows)
+        with _errors_as_text(), _spark(Path(folder)) as spark, server_process(Path(folder) / "server.log") as url:
+            console.print(f"a server in another process folds at {url}")
+            different = _compare(console, spark.read.parquet(str(data)), url, rows)
     if different:
         click.get_current_context().exit(EXIT_DIFFERENT)
 
@@ -74,12 +86,14 @@ def _compare(console: Console, flights: DataFrame, url: str, rows: int) -> int:
     ]
     results: list[tuple[str, Rows, Rows, float]] = []
     for name, query in ways:
-        console.print(f"running: {name}")
-        query(flights.limit(1000), KEYS).collect()  # starts Python and warms Java up, which is not what we time
-        start = time.perf_counter()
-        by_key = _rows(query(flights, KEYS))
-        seconds = time.perf_counter() - start
-        results.append((name, by_key, _rows(query(flights, ())), seconds))
+        with spark_progress(flights.sparkSession, console, name):
+            query(flights.limit(1000), KEYS).collect()  # starts Python and warms Java up, which is not what we time
+            start = time.perf_counter()
+            by_key = _rows(query(flights, KEYS))
+            seconds = time.perf_counter() - start
+            total = _rows(query(flights, ()))
+        console.print(f"{name}: {seconds:.2f} s")
+        results.append((name, by_key, total, seconds))
     console.print(_result_table(results[0][1]))
     found: list[str] = []
     for name, by_key, total, _ in results[1:]:
@@ -94,6 +108,18 @@ def _compare(console: Console, flights: DataFrame, url: str, rows: int) -> int:
     else:
         console.print(f"every value of {groups} groups equals Spark SQL's, embedded and remote", style="bold green")
     return len(found)
+
+
+@contextmanager
+def _errors_as_text() -> Iterator[None]:
+    """Print what went wrong in a worker of Spark without the traces of three processes around it."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        _, marker, text = str(error).rpartition("foldflight.errors.")
+        raise click.ClickException(text.strip() if marker else str(error)) from None
 
 
 def _folded(functions: Functions, flights: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -179,21 +205,25 @@ def _times_table(times: Sequence[tuple[str, float]], rows: int) -> Table:
 
 
 @contextmanager
-def _spark() -> Iterator[SparkSession]:
+def _spark(folder: Path) -> Iterator[SparkSession]:
+    """Start Spark on this machine while the block runs, silent but for errors."""
     from pyspark.sql import SparkSession
 
     from foldflight.spark.java import prepare_local
 
     prepare_local(os.environ)
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(_LOG4J, encoding="utf-8")
     spark = (
         SparkSession.builder.master("local[*]")
         .appName("foldflight demo")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j.as_uri()}")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
         .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
         .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "true")
+        .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )
     try:
@@ -203,7 +233,7 @@ def _spark() -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _server(log: Path) -> Iterator[str]:
+def server_process(log: Path) -> Iterator[str]:
     """Serve the example from another process while the block runs, and yield its URL."""
     command = [sys.executable, "-m", "foldflight.cli.main", "serve", MODULE, "--port", "0"]
     command += ["--health-port", "off", "--http-port", "off", "--log-format", "console"]

@@ -1,0 +1,69 @@
+"""A bar that shows how far Spark is, from Spark's own account of its tasks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from pyspark import StatusTracker
+    from pyspark.sql import SparkSession
+
+__all__ = ["StageCounts", "spark_progress"]
+
+_INTERVAL_S = 0.2
+
+
+@contextmanager
+def spark_progress(spark: SparkSession, console: Console, name: str) -> Iterator[None]:
+    """Show the tasks that Spark has done and those it knows of while the block runs; the bar goes away with it.
+
+    Where the output is no terminal, nothing is shown.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("tasks"),
+        TimeElapsedColumn(),
+    )
+    done = threading.Event()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(name, total=None)
+        arguments = (spark.sparkContext.statusTracker(), progress, bar, done)
+        watcher = threading.Thread(target=_watch, args=arguments, name="foldflight-progress", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            done.set()
+            watcher.join()
+
+
+class StageCounts:
+    """Tasks done and known over all stages seen: a stage that is no longer active has done all of its tasks."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, tuple[int, int]] = {}
+
+    def see(self, active: dict[int, tuple[int, int]]) -> tuple[int, int]:
+        """Return (done, known) tasks, given (done, known) of each active stage."""
+        for stage, (_, known) in self._tasks.items():
+            self._tasks[stage] = (known, known)
+        self._tasks.update(active)
+        return sum(done for done, _ in self._tasks.values()), sum(known for _, known in self._tasks.values())
+
+
+def _watch(tracker: StatusTracker, progress: Progress, bar: TaskID, done: threading.Event) -> None:
+    counts = StageCounts()
+    while not done.wait(_INTERVAL_S):
+        infos = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
+        active = {stage: (info.numCompletedTasks, info.numTasks) for stage, info in infos.items() if info is not None}
+        completed, known = counts.see(active)
+        if known:
+            progress.update(bar, completed=completed, total=known)

@@ -1,0 +1,68 @@
+"""The demo's data and its comparison."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from foldflight.cli import flights
+from foldflight.cli.demo import differences
+from foldflight.cli.progress import StageCounts
+from foldflight.errors import RejectedError
+
+ROWS = [{"key": "a", "value": 1}, {"key": None, "value": None}]
+
+
+def test_equal_results_have_no_differences():
+    """Order does not matter, and NULL equals NULL, as a key and as a value."""
+    assert differences(ROWS, list(reversed(ROWS)), ["key"]) == []
+
+
+def test_each_difference_is_named():
+    """A wrong value, a missing group, an extra group and a repeated one are told apart."""
+    assert differences(ROWS, [{"key": "a", "value": 2}, ROWS[1]], ["key"]) == ["group ('a',): value is 2, expected 1"]
+    assert differences(ROWS, ROWS[:1], ["key"]) == ["group (None,) is missing"]
+    assert differences(ROWS[:1], ROWS, ["key"]) == ["group (None,) should not be there"]
+    assert differences(ROWS[:1], ROWS[:1] * 2, ["key"]) == ["1 groups appear twice"]
+
+
+def test_results_without_keys_are_one_row():
+    """The query over all rows is compared as one group."""
+    assert differences([{"value": 1}], [{"value": 1}], []) == []
+    assert differences([{"value": 1}], [], []) == ["group () is missing"]
+
+
+def test_flights_are_those_of_2013():
+    """The data set is complete and typed: 336,776 rows, 9,430 without an arrival delay, three origins."""
+    table = flights.flights_table()
+    assert table.num_rows == flights.FLIGHTS_ROWS
+    assert table["arr_delay"].null_count == 9430
+    assert str(table.schema.field("distance").type) == "int32"
+    assert sorted(pc.unique(table["origin"]).to_pylist()) == ["EWR", "JFK", "LGA"]
+    assert table["tailnum"].null_count == 2512
+
+
+def test_scaled_flights_are_whole_copies(tmp_path):
+    """Scale n writes n files with the same rows, which share their place on the disk."""
+    assert flights.write_flights(tmp_path, 3) == 3 * flights.FLIGHTS_ROWS
+    files = sorted(tmp_path.iterdir())
+    assert [pq.ParquetFile(file).metadata.num_rows for file in files] == [flights.FLIGHTS_ROWS] * 3
+    assert len({file.stat().st_ino for file in files}) == 1
+
+
+def test_missing_data_says_what_to_install(monkeypatch):
+    """Without the data package, the error names the extra that brings it."""
+    monkeypatch.setattr(flights.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(RejectedError, match=r"foldflight\[demo\]"):
+        flights.flights_table()
+
+
+def test_progress_counts_a_stage_that_is_gone_as_done():
+    """Stages come and go; the number of tasks done never shrinks and never passes the number known."""
+    counts = StageCounts()
+    assert counts.see({}) == (0, 0)
+    assert counts.see({1: (1, 4)}) == (1, 4)
+    assert counts.see({1: (3, 4), 2: (0, 2)}) == (3, 6)
+    assert counts.see({2: (1, 2)}) == (5, 6)
+    assert counts.see({}) == (6, 6)

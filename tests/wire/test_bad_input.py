@@ -181,8 +181,8 @@ def test_pickled_state_that_we_did_not_sign(transport: Transport, change: Callab
     state = state_of(transport, Call("pickled", VALUE))
     bad = with_state(state, change(state["state_0"][0].as_py()))
     error = error_of(transport, Call("pickled", VALUE), lambda exchange: merge(exchange, bad))
-    assert error.code in {"STATE_MISMATCH", "STATE_CHECKSUM"}
-    assert error.function in {"pickled", None}
+    assert error.code == "STATE_MISMATCH"
+    assert error.function == "pickled"
 
 
 def test_pickle_is_not_loaded_to_find_out(transport: Transport) -> None:
@@ -209,7 +209,7 @@ def test_state_of_another_function(transport: Transport) -> None:
     """A state whose column says that it belongs to another function, or whose type differs, is refused."""
     state = state_of(transport, Call("weighted_avg", ("value", "weight")))
     error = error_of(transport, Call("append_only", VALUE), lambda exchange: merge(exchange, state))
-    assert error.code in {"STATE_MISMATCH", "SCHEMA_MISMATCH"}
+    assert error.code == "STATE_MISMATCH"
 
 
 # -- frames ----------------------------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ def test_slots_are_bounded() -> None:
     with serving(wire_functions, state_keys=STATE_KEY, slots_max=10) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         error = error_of(transport, COUNT, lambda exchange: fold(exchange, rows((10, 0))))
-    assert isinstance(error, (RejectedError, RetryableError))
+    assert error.code == "LIMIT"
     assert "slots_max" in error.message
 
 

@@ -133,6 +133,32 @@ def test_slow_function_within_the_deadline_is_waited_for(server: Server) -> None
             assert exchange.results(epoch)["output_0"].to_pylist() == [500 * epoch]
 
 
+FORKED = """
+import os, sys
+from tests.wire.kit import end_epoch, opening, rows
+from foldflight.client import FlightTransport
+from foldflight.functions.call import Call
+transport = FlightTransport([sys.argv[1]], deadline_s=20)
+children = []
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        with transport.open(opening(Call("count"))) as exchange:
+            exchange.chunk(rows((0, 0)))
+            os._exit(end_epoch(exchange, 1)["output_0"][0].as_py())
+    children.append(child)
+print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children])
+"""
+
+
+def test_transport_survives_a_fork(server: Server) -> None:
+    """PySpark forks its workers: a transport made before the fork connects afresh in each child."""
+    finished = subprocess.run(
+        [sys.executable, "-c", FORKED, server.url], capture_output=True, env=environment(), timeout=60, check=False
+    )
+    assert finished.stdout.decode() == "[1, 1, 1]\n", finished.stderr.decode()
+
+
 def test_dead_server_is_passed_over(server: Server) -> None:
     """With several URLs, those that are down are skipped and the rest take turns."""
     with serving(wire_functions, state_keys=STATE_KEY) as second:

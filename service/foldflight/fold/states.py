@@ -173,7 +173,12 @@ class Pickled(_Enveloped):
         return self.signer.sign(_PICKLE + self.fingerprint + pickled)
 
     def unpack(self, state: bytes) -> Any:
-        payload = self.open_envelope(self.signer.verify(state), _PICKLE)
+        try:
+            verified = self.signer.verify(state)
+        except RejectedError as error:
+            error.function = self.function
+            raise
+        payload = self.open_envelope(verified, _PICKLE)
         try:
             return pickle.loads(payload)  # noqa: S301 - a key of this fleet has signed these bytes
         except Exception as error:

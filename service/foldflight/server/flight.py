@@ -22,9 +22,10 @@ from foldflight.exchange.frames import Barrier, Chunk, Frame, FunctionInfo, Limi
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.server.edge import edge, to_flight_error
+from foldflight.server.stream import VanishedError, check_columns, received, send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from foldflight.fold.signing import StateSigner
     from foldflight.functions.registry import Registry
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["FlightServer"]
 
 _LOOK_S_MAX = 1.0
-
-
-class _VanishedError(Exception):
-    """The engine hung up: nobody is left to tell."""
 
 
 class _Running:
@@ -162,7 +159,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         outcome = "done"
         try:
             self._carry(running, context, reader, writer)
-        except _VanishedError:
+        except VanishedError:
             outcome = "vanished"
         except FoldflightError as error:
             outcome = error.code
@@ -269,9 +266,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def _carry(self, running: _Running, context: Any, reader: Any, writer: Any) -> None:
         opened = running.exchange.opened
-        _check_columns(reader, context, running.opening.columns)
-        _send(writer, encode(opened, opened.schema), begin=opened.schema)
-        for message in _received(reader, context):
+        check_columns(reader, context, running.opening.columns)
+        send(writer, encode(opened, opened.schema), begin=opened.schema)
+        for message in received(reader, context):
             self._check_size(message)
             frame = decode(message, Role.ENGINE)
             started_s = time.monotonic()
@@ -281,7 +278,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             for reply in _replies(running, frame):
                 if isinstance(reply, Log):
                     _log_records(running.logger, reply)
-                _send(writer, encode(reply, opened.schema))
+                send(writer, encode(reply, opened.schema))
             self._count(running, frame, time.monotonic() - started_s)
 
     def _check_size(self, message: Message) -> None:
@@ -370,51 +367,6 @@ def _replies(running: _Running, frame: Frame) -> Iterator[Frame]:
         yield reply
 
 
-def _check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
-    """Refuse a stream whose chunks are not those that Open announced."""
-    found = _reading(lambda: reader.schema, context)
-    if not found.equals(columns):
-        raise RejectedError(
-            "SCHEMA_MISMATCH",
-            f"the stream's columns are not those that Open announced: {_names(found)} instead of {_names(columns)}",
-        )
-
-
-def _names(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)[:400]
-
-
-def _reading(read: Callable[[], Any], context: Any) -> Any:
-    """Read from the stream: an error there is the engine's, or nobody's if it has gone."""
-    try:
-        return read()
-    except (pa.ArrowException, OSError) as error:
-        if context.is_cancelled() or "never sent a data message" in str(error):
-            raise _VanishedError from None
-        raise RejectedError("BAD_FRAME", f"cannot decode a message of the stream: {_first_line(error)}") from None
-
-
-def _received(reader: Any, context: Any) -> Iterator[Message]:
-    while True:
-        try:
-            received = _reading(reader.read_chunk, context)
-        except StopIteration:
-            if context.is_cancelled():
-                raise _VanishedError from None
-            return
-        metadata = received.app_metadata
-        yield Message(b"" if metadata is None else metadata.to_pybytes(), received.data)
-
-
-def _send(writer: Any, message: Message, *, begin: pa.Schema | None = None) -> None:
-    try:
-        if begin is not None:
-            writer.begin(begin)
-        writer.write_with_metadata(message.batch, message.metadata)
-    except (pa.ArrowException, OSError):
-        raise _VanishedError from None  # a reply cannot be written only when nobody is there to read it
-
-
 def _log_records(logger: Logger, log: Log) -> None:
     for record in log.records:
         level = record.level if record.level in {"debug", "info", "warning", "error"} else "error"
@@ -422,10 +374,6 @@ def _log_records(logger: Logger, log: Log) -> None:
         getattr(logger, level)(
             "function logged", function=record.function, slot=record.slot, text=record.message, **fields
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _function_name(descriptor: Any) -> str:

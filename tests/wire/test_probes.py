@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import socket
 import urllib.error
 import urllib.request
@@ -11,14 +14,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from foldflight.client import FlightTransport
-from foldflight.errors import RejectedError
+from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.call import Call
 from foldflight.server.health import HealthServer
 from foldflight.server.http import HttpServer
 from foldflight.server.lifecycle import Server, serving
 from foldflight.server.metrics import METRIC_NAMES
 from tests.wire import wire_functions
-from tests.wire.kit import STATE_KEY, eventually, opening, rows
+from tests.wire.kit import STATE_KEY, end_epoch, eventually, opening, rows
 
 
 def page(port: int | None, path: str) -> tuple[int, str]:
@@ -89,6 +92,29 @@ def test_metrics_count_an_exchange() -> None:
         assert "foldflight_state_bytes 0.0" in after
         for name in METRIC_NAMES:
             assert name.removesuffix("_total") in after
+
+
+def test_log_lines_carry_exchange_and_server() -> None:
+    """What happens to one exchange can be found by its id: opening, the function's own lines, the failure, the end."""
+    log = io.StringIO()
+    with serving(wire_functions, state_keys=STATE_KEY, log_level="debug", log_stream=log) as server:
+        transport = FlightTransport([server.url], deadline_s=20)
+        calls = opening(Call("talks", ("value",)), Call("fails_to_accumulate", ("value",)))
+        with contextlib.suppress(FunctionError), transport.open(calls) as exchange:
+            exchange.chunk(rows((0, 0, 1)))
+            end_epoch(exchange, 1)
+            exchange.chunk(rows((0, 0, 13)))
+            end_epoch(exchange, 2)
+        assert eventually(lambda: "exchange ended" in log.getvalue())
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    of_exchange = {line["event"]: line for line in lines if "exchange" in line}
+    assert list(of_exchange) == ["exchange opened", "function logged", "exchange failed", "exchange ended"]
+    assert len({line["exchange"] for line in of_exchange.values()}) == 1
+    assert {line["server_id"] for line in lines} == {server.server_id}
+    assert of_exchange["function logged"]["text"] == "saw a row"
+    assert of_exchange["exchange failed"]["function"] == "fails_to_accumulate"
+    assert of_exchange["exchange ended"]["outcome"] == "USER_CODE"
+    assert STATE_KEY not in log.getvalue()
 
 
 @pytest.mark.parametrize("name", ["port", "health_port", "http_port"])

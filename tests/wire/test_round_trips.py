@@ -176,6 +176,15 @@ def test_both_transports_list_the_same_functions(flight: FlightTransport) -> Non
     assert {"weighted_avg", "count", "talks"} <= {info.name for info in flight.infos()}
 
 
+def test_flight_transport_can_be_pickled(flight: FlightTransport) -> None:
+    """A transport holds no connection, so it travels to an engine's workers as it is."""
+    travelled = cloudpickle.loads(cloudpickle.dumps(flight))
+    with travelled.open(opening(COUNT)) as exchange:
+        exchange.chunk(rows((0, 0)))
+        exchange.barrier(1)
+        assert exchange.results(1)["output_0"].to_pylist() == [1]
+
+
 def test_connect_reaches_both(server: Server) -> None:
     """`connect` takes a URL, a module's name and classes, and gives handles that check their use."""
     for target in (server.url, "embedded:tests.wire.wire_functions", [wire_functions.WeightedAvg]):

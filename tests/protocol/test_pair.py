@@ -11,8 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from examples.weighted_avg import WeightedAvg
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, udaf
-from foldflight.exchange.codec import decode, decode_open, encode, encode_open
-from foldflight.exchange.engine import EngineExchange
 from foldflight.exchange.frames import (
     Barrier,
     Chunk,
@@ -26,9 +24,9 @@ from foldflight.exchange.frames import (
     RowOutputs,
     States,
 )
-from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.functions import Call, Registry
+from foldflight.testing import ExchangePair
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64()), ("w", pa.int32())])
 LIMITS = Limits(
@@ -43,35 +41,13 @@ LIMITS = Limits(
 CALLS = (Call("weighted_avg", ("v", "w")), Call("count", ("v",), distinct=True))
 
 
-class Pair:
-    """An engine's end and a server's end, with encoding and decoding between them."""
+class Pair(ExchangePair):
+    """The pair of the kit, over the columns of these tests."""
 
     def __init__(
         self, calls: tuple[Call, ...] = CALLS, functions: Any = (WeightedAvg,), limits: Limits = LIMITS, **options: Any
     ) -> None:
-        opening = Open(calls, COLUMNS, **options)
-        self.engine = EngineExchange(opening)
-        self.server = ServerExchange(
-            decode_open(encode_open(opening)), Registry.load(functions), limits=limits, server_id="s"
-        )
-        self.replies: list[Frame] = []
-        self.arrive(self.server.opened)
-
-    def arrive(self, frame: Frame) -> None:
-        schema = self.server.opened.schema
-        received = decode(encode(frame, schema), Role.SERVER)
-        self.engine.receive(received)
-        self.replies.append(received)
-
-    def push(self, frame: Frame) -> list[Frame]:
-        before = len(self.replies)
-        for reply in self.server.handle(decode(encode(frame, COLUMNS), Role.ENGINE)):
-            self.arrive(reply)
-        return self.replies[before:]
-
-    def epoch(self, number: int) -> dict[int, tuple[Any, ...]]:
-        self.push(self.engine.barrier(number))
-        return self.taken(number)
+        super().__init__(Open(calls, COLUMNS, **options), Registry.load(functions), limits=limits)
 
     def taken(self, number: int) -> dict[int, tuple[Any, ...]]:
         table = self.engine.take_results(number)
@@ -116,7 +92,7 @@ class Epochs(RuleBasedStateMachine):
                 group.append((v, w))
                 sent.append((slot, 2 if pick % 2 else 0, v, w))
             self.dirty.add(slot)
-        assert self.pair.push(self.pair.engine.chunk(chunk(*sent))) == []
+        assert self.pair.send(self.pair.engine.chunk(chunk(*sent))) == []
 
     def answer(self) -> dict[int, tuple[Any, ...]]:
         def one(group: list[tuple[int, int]]) -> tuple[Any, ...]:
@@ -130,7 +106,7 @@ class Epochs(RuleBasedStateMachine):
     def barrier(self) -> None:
         self.number += 1
         expected, self.dirty = self.answer(), set()
-        replies = self.pair.push(self.pair.engine.barrier(self.number))
+        replies = self.pair.send(self.pair.engine.barrier(self.number))
         assert all(isinstance(reply, Results) for reply in replies)
         table = self.pair.engine.take_results(self.number)
         assert table is not None
@@ -148,13 +124,13 @@ class Epochs(RuleBasedStateMachine):
         schema = self.pair.server.opened.schema
         rows = list(self.states.values())
         for part in [rows] if at_once else [[row] for row in rows]:
-            self.pair.push(self.pair.engine.states(pa.RecordBatch.from_pylist(part, schema=schema)))
+            self.pair.send(self.pair.engine.states(pa.RecordBatch.from_pylist(part, schema=schema)))
         self.dirty = set(self.states)
         self.number = 0
 
     @rule(slot=st.integers(0, 3))
     def forget(self, slot: int) -> None:
-        self.pair.push(self.pair.engine.forget(pa.array([slot], pa.int32())))
+        self.pair.send(self.pair.engine.forget(pa.array([slot], pa.int32())))
         self.rows.pop(slot, None)
         self.states.pop(slot, None)
         self.dirty.discard(slot)
@@ -176,10 +152,10 @@ def test_initial_outputs_are_the_outputs_at_the_opening_epoch() -> None:
     states = pa.RecordBatch.from_pylist(
         [{"slot": 5, "state_0": {"sum": 10, "count": 4}}, {"slot": 2, "state_0": {"sum": 0, "count": 0}}], schema=schema
     )
-    (reply,) = pair.push(pair.engine.states(states))
+    (reply,) = pair.send(pair.engine.states(states))
     assert isinstance(reply, InitialOutputs)
     assert [(row["slot"], row["output_0"]) for row in reply.batch.to_pylist()] == [(5, 2), (2, None)]
-    (fresh,) = pair.push(pair.engine.states(states.slice(0, 0)))
+    (fresh,) = pair.send(pair.engine.states(states.slice(0, 0)))
     assert isinstance(fresh, InitialOutputs)
     assert [(row["slot"], row["output_0"], row["output_1"]) for row in fresh.batch.to_pylist()] == [(0, None, 0)]
 
@@ -187,7 +163,7 @@ def test_initial_outputs_are_the_outputs_at_the_opening_epoch() -> None:
 def test_row_outputs_follow_each_chunk() -> None:
     """With row outputs asked for, each chunk is answered with the value after each row."""
     pair = Pair(row_outputs=True)
-    (reply,) = pair.push(pair.engine.chunk(chunk((0, 0, 4, 1), (0, 0, 8, 1), (1, 0, 5, 1))))
+    (reply,) = pair.send(pair.engine.chunk(chunk((0, 0, 4, 1), (0, 0, 8, 1), (1, 0, 5, 1))))
     assert isinstance(reply, RowOutputs)
     assert [(row["output_0"], row["output_1"]) for row in reply.batch.to_pylist()] == [(4, 1), (6, 2), (5, 1)]
 
@@ -195,8 +171,8 @@ def test_row_outputs_follow_each_chunk() -> None:
 def test_what_is_not_asked_for_does_not_travel() -> None:
     """Without states their columns are NULL."""
     pair = Pair(returns=Returns(states=False, outputs=True))
-    pair.push(pair.engine.chunk(chunk((0, 0, 4, 1))))
-    pair.push(pair.engine.barrier(1))
+    pair.send(pair.engine.chunk(chunk((0, 0, 4, 1))))
+    pair.send(pair.engine.barrier(1))
     table = pair.engine.take_results(1)
     assert table is not None
     assert table.column("state_0").null_count == 1
@@ -207,8 +183,8 @@ def test_large_results_come_in_several_batches() -> None:
     """Results beyond the message bound are cut; the last batch says so, and nothing is lost."""
     limits = Limits(2**14 + 600, 1000, 2**20, 2**24, 1, 1, 1)
     pair = Pair(limits=limits)
-    pair.push(pair.engine.chunk(chunk(*[(slot, 0, slot, 1) for slot in range(200)])))
-    replies = pair.push(pair.engine.barrier(1))
+    pair.send(pair.engine.chunk(chunk(*[(slot, 0, slot, 1) for slot in range(200)])))
+    replies = pair.send(pair.engine.barrier(1))
     assert len(replies) > 3
     assert [reply.last for reply in replies if isinstance(reply, Results)] == [False] * (len(replies) - 1) + [True]
     assert pair.taken(1) == {slot: (slot, 1) for slot in range(200)}
@@ -219,7 +195,7 @@ def test_reopen_is_said_once_with_the_last_results() -> None:
     pair = Pair()
     pair.server.request_reopen()
     for number, expected in ((1, True), (2, False)):
-        (reply,) = pair.push(pair.engine.barrier(number))
+        (reply,) = pair.send(pair.engine.barrier(number))
         assert isinstance(reply, Results)
         assert reply.reopen is expected
 
@@ -247,8 +223,8 @@ def chatty(lines: int) -> type:
 def test_logs_come_before_the_results_and_are_bounded(lines: int, sent: int) -> None:
     """What functions log comes at the barrier, at most a thousand lines, and says how many were dropped."""
     pair = Pair((Call("chatty", ("v",)),), [chatty(lines)])
-    assert pair.push(pair.engine.chunk(chunk((0, 0, 7, 1)))) == []
-    log, _ = pair.push(pair.engine.barrier(1))
+    assert pair.send(pair.engine.chunk(chunk((0, 0, 7, 1)))) == []
+    log, _ = pair.send(pair.engine.barrier(1))
     assert isinstance(log, Log)
     assert len(log.records) == sent
     assert (log.records[0].message, log.records[0].fields["value"]) == ("seen", "7")
@@ -258,7 +234,7 @@ def test_logs_come_before_the_results_and_are_bounded(lines: int, sent: int) -> 
 
 def refused(pair: Pair, frame: Frame) -> FoldflightError:
     with pytest.raises(FoldflightError) as caught:
-        pair.push(frame)
+        pair.send(frame)
     return caught.value
 
 
@@ -297,12 +273,12 @@ def test_states_beyond_the_bounds() -> None:
     """A state, or all of them, beyond the announced bytes is LIMIT with its slot."""
     small = Limits(2**20, 1000, 200, 2**20, 1, 1, 1)
     pair = Pair((Call("weighted_avg", ("v", "w")), Call("count", ("v",), distinct=True)), limits=small)
-    pair.push(pair.engine.chunk(chunk(*[(3, 0, value, 1) for value in range(100)])))
+    pair.send(pair.engine.chunk(chunk(*[(3, 0, value, 1) for value in range(100)])))
     error = refused(pair, Barrier(1))
     assert (error.code, error.function, error.slot) == ("LIMIT", "count", 3)
     tiny = Limits(2**20, 1000, 2**20, 10, 1, 1, 1)
     pair = Pair(limits=tiny)
-    pair.push(pair.engine.chunk(chunk((0, 0, 1, 1))))
+    pair.send(pair.engine.chunk(chunk((0, 0, 1, 1))))
     assert "exchange_state_bytes_max is 10" in refused(pair, Barrier(1)).message
 
 

@@ -1,6 +1,7 @@
-"""The public test kit for authors of functions and engines: laws, literal epochs, an in-memory exchange."""
+"""The public test kit for authors of functions and of engines: laws, literal epochs, an in-memory exchange."""
 
 from foldflight.testing.epochs import Epoch, run_epochs
 from foldflight.testing.laws import LawResult, check_laws
+from foldflight.testing.pair import ExchangePair
 
-__all__ = ["Epoch", "LawResult", "check_laws", "run_epochs"]
+__all__ = ["Epoch", "ExchangePair", "LawResult", "check_laws", "run_epochs"]

@@ -1,0 +1,88 @@
+"""Both ends of an exchange in memory, with every frame encoded and decoded on its way.
+
+For authors of engines: what your engine would send, and what a server would answer, without a socket.
+
+    >>> import pyarrow as pa
+    >>> from foldflight.exchange.frames import Open
+    >>> from foldflight.functions import Call, Registry
+    >>> pair = ExchangePair(Open((Call("count"),), pa.schema([("slot", pa.int32())])), Registry())
+    >>> pair.send(pair.engine.chunk(pa.RecordBatch.from_pydict({"slot": pa.array([0, 0, 3], pa.int32())})))
+    []
+    >>> pair.epoch(1).select(["slot", "output_0"]).to_pylist()
+    [{'slot': 0, 'output_0': 2}, {'slot': 3, 'output_0': 1}]
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from foldflight.exchange.codec import decode, decode_open, encode, encode_open
+from foldflight.exchange.engine import EngineExchange
+from foldflight.exchange.frames import Frame, Limits, Open
+from foldflight.exchange.machine import Role
+from foldflight.exchange.serving import ServerExchange
+from foldflight.fold import StateSigner
+from foldflight.functions import Registry
+
+__all__ = ["LIMITS", "ExchangePair"]
+
+LIMITS = Limits(
+    message_bytes_max=2**24,
+    slots_max=2**20,
+    state_bytes_max=2**20,
+    exchange_state_bytes_max=2**24,
+    exchanges_max=1,
+    idle_s_max=60.0,
+    age_s_max=3600.0,
+)
+
+
+class ExchangePair:
+    """An engine's end and a server's end of one exchange.
+
+    Args:
+        opening: What the exchange is opened with.
+        registry: The server's functions.
+        limits: The server's bounds.
+        signer: Signs pickled states.
+
+    Attributes:
+        engine: Makes the frames to `send`, and checks the replies.
+        server: The server's end.
+        replies: All replies so far, `Opened` first.
+    """
+
+    def __init__(
+        self, opening: Open, registry: Registry, *, limits: Limits = LIMITS, signer: StateSigner | None = None
+    ) -> None:
+        self.engine = EngineExchange(opening)
+        self.server = ServerExchange(
+            decode_open(encode_open(opening)), registry, limits=limits, server_id="in memory", signer=signer
+        )
+        self._columns = opening.columns
+        self.replies: list[Frame] = []
+        self._arrive(self.server.opened)
+
+    def send(self, frame: Frame) -> list[Frame]:
+        """Carry a frame to the server and return its replies, which the engine's end has checked.
+
+        Raises:
+            FoldflightError: What the server raises; the exchange is over.
+        """
+        before = len(self.replies)
+        for reply in self.server.handle(decode(encode(frame, self._columns), Role.ENGINE)):
+            self._arrive(reply)
+        return self.replies[before:]
+
+    def epoch(self, number: int) -> pa.Table:
+        """Send a barrier and return its results: dirty slots, ascending, in the schema of `Opened`."""
+        self.send(self.engine.barrier(number))
+        results = self.engine.take_results(number)
+        if results is None:
+            raise AssertionError(f"the server answered barrier {number} without a last batch")
+        return results
+
+    def _arrive(self, frame: Frame) -> None:
+        received = decode(encode(frame, self.server.opened.schema), Role.SERVER)
+        self.engine.receive(received)
+        self.replies.append(received)

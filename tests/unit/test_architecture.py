@@ -1,0 +1,82 @@
+"""The rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "service" / "foldflight"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+# A worker process gets everything on its standard input; but prometheus_client can be told its folder in no other way.
+ENVIRONMENT_WRITERS = {"server/worker.py"}
+
+MODULE_LINES_MAX = 450
+FUNCTION_LINES_MAX = 70
+
+
+def names_of(path):
+    return str(path.relative_to(PACKAGE))
+
+
+def uses(tree, module, *attributes):
+    """Return the lines on which `module.attribute` stands."""
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in attributes
+        and isinstance(node.value, ast.Name)
+        and node.value.id == module
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names_of)
+def test_only_the_command_line_knows_the_environment(path):
+    """What the environment says reaches every other module as an argument."""
+    if names_of(path).startswith("cli/") or names_of(path) in ENVIRONMENT_WRITERS:
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert uses(tree, "os", "environ", "getenv", "putenv") == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names_of)
+def test_only_the_command_line_and_its_workers_own_signals(path):
+    """A library never takes a signal away from the program that uses it."""
+    if names_of(path).startswith("cli/") or names_of(path) == "server/worker.py":
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert uses(tree, "signal", "signal", "set_wakeup_fd", "setitimer") == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=names_of)
+def test_modules_and_functions_stay_small(path):
+    """A module has at most 450 lines, a function at most 70 without its docstring."""
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MODULE_LINES_MAX
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            documented = ast.get_docstring(node) is not None
+            first = node.body[1] if documented and len(node.body) > 1 else node.body[0]
+            assert node.end_lineno - first.lineno < FUNCTION_LINES_MAX, node.name
+
+
+def test_every_dependency_is_locked_with_hashes():
+    """What pyproject.toml asks for is in the lock, each with a hash, and the lock names no place to get it from."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [each for group in project["optional-dependencies"].values() for each in group]
+    for file, wanted in (
+        ("requirements.txt", project["dependencies"]),
+        ("requirements-dev.txt", project["dependencies"] + extras),
+    ):
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        assert not any("://" in line or line.startswith("--") for line in lines)
+        entries = " ".join(line for line in lines if not line.startswith("#")).replace("\\", " ")
+        locked = dict(re.findall(r"([a-z0-9-]+)==\S+((?:\s+--hash=sha256:[0-9a-f]{64})+)", entries))
+        names = {re.match(r"[\w-]+", each)[0].lower() for each in wanted}
+        assert names <= set(locked), file
+        assert entries.count("==") == len(locked), file

@@ -30,7 +30,7 @@ from foldflight.functions import Call, RowKind
 from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name
-from foldflight.spark.tasks import BUCKET, KIND, REAL, SLOT, FinalFold, Layout, PartialFold
+from foldflight.spark.tasks import BUCKET, KIND, REAL, FinalFold, Layout, PartialFold
 
 __all__ = ["GroupedFrame", "group_by"]
 
@@ -97,7 +97,9 @@ class GroupedFrame:
         calls = columns.calls(list(aggregates.values()))
         rows = columns.rows()
         check_keys(rows.schema, self.names)
-        plan = _Plan.of(transport, calls, rows, self.names, list(aggregates), has_kinds=self.kind is not None)
+        plan = _Plan.of(
+            transport, calls, rows, self.names, tuple(columns.shown), list(aggregates), has_kinds=self.kind is not None
+        )
         return plan.result(rows)
 
 
@@ -148,6 +150,7 @@ class _Plan:
         calls: tuple[Call, ...],
         rows: DataFrame,
         names: tuple[str, ...],
+        shown: tuple[str, ...],
         outputs: list[str],
         *,
         has_kinds: bool,
@@ -156,19 +159,17 @@ class _Plan:
         schema = arrow_fields(rows.schema)
         keys = pa.schema(list(schema)[: len(names)])
         columns = pa.schema([field for field in list(schema)[len(names) :] if field.name not in (KIND, REAL)])
-        kind = [pa.field(KIND, pa.int8())] if has_kinds else []
-        opening = Open(calls=calls, columns=pa.schema([pa.field(SLOT, pa.int32()), *kind, *columns]))
+        nothing = pa.schema([])
+        layout = Layout(keys, names, columns, shown, has_kinds, states=nothing, carried=nothing, outputs=nothing)
+        opening = Open(calls=calls, columns=layout.chunk)
         opened = transport.describe(opening)
         if has_kinds:
             _check_retract(calls, opened)
         places = range(len(calls))
         states = pa.schema([opened.schema.field(f"state_{place}") for place in places])
         results = result_types(outputs, [opened.schema.field(f"output_{place}").type for place in places])
-        layout = Layout(
-            keys=keys,
-            names=names,
-            columns=columns,
-            has_kinds=has_kinds,
+        layout = replace(
+            layout,
             states=states,
             carried=pa.schema([(field.name, carrier_type(field.type)) for field in states]),
             outputs=pa.schema(list(zip(outputs, results, strict=True))),
@@ -220,7 +221,7 @@ class _Plan:
             sf.lit(False if field.name == REAL else None).cast(field.dataType).alias(field.name)
             for field in arrived.schema
         ]
-        seed = arrived.sparkSession.range(1).select(*nothing)
+        seed = arrived.sparkSession.range(0, 1, 1, 1).select(*nothing)
         together = arrived.union(seed).repartition(1)
         order = self._retractions_last()
         return together.sortWithinPartitions(*order) if order else together

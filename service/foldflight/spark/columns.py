@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
@@ -16,7 +17,7 @@ from foldflight.client import Aggregate
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, RowKind
 from foldflight.spark.carrier import without_nullability
-from foldflight.spark.tasks import KIND, REAL
+from foldflight.spark.tasks import KIND, REAL, SLOT
 
 __all__ = ["Columns", "column_of", "key_name"]
 
@@ -34,23 +35,33 @@ class Columns:
     df: DataFrame
     keys: list[Column] = field(default_factory=list)
     kind: Column | None = None
-    _found: dict[tuple[str, object], tuple[str, Column]] = field(default_factory=dict)
+    _found: dict[tuple[str, object], tuple[str, Column]] = field(default_factory=dict)  # what was written: shown as, is
     _held: list[object] = field(default_factory=list)
 
     def argument(self, written: object) -> str:
-        """Return the name of the column that holds an argument; equal texts share one."""
-        return self._add("argument", written, column_of(self.df, written))
+        """Return the name of the chunk's column that holds an argument; equal texts share one."""
+        return self._add("", written, column_of(self.df, written))
 
     def condition(self, written: object) -> str:
-        """Return the name of the column that holds a condition."""
-        return self._add("filter", written, column_of(self.df, written, is_condition=True))
+        """Return the name of the chunk's column that holds a condition."""
+        return self._add("where ", written, column_of(self.df, written, is_condition=True))
 
     def _add(self, role: str, written: object, column: Column) -> str:
         # Columns are compared by identity, for their `==` makes an expression; keeping them keeps the identity theirs.
         self._held.append(written)
         key = (role, written if isinstance(written, str) else id(written))
-        name, _ = self._found.setdefault(key, (f"{role}_{len(self._found)}", column))
-        return name
+        if key not in self._found:
+            # Errors show rows under these names, so they are what the user wrote.
+            text = written if isinstance(written, str) else str(written).removeprefix("Column<'").removesuffix("'>")
+            taken = {SLOT, KIND, *self.shown}
+            names = (role + text + suffix for suffix in chain([""], (f" ({number})" for number in count(2))))
+            self._found[key] = (next(name for name in names if name not in taken), column)
+        return self._found[key][0]
+
+    @property
+    def shown(self) -> list[str]:
+        """The names of arguments and conditions in chunks, in the order of `rows`."""
+        return [name for name, _ in self._found.values()]
 
     def rows(self) -> DataFrame:
         """Return the input reduced to keys, kind, arguments and conditions, in that order.
@@ -61,7 +72,7 @@ class Columns:
         chosen = [column.alias(f"key_{place}") for place, column in enumerate(self.keys)]
         if self.kind is not None:
             chosen.append(_kind_number(self.kind).alias(KIND))
-        chosen += [column.alias(name) for name, column in self._found.values()]
+        chosen += [column.alias(f"column_{place}") for place, (_, column) in enumerate(self._found.values())]
         try:
             rows = self.df.select(chosen or [sf.lit(True).alias(REAL)])
             rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to a later action
@@ -90,7 +101,7 @@ def column_of(df: DataFrame, written: object, *, is_condition: bool = False) -> 
     """Return the column that a text or Column names: a column of `df` if there is one of that name, else an expression.
 
     Raises:
-        RejectedError: SIGNATURE, for anything else.
+        RejectedError: SIGNATURE, for what is neither text nor Column.
     """
     if isinstance(written, Column):
         return written
@@ -103,13 +114,7 @@ def column_of(df: DataFrame, written: object, *, is_condition: bool = False) -> 
         )
     if written in df.columns:
         return sf.col("`" + written.replace("`", "``") + "`")
-    try:
-        return sf.expr(written)
-    except ParseException as error:
-        message = (error.getMessage() or str(error)).strip()
-        raise RejectedError(
-            "SCHEMA_MISMATCH", f"{written!r} is neither a column nor a SQL expression: {message}"
-        ) from error
+    return sf.expr(written)
 
 
 def key_name(df: DataFrame, written: object, column: Column) -> str:

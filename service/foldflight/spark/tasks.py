@@ -6,7 +6,7 @@ That a key then comes out twice does not matter: the second stage merges.
 
 `FinalFold` ends both plans. It gets all rows (or partial states) of its groups, sorted by the hash of the key, so a
 group is complete as soon as the hash changes: its outputs leave and its accumulator is dropped. Its memory is therefore
-one block, whether the partition has a thousand groups or ten million, and only a group's own accumulator can be larger. The
+one block, whether the partition has a thousand groups or ten million; only a group's own accumulator can be larger. The
 sort is Spark's, which spills to disk.
 """
 
@@ -44,7 +44,8 @@ class Layout:
     Args:
         keys: The key columns under internal names, with their Arrow types; none for one group of all rows.
         names: The names under which the user sees the keys.
-        columns: The argument and filter columns.
+        columns: The argument and filter columns under internal names.
+        shown: Their names in chunks: what the user wrote.
         has_kinds: Whether rows have a kind (column `kind`, int8).
         states: The state columns of the exchange, `state_0`...: as the server announced them, with fingerprints.
         carried: The same columns as they cross Spark.
@@ -54,6 +55,7 @@ class Layout:
     keys: pa.Schema
     names: tuple[str, ...]
     columns: pa.Schema
+    shown: tuple[str, ...]
     has_kinds: bool
     states: pa.Schema
     carried: pa.Schema
@@ -68,9 +70,9 @@ class Layout:
     @property
     def chunk(self) -> pa.Schema:
         """The chunks of the exchange."""
-        return pa.schema(
-            [pa.field(SLOT, pa.int32()), *([pa.field(KIND, pa.int8())] if self.has_kinds else []), *self.columns]
-        )
+        kind = [pa.field(KIND, pa.int8())] if self.has_kinds else []
+        columns = [field.with_name(name) for field, name in zip(self.columns, self.shown, strict=True)]
+        return pa.schema([pa.field(SLOT, pa.int32()), *kind, *columns])
 
     @property
     def partial(self) -> pa.Schema:
@@ -146,9 +148,9 @@ class _Folding:
 
     def chunk(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         """Fold rows."""
-        schema = self._layout.chunk
-        columns = [pa.array(slots, pa.int32()) if name == SLOT else block.column(name) for name in schema.names]
-        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        names = [*([KIND] if self._layout.has_kinds else []), *self._layout.columns.names]
+        columns = [pa.array(slots, pa.int32()), *(block.column(name) for name in names)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._layout.chunk)
         with self._placing(self.groups) as exchange:
             exchange.chunk(batch)
 

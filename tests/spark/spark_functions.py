@@ -1,0 +1,187 @@
+"""The functions of the Spark tests: one for each way in which functions differ."""
+
+from __future__ import annotations
+
+import datetime as dt
+import resource
+
+from foldflight import udaf
+
+
+class WeightedState:
+    sum: int
+    count: int
+
+
+@udaf(input_types=["BIGINT", "INT"], result_type="BIGINT")
+class WeightedAvg:
+    """Merges and retracts, but does not say that it is invertible."""
+
+    def create_accumulator(self) -> WeightedState:
+        accumulator = WeightedState()
+        accumulator.sum = accumulator.count = 0
+        return accumulator
+
+    def accumulate(self, accumulator, value, weight):
+        if value is not None and weight is not None:
+            accumulator.sum += value * weight
+            accumulator.count += weight
+
+    def retract(self, accumulator, value, weight):
+        if value is not None and weight is not None:
+            accumulator.sum -= value * weight
+            accumulator.count -= weight
+
+    def merge(self, accumulator, other):
+        accumulator.sum += other.sum
+        accumulator.count += other.count
+
+    def get_value(self, accumulator):
+        return None if accumulator.count == 0 else accumulator.sum / accumulator.count
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
+class Median:
+    """Neither merges nor is invertible; its state is a list."""
+
+    def create_accumulator(self) -> list[int]:
+        return []
+
+    def accumulate(self, accumulator, value):
+        accumulator.append(value)
+
+    def retract(self, accumulator, value):
+        accumulator.remove(value)
+
+    def get_value(self, accumulator):
+        return sorted(accumulator)[len(accumulator) // 2] if accumulator else None
+
+
+@udaf(input_types=["DOUBLE"], result_type="DOUBLE", skip_nulls=True)
+class Percentile:
+    """Takes a direct argument; merges; its state is pickled."""
+
+    def __init__(self, fraction: float) -> None:
+        self.fraction = fraction
+
+    def create_accumulator(self):
+        return []
+
+    def accumulate(self, accumulator, value):
+        accumulator.append(value)
+
+    def merge(self, accumulator, other):
+        accumulator.extend(other)
+
+    def get_value(self, accumulator):
+        return sorted(accumulator)[int(self.fraction * (len(accumulator) - 1))] if accumulator else None
+
+
+class Span:
+    earliest: dt.time | None
+    length: dt.timedelta
+
+
+@udaf(input_types=["TIMESTAMPTZ"], result_type="STRING", skip_nulls=True)
+class Earliest:
+    """Its state has types that Spark's tables lack."""
+
+    def create_accumulator(self) -> Span:
+        span = Span()
+        span.earliest, span.length = None, dt.timedelta(0)
+        return span
+
+    def accumulate(self, accumulator, value):
+        time = value.time()
+        accumulator.earliest = time if accumulator.earliest is None else min(accumulator.earliest, time)
+        accumulator.length += dt.timedelta(seconds=1)
+
+    def merge(self, accumulator, other):
+        if other.earliest is not None:
+            accumulator.earliest = (
+                other.earliest if accumulator.earliest is None else min(accumulator.earliest, other.earliest)
+            )
+        accumulator.length += other.length
+
+    def get_value(self, accumulator):
+        return f"{accumulator.earliest} {accumulator.length.total_seconds():g}"
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Picky:
+    """Fails at 13, in the verb that the direct argument names."""
+
+    def __init__(self, at: str = "accumulate") -> None:
+        self.at = at
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        if self.at == "accumulate" and value == 13:
+            raise ValueError("thirteen is bad luck")
+        return max(accumulator, value)
+
+    def merge(self, accumulator: int, other: int) -> int:
+        if self.at == "merge":
+            raise ValueError("merging is bad luck")
+        return max(accumulator, other)
+
+    def get_value(self, accumulator: int) -> int:
+        if self.at == "get_value" and accumulator == 13:
+            raise ValueError("showing thirteen is bad luck")
+        return accumulator
+
+
+@udaf(input_types=["BIGINT"], result_type="STRING")
+class Informed:
+    """Shows a job parameter, and logs."""
+
+    def open(self, context):
+        self.greeting = context.job_parameters.get("greeting", "none")
+        self.logger = context.logger
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        if value == 0:
+            self.logger.warning("zero came", greeting=self.greeting)
+        return accumulator + 1
+
+    def merge(self, accumulator: int, other: int) -> int:
+        return accumulator + other
+
+    def get_value(self, accumulator: int) -> str:
+        return f"{self.greeting} {accumulator}"
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class PeakKilobytes:
+    """Shows the peak memory of the process that folds."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def merge(self, accumulator: int, other: int) -> int:
+        return accumulator + other
+
+    def get_value(self, accumulator: int) -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", name="peak_kilobytes_unmerged")
+class PeakKilobytesUnmerged:
+    """The same without merge."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def get_value(self, accumulator: int) -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

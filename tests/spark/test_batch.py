@@ -1,0 +1,247 @@
+"""`group_by(...).agg(...)` against an oracle in plain Python."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from foldflight.spark import group_by
+from tests.spark.conftest import PARTITIONS
+from tests.spark.spark_functions import Median, WeightedAvg
+
+NAN = float("nan")
+# A worker with nothing to do has some 130 MiB; 300,000 groups held at once would add more than 200.
+PEAK_KILOBYTES_MAX = 400 * 1024
+SCHEMA = "k string, x double, v bigint, w int"
+
+
+def random_rows(count: int, seed: int) -> list[tuple[Any, ...]]:
+    """Return rows whose keys include NULL, NaN and both zeros, and whose values include NULL."""
+    chosen = random.Random(seed)
+    return [
+        (
+            chosen.choice(["a", "b", "", None]),
+            chosen.choice([0.0, -0.0, NAN, -NAN, None, 1.5]),
+            chosen.choice([None, *range(-50, 50)]),
+            chosen.choice([None, 0, 1, 2, 3]),
+        )
+        for _ in range(count)
+    ]
+
+
+def same(value: Any) -> Any:
+    """Return a value that is equal where SQL groups together."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else value + 0.0
+    return value
+
+
+def folded(function: Any, rows: list[tuple[Any, ...]]) -> Any:
+    """Return what the author's class gives for rows, called directly."""
+    instance = function()
+    accumulator = instance.create_accumulator()
+    for row in rows:
+        instance.accumulate(accumulator, *row)
+    value = instance.get_value(accumulator)
+    return None if value is None else int(value)
+
+
+def oracle(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the expected result of the query of `mixed` by key."""
+    groups: dict[tuple[Any, ...], list[tuple[Any, ...]]] = defaultdict(list)
+    for k, x, v, w in rows:
+        groups[same(k), same(x)].append((v, w))
+    return {
+        key: (
+            folded(WeightedAvg, members),
+            sum(1 for v, _ in members if v is not None and v > 15),
+            len({v for v, _ in members} - {None}),
+            len(members),
+            sum(v for v, _ in members if v is not None) if any(v is not None for v, _ in members) else None,
+        )
+        for key, members in groups.items()
+    }
+
+
+def mixed(functions: Any) -> dict[str, Any]:
+    """Return calls of an author's function and built-ins, with FILTER and DISTINCT."""
+    count = functions["count"]
+    return {
+        "average": functions["weighted_avg"]("v", "w"),
+        "large": count().where("v > 15"),
+        "values": count("v").distinct(),
+        "n": count(),
+        "total": functions["sum"]("v"),
+    }
+
+
+def by_key(df: Any, keys: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """Return a result as a dict; two rows of one key would be a mistake that shows."""
+    found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    for row in df.collect():
+        key = tuple(same(value) for value in row[:keys])
+        assert key not in found, f"{key} came out twice"
+        found[key] = tuple(row[keys:])
+    return found
+
+
+def test_random_rows(spark: Any, functions: Any) -> None:
+    """Any mix of calls over odd keys gives what the author's class gives, on both sessions and transports."""
+    rows = random_rows(2_000, seed=1)
+    df = spark.createDataFrame(rows, SCHEMA).repartition(7)
+    assert by_key(group_by(df, "k", "x").agg(**mixed(functions)), 2) == oracle(rows)
+
+
+def test_no_keys(spark: Any, functions: Any) -> None:
+    """Without keys there is one row."""
+    rows = random_rows(500, seed=2)
+    expected = oracle([("", 0.0, v, w) for _, _, v, w in rows])
+    df = spark.createDataFrame(rows, SCHEMA)
+    assert by_key(group_by(df).agg(**mixed(functions)), 0) == {(): expected["", 0.0]}
+
+
+@pytest.mark.parametrize("function", ["weighted_avg", "median"])
+def test_empty_input(spark: Any, embedded: Any, function: str) -> None:
+    """Empty input gives one row without keys and none with keys, in both plans, however it is empty."""
+    call = embedded[function](*["v", "w"][: len(embedded[function].info.input_names)])
+    without_partitions = spark.createDataFrame([], SCHEMA)
+    filtered = spark.range(10).selectExpr("'' k", "0D x", "id v", "1 w").where("v < 0")
+    for df in (without_partitions, filtered):
+        assert [tuple(row) for row in group_by(df).agg(o=call, n=embedded["count"]()).collect()] == [(None, 0)]
+        assert group_by(df, "k").agg(o=call).collect() == []
+
+
+def test_count_of_all_rows_needs_no_column(classic: Any, functions: Any) -> None:
+    """`count()` without keys, of a frame of which no column is needed."""
+    assert group_by(classic.range(0, 1000, 1, 3)).agg(n=functions["count"]()).collect()[0].n == 1000
+
+
+def test_empty_partitions_and_skew(classic: Any, functions: Any) -> None:
+    """Nine partitions of ten are empty, and nine rows of ten have one key."""
+    df = classic.range(0, 20_000, 1, 10).where("id < 2000").selectExpr("if(id % 10 < 9, 0, id) k", "id v", "1 w")
+    result = by_key(group_by(df, "k").agg(n=functions["count"](), m=functions["weighted_avg"]("v", "w")), 1)
+    assert result[0,][0] == 1800
+    assert len(result) == 201
+
+
+def test_a_function_without_merge(spark: Any, functions: Any) -> None:
+    """Without merge, rows meet in one place, with built-ins beside."""
+    rows = random_rows(1_000, seed=3)
+    df = spark.createDataFrame(rows, SCHEMA).repartition(5)
+    groups: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
+    for k, _, v, _ in rows:
+        groups[k,].append((v,))
+    expected = {
+        key: (folded(Median, [row for row in members if row[0] is not None]), len(members))
+        for key, members in groups.items()
+    }
+    assert by_key(group_by(df, "k").agg(m=functions["median"]("v"), n=functions["count"]()), 1) == expected
+
+
+def test_direct_arguments_and_pickled_states(classic: Any, functions: Any) -> None:
+    """`percentile(x, fraction=...)` differs by its fraction in one query; its pickled state crosses Spark."""
+    df = classic.range(0, 1001, 1, 4).selectExpr("id % 2 k", "double(id) x")
+    percentile = functions["percentile"]
+    result = group_by(df, "k").agg(low=percentile("x", fraction=0.1), high=percentile("x", fraction=0.9))
+    assert by_key(result, 1) == {(0,): (100.0, 900.0), (1,): (99.0, 899.0)}
+
+
+def test_states_of_types_that_spark_lacks(spark: Any, functions: Any) -> None:
+    """A typed state with a time and a duration crosses Spark."""
+    df = spark.sql("SELECT id % 2 AS k, timestamp_seconds(id * 3600 + 7200) AS at FROM range(0, 10, 1, 4) WHERE id < 8")
+    result = by_key(group_by(df, "k").agg(first=functions["earliest"]("at")), 1)
+    assert result == {(0,): ("02:00:00 4",), (1,): ("03:00:00 4",)}
+
+
+def test_expressions_and_columns(spark: Any, embedded: Any) -> None:
+    """Keys, arguments and conditions may be SQL text or Columns, and narrow columns are widened."""
+    from pyspark.sql import functions as sf
+
+    df = spark.range(100).selectExpr("id", "cast(id % 5 AS tinyint) small", "'x' unused")
+    count, average = embedded["count"], embedded["weighted_avg"]
+    result = group_by(df, "id % 2", (sf.col("id") % 3).alias("third"), "small").agg(
+        a=average("small", "small"),  # TINYINT for BIGINT and INT
+        b=average(sf.col("id") * 2, sf.lit(1)),
+        c=count().where(sf.col("id") > 50),
+        d=count().where("id > 50"),
+        e=count("upper(unused)").distinct(),
+    )
+    assert result.columns == ["(id % 2)", "third", "small", "a", "b", "c", "d", "e"]
+    rows = result.collect()
+    assert len(rows) == 30
+    assert all(row.a == (row.small or None) and row.c == row.d and row.e == 1 for row in rows)
+    assert sum(row.c for row in rows) == 49
+
+
+def test_columns_with_odd_names(classic: Any, embedded: Any) -> None:
+    """A column is found by its name, whatever it looks like, before the name is read as an expression."""
+    df = classic.range(6).selectExpr("id % 2 AS `a.b`", "id AS `id % 2`", "id AS `back``tick`")
+    result = group_by(df, "a.b").agg(**{"sum of": embedded["sum"]("id % 2"), "x": embedded["sum"]("back`tick")})
+    assert by_key(result, 1) == {(0,): (6, 6), (1,): (9, 9)}
+
+
+def test_types_of_keys(spark: Any, embedded: Any) -> None:
+    """Keys of every kind of type come back as Spark's own grouping gives them, in Spark's own type."""
+    df = spark.sql(
+        """SELECT CAST(id % 2 AS boolean) a, CAST(id % 2 AS decimal(20, 3)) b, date'2020-01-01' c,
+                  timestamp'2020-01-01 01:02:03' d, timestamp_ntz'2020-01-01 01:02:03' e, binary('x') f,
+                  named_struct('p', id % 2, 'q', double('NaN')) g, array(id % 2, NULL) h, CAST(NULL AS void) i,
+                  interval '1 02' day to hour j, float(id % 2) k, tinyint(id % 2) l, CAST(NULL AS string) m
+           FROM range(0, 8, 1, 3)"""
+    )
+    ours = group_by(df, *df.columns).agg(count=embedded["count"]())
+    theirs = df.groupBy(*df.columns).count()
+    assert [field.dataType for field in ours.schema] == [field.dataType for field in theirs.schema]
+    assert sorted(map(repr, ours.collect())) == sorted(map(repr, theirs.collect()))
+
+
+def test_results_of_all_types(classic: Any, embedded: Any) -> None:
+    """Polymorphic built-ins give results of the argument's type, as Spark's own do."""
+    from pyspark.sql import functions as sf
+
+    df = classic.sql(
+        """SELECT id % 2 k, CAST(id AS decimal(10, 2)) a, string(id) b, timestamp_seconds(id) c,
+                  date_from_unix_date(id) d, float(id) e, timestamp_ntz'2020-01-01' f, smallint(id) g, id > 3 h
+           FROM range(0, 8, 1, 3)"""
+    )
+    ours = group_by(df, "k").agg(**{name: embedded["max"](name) for name in "abcdefg"}, h=embedded["bool_or"]("h"))
+    theirs = df.groupBy("k").agg(*[sf.max(name).alias(name) for name in "abcdefg"], sf.bool_or("h").alias("h"))
+    assert [field.dataType for field in ours.schema] == [field.dataType for field in theirs.schema]
+    assert ours.orderBy("k").collect() == theirs.orderBy("k").collect()
+
+
+def test_the_result_is_lazy(classic: Any, embedded: Any) -> None:
+    """No row is read before an action asks; mistakes in rows show only then."""
+    df = classic.range(3).selectExpr("raise_error('read') k")
+    result = group_by(df, "k").agg(n=embedded["count"]())
+    with pytest.raises(Exception, match="read"):
+        result.collect()
+
+
+@pytest.mark.parametrize("function", ["peak_kilobytes", "peak_kilobytes_unmerged"])
+def test_many_groups_in_bounded_memory(classic: Any, embedded: Any, function: str) -> None:
+    """300,000 groups in one partition, in both plans: right, and the workers stay small."""
+    df = classic.range(0, 600_000, 1, 2).selectExpr("concat('key ', id % 300000) AS k", "id AS v")
+    classic.conf.set("spark.sql.shuffle.partitions", "1")
+    try:
+        result = group_by(df, "k").agg(s=embedded["sum"]("v"), peak=embedded[function]("v"))
+        groups, total, peak = result.selectExpr("count(DISTINCT k)", "sum(s)", "max(peak)").collect()[0]
+    finally:
+        classic.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
+    assert (groups, total) == (300_000, 600_000 * 599_999 // 2)
+    assert peak < PEAK_KILOBYTES_MAX, f"a worker had {peak // 1024} MiB"
+
+
+def test_job_parameters_and_logs(classic: Any, server_url: str) -> None:
+    """Job parameters of `connect` reach the functions in Spark's workers, both ways."""
+    from foldflight import connect
+    from tests.spark import spark_functions
+
+    df = classic.range(4)
+    for target in (spark_functions, server_url):
+        informed = connect(target, job_parameters={"greeting": "hello"})["informed"]
+        assert group_by(df).agg(o=informed("id")).collect()[0].o == "hello 4"

@@ -1,0 +1,85 @@
+"""Rows that take back: batches with row kinds."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from typing import Any
+
+import pytest
+
+from foldflight import RejectedError
+from foldflight.spark import group_by
+
+
+def changelog(seed: int) -> tuple[list[tuple[str, int, int]], dict[int, Counter[int]]]:
+    """Return rows (kind, key, value) of a correct changelog, and the live values of each key."""
+    chosen = random.Random(seed)
+    live: dict[int, Counter[int]] = defaultdict(Counter)
+    rows = []
+    for _ in range(3_000):
+        key = chosen.randrange(60)
+        values = [value for value, times in live[key].items() if times]
+        if values and chosen.random() < 0.5:
+            value = chosen.choice(values)
+            live[key][value] -= 1
+            rows.append((chosen.choice(["-D", "-U"]), key, value))
+        else:
+            value = chosen.randrange(5)
+            live[key][value] += 1
+            rows.append((chosen.choice(["+I", "+U"]), key, value))
+    for key in range(50, 60):  # these end without rows
+        for value, times in live.pop(key, Counter()).items():
+            rows += [("DELETE", key, value)] * times
+    return rows, {key: +values for key, values in live.items() if +values}
+
+
+@pytest.mark.parametrize("function", ["median", "sum"])
+def test_retractions(spark: Any, functions: Any, function: str) -> None:
+    """Groups are what their live rows give, and groups without live rows are gone; in one phase and in two."""
+    rows, live = changelog(seed=5)
+    df = spark.createDataFrame(rows, "kind string, k int, v bigint").repartition(6)
+    result = group_by(df, "k", row_kind="kind").agg(
+        o=functions[function]("v"), n=functions["count"](), d=functions["count"]("v").distinct()
+    )
+    expected = {}
+    for key, values in live.items():
+        elements = sorted(values.elements())
+        expected[key] = (
+            elements[len(elements) // 2] if function == "median" else sum(elements),
+            len(elements),
+            len(values),
+        )
+    assert {row.k: (row.o, row.n, row.d) for row in result.collect()} == expected
+
+
+@pytest.mark.parametrize("function", ["median", "sum"])
+def test_retractions_without_keys(classic: Any, embedded: Any, function: str) -> None:
+    """Without keys the one group stays, also when all its rows are taken back."""
+    rows = [("+I", 1), ("+I", 2), ("-D", 1), ("-D", 2)]
+    df = classic.createDataFrame(rows, "kind string, v bigint").repartition(4)
+    result = group_by(df, row_kind="kind").agg(o=embedded[function]("v"), n=embedded["count"]())
+    assert [tuple(row) for row in result.collect()] == [(None, 0)]
+
+
+def test_what_never_came_is_not_taken_back(classic: Any, embedded: Any) -> None:
+    """A retraction of a group that has no rows changes nothing, and other groups go on."""
+    rows = [("-D", 1, 7), ("+I", 2, 7)]
+    df = classic.createDataFrame(rows, "kind string, k int, v bigint")
+    result = group_by(df, "k", row_kind="kind").agg(o=embedded["median"]("v"))
+    assert [tuple(row) for row in result.collect()] == [(2, 7)]
+
+
+def test_append_only_functions_are_refused(classic: Any, embedded: Any) -> None:
+    """A function without retract is refused when the query is built."""
+    df = classic.createDataFrame([("+I", 1.0)], "kind string, x double")
+    with pytest.raises(RejectedError, match="percentile is append-only") as caught:
+        group_by(df, row_kind="kind").agg(o=embedded["percentile"]("x", fraction=0.5))
+    assert caught.value.code == "CANNOT_RETRACT"
+
+
+def test_an_unknown_kind_fails_the_query(classic: Any, embedded: Any) -> None:
+    """A text that is no row kind is named in Spark's error."""
+    df = classic.createDataFrame([("+X", 1)], "kind string, v bigint")
+    with pytest.raises(Exception, match=r"SCHEMA_MISMATCH: \+X is no row kind"):
+        group_by(df, row_kind="kind").agg(o=embedded["sum"]("v")).collect()

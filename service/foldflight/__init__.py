@@ -1,5 +1,7 @@
 """Python aggregate functions for engines that own the state.
 
+The three ways in:
+
     from foldflight import connect, udaf          # write a class, reach functions
     from foldflight.spark import group_by         # use them on Spark DataFrames
     from foldflight.testing import check_laws     # check a class

@@ -97,7 +97,7 @@ class GroupedFrame:
         calls = columns.calls(list(aggregates.values()))
         rows = columns.rows()
         check_keys(rows.schema, self.names)
-        plan = _Plan.of(
+        plan = Plan.of(
             transport, calls, rows, self.names, tuple(columns.shown), list(aggregates), has_kinds=self.kind is not None
         )
         return plan.result(rows)
@@ -133,7 +133,7 @@ def _refuse_doubles(names: Sequence[str], why: str) -> None:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """What a query does: resolved, and checked against the functions."""
 
     transport: Transport
@@ -154,7 +154,7 @@ class _Plan:
         outputs: list[str],
         *,
         has_kinds: bool,
-    ) -> _Plan:
+    ) -> Plan:
         """Resolve the types of a query with the server (or the embedded functions)."""
         schema = arrow_fields(rows.schema)
         keys = pa.schema(list(schema)[: len(names)])
@@ -197,7 +197,7 @@ class _Plan:
             merges=merges,
         )
         together = self._by_key(arrived) if self.layout.names else self._in_one(arrived, final.input)
-        return together.mapInArrow(_mapping(final), self._spark_schema(self.layout.results))
+        return together.mapInArrow(mapping(final), self.spark_schema(self.layout.results))
 
     def _partial(self, rows: DataFrame) -> DataFrame:
         partial = PartialFold(
@@ -206,7 +206,7 @@ class _Plan:
             self.layout,
             self.bounds,
         )
-        return rows.mapInArrow(_mapping(partial), self._spark_schema(self.layout.partial))
+        return rows.mapInArrow(mapping(partial), self.spark_schema(self.layout.partial))
 
     def _by_key(self, arrived: DataFrame) -> DataFrame:
         keys = [sf.col(name) for name in self.layout.keys.names]
@@ -231,7 +231,7 @@ class _Plan:
             return []
         return [sf.col(KIND).isin(int(RowKind.UPDATE_BEFORE), int(RowKind.DELETE))]
 
-    def _spark_schema(self, schema: pa.Schema) -> st.StructType:
+    def spark_schema(self, schema: pa.Schema) -> st.StructType:
         types = [*self.key_types, *(from_arrow_type(field.type) for field in list(schema)[len(self.key_types) :])]
         return st.StructType([st.StructField(name, type_) for name, type_ in zip(schema.names, types, strict=True)])
 
@@ -252,7 +252,7 @@ def _check_retract(calls: Sequence[Call], opened: Opened) -> None:
             )
 
 
-def _mapping(
+def mapping(
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     def run(batches: Iterator[Any]) -> Iterator[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -20,6 +20,8 @@ class BlockBounds:
         rows_max: Rows of a block.
         bytes_max: Bytes of a block, unless a single batch of Spark has more.
         groups_max: Groups that a partial fold may hold before it gives them away.
+        unfolded_groups_min: From so many new groups on, a block in which most rows are new groups passes on as it is:
+            folding it would save nothing, and every state costs more than its row.
         folded_bytes_max: Bytes of rows that a partial fold takes before it gives its groups away: states that grow with
             their rows (lists, sets) stay within the same order.
     """
@@ -27,12 +29,14 @@ class BlockBounds:
     rows_max: int = 1 << 18
     bytes_max: int = 64 << 20
     groups_max: int = 1 << 18
+    unfolded_groups_min: int = 1 << 14
     folded_bytes_max: int = 256 << 20
 
     def within(self, slots_max: int, state_bytes_max: int) -> BlockBounds:
         """Return bounds that also keep within what a server allows one exchange."""
         rows = max(min(self.rows_max, slots_max // 2), 1)
-        return BlockBounds(
+        return replace(
+            self,
             rows_max=rows,
             bytes_max=max(min(self.bytes_max, state_bytes_max // 4), 1),
             groups_max=max(min(self.groups_max, slots_max - rows), 1),

@@ -2,7 +2,8 @@
 
 `PartialFold` is the first stage of the two-phase plan: rows in, keys and partial states out. Its memory is bounded by
 `BlockBounds`: when it holds too many groups, or has folded too many bytes, it gives its states away and starts afresh.
-That a key then comes out twice does not matter: the second stage merges.
+That a key then comes out twice does not matter: the second stage merges. A block in which most rows are groups never
+seen before passes on as it is, for folding it would only turn rows into as many states.
 
 `FinalFold` ends both plans. It gets all rows (or partial states) of its groups, sorted by the hash of the key, so a
 group is complete as soon as the hash changes: its outputs leave and its accumulator is dropped. Its memory is therefore
@@ -33,7 +34,7 @@ from foldflight.spark.logs import forward
 
 __all__ = ["BUCKET", "KIND", "LIVE", "REAL", "SLOT", "FinalFold", "Layout", "PartialFold"]
 
-BUCKET, KIND, LIVE, REAL, SLOT = "bucket", "kind", "live", "real", "slot"
+BUCKET, FOLDED, KIND, LIVE, REAL, SLOT = "bucket", "folded", "kind", "live", "real", "slot"
 _RETRACTING = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
 
@@ -74,10 +75,18 @@ class Layout:
         columns = [field.with_name(name) for field, name in zip(self.columns, self.shown, strict=True)]
         return pa.schema([pa.field(SLOT, pa.int32()), *kind, *columns])
 
+    def chunk_of(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> pa.RecordBatch:
+        """Return n rows as a chunk."""
+        names = [*([KIND] if self.has_kinds else []), *self.columns.names]
+        columns = [pa.array(slots, pa.int32()), *(block.column(name) for name in names)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.chunk)
+
     @property
     def partial(self) -> pa.Schema:
-        """What the first stage gives: keys, live rows if there are kinds, states."""
-        return pa.schema([*self.keys, *([pa.field(LIVE, pa.int64())] if self.has_kinds else []), *self.carried])
+        """What the first stage gives: rows, live rows if there are kinds, states; `folded` tells states from rows."""
+        rows = [field for field in self.rows if field.name != REAL]
+        live = [pa.field(LIVE, pa.int64())] if self.has_kinds else []
+        return pa.schema([*rows, *live, *self.carried, pa.field(FOLDED, pa.bool_())])
 
     @property
     def results(self) -> pa.Schema:
@@ -148,9 +157,7 @@ class _Folding:
 
     def chunk(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         """Fold rows."""
-        names = [*([KIND] if self._layout.has_kinds else []), *self._layout.columns.names]
-        columns = [pa.array(slots, pa.int32()), *(block.column(name) for name in names)]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._layout.chunk)
+        batch = self._layout.chunk_of(slots, block)
         with self._placing(self.groups) as exchange:
             exchange.chunk(batch)
 
@@ -220,14 +227,21 @@ class PartialFold:
             folded_bytes = 0
             for block in gather(batches, self.layout.rows, self.bounds):
                 yield from self._taken(folding)
+                known = len(folding.groups)
                 slots = folding.groups.slots(block)
-                if self.layout.has_kinds:
-                    np.add.at(folding.groups.live, slots, np.where(_retracts(block), -1, 1))
-                folding.chunk(slots, block)
-                folded_bytes += block.nbytes
+                fresh = len(folding.groups) - known
+                if fresh >= self.bounds.unfolded_groups_min and 2 * fresh > block.num_rows:
+                    columns = {name: block.column(name) for name in block.schema.names}
+                    yield self._filled(block.num_rows, columns, is_folded=False)
+                else:
+                    if self.layout.has_kinds:
+                        np.add.at(folding.groups.live, slots, np.where(_retracts(block), -1, 1))
+                    folding.chunk(slots, block)
+                    folded_bytes += block.nbytes
                 if len(folding.groups) >= self.bounds.groups_max or folded_bytes >= self.bounds.folded_bytes_max:
-                    folding.barrier()
-                    folded_bytes = 0
+                    if folded_bytes:
+                        folding.barrier()
+                    folding.groups, folded_bytes = _Groups(self.layout), 0
             if folded_bytes:
                 yield from self._taken(folding)
                 folding.barrier()
@@ -237,11 +251,23 @@ class PartialFold:
         for groups, results in folding.take():
             for part in _parts(results):
                 slots = part.column(SLOT)
-                columns = groups.keys(slots)
+                columns = dict(zip(self.layout.keys.names, groups.keys(slots), strict=True))
                 if self.layout.has_kinds:
-                    columns.append(pa.array(groups.live[slots.to_numpy()]))
-                columns += [convert(part.column(field.name), field.type) for field in self.layout.carried]
-                yield pa.RecordBatch.from_arrays(columns, schema=self.layout.partial)
+                    columns[LIVE] = pa.array(groups.live[slots.to_numpy()])
+                for field in self.layout.carried:
+                    columns[field.name] = convert(part.column(field.name), field.type)
+                yield self._filled(part.num_rows, columns, is_folded=True)
+
+    def _filled(self, rows: int, columns: dict[str, pa.Array], *, is_folded: bool) -> pa.RecordBatch:
+        """Return n rows or n states in the one schema that both have on their way."""
+        columns[FOLDED] = pa.array(np.full(rows, is_folded))
+        return pa.RecordBatch.from_arrays(
+            [
+                columns[field.name] if field.name in columns else pa.nulls(rows, field.type)
+                for field in self.layout.partial
+            ],
+            schema=self.layout.partial,
+        )
 
 
 @dataclass(frozen=True)
@@ -294,9 +320,7 @@ class FinalFold:
             block = self._without_seed(folding, block)
         slots = groups.slots(block)
         if self.merges:
-            if self.layout.has_kinds:
-                np.add.at(groups.live, slots, block.column(LIVE).fill_null(0).to_numpy())
-            folding.states(slots, block)
+            self._merge(folding, slots, block)
             return
         if self.layout.has_kinds:
             counted, groups.live = live_rows(slots, _retracts(block), groups.live)
@@ -304,6 +328,20 @@ class FinalFold:
                 # A row that takes back what never came changes nothing; other groups go on.
                 slots, block = slots[counted], block.filter(pa.array(counted))
         folding.chunk(slots, block)
+
+    def _merge(self, folding: _Folding, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
+        # The seed is no row: it is NULL throughout, and stands for a state of nothing.
+        folded = block.column(FOLDED).fill_null(True).to_numpy(zero_copy_only=False)
+        if not folded.all():
+            rows, row_slots = block.filter(pa.array(~folded)), slots[~folded]
+            if self.layout.has_kinds:
+                np.add.at(folding.groups.live, row_slots, np.where(_retracts(rows), -1, 1))
+            folding.chunk(row_slots, rows)
+            block, slots = block.filter(pa.array(folded)), slots[folded]
+        if block.num_rows:
+            if self.layout.has_kinds:
+                np.add.at(folding.groups.live, slots, block.column(LIVE).fill_null(0).to_numpy())
+            folding.states(slots, block)
 
     def _without_seed(self, folding: _Folding, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the real rows; the seed, which comes even if none do, makes the one group appear."""

@@ -1,0 +1,159 @@
+"""What runs in Spark's workers, without Spark: both plans over any cuts and bounds give what one fold gives."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foldflight import connect
+from foldflight.exchange.frames import Open, Returns
+from foldflight.functions import Call
+from foldflight.spark.blocks import BlockBounds, gather
+from foldflight.spark.carrier import carrier_type
+from foldflight.spark.tasks import BUCKET, FinalFold, Layout, PartialFold
+
+TRANSPORT = connect("embedded:examples.weighted_avg").transport
+KEYS = pa.schema([("key_0", pa.string()), ("key_1", pa.float64())])
+COLUMNS = pa.schema([("column_0", pa.int64()), ("column_1", pa.int32())])
+CALLS = (Call("sum", ("v",)), Call("count"), Call("count", ("v",), distinct=True))
+VALUES = st.tuples(
+    st.sampled_from(["+I", "+I", "-D"]),
+    st.sampled_from(["a", "b", None]),
+    st.sampled_from([0.0, -0.0, float("nan"), None, 1.0]),
+    st.integers(-5, 5),
+)
+BOUNDS = st.builds(
+    BlockBounds,
+    rows_max=st.integers(1, 20),
+    bytes_max=st.sampled_from([1, 200, 1 << 20]),
+    groups_max=st.integers(1, 10),
+    unfolded_groups_min=st.integers(1, 10),
+    folded_bytes_max=st.sampled_from([1, 500, 1 << 20]),
+)
+
+
+def layout_of(*, has_kinds: bool) -> tuple[Layout, Open]:
+    """Return the columns of a query of three calls over two keys."""
+    nothing = pa.schema([])
+    layout = Layout(KEYS, ("k", "x"), COLUMNS, ("v", "w"), has_kinds, nothing, nothing, nothing)
+    opening = Open(calls=CALLS, columns=layout.chunk)
+    schema = TRANSPORT.describe(opening).schema
+    states = pa.schema([schema.field(f"state_{place}") for place in range(len(CALLS))])
+    return replace(
+        layout,
+        states=states,
+        carried=pa.schema([(field.name, carrier_type(field.type)) for field in states]),
+        outputs=pa.schema([(f"o{place}", schema.field(f"output_{place}").type) for place in range(len(CALLS))]),
+    ), opening
+
+
+def batches_of(rows: list[tuple[Any, ...]], layout: Layout, sizes: list[int]) -> list[pa.RecordBatch]:
+    """Return rows as Spark would hand them over, cut anywhere."""
+    kinds = {"+I": 0, "-D": 3}
+    listed = [
+        {"key_0": key, "key_1": x, "kind": kinds[kind], "column_0": value, "column_1": 1}
+        for kind, key, x, value in rows
+    ]
+    whole = pa.RecordBatch.from_pylist(listed, schema=layout.rows)
+    batches, start = [], 0
+    for size in itertools.cycle(sizes):
+        if start >= whole.num_rows:
+            return batches
+        batches.append(whole.slice(start, size))
+        start += size
+    return batches
+
+
+def same(value: Any) -> Any:
+    """Return what SQL groups by."""
+    return value if not isinstance(value, float) else "NaN" if math.isnan(value) else value + 0.0
+
+
+def expected(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[int, int, int]]:
+    """Return sum, count and distinct count of the live rows by key."""
+    groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for kind, key, x, value in rows:
+        if kind == "+I":
+            groups[same(key), same(x)].append(value)
+        else:
+            groups[same(key), same(x)].remove(value)
+    return {key: (sum(values), len(values), len(set(values))) for key, values in groups.items() if values}
+
+
+def shuffled(batches: list[pa.RecordBatch], final: FinalFold) -> list[pa.RecordBatch]:
+    """Return what Spark's shuffle and sort make of batches: rows sorted by bucket, several keys in each."""
+    if not batches:
+        return []
+    table = pa.Table.from_batches(batches)
+    keys = zip(table.column("key_0").to_pylist(), table.column("key_1").to_pylist(), strict=True)
+    buckets = pa.array([hash((same(key), same(x))) % 4 - 2 for key, x in keys], pa.int64())
+    table = table.append_column(BUCKET, buckets)
+    order: list[tuple[str, str]] = [(BUCKET, "ascending")]
+    if not final.merges and final.layout.has_kinds:
+        order.append(("kind", "ascending"))  # inserts before deletes, as the plan has it
+    return table.sort_by(order).to_batches(max_chunksize=3)
+
+
+@given(
+    rows=st.lists(VALUES, max_size=60),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    partitions=st.integers(1, 3),
+    bounds=BOUNDS,
+    has_kinds=st.booleans(),
+    merges=st.booleans(),
+)
+def test_any_cut_gives_the_same(
+    rows: list[tuple[Any, ...]], sizes: list[int], partitions: int, bounds: BlockBounds, has_kinds: bool, merges: bool
+) -> None:
+    """Rows in any batches and partitions, under any bounds, in one phase or two, give each group once and right."""
+    if has_kinds:
+        rows = [("+I", *row[1:]) for row in rows] + [row for row in rows if row[0] == "-D"]
+    else:
+        rows = [("+I", *row[1:]) for row in rows]
+    layout, opening = layout_of(has_kinds=has_kinds)
+    final = FinalFold(TRANSPORT, replace(opening, returns=Returns(states=False)), layout, bounds, merges=merges)
+    arrived: list[pa.RecordBatch] = []
+    for number in range(partitions):
+        batches = batches_of(rows[number::partitions], layout, sizes)
+        if merges:
+            partial = PartialFold(TRANSPORT, replace(opening, returns=Returns(outputs=False)), layout, bounds)
+            batches = list(partial(batches))
+        arrived += batches
+    found = [tuple(row.values()) for batch in final(shuffled(arrived, final)) for row in batch.to_pylist()]
+    assert len({(same(k), same(x)) for k, x, *_ in found}) == len(found)
+    assert {(same(k), same(x)): tuple(outputs) for k, x, *outputs in found} == expected(rows)
+
+
+def test_a_task_holds_one_block_of_groups() -> None:
+    """However many groups a partition has, the last stage uses the slots of about one block."""
+    layout, opening = layout_of(has_kinds=False)
+    bounds = BlockBounds(rows_max=100)
+    rows = [("+I", f"key {number // 2:05}", 0.0, number) for number in range(4_000)]
+    table = pa.Table.from_batches(batches_of(rows, layout, [70]))
+    table = table.append_column(BUCKET, pa.array([number // 2 for number in range(4_000)], pa.int64()))
+    final = FinalFold(TRANSPORT, replace(opening, returns=Returns(states=False)), layout, bounds, merges=False)
+    sizes = [batch.num_rows for batch in final(table.to_batches(max_chunksize=70))]
+    assert sum(sizes) == 2_000
+    assert max(sizes) <= 100
+
+
+@given(st.lists(st.integers(0, 30), max_size=10), st.integers(1, 40), st.integers(1, 400))
+def test_gather(sizes: list[int], rows_max: int, bytes_max: int) -> None:
+    """Blocks hold all rows in order, none is empty, and none has more rows than the bound."""
+    schema = pa.schema([("a", pa.int64())])
+    numbers = itertools.count()
+    batches = [
+        pa.RecordBatch.from_arrays([pa.array(list(itertools.islice(numbers, size)), pa.int64())], schema=schema)
+        for size in sizes
+    ]
+    bounds = BlockBounds(rows_max=rows_max, bytes_max=bytes_max)
+    blocks = list(gather(batches, schema, bounds))
+    assert [value for block in blocks for value in block.column(0).to_pylist()] == list(range(sum(sizes)))
+    assert all(0 < block.num_rows <= rows_max for block in blocks)

@@ -9,12 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foldflight import connect
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
+from foldflight.spark import tasks
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.tasks import BUCKET, FinalFold, Layout, PartialFold
@@ -35,6 +37,7 @@ BOUNDS = st.builds(
     bytes_max=st.sampled_from([1, 200, 1 << 20]),
     groups_max=st.integers(1, 10),
     unfolded_groups_min=st.integers(1, 10),
+    state_bytes_max=st.sampled_from([1, 100, 1 << 20]),
     folded_bytes_max=st.sampled_from([1, 500, 1 << 20]),
 )
 
@@ -101,6 +104,13 @@ def shuffled(batches: list[pa.RecordBatch], final: FinalFold) -> list[pa.RecordB
     return table.sort_by(order).to_batches(max_chunksize=3)
 
 
+@pytest.fixture(autouse=True)
+def small_first_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few rows be a partition of several pieces."""
+    monkeypatch.setattr(tasks, "_FIRST_ROWS", 3)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(VALUES, max_size=60),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3),
@@ -144,6 +154,7 @@ def test_a_task_holds_one_block_of_groups() -> None:
     assert max(sizes) <= 100
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.integers(0, 30), max_size=10), st.integers(1, 40), st.integers(1, 400))
 def test_gather(sizes: list[int], rows_max: int, bytes_max: int) -> None:
     """Blocks hold all rows in order, none is empty, and none has more rows than the bound."""

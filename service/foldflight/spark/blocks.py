@@ -20,6 +20,7 @@ class BlockBounds:
         rows_max: Rows of a block.
         bytes_max: Bytes of a block, unless a single batch of Spark has more.
         groups_max: Groups that a partial fold may hold before it gives them away.
+        state_bytes_max: Bytes of states, as its first rows show them, that a partial fold may hold.
         unfolded_groups_min: From so many new groups on, a block in which most rows are new groups passes on as it is:
             folding it would save nothing, and every state costs more than its row.
         folded_bytes_max: Bytes of rows that a partial fold takes before it gives its groups away: states that grow with
@@ -29,6 +30,7 @@ class BlockBounds:
     rows_max: int = 1 << 18
     bytes_max: int = 64 << 20
     groups_max: int = 1 << 18
+    state_bytes_max: int = 64 << 20
     unfolded_groups_min: int = 1 << 14
     folded_bytes_max: int = 256 << 20
 
@@ -40,6 +42,7 @@ class BlockBounds:
             rows_max=rows,
             bytes_max=max(min(self.bytes_max, state_bytes_max // 4), 1),
             groups_max=max(min(self.groups_max, slots_max - rows), 1),
+            state_bytes_max=max(min(self.state_bytes_max, state_bytes_max // 4), 1),
             folded_bytes_max=max(min(self.folded_bytes_max, state_bytes_max // 4), 1),
         )
 

@@ -14,6 +14,7 @@ sort is Spark's, which spills to disk.
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -35,6 +36,11 @@ from foldflight.spark.logs import forward
 __all__ = ["BUCKET", "KIND", "LIVE", "REAL", "SLOT", "FinalFold", "Layout", "PartialFold"]
 
 BUCKET, FOLDED, KIND, LIVE, REAL, SLOT = "bucket", "folded", "kind", "live", "real", "slot"
+_GC_THRESHOLD = 10_000
+# After a block of new groups so many blocks pass on unseen, for looking costs, too.
+_UNSEEN_BLOCKS = 3
+# How many rows show how large states are.
+_FIRST_ROWS = 1 << 13
 _RETRACTING = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
 
@@ -161,6 +167,11 @@ class _Folding:
         with self._placing(self.groups) as exchange:
             exchange.chunk(batch)
 
+    def count(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
+        """Count live rows, where rows have kinds."""
+        if self._layout.has_kinds:
+            np.add.at(self.groups.live, slots, np.where(_retracts(block), -1, 1))
+
     def states(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         """Merge the states of a block of partial states."""
         fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
@@ -197,9 +208,14 @@ class _Folding:
             exchange.close()
 
     def __enter__(self) -> Self:
+        # Accumulators by the hundred thousand are no garbage, yet Python looks through all of them again and again: it
+        # takes a quarter of the time at many groups.
+        self._gc_thresholds = gc.get_threshold()
+        gc.set_threshold(_GC_THRESHOLD, *self._gc_thresholds[1:])
         return self
 
     def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
+        gc.set_threshold(*self._gc_thresholds)
         if self._exchange is not None:
             # An exchange that failed is cut off rather than ended; only `__exit__` tells it so.
             self._exchange.__exit__(exception_type, *exception)
@@ -224,39 +240,78 @@ class PartialFold:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold one partition."""
         with _Folding(self.transport, self.opening, self.layout) as folding:
-            folded_bytes = 0
+            partition = _PartialPartition(folding, self.layout, self.bounds)
             for block in gather(batches, self.layout.rows, self.bounds):
-                yield from self._taken(folding)
-                known = len(folding.groups)
-                slots = folding.groups.slots(block)
-                fresh = len(folding.groups) - known
-                if fresh >= self.bounds.unfolded_groups_min and 2 * fresh > block.num_rows:
-                    columns = {name: block.column(name) for name in block.schema.names}
-                    yield self._filled(block.num_rows, columns, is_folded=False)
-                else:
-                    if self.layout.has_kinds:
-                        np.add.at(folding.groups.live, slots, np.where(_retracts(block), -1, 1))
-                    folding.chunk(slots, block)
-                    folded_bytes += block.nbytes
-                if len(folding.groups) >= self.bounds.groups_max or folded_bytes >= self.bounds.folded_bytes_max:
-                    if folded_bytes:
-                        folding.barrier()
-                    folding.groups, folded_bytes = _Groups(self.layout), 0
-            if folded_bytes:
-                yield from self._taken(folding)
-                folding.barrier()
-            yield from self._taken(folding)
+                yield from partition.take(block)
+            yield from partition.end()
 
-    def _taken(self, folding: _Folding) -> Iterator[pa.RecordBatch]:
-        for groups, results in folding.take():
+
+class _PartialPartition:
+    """One partition in the first stage, and what was learnt of it so far."""
+
+    def __init__(self, folding: _Folding, layout: Layout, bounds: BlockBounds) -> None:
+        self._folding = folding
+        self._layout = layout
+        self._bounds = bounds
+        self._folded_bytes = 0
+        self._unseen = 0
+        # Unknown until the first few rows have been an epoch of their own.
+        self._groups_max = 0
+
+    def take(self, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Fold a block, and yield what leaves."""
+        start = 0
+        while start < block.num_rows:
+            yield from self._results()
+            piece = block.slice(start, max(self._groups_max, _FIRST_ROWS))
+            start += piece.num_rows
+            if self._unseen:
+                self._unseen -= 1
+                yield self._as_it_is(piece)
+                continue
+            yield from self._fold(piece)
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """Yield what is left."""
+        if self._folded_bytes:
+            yield from self._results()
+            self._folding.barrier()
+        yield from self._results()
+
+    def _fold(self, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        folding = self._folding
+        known = len(folding.groups)
+        slots = folding.groups.slots(piece)
+        fresh = len(folding.groups) - known
+        if fresh >= self._bounds.unfolded_groups_min and 2 * fresh > piece.num_rows:
+            self._unseen = _UNSEEN_BLOCKS
+            yield self._as_it_is(piece)
+        else:
+            folding.count(slots, piece)
+            folding.chunk(slots, piece)
+            self._folded_bytes += piece.nbytes
+        if len(folding.groups) >= self._groups_max or self._folded_bytes >= self._bounds.folded_bytes_max:
+            if self._folded_bytes:
+                folding.barrier()
+            folding.groups, self._folded_bytes = _Groups(self._layout), 0
+
+    def _results(self) -> Iterator[pa.RecordBatch]:
+        for groups, results in self._folding.take():
+            if results.num_rows:
+                room = self._bounds.state_bytes_max * results.num_rows // max(results.nbytes, 1)
+                self._groups_max = max(min(self._bounds.groups_max, room), 1)
             for part in _parts(results):
                 slots = part.column(SLOT)
-                columns = dict(zip(self.layout.keys.names, groups.keys(slots), strict=True))
-                if self.layout.has_kinds:
+                columns = dict(zip(self._layout.keys.names, groups.keys(slots), strict=True))
+                if self._layout.has_kinds:
                     columns[LIVE] = pa.array(groups.live[slots.to_numpy()])
-                for field in self.layout.carried:
+                for field in self._layout.carried:
                     columns[field.name] = convert(part.column(field.name), field.type)
                 yield self._filled(part.num_rows, columns, is_folded=True)
+
+    def _as_it_is(self, block: pa.RecordBatch) -> pa.RecordBatch:
+        columns = {name: block.column(name) for name in block.schema.names}
+        return self._filled(block.num_rows, columns, is_folded=False)
 
     def _filled(self, rows: int, columns: dict[str, pa.Array], *, is_folded: bool) -> pa.RecordBatch:
         """Return n rows or n states in the one schema that both have on their way."""
@@ -264,9 +319,9 @@ class PartialFold:
         return pa.RecordBatch.from_arrays(
             [
                 columns[field.name] if field.name in columns else pa.nulls(rows, field.type)
-                for field in self.layout.partial
+                for field in self._layout.partial
             ],
-            schema=self.layout.partial,
+            schema=self._layout.partial,
         )
 
 
@@ -334,8 +389,7 @@ class FinalFold:
         folded = block.column(FOLDED).fill_null(True).to_numpy(zero_copy_only=False)
         if not folded.all():
             rows, row_slots = block.filter(pa.array(~folded)), slots[~folded]
-            if self.layout.has_kinds:
-                np.add.at(folding.groups.live, row_slots, np.where(_retracts(rows), -1, 1))
+            folding.count(row_slots, rows)
             folding.chunk(row_slots, rows)
             block, slots = block.filter(pa.array(folded)), slots[folded]
         if block.num_rows:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from foldflight.functions.rowkind import RowKind
 
-__all__ = ["changelog", "live_rows"]
+__all__ = ["changelog", "equal_rows", "live_rows"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -34,7 +34,7 @@ def changelog(
     Returns:
         The row kinds, int8, and the rows, as many of each; the changes of a group stand together, groups in order.
     """
-    differs = ~(existed & exists & _equal(before, after))
+    differs = ~(existed & exists & equal_rows(before, after))
     updated = existed & exists & differs
     gone = existed & ~exists
     came = ~existed & exists
@@ -54,7 +54,7 @@ def changelog(
     return pa.array(kinds[order], pa.int8()), batches[0] if batches else after.slice(0, 0)
 
 
-def _equal(before: pa.RecordBatch, after: pa.RecordBatch) -> Mask:
+def equal_rows(before: pa.RecordBatch, after: pa.RecordBatch) -> Mask:
     """Tell which rows are equal: NULL equals NULL, and NaN equals NaN."""
     equal = np.ones(before.num_rows, np.bool_)
     for old, new in zip(before.columns, after.columns, strict=True):

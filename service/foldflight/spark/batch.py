@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -29,21 +29,41 @@ from foldflight.exchange.frames import Open, Opened, Returns
 from foldflight.functions import Call, RowKind
 from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type, result_types
-from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name
+from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, translated_kind
 from foldflight.spark.tasks import BUCKET, KIND, REAL, FinalFold, Layout, PartialFold
 
-__all__ = ["GroupedFrame", "group_by"]
+__all__ = ["Emit", "GroupedFrame", "Plan", "group_by", "mapping"]
+
+Emit = Literal["update", "changelog"]
+BUCKETS_MAX = 1 << 15
 
 
-def group_by(df: DataFrame, *keys: str | Column, row_kind: str | Column | None = None) -> GroupedFrame:
+def group_by(
+    df: DataFrame,
+    *keys: str | Column,
+    row_kind: str | Column | None = None,
+    row_kinds: Mapping[str, str] | None = None,
+    emit: Emit = "update",
+    buckets: int = 64,
+    strict: bool = False,
+) -> GroupedFrame:
     """Group a DataFrame, to aggregate it with functions.
 
+    Over a streaming DataFrame the result is a stream of changes: after each epoch, one row for each group that changed.
+    Its state lives in Spark's RocksDB state store.
+
     Args:
-        df: A batch DataFrame, of classic PySpark or of Spark Connect.
+        df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect.
         keys: Column names, SQL expressions, or Columns (named by their alias). Without any, all rows are one group, and
             the result is one row also for an empty input. NULL is a group, all NaN are one, and -0.0 is 0.0.
         row_kind: The column that tells what a row does: `+I` and `+U` add it, `-U` and `-D` take it back. A group whose
             rows are all taken back is gone. Default: every row adds.
+        row_kinds: What the values of `row_kind` mean where they are not kinds themselves: `{"c": "+I", "d": "-D"}`.
+        emit: Of a stream: `update` gives new values (`+I`, `+U`) and groups that are gone (`-D`); `changelog` also the
+            old value (`-U`) before each new one. The column `row_kind` is there in a changelog, and in updates where
+            the input has row kinds.
+        buckets: Of a stream: into how many parts its state is cut; fixed for the life of a checkpoint.
+        strict: Of a stream: a row that takes back what is not there fails the query, instead of being counted.
 
     Returns:
         GroupedFrame: Its `agg` gives the result.
@@ -51,17 +71,23 @@ def group_by(df: DataFrame, *keys: str | Column, row_kind: str | Column | None =
     Raises:
         RejectedError: SIGNATURE, SCHEMA_MISMATCH.
     """
-    if df.isStreaming:
-        raise RejectedError(
-            "SIGNATURE",
-            "this is a streaming DataFrame, and group_by takes batches; streams come in a later version "
-            "(inside foreachBatch each batch is a batch DataFrame)",
-        )
     columns = tuple(column_of(df, key) for key in keys)
     names = tuple(key_name(df, key, column) for key, column in zip(keys, columns, strict=True))
     _refuse_doubles(names, "is twice among the keys")
     kind = None if row_kind is None else column_of(df, row_kind)
-    return GroupedFrame(df, columns, names, kind)
+    if kind is not None and row_kinds is not None:
+        kind = translated_kind(kind, row_kinds)
+    _check_stream_options(df, emit, buckets)
+    return GroupedFrame(df, columns, names, kind, emit, buckets, strict)
+
+
+def _check_stream_options(df: DataFrame, emit: str, buckets: int) -> None:
+    if emit not in ("update", "changelog"):
+        raise RejectedError("SIGNATURE", f"emit is 'update' or 'changelog', and here it is {emit!r}")
+    if not 1 <= buckets <= BUCKETS_MAX:
+        raise RejectedError("SIGNATURE", f"buckets is 1 to {BUCKETS_MAX}, and here it is {buckets}")
+    if not df.isStreaming and emit != "update":
+        raise RejectedError("SIGNATURE", "emit is for streams; the result of a batch has one row for each group")
 
 
 @dataclass(frozen=True)
@@ -72,6 +98,9 @@ class GroupedFrame:
     keys: tuple[Column, ...]
     names: tuple[str, ...]
     kind: Column | None
+    emit: Emit
+    buckets: int
+    strict: bool
 
     def agg(self, **aggregates: Aggregate) -> DataFrame:
         """Aggregate each group.
@@ -100,6 +129,11 @@ class GroupedFrame:
         plan = Plan.of(
             transport, calls, rows, self.names, tuple(columns.shown), list(aggregates), has_kinds=self.kind is not None
         )
+        if self.df.isStreaming:
+            from foldflight.spark.stream import check_provider, stream_result
+
+            check_provider(self.df)
+            return stream_result(plan, rows, emit=self.emit, buckets=self.buckets, is_strict=self.strict)
         return plan.result(rows)
 
 
@@ -232,6 +266,7 @@ class Plan:
         return [sf.col(KIND).isin(int(RowKind.UPDATE_BEFORE), int(RowKind.DELETE))]
 
     def spark_schema(self, schema: pa.Schema) -> st.StructType:
+        """Return Spark's schema of a schema that begins with the keys."""
         types = [*self.key_types, *(from_arrow_type(field.type) for field in list(schema)[len(self.key_types) :])]
         return st.StructType([st.StructField(name, type_) for name, type_ in zip(schema.names, types, strict=True)])
 
@@ -255,6 +290,8 @@ def _check_retract(calls: Sequence[Call], opened: Opened) -> None:
 def mapping(
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return a task as the plain function that mapInArrow wants."""
+
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         yield from task(batches)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
@@ -19,7 +19,7 @@ from foldflight.functions import Call, RowKind
 from foldflight.spark.carrier import without_nullability
 from foldflight.spark.tasks import KIND, REAL, SLOT
 
-__all__ = ["Columns", "column_of", "key_name"]
+__all__ = ["Columns", "column_of", "key_name", "translated_kind"]
 
 _UNGROUPABLE = (st.MapType, st.VariantType, st.CalendarIntervalType)
 
@@ -126,6 +126,19 @@ def key_name(df: DataFrame, written: object, column: Column) -> str:
     except (AnalysisException, ParseException) as error:
         message = (error.getMessage() or str(error)).strip()
         raise RejectedError("SCHEMA_MISMATCH", f"Spark cannot resolve the key {written!r}: {message}") from error
+
+
+def translated_kind(kind: Column, meanings: Mapping[str, str]) -> Column:
+    """Return a column of row kinds from one of other codes; a code without a meaning stays, and is refused later.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, when a meaning is no row kind.
+    """
+    code = kind.cast("string")
+    known = code
+    for written, meaning in meanings.items():
+        known = sf.when(code == sf.lit(written), sf.lit(RowKind.parse(meaning).short)).otherwise(known)
+    return known
 
 
 def _kind_number(kind: Column) -> Column:

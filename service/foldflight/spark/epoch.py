@@ -1,0 +1,230 @@
+"""One epoch of one bucket: rows in, changelog out, with the state table before and after.
+
+    rows > slots (KeyIndex) > states of groups met for the first time (StateTable) > exchange > changelog + one new run
+
+Memory is that of the groups that the epoch touches; rows pass block by block.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.client import OpenExchange, Transport
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.exchange.changelog import changelog, live_rows
+from foldflight.exchange.frames import Open
+from foldflight.fold.keys import KeyIndex
+from foldflight.functions import RowKind
+from foldflight.spark.logs import forward
+from foldflight.spark.statetable import StateTable
+from foldflight.spark.tasks import KIND, SLOT, Layout
+
+__all__ = ["BucketEpoch", "EpochStats"]
+
+_RETRACTING = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
+
+
+@dataclass
+class EpochStats:
+    """What one epoch of one bucket did.
+
+    Args:
+        rows: Rows folded.
+        groups: Groups touched.
+        ignored_retractions: Rows that took back what was not there.
+        exchange_ms: Milliseconds in the exchange.
+        runs: Runs of the bucket's state table now.
+        state_bytes: Bytes of these runs.
+    """
+
+    rows: int = 0
+    groups: int = 0
+    ignored_retractions: int = 0
+    exchange_ms: float = 0.0
+    runs: int = 0
+    state_bytes: int = 0
+
+
+class BucketEpoch:
+    """Folds the rows of one bucket and epoch.
+
+    Args:
+        transport: The way to the functions.
+        opening: What to open: initial outputs, states and outputs.
+        layout: The columns.
+        table: The bucket's state table.
+        is_strict: Whether a retraction of what is not there is an error.
+    """
+
+    def __init__(
+        self, transport: Transport, opening: Open, layout: Layout, table: StateTable, *, is_strict: bool
+    ) -> None:
+        self.stats = EpochStats()
+        self._transport = transport
+        self._opening = opening
+        self._layout = layout
+        self._table = table
+        self._is_strict = is_strict
+        # Without keys there is one group. It is kept even when its last row is gone, so it counts one row more.
+        self._index = KeyIndex(layout.keys) if len(layout.keys) else None
+        self._kept_rows = 0 if len(layout.keys) else 1
+        self._live_before = np.zeros(0, np.int64)
+        self._live = np.zeros(0, np.int64)
+        self._existed = np.zeros(0, np.bool_)
+        # Where the output before the epoch of a slot stands in `_before`; -1 for a group that was not there.
+        self._before_at = np.zeros(0, np.int64)
+        self._before: list[pa.RecordBatch] = []
+
+    def run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
+        """Fold all blocks, store what became of their groups, and return the changelog.
+
+        Args:
+            blocks: Rows: keys, kind where rows have kinds, arguments and filters.
+
+        Returns:
+            n row kinds (int8) and n rows of keys and outputs, as the exchange gives them; `-U` rows are among them.
+
+        Raises:
+            FunctionError: With the group's keys.
+            RejectedError: CANNOT_RETRACT, in strict mode, with the group.
+        """
+        try:
+            with self._transport.open(self._opening) as exchange:
+                for block in blocks:
+                    self._feed(exchange, block)
+                results = self._timed(lambda: self._results(exchange))
+                forward(exchange.take_logs(), self._key)
+        except FunctionError as error:
+            if error.slot is None or error.group is not None:
+                raise
+            raise error.with_group(self._key(error.slot)) from None
+        return self._finish(results)
+
+    def _feed(self, exchange: OpenExchange, block: pa.RecordBatch) -> None:
+        slots = self._slots(exchange, block)
+        if self._layout.has_kinds:
+            retracts = np.isin(block.column(KIND).to_numpy(zero_copy_only=False), _RETRACTING)
+            counted, self._live = live_rows(slots, retracts, self._live)
+            if not counted.all():
+                self._ignore(slots, counted)
+                slots, block = slots[counted], block.filter(pa.array(counted))
+        else:
+            self._live += np.bincount(slots, minlength=len(self._live))
+        if not len(slots):
+            return
+        chunk = self._layout.chunk_of(slots, block)
+        self._timed(lambda: exchange.chunk(chunk))
+        self.stats.rows += len(slots)
+
+    def _ignore(self, slots: npt.NDArray[np.int32], counted: npt.NDArray[np.bool_]) -> None:
+        if self._is_strict:
+            raise RejectedError(
+                "CANNOT_RETRACT",
+                "a row takes back what is not there (strict mode); correct the input, or leave strict mode: then such "
+                "rows are counted, and the query goes on",
+            ).with_group(self._key(int(slots[~counted][0])))
+        self.stats.ignored_retractions += int((~counted).sum())
+
+    def _slots(self, exchange: OpenExchange, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
+        """Return the slots of n rows; the states of groups met for the first time are loaded."""
+        known = len(self._live)
+        if self._index is None:
+            slots = np.zeros(block.num_rows, np.int32)
+            now = 1
+        else:
+            keys = [block.column(name) for name in self._layout.keys.names]
+            slots = self._index.slots(keys).to_numpy()
+            now = len(self._index)
+        if now > known:
+            self._load(exchange, np.arange(known, now, dtype=np.int32))
+        return slots
+
+    def _load(self, exchange: OpenExchange, fresh: npt.NDArray[np.int32]) -> None:
+        found = self._table.lookup(self._keys(fresh))
+        live = np.where(found.present, found.live - self._kept_rows, 0)
+        self._live_before = np.concatenate([self._live_before, live])
+        self._live = np.concatenate([self._live, live])
+        self._existed = np.concatenate([self._existed, found.present])
+        held = sum(batch.num_rows for batch in self._before)
+        places = np.where(found.present, held + np.cumsum(found.present) - 1, -1)
+        self._before_at = np.concatenate([self._before_at, places])
+        if not found.present.any():
+            return
+        states = found.states.filter(pa.array(found.present))
+        slots = pa.array(fresh[found.present], pa.int32())
+        fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
+        batch = pa.RecordBatch.from_arrays([slots, *states.columns], schema=pa.schema(fields))
+
+        def load() -> pa.RecordBatch:
+            exchange.states(batch)
+            return exchange.initial_outputs()
+
+        self._before.append(self._timed(load))
+
+    def _results(self, exchange: OpenExchange) -> pa.RecordBatch:
+        exchange.barrier(1)
+        batches = exchange.results(1).combine_chunks().to_batches()
+        if batches:
+            return batches[0]
+        schema = exchange.opened.schema
+        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+
+    def _finish(self, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
+        slots = results.column(SLOT).to_numpy()
+        existed = self._existed[slots]
+        exists = self._live[slots] + self._kept_rows > 0
+        keys = self._keys(slots)
+        after = self._rows(keys, results)
+        before = self._rows(keys, self._outputs_before(slots, results))
+        kinds, changes = changelog(before, after, existed, exists, update_before=True)
+        self._commit(slots, keys, results, existed | exists)
+        self.stats.groups = len(slots)
+        return kinds, changes
+
+    def _commit(
+        self, slots: npt.NDArray[np.int32], keys: pa.RecordBatch, results: pa.RecordBatch, kept: npt.NDArray[np.bool_]
+    ) -> None:
+        if not kept.any():
+            return
+        mask = pa.array(kept)
+        states = results.select([field.name for field in self._layout.states]).filter(mask)
+        live = (self._live[slots] + self._kept_rows)[kept]
+        stored = self._table.commit(keys.filter(mask), live, states)
+        self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
+
+    def _outputs_before(self, slots: npt.NDArray[np.int32], results: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._before:
+            return results  # nobody was there before, so nobody looks
+        places = self._before_at[slots]
+        chosen = pa.array(np.maximum(places, 0), mask=places < 0)
+        table = pa.Table.from_batches(self._before).take(chosen).combine_chunks()
+        return table.to_batches()[0] if table.num_rows else results.slice(0, 0)
+
+    def _rows(self, keys: pa.RecordBatch, outputs: pa.RecordBatch) -> pa.RecordBatch:
+        names = [f"output_{place}" for place in range(len(self._layout.outputs))]
+        return pa.RecordBatch.from_arrays(
+            [*keys.columns, *(outputs.column(name) for name in names)], names=[*self._layout.keys.names, *names]
+        )
+
+    def _keys(self, slots: npt.NDArray[np.int32]) -> pa.RecordBatch:
+        if self._index is None:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(slots), pa.struct([])))
+        return self._index.keys(pa.array(slots, pa.int32()))
+
+    def _key(self, slot: int) -> dict[str, Any]:
+        row = self._keys(np.array([slot], np.int32)).to_pylist()[0]
+        return dict(zip(self._layout.names, row.values(), strict=True))
+
+    def _timed(self, work: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.stats.exchange_ms += (time.perf_counter() - start) * 1000

@@ -1,0 +1,90 @@
+"""Rows to one Arrow blob for each bucket, and back: what a stream's rows look like on their way through Spark.
+
+A stateful operator of Spark calls Python once for each key, and hands it rows one by one. So groups are gathered into
+buckets by the hash of their key, and the rows of a bucket travel as one binary value: an Arrow IPC stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.spark.blocks import BlockBounds, gather
+from foldflight.spark.carrier import convert
+from foldflight.spark.tasks import BUCKET
+
+__all__ = ["BLOB", "PACKED", "Pack", "Unpack", "blob_of", "rows_of"]
+
+BLOB = "blob"
+PACKED = pa.schema([(BUCKET, pa.int32()), (BLOB, pa.binary())])
+
+
+def blob_of(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def rows_of(blob: bytes) -> pa.RecordBatch:
+    """Return the batch of a blob that this job has made itself."""
+    with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
+        return reader.read_next_batch()
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Gather the rows of a partition into one blob for each bucket and block.
+
+    Bucket 0 gets a blob in every epoch, if need be one without rows: it is there that a query which has changed since
+    its checkpoint is found out, whichever buckets its rows go to.
+
+    Args:
+        rows: The schema of the rows, without the bucket, which comes last.
+        bounds: How much is held at once.
+    """
+
+    rows: pa.Schema
+    bounds: BlockBounds
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pack one partition."""
+        schema = self.rows.append(pa.field(BUCKET, pa.int32()))
+        is_first = True
+        for block in gather(batches, schema, self.bounds):
+            buckets = block.column(BUCKET).to_numpy()
+            order = np.argsort(buckets, kind="stable")
+            rows = block.take(pa.array(order)).select(self.rows.names)
+            distinct, starts = np.unique(buckets[order], return_index=True)
+            ends = [*starts[1:].tolist(), block.num_rows]
+            blobs = [blob_of(rows.slice(start, end - start)) for start, end in zip(starts.tolist(), ends, strict=True)]
+            if is_first and distinct[0] != 0:
+                distinct, blobs = np.concatenate([[0], distinct]), [blob_of(rows.slice(0, 0)), *blobs]
+            is_first = False
+            columns = [pa.array(distinct, pa.int32()), pa.array(blobs, pa.binary())]
+            yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
+
+
+@dataclass(frozen=True)
+class Unpack:
+    """Turn blobs of results into rows.
+
+    Args:
+        results: The schema of the rows.
+    """
+
+    results: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Unpack one partition; a batch of one column, the blobs."""
+        for batch in batches:
+            for blob in batch.column(0):
+                rows = rows_of(blob.as_py())
+                columns = [
+                    convert(column, field.type) for column, field in zip(rows.columns, self.results, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.results)

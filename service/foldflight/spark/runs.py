@@ -1,0 +1,176 @@
+"""Immutable sorted runs: how a piece of a state table lies in bytes, and how it is looked up.
+
+A piece holds groups sorted by the hash of their key: `hash` uint64, the key columns, `live` int64 (0 is a tombstone:
+the group is gone), and one state column for each call. Pieces never change, so a decoded one may be kept for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.errors import CorruptError
+from foldflight.fold.keys import KeyIndex
+
+__all__ = ["HASH", "LIVE", "Piece", "RunCache", "decode_piece", "encode_piece", "key_hashes", "sealed", "unsealed"]
+
+HASH, LIVE = "hash", "live"
+_MAGIC: Final = b"FFR1"
+_SEED: Final = np.uint64(0x9E3779B97F4A7C15)
+_NULL_BYTES: Final = b"\xff<NULL>\xff"
+
+Hashes = npt.NDArray[np.uint64]
+
+
+def key_hashes(keys: pa.RecordBatch) -> Hashes:
+    """Return a 64-bit hash of each of n keys: the same in every process, on every machine, for ever.
+
+    Args:
+        keys: n rows, floats in the canonical form that `KeyIndex.keys` gives.
+    """
+    combined = np.full(keys.num_rows, _SEED, np.uint64)
+    for column in keys.columns:
+        combined = _mixed(combined ^ _column_hashes(column))
+    return combined
+
+
+def _column_hashes(column: pa.Array) -> Hashes:
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    elif pa.types.is_primitive(column.type) and not pa.types.is_integer(column.type):
+        # Times and floats by their bits: a text of them could depend on the version of a library.
+        column = column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width])
+    if pa.types.is_integer(column.type) and column.null_count == 0:
+        return _mixed(column.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
+    # Each different value is hashed once, through its bytes.
+    index = KeyIndex(pa.schema([pa.field("key", column.type)]))
+    slots = index.slots([column]).to_numpy()
+    digests = [_digest(value) for value in index.keys().column(0).to_pylist()]
+    return np.array(digests, np.uint64)[slots] if digests else np.zeros(0, np.uint64)
+
+
+def _digest(value: Any) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        # As the vectorised path does: a column's hash must not depend on whether a NULL stands beside a value.
+        return int(_mixed(np.array([value & (2**64 - 1)], np.uint64))[0])
+    if value is None:
+        data = _NULL_BYTES
+    elif isinstance(value, bytes):
+        data = value
+    elif isinstance(value, str):
+        data = value.encode()
+    else:
+        data = repr(value).encode()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """Mix the bits of 64-bit numbers. Source: S. Vigna, "splitmix64" (2015)."""
+    with np.errstate(over="ignore"):
+        values = values + _SEED
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return values ^ (values >> np.uint64(31))
+
+
+class Piece:
+    """One decoded piece.
+
+    Args:
+        batch: Its rows, sorted by hash.
+    """
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.hashes: Hashes = batch.column(HASH).to_numpy()
+
+    def slice(self, low: int, high: int) -> pa.RecordBatch:
+        """Return the rows with `low <= hash <= high`."""
+        start = int(np.searchsorted(self.hashes, np.uint64(low), "left"))
+        end = int(np.searchsorted(self.hashes, np.uint64(high), "right"))
+        return self.batch.slice(start, end - start)
+
+
+def encode_piece(batch: pa.RecordBatch) -> bytes:
+    """Return a piece as bytes, sealed."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema.remove_metadata()) as writer:
+        writer.write_batch(batch)
+    return sealed(_MAGIC, sink.getvalue().to_pybytes())
+
+
+def decode_piece(data: bytes, run_id: str) -> Piece:
+    """Return the piece that these bytes hold.
+
+    Raises:
+        CorruptError: STATE_CHECKSUM, when they are damaged.
+    """
+    payload = unsealed(_MAGIC, data, f"the run {run_id}")
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
+            return Piece(reader.read_next_batch())
+    except (pa.ArrowException, StopIteration, KeyError) as error:
+        raise CorruptError("STATE_CHECKSUM", f"the run {run_id} of a state table cannot be read: {error}") from error
+
+
+def sealed(magic: bytes, payload: bytes) -> bytes:
+    """Return a payload with its magic and checksum in front."""
+    return magic + zlib.crc32(payload).to_bytes(4, "big") + payload
+
+
+def unsealed(magic: bytes, data: bytes, what: str) -> bytes:
+    """Return the payload of sealed bytes. Raises CorruptError STATE_CHECKSUM."""
+    payload = data[8:]
+    if data[:4] != magic or zlib.crc32(payload).to_bytes(4, "big") != data[4:8]:
+        raise CorruptError(
+            "STATE_CHECKSUM",
+            f"{what} of a state table is damaged or truncated ({len(data)} bytes); restore the checkpoint from a "
+            "copy, or start from an empty one",
+        )
+    return payload
+
+
+class RunCache:
+    """Decoded pieces of one process, the least recently used going first.
+
+    Args:
+        bytes_max: Bytes of all pieces held.
+    """
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self._held: OrderedDict[str, Piece] = OrderedDict()
+
+    def get(self, run_id: str) -> Piece | None:
+        """Return a piece that is held."""
+        piece = self._held.get(run_id)
+        if piece is not None:
+            self._held.move_to_end(run_id)
+        return piece
+
+    def put(self, run_id: str, piece: Piece) -> None:
+        """Hold a piece; others go if it must be."""
+        if run_id in self._held or piece.batch.nbytes > self.bytes_max:
+            return
+        self._held[run_id] = piece
+        self.bytes += piece.batch.nbytes
+        while self.bytes > self.bytes_max:
+            _, gone = self._held.popitem(last=False)
+            self.bytes -= gone.batch.nbytes
+
+    def drop(self, run_ids: Sequence[str]) -> None:
+        """Let go of pieces that are merged away."""
+        for run_id in run_ids:
+            gone = self._held.pop(run_id, None)
+            if gone is not None:
+                self.bytes -= gone.batch.nbytes

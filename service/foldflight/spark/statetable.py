@@ -1,0 +1,477 @@
+"""The state table of one bucket: a log-structured table inside Spark's state store.
+
+    manifest   the layout, and the runs, oldest first
+    run        what one epoch wrote, or what a merge made of several: pieces with separate ranges of hashes
+
+A lookup asks the newest run first. An epoch writes one new run. When a level has `fan_in` runs they are merged into one
+of the next level, newest wins; tombstones go when nothing older is left below them. A merge does a bounded number of
+rows in each epoch and goes on where it stopped, so no epoch stalls for it.
+
+Source: P. O'Neil, E. Cheng, D. Gawlick and E. O'Neil, "The log-structured merge-tree" (1996).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.errors import CorruptError, RejectedError
+from foldflight.exchange.changelog import equal_rows
+from foldflight.fold.keys import KeyIndex
+from foldflight.spark.runs import (
+    HASH,
+    LIVE,
+    Hashes,
+    Piece,
+    RunCache,
+    decode_piece,
+    encode_piece,
+    key_hashes,
+    sealed,
+    unsealed,
+)
+
+__all__ = ["Bounds", "Committed", "Found", "RunStore", "StateTable", "TableLayout"]
+
+_MAGIC: Final = b"FFM1"
+_FORMAT: Final = 1
+_HASHES: Final = 1 << 64
+
+
+class RunStore(Protocol):
+    """Where a bucket's bytes are: in Spark, a value state and a map state."""
+
+    def manifest(self) -> bytes | None:
+        """Return the manifest; None for a bucket without state."""
+
+    def put_manifest(self, data: bytes) -> None:
+        """Replace the manifest."""
+
+    def run(self, run_id: str) -> bytes | None:
+        """Return a piece."""
+
+    def put_run(self, run_id: str, data: bytes) -> None:
+        """Store a piece."""
+
+    def remove_run(self, run_id: str) -> None:
+        """Forget a piece."""
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """What the rows of a state table are.
+
+    Args:
+        keys: The key columns; none for a table of one group.
+        states: `state_0`... of the calls, with function, version and fingerprint in their metadata.
+        buckets: How many buckets the groups of the query are spread over.
+    """
+
+    keys: pa.Schema
+    states: pa.Schema
+    buckets: int = 1
+
+    def described(self) -> dict[str, Any]:
+        """Return the layout as it stands in manifests."""
+        identity = ("function", "version", "fingerprint")
+        return {
+            "keys": [[each.name, str(each.type)] for each in self.keys],
+            "calls": [
+                {name: (each.metadata or {}).get(name.encode(), b"").decode() for name in identity}
+                for each in self.states
+            ],
+            "buckets": self.buckets,
+        }
+
+    @property
+    def rows(self) -> pa.Schema:
+        """The schema of a piece."""
+        states = [pa.field(each.name, each.type) for each in self.states]
+        return pa.schema([pa.field(HASH, pa.uint64()), *self.keys, pa.field(LIVE, pa.int64()), *states])
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much is done and held at once.
+
+    Args:
+        piece_rows_max: Rows of one piece.
+        fan_in: Runs of one level that are merged into one of the next.
+        merge_rows_max: Rows that merges take in one epoch; an epoch that writes many may take `merge_share` of those.
+        merge_share: How many rows are merged for each row written, at most: enough that merges keep up.
+    """
+
+    piece_rows_max: int = 1 << 18
+    fan_in: int = 8
+    merge_rows_max: int = 1 << 17
+    merge_share: int = 6
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a lookup of n keys found.
+
+    Args:
+        present: bool, shape (n,): whether the group is there.
+        live: int64, shape (n,): its live rows; 0 where it is not there.
+        states: n rows of `state_0`...; NULL where it is not there.
+    """
+
+    present: npt.NDArray[np.bool_]
+    live: npt.NDArray[np.int64]
+    states: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a commit did.
+
+    Args:
+        rows: Rows written.
+        merged_rows: Rows that merges took.
+        runs: Pieces now.
+        bytes: Their bytes.
+    """
+
+    rows: int
+    merged_rows: int
+    runs: int
+    bytes: int
+
+
+@dataclass
+class _PieceMeta:
+    id: str
+    rows: int
+    bytes: int
+    low: int
+    high: int
+
+
+@dataclass
+class _Run:
+    level: int
+    pieces: list[_PieceMeta]
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.pieces)
+
+
+@dataclass
+class _Merge:
+    """A merge under way: of the `count` runs of a level from place `first` on, done below the hash `done`."""
+
+    level: int
+    inputs: list[str]  # ids of the first pieces of the runs, which name them
+    done: int = 0
+    outputs: list[_PieceMeta] = field(default_factory=list)
+
+
+class StateTable:
+    """The groups of one bucket.
+
+    Args:
+        layout: What the rows are.
+        store: Where the bytes are.
+        cache: Holds decoded pieces; None holds none.
+        bounds: How much is done at once.
+        new_run_id: Returns a new unique name each time.
+        hashes: Hashes keys; another one only in tests.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, when the stored table has another layout.
+        CorruptError: STATE_CHECKSUM, when the manifest is damaged.
+    """
+
+    def __init__(
+        self,
+        layout: TableLayout,
+        store: RunStore,
+        *,
+        cache: RunCache | None,
+        bounds: Bounds,
+        new_run_id: Callable[[], str],
+        hashes: Callable[[pa.RecordBatch], Hashes] = key_hashes,
+    ) -> None:
+        self.layout = layout
+        self._store = store
+        self._cache = cache
+        self._bounds = bounds
+        self._new_run_id = new_run_id
+        self._hashes = hashes
+        self._runs: list[_Run] = []
+        self._merges: list[_Merge] = []
+        manifest = store.manifest()
+        if manifest is not None:
+            self._read_manifest(manifest)
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces there are."""
+        return sum(len(run.pieces) for run in self._runs)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all pieces."""
+        return sum(piece.bytes for run in self._runs for piece in run.pieces)
+
+    def declare(self) -> None:
+        """Store the layout of a table that has no state yet, so that another query is found out."""
+        if self._store.manifest() is None:
+            self._write_manifest()
+
+    def lookup(self, keys: pa.RecordBatch) -> Found:
+        """Look n different keys up.
+
+        Args:
+            keys: n rows of the key columns, in the canonical form that `KeyIndex.keys` gives.
+
+        Raises:
+            CorruptError: STATE_CHECKSUM, INVARIANT.
+        """
+        count = keys.num_rows
+        hashes = self._hashes(keys)
+        open_ = np.ones(count, np.bool_)
+        parts: list[pa.RecordBatch] = []
+        places = np.full(count, -1, np.int64)
+        taken = 0
+        for run in reversed(self._runs):
+            for meta in run.pieces:
+                asked = np.flatnonzero(open_ & (hashes >= np.uint64(meta.low)) & (hashes <= np.uint64(meta.high)))
+                if not len(asked):
+                    continue
+                piece = self._piece(meta)
+                who, where = self._matches(piece, keys, hashes, asked)
+                if not len(who):
+                    continue
+                parts.append(piece.batch.take(pa.array(where)))
+                places[who] = taken + np.arange(len(who))
+                taken += len(who)
+                open_[who] = False
+        return self._found(parts, places)
+
+    def _matches(
+        self, piece: Piece, keys: pa.RecordBatch, hashes: Hashes, asked: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return which of the asked keys a piece has, and where."""
+        first = np.searchsorted(piece.hashes, hashes[asked], "left")
+        last = np.searchsorted(piece.hashes, hashes[asked], "right")
+        # Different keys may share a hash: then each place with that hash is compared, one after another.
+        who: list[npt.NDArray[np.int64]] = []
+        where: list[npt.NDArray[np.int64]] = []
+        candidates = first < last
+        while candidates.any():
+            asked, first, last = asked[candidates], first[candidates], last[candidates]
+            stored = piece.batch.select(keys.schema.names).take(pa.array(first))
+            same = (
+                equal_rows(keys.take(pa.array(asked)), stored)
+                if len(self.layout.keys)
+                else np.ones(len(asked), np.bool_)
+            )
+            who.append(asked[same])
+            where.append(first[same])
+            first = first + 1
+            candidates = ~same & (first < last)
+        if not who:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return np.concatenate(who), np.concatenate(where)
+
+    def _found(self, parts: list[pa.RecordBatch], places: npt.NDArray[np.int64]) -> Found:
+        names = self.layout.states.names
+        if not parts:
+            nothing = [pa.nulls(len(places), each.type) for each in self.layout.states]
+            return Found(
+                np.zeros(len(places), np.bool_),
+                np.zeros(len(places), np.int64),
+                pa.RecordBatch.from_arrays(nothing, names=names),
+            )
+        rows = _one(pa.Table.from_batches(parts).take(pa.array(np.maximum(places, 0), mask=places < 0)))
+        live = rows.column(LIVE).fill_null(0).to_numpy(zero_copy_only=False)
+        return Found(live > 0, live, rows.select(names))
+
+    def commit(self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch) -> Committed:
+        """Store what became of n different groups, and go on with merges.
+
+        Args:
+            keys: n rows of the key columns, as for `lookup`.
+            live: int64, shape (n,): live rows of each group; 0: it is gone.
+            states: n rows of `state_0`...
+        """
+        hashes = self._hashes(keys)
+        batch = pa.RecordBatch.from_arrays(
+            [pa.array(hashes), *keys.columns, pa.array(live), *states.columns], schema=self.layout.rows
+        )
+        order = np.argsort(hashes, kind="stable")
+        if len(order):
+            self._runs.append(_Run(0, self._store_pieces(batch.take(pa.array(order)))))
+        merged = self._merge(max(self._bounds.merge_rows_max, self._bounds.merge_share * batch.num_rows))
+        self._write_manifest()
+        return Committed(batch.num_rows, merged, self.pieces, self.stored_bytes)
+
+    def scan(self) -> Iterator[pa.RecordBatch]:
+        """Yield the groups that are there, by ranges of hashes: `hash`, keys, `live`, states."""
+        total = sum(run.rows for run in self._runs)
+        parts = max(-(-total // self._bounds.piece_rows_max), 1)
+        width = -(-_HASHES // parts)
+        for part in range(parts):
+            batch = self._newest(self._runs, part * width, min((part + 1) * width, _HASHES) - 1)
+            rows = batch.filter(pa.array(batch.column(LIVE).to_numpy() > 0))
+            if rows.num_rows:
+                yield rows
+
+    # -- merges ------------------------------------------------------------------------------------------------------
+
+    def _merge(self, budget: int) -> int:
+        """Begin merges that are due and do at most about `budget` rows of work; return the rows taken."""
+        taken = 0
+        while taken < budget:
+            self._begin_merges()
+            if not self._merges:
+                return taken
+            # The lowest level first: it fills up fastest.
+            merge = min(self._merges, key=lambda each: each.level)
+            taken += self._advance(merge, budget - taken)
+        return taken
+
+    def _begin_merges(self) -> None:
+        busy = {name for merge in self._merges for name in merge.inputs}
+        for level in sorted({run.level for run in self._runs}):
+            if any(merge.level == level for merge in self._merges):
+                continue
+            free = [run.pieces[0].id for run in self._runs if run.level == level and run.pieces[0].id not in busy]
+            if len(free) >= self._bounds.fan_in:
+                self._merges.append(_Merge(level, free[: self._bounds.fan_in]))
+
+    def _advance(self, merge: _Merge, budget: int) -> int:
+        inputs = [run for run in self._runs if run.pieces[0].id in merge.inputs]
+        total = max(sum(run.rows for run in inputs), 1)
+        # Hashes are spread evenly, so a share of their range is that share of the rows.
+        share = min(budget, self._bounds.piece_rows_max) / total
+        width = max(int(_HASHES * min(share, 1.0)), 1)
+        high = min(merge.done + width, _HASHES) - 1
+        rows = self._newest(inputs, merge.done, high)
+        if inputs[0] is self._runs[0]:
+            rows = rows.filter(pa.array(rows.column(LIVE).to_numpy() > 0))
+        merge.outputs += self._store_pieces(rows)
+        merge.done = high + 1
+        if merge.done >= _HASHES:
+            self._end_merge(merge, inputs)
+        return max(int(total * width / _HASHES), 1)
+
+    def _end_merge(self, merge: _Merge, inputs: Sequence[_Run]) -> None:
+        place = self._runs.index(inputs[0])
+        gone = [piece.id for run in inputs for piece in run.pieces]
+        self._runs = [run for run in self._runs if not any(run is each for each in inputs)]
+        if merge.outputs:
+            self._runs.insert(place, _Run(merge.level + 1, merge.outputs))
+        self._merges.remove(merge)
+        for run_id in gone:
+            self._store.remove_run(run_id)
+        if self._cache is not None:
+            self._cache.drop(gone)
+
+    def _newest(self, runs: Sequence[_Run], low: int, high: int) -> pa.RecordBatch:
+        """Return the newest row of each group whose hash is in a range, sorted by hash; tombstones are among them."""
+        parts = [
+            self._piece(meta).slice(low, high)
+            for run in reversed(runs)
+            for meta in run.pieces
+            if meta.low <= high and meta.high >= low
+        ]
+        rows = _one(pa.Table.from_batches([part for part in parts if part.num_rows], schema=self.layout.rows))
+        if not rows.num_rows:
+            return rows
+        if len(self.layout.keys):
+            slots = KeyIndex(self.layout.keys).slots([rows.column(name) for name in self.layout.keys.names]).to_numpy()
+        else:
+            slots = np.zeros(rows.num_rows, np.int32)
+        _, first = np.unique(slots, return_index=True)
+        hashes = rows.column(HASH).to_numpy()[first]
+        return rows.take(pa.array(first[np.argsort(hashes, kind="stable")]))
+
+    # -- bytes -------------------------------------------------------------------------------------------------------
+
+    def _store_pieces(self, rows: pa.RecordBatch) -> list[_PieceMeta]:
+        """Store rows sorted by hash; rows of one hash stay in one piece."""
+        metas = []
+        hashes = rows.column(HASH).to_numpy()
+        start = 0
+        while start < rows.num_rows:
+            end = min(start + self._bounds.piece_rows_max, rows.num_rows)
+            end = int(np.searchsorted(hashes, hashes[end - 1], "right"))
+            # Taken, not sliced: a slice would keep, and write, what it was cut from.
+            part = rows.take(pa.array(np.arange(start, end)))
+            data = encode_piece(part)
+            run_id = self._new_run_id()
+            self._store.put_run(run_id, data)
+            if self._cache is not None:
+                self._cache.put(run_id, Piece(part))
+            metas.append(_PieceMeta(run_id, part.num_rows, len(data), int(hashes[start]), int(hashes[end - 1])))
+            start = end
+        return metas
+
+    def _piece(self, meta: _PieceMeta) -> Piece:
+        held = None if self._cache is None else self._cache.get(meta.id)
+        if held is not None:
+            return held
+        data = self._store.run(meta.id)
+        if data is None:
+            raise CorruptError(
+                "INVARIANT", f"the manifest names the run {meta.id}, and the state store does not have it"
+            )
+        piece = decode_piece(data, meta.id)
+        if piece.batch.num_rows != meta.rows or not piece.batch.schema.equals(self.layout.rows):
+            raise CorruptError("INVARIANT", f"the run {meta.id} is not what the manifest says of it")
+        if self._cache is not None:
+            self._cache.put(meta.id, piece)
+        return piece
+
+    def _write_manifest(self) -> None:
+        content = {
+            "format": _FORMAT,
+            "layout": self.layout.described(),
+            "runs": [asdict(run) for run in self._runs],
+            "merges": [asdict(merge) for merge in self._merges],
+        }
+        self._store.put_manifest(sealed(_MAGIC, json.dumps(content).encode()))
+
+    def _read_manifest(self, data: bytes) -> None:
+        content = json.loads(unsealed(_MAGIC, data, "the manifest"))
+        if content["format"] != _FORMAT:
+            raise RejectedError(
+                "STATE_MISMATCH",
+                f"the state table has format {content['format']}, and this foldflight reads {_FORMAT}; "
+                "run the version that wrote it",
+            )
+        self._check_layout(content["layout"])
+        self._runs = [_Run(run["level"], [_PieceMeta(**piece) for piece in run["pieces"]]) for run in content["runs"]]
+        self._merges = [
+            _Merge(each["level"], each["inputs"], each["done"], [_PieceMeta(**piece) for piece in each["outputs"]])
+            for each in content["merges"]
+        ]
+
+    def _check_layout(self, stored: dict[str, Any]) -> None:
+        ours = self.layout.described()
+        for name, what in (("keys", "grouping keys"), ("calls", "calls"), ("buckets", "buckets")):
+            if stored[name] != ours[name]:
+                raise RejectedError(
+                    "STATE_MISMATCH",
+                    f"the checkpoint's state has other {what} than the query: stored {stored[name]}, the query has "
+                    f"{ours[name]}; run the query that wrote it, or start with an empty checkpoint",
+                )
+
+
+def _one(table: pa.Table) -> pa.RecordBatch:
+    batches = table.combine_chunks().to_batches()
+    return (
+        batches[0]
+        if batches
+        else pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
+    )

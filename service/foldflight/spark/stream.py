@@ -1,0 +1,216 @@
+"""`group_by(df, ...).agg(...)` over a streaming DataFrame: the state in Spark's own state store.
+
+    rows > mapInArrow(Pack) > groupBy(bucket).transformWithState(BucketProcessor) > observe > mapInArrow(Unpack)
+
+A group belongs to the bucket of its key's hash; a bucket is one key of Spark's state store and holds a state table (see
+`statetable`). An epoch opens one exchange for each bucket that has rows, with the states of the groups it touches, and
+commits one new run. Spark commits the state with the epoch, so a rerun starts from the same states and changes nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from foldflight.client import Transport
+from foldflight.errors import RejectedError
+from foldflight.exchange.frames import Open, Returns
+from foldflight.functions import RowKind
+from foldflight.spark.batch import Emit, Plan, mapping
+from foldflight.spark.blocks import BlockBounds
+from foldflight.spark.epoch import BucketEpoch
+from foldflight.spark.packing import BLOB, Pack, Unpack, blob_of, rows_of
+from foldflight.spark.runs import RunCache
+from foldflight.spark.statetable import Bounds, StateTable, TableLayout
+from foldflight.spark.tasks import BUCKET, Layout
+
+__all__ = ["OBSERVED", "ROW_KIND", "check_provider", "stream_result"]
+
+ROW_KIND = "row_kind"
+OBSERVED = "foldflight"
+
+_FIGURES = ("rows", "groups", "ignored_retractions", "exchange_ms", "runs", "state_bytes")
+_OUTPUT_ROWS_MAX = 1 << 16
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_CACHE_BYTES_MAX = 256 << 20
+
+
+def check_provider(df: DataFrame) -> None:
+    """Refuse a session whose state store cannot hold a state table.
+
+    Raises:
+        RejectedError: SETTINGS, naming the two settings.
+    """
+    found = df.sparkSession.conf.get(_PROVIDER, "")
+    if found != _ROCKSDB:
+        raise RejectedError(
+            "SETTINGS",
+            f"the state table needs Spark's RocksDB state store, and {_PROVIDER} is {found or 'not set'}; set\n"
+            f"  {_PROVIDER}={_ROCKSDB}\n"
+            "  spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled=true",
+        )
+
+
+def stream_result(plan: Plan, rows: DataFrame, *, emit: Emit, buckets: int, is_strict: bool) -> DataFrame:
+    """Return the changelog of a streaming query.
+
+    Args:
+        plan: What the query does.
+        rows: Keys, kind where rows have kinds, arguments and filters.
+        emit: What comes out at each barrier.
+        buckets: How many buckets; fixed for the life of a checkpoint.
+        is_strict: Whether a retraction of what is not there is an error.
+    """
+    layout = plan.layout
+    count = buckets if layout.names else 1
+    keys = [sf.col(name) for name in layout.keys.names]
+    bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
+    with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
+    packed = with_bucket.mapInArrow(mapping(Pack(layout.rows, plan.bounds)), f"{BUCKET} int, {BLOB} binary")
+    processor = BucketProcessor(
+        transport=plan.transport,
+        opening=replace(plan.opening, returns=Returns(), initial_outputs=True),
+        layout=layout,
+        emit=emit,
+        is_strict=is_strict,
+        table=TableLayout(keys=layout.keys, states=layout.states, buckets=count),
+        bounds=plan.bounds,
+    )
+    figures = ", ".join(f"{name} bigint" for name in _FIGURES)
+    folded = packed.groupBy(BUCKET).transformWithState(processor, f"{BLOB} binary, {figures}", "Update", "None")
+    observed = folded.observe(OBSERVED, *(sf.sum(name).alias(name) for name in _FIGURES))
+    results, schema = _results(plan, layout, shows_kind=emit == "changelog" or layout.has_kinds)
+    return observed.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(mapping(Unpack(results)), schema)
+
+
+def _results(plan: Plan, layout: Layout, *, shows_kind: bool) -> tuple[pa.Schema, st.StructType]:
+    schema = plan.spark_schema(layout.results)
+    if not shows_kind:
+        return layout.results, schema
+    kind = st.StructField(ROW_KIND, st.StringType(), nullable=False)
+    return pa.schema([pa.field(ROW_KIND, pa.string()), *layout.results]), st.StructType([kind, *schema.fields])
+
+
+class BucketProcessor(StatefulProcessor):
+    """The stateful operator: called by Spark for each bucket that has rows in an epoch.
+
+    Args:
+        transport: The way to the functions.
+        opening: What an epoch opens.
+        layout: The columns.
+        emit: What comes out.
+        is_strict: Whether a retraction of what is not there is an error.
+        table: The layout of the state table.
+        bounds: How much is held at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        transport: Transport,
+        opening: Open,
+        layout: Layout,
+        emit: Emit,
+        is_strict: bool,
+        table: TableLayout,
+        bounds: BlockBounds,
+    ) -> None:
+        self._transport = transport
+        self._opening = opening
+        self._layout = layout
+        self._emit = emit
+        self._is_strict = is_strict
+        self._table_layout = table
+        self._bounds = bounds
+
+    def init(self, handle: Any) -> None:
+        """Declare the state of a bucket: a manifest, and runs by name."""
+        self._store = _SparkStore(
+            handle.getValueState("manifest", "data binary"),
+            handle.getMapState("runs", "run_id string", "data binary"),
+        )
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        """Fold the rows of one bucket and epoch."""
+        table = StateTable(
+            self._table_layout, self._store, cache=_cache(), bounds=Bounds(), new_run_id=lambda: uuid.uuid4().hex
+        )
+        table.declare()
+        blocks = (block for row in rows if (block := rows_of(bytes(row[BLOB]))).num_rows)
+        first_block = next(blocks, None)
+        if first_block is None:
+            return
+        epoch = BucketEpoch(self._transport, self._opening, self._layout, table, is_strict=self._is_strict)
+        kinds, changes = epoch.run(chain([first_block], blocks))
+        figures = [int(getattr(epoch.stats, name)) for name in _FIGURES]
+        blobs: list[bytes | None] = [*self._blobs(kinds, changes)]
+        first, *others = blobs or [None]
+        yield _row(first, figures)
+        for blob in others:
+            yield _row(blob, [0] * len(_FIGURES))
+
+    def _blobs(self, kinds: pa.Array, changes: pa.RecordBatch) -> Iterator[bytes]:
+        if self._emit == "update":
+            wanted = pa.array(kinds.to_numpy() != RowKind.UPDATE_BEFORE)
+            kinds, changes = kinds.filter(wanted), changes.filter(wanted)
+        columns = changes.columns
+        names = [*self._layout.names, *self._layout.outputs.names]
+        if self._emit == "changelog" or self._layout.has_kinds:
+            shorts = pa.array([kind.short for kind in RowKind])
+            columns = [shorts.take(kinds), *columns]
+            names = [ROW_KIND, *names]
+        batch = pa.RecordBatch.from_arrays(columns, names=names)
+        for start in range(0, batch.num_rows, _OUTPUT_ROWS_MAX):
+            yield blob_of(batch.slice(start, _OUTPUT_ROWS_MAX))
+
+    def close(self) -> None:
+        """Release nothing: an exchange lives no longer than an epoch."""
+
+
+def _row(blob: bytes | None, figures: list[int]) -> Row:
+    return Row(**{BLOB: blob}, **dict(zip(_FIGURES, figures, strict=True)))
+
+
+class _SparkStore:
+    """Spark's state variables as the store of a state table."""
+
+    def __init__(self, manifest: Any, runs: Any) -> None:
+        self._manifest = manifest
+        self._runs = runs
+
+    def manifest(self) -> bytes | None:
+        held = self._manifest.get()
+        return None if held is None else bytes(held[0])
+
+    def put_manifest(self, data: bytes) -> None:
+        self._manifest.update((data,))
+
+    def run(self, run_id: str) -> bytes | None:
+        held = self._runs.getValue((run_id,))
+        return None if held is None else bytes(held[0])
+
+    def put_run(self, run_id: str, data: bytes) -> None:
+        self._runs.updateValue((run_id,), (data,))
+
+    def remove_run(self, run_id: str) -> None:
+        self._runs.removeKey((run_id,))
+
+
+_caches: list[RunCache] = []
+
+
+def _cache() -> RunCache:
+    """Return this process's cache: runs never change, so what it holds is valid for every task."""
+    if not _caches:
+        _caches.append(RunCache(bytes_max=_CACHE_BYTES_MAX))
+    return _caches[0]

@@ -1,0 +1,191 @@
+"""The state table against a dict: random epochs, small bounds, forced collisions, reopened at any time."""
+
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foldflight import CorruptError, RejectedError
+from foldflight.spark.runs import RunCache, key_hashes
+from foldflight.spark.statetable import Bounds, StateTable, TableLayout
+
+KEYS = pa.schema([("name", pa.string()), ("x", pa.float64())])
+STATES = pa.schema(
+    [
+        pa.field("state_0", pa.int64(), metadata={"function": "f", "version": "1", "fingerprint": "ab"}),
+        ("state_1", pa.list_(pa.int64())),
+    ]
+)
+LAYOUT = TableLayout(KEYS, STATES, buckets=4)
+SMALL = Bounds(piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2)
+
+
+class Store:
+    """A bucket of Spark's state store, in a dict."""
+
+    def __init__(self) -> None:
+        self.value: bytes | None = None
+        self.runs: dict[str, bytes] = {}
+
+    def manifest(self) -> bytes | None:
+        return self.value
+
+    def put_manifest(self, data: bytes) -> None:
+        self.value = data
+
+    def run(self, run_id: str) -> bytes | None:
+        return self.runs.get(run_id)
+
+    def put_run(self, run_id: str, data: bytes) -> None:
+        self.runs[run_id] = data
+
+    def remove_run(self, run_id: str) -> None:
+        del self.runs[run_id]
+
+
+IDS = count()
+
+
+def table(
+    store: Store, cache: RunCache | None = None, layout: TableLayout = LAYOUT, bounds: Bounds = SMALL, **options: Any
+) -> StateTable:
+    return StateTable(layout, store, cache=cache, bounds=bounds, new_run_id=lambda: f"run {next(IDS)}", **options)
+
+
+def keys_of(keys: list[tuple[str | None, float | None]]) -> pa.RecordBatch:
+    columns = [pa.array([key[place] for key in keys], KEYS.types[place]) for place in range(2)]
+    return pa.RecordBatch.from_arrays(columns, schema=KEYS)
+
+
+def states_of(values: list[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array(values, pa.int64()), pa.array([[v] for v in values], STATES.types[1])], names=["state_0", "state_1"]
+    )
+
+
+def colliding(keys: pa.RecordBatch) -> Any:
+    """Three hashes for all keys, at the ends and in the middle of their range."""
+    return np.array([0, 2**63, 2**64 - 1], np.uint64)[key_hashes(keys) % np.uint64(3)]
+
+
+POOL = [(name, x) for name in ("a", "b", "", None) for x in (0.0, 1.5, float("nan"), None)]
+EPOCHS = st.lists(
+    st.dictionaries(st.integers(0, len(POOL) - 1), st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=8),
+    max_size=14,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(EPOCHS, st.booleans(), st.sampled_from([0, 300, 1 << 20]), st.booleans())
+def test_the_table_is_a_dict(
+    epochs: list[dict[int, tuple[int, int]]], collide: bool, cache_bytes: int, reopen: bool
+) -> None:
+    """After every epoch each lookup, and the scan, is what a dict says; merges, tombstones and splits do not show."""
+    store, cache = Store(), RunCache(bytes_max=cache_bytes)
+    options = {"hashes": colliding} if collide else {}
+    subject = table(store, cache, **options)
+    model: dict[int, tuple[int, int]] = {}
+    for epoch in epochs:
+        places = list(epoch)
+        if reopen:
+            subject = table(store, cache, **options)
+        live = np.array([epoch[place][0] for place in places], np.int64)
+        done = subject.commit(keys_of([POOL[p] for p in places]), live, states_of([epoch[p][1] for p in places]))
+        model |= epoch
+        found = subject.lookup(keys_of(POOL))
+        expected = [model.get(place, (0, 0)) for place in range(len(POOL))]
+        assert found.live.tolist() == [live for live, _ in expected]
+        assert found.present.tolist() == [live > 0 for live, _ in expected]
+        states = found.states.column("state_0").to_pylist()
+        lists = found.states.column("state_1").to_pylist()
+        for (live_rows, value), state, several in zip(expected, states, lists, strict=True):
+            assert not live_rows or (state, several) == (value, [value])
+        assert cache.bytes <= cache_bytes
+        assert done.runs == len({p.id for run in subject._runs for p in run.pieces})
+    rows = [row for batch in subject.scan() for row in batch.to_pylist()]
+    assert sorted((row["live"], row["state_0"]) for row in rows) == sorted(v for v in model.values() if v[0] > 0)
+    known = {p.id for run in subject._runs for p in run.pieces} | {
+        p.id for merge in subject._merges for p in merge.outputs
+    }
+    assert store.runs.keys() == known  # nothing is left behind
+
+
+def test_a_table_without_keys() -> None:
+    """One group, without key columns."""
+    layout = TableLayout(pa.schema([]), STATES)
+    subject = table(Store(), layout=layout)
+    nobody = pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
+    assert subject.lookup(nobody).present.tolist() == [False]
+    for value in range(9):
+        subject.commit(nobody, np.array([1], np.int64), states_of([value]))
+        assert subject.lookup(nobody).states.column("state_0").to_pylist() == [value]
+
+
+def test_the_work_of_an_epoch_is_bounded() -> None:
+    """No epoch merges much more than its budget, and merges keep up all the same."""
+    bounds = Bounds(piece_rows_max=64, fan_in=4, merge_rows_max=100, merge_share=6)
+    subject = table(Store(), RunCache(bytes_max=1 << 24), bounds=bounds)
+    for epoch in range(120):
+        keys = keys_of([(str((epoch * 7 + each) % 900), 0.0) for each in range(20)])
+        done = subject.commit(keys, np.ones(20, np.int64), states_of(list(range(20))))
+        assert done.merged_rows <= 200
+    assert len(subject._runs) < 30
+    levels = [run.level for run in subject._runs]
+    assert levels == sorted(levels, reverse=True)
+
+
+def test_damage_is_found() -> None:
+    """A flipped byte in a run or in the manifest is CorruptError, and a missing run is too."""
+    store = Store()
+    table(store).commit(keys_of([("a", 1.0)]), np.array([1], np.int64), states_of([1]))
+    (run_id, good), manifest = next(iter(store.runs.items())), store.value
+    assert manifest is not None
+    for damaged in (good[:-1], good[:20] + bytes([good[20] ^ 1]) + good[21:], b"", b"FFR1"):
+        store.runs[run_id] = damaged
+        with pytest.raises(CorruptError, match="damaged or truncated") as caught:
+            table(store).lookup(keys_of([("a", 1.0)]))
+        assert caught.value.code == "STATE_CHECKSUM"
+    del store.runs[run_id]
+    with pytest.raises(CorruptError, match="does not have it"):
+        table(store).lookup(keys_of([("a", 1.0)]))
+    store.value = manifest[:-3] + b"{}}"
+    with pytest.raises(CorruptError, match="the manifest"):
+        table(store)
+
+
+OTHERS = {
+    "other grouping keys": TableLayout(pa.schema([("name", pa.string())]), STATES, 4),
+    "other calls": TableLayout(
+        KEYS, pa.schema([pa.field("state_0", pa.int64(), metadata={"function": "f", "version": "2"})]), 4
+    ),
+    "other buckets": TableLayout(KEYS, STATES, 8),
+}
+
+
+@pytest.mark.parametrize("difference", OTHERS)
+def test_another_query_does_not_read_the_table(difference: str) -> None:
+    """A table of another layout is STATE_MISMATCH, naming the difference."""
+    store = Store()
+    table(store).commit(keys_of([("a", 1.0)]), np.array([1], np.int64), states_of([1]))
+    with pytest.raises(RejectedError, match=difference) as caught:
+        table(store, layout=OTHERS[difference])
+    assert caught.value.code == "STATE_MISMATCH"
+
+
+def test_hashes_never_change() -> None:
+    """Hashes are part of the stored format: these are for ever, and do not depend on what stands beside a key."""
+    schema = pa.schema([("i", pa.int64())])
+    alone = key_hashes(pa.RecordBatch.from_arrays([pa.array([5], pa.int64())], schema=schema))
+    beside = key_hashes(pa.RecordBatch.from_arrays([pa.array([None, 5], pa.int64())], schema=schema))
+    assert alone[0] == beside[1]
+    assert beside[0] != beside[1]
+    negative = key_hashes(pa.RecordBatch.from_arrays([pa.array([-5], pa.int64())], schema=schema))
+    assert negative[0] == key_hashes(pa.RecordBatch.from_arrays([pa.array([None, -5], pa.int64())], schema=schema))[1]
+    assert key_hashes(keys_of([("ann", 1.5)])).tolist() == [FOREVER]
+
+
+FOREVER = 12678844572845702390

@@ -1,0 +1,306 @@
+"""Streams: every epoch's changelog against a model in plain Python, over restarts, embedded and remote."""
+
+import os
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from foldflight import RejectedError, connect
+from foldflight.client import Functions
+from foldflight.spark import group_by
+from tests.spark import spark_functions
+
+SCHEMA = pa.schema(
+    [("op", pa.string()), ("customer", pa.string()), ("amount", pa.int64()), ("qty", pa.int32()), ("x", pa.float64())]
+)
+DDL = "op string, customer string, amount bigint, qty int, x double"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def stream_spark(classic: SparkSession) -> Iterator[SparkSession]:
+    """The classic session, with a state store that can hold a state table."""
+    classic.conf.set(PROVIDER, ROCKSDB)
+    classic.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    yield classic
+    classic.conf.unset(PROVIDER)
+
+
+class Stream:
+    """A folder in which each file is one epoch, and a query over it that can be stopped and started."""
+
+    def __init__(self, spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame]) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.query = query
+        self.files = 0
+        self.progress: list[Any] = []
+        (folder / "input").mkdir()
+
+    def write(self, rows: Rows) -> None:
+        self.files += 1
+        path = self.folder / f"{self.files:04}.parquet"
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+        os.utime(path, (self.files, self.files))  # Spark takes files by their time
+        path.rename(self.folder / "input" / path.name)
+
+    def run(self) -> list[Rows]:
+        """Fold the epochs that have come since the last run; return the output of each."""
+        outputs: list[Rows] = []
+        source = self.spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(self.folder / "input"))
+        running = (
+            self.query(source)
+            .writeStream.outputMode("update")
+            .foreachBatch(lambda batch, _: outputs.append([row.asDict(recursive=True) for row in batch.collect()]))
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        running.awaitTermination()
+        self.progress += [
+            each.observedMetrics["foldflight"].asDict() for each in running.recentProgress if each.observedMetrics
+        ]
+        return outputs
+
+
+def aggregates(functions: Functions) -> dict[str, Any]:
+    count = functions["count"]
+    return {
+        "price": functions["weighted_avg"]("amount", "qty").where("amount IS NOT NULL"),
+        "n": count(),
+        "different": count("amount").distinct(),
+        "total": functions["sum"]("x"),
+        "large": count().where("amount > 50"),
+    }
+
+
+def model(rows: Rows) -> dict[str, Any]:
+    filled = [(row["amount"], row["qty"]) for row in rows if row["amount"] is not None]
+    weight = sum(qty for _, qty in filled)
+    xs = [row["x"] for row in rows if row["x"] is not None]
+    return {
+        "price": None if not weight else int(sum(a * q for a, q in filled) / weight),
+        "n": len(rows),
+        "different": len({a for a, _ in filled}),
+        "total": sum(xs) if xs else None,
+        "large": sum(a > 50 for a, _ in filled),
+    }
+
+
+class Model:
+    """The rows that are there, by group, and random epochs over them."""
+
+    def __init__(self, seed: int, *, retracts: bool) -> None:
+        self.random = random.Random(seed)
+        self.retracts = retracts
+        self.present: dict[Any, Rows] = defaultdict(list)
+        self.ignored = 0
+
+    def epoch(self, size: int) -> Rows:
+        rows: Rows = []
+        for _ in range(size):
+            customer = self.random.choice(["ann", "bob", "cy", None, "dee"])
+            group = self.present[customer]
+            draw = self.random.random()
+            if self.retracts and group and draw < 0.45:
+                old = group.pop(self.random.randrange(len(group)))
+                rows.append({**old, "op": self.random.choice(["-D", "-U"])})
+            elif self.retracts and not group and draw < 0.2:
+                self.ignored += 1
+                rows.append({"op": "-D", "customer": customer, "amount": 1, "qty": 1, "x": 1.0})
+            else:
+                row = {
+                    "op": self.random.choice(["+I", "+U"]),
+                    "customer": customer,
+                    "amount": self.random.choice([None, *range(0, 100, 7)]),
+                    "qty": self.random.randint(1, 5),
+                    "x": self.random.choice([None, 0.5, 2.0, 8.25]),
+                }
+                group.append(row)
+                rows.append(row)
+        return rows
+
+    def table(self) -> dict[Any, dict[str, Any]]:
+        return {key: {"customer": key, **model(rows)} for key, rows in self.present.items() if rows}
+
+
+def apply(table: dict[Any, dict[str, Any]], changes: Rows, *, update_before: bool) -> None:
+    """Apply one epoch's changelog, refusing what no changelog may hold."""
+    for change in changes:
+        kind, row = change["row_kind"], {name: value for name, value in change.items() if name != "row_kind"}
+        key = row["customer"]
+        if kind == "+I":
+            assert key not in table
+        elif kind in ("-U", "-D"):
+            assert table[key] == row
+        elif update_before:
+            assert kind == "+U"
+            assert table[key] is None
+        else:
+            assert table[key] != row
+        if kind == "-D":
+            del table[key]
+        else:
+            table[key] = None if kind == "-U" else row
+
+
+@pytest.mark.parametrize("emit", ["update", "changelog"])
+def test_changelogs_lead_to_the_batch_answer(
+    stream_spark: SparkSession, tmp_path: Path, functions: Functions, emit: str
+) -> None:
+    """After each epoch, also after restarts, the changelog so far, applied, is the aggregate of what is there."""
+    stream = Stream(
+        stream_spark,
+        tmp_path,
+        lambda df: group_by(df, "customer", row_kind="op", emit=emit, buckets=5).agg(**aggregates(functions)),  # type: ignore[arg-type]
+    )
+    rows = Model(seed=7, retracts=True)
+    table: dict[Any, dict[str, Any]] = {}
+    for _ in range(3):
+        expected = []
+        for size in (12, 1, 20):
+            stream.write(rows.epoch(size))
+            expected.append(rows.table())
+        for changes, answer in zip(stream.run(), expected, strict=True):
+            apply(table, changes, update_before=emit == "changelog")
+            assert table == answer
+    assert sum(each["ignored_retractions"] or 0 for each in stream.progress) == rows.ignored
+    assert sum(each["rows"] or 0 for each in stream.progress) == 99 - rows.ignored
+
+
+def test_append_only_input_gives_the_latest_values(stream_spark: SparkSession, tmp_path: Path) -> None:
+    """Without row kinds the stream has keys and outputs only: one row for each group that changed."""
+    functions = connect(spark_functions)
+    stream = Stream(
+        stream_spark,
+        tmp_path,
+        lambda df: group_by(df, "customer").agg(top=functions["max"]("amount"), n=functions["count"]()),
+    )
+    rows = Model(seed=3, retracts=False)
+    table = {}
+    for size in (10, 3, 8):
+        stream.write(rows.epoch(size))
+        (changes,) = stream.run()
+        assert all(row.keys() == {"customer", "top", "n"} for row in changes)
+        table |= {row["customer"]: row for row in changes}
+        tops = {
+            key: max((r["amount"] for r in group if r["amount"] is not None), default=None)
+            for key, group in rows.present.items()
+            if group
+        }
+        assert {key: (row["top"], row["n"]) for key, row in table.items()} == {
+            key: (tops[key], len(rows.present[key])) for key in tops
+        }
+
+
+def test_one_group_of_all_rows(stream_spark: SparkSession, tmp_path: Path) -> None:
+    """Without keys there is one group; it stays when its last row is taken back."""
+    functions = connect(spark_functions)
+    stream = Stream(
+        stream_spark, tmp_path, lambda df: group_by(df, row_kind="op", emit="changelog").agg(n=functions["count"]())
+    )
+    row = {"customer": "a", "amount": 1, "qty": 1, "x": 1.0}
+    for op in ("+I", "-D", "+I"):
+        stream.write([{**row, "op": op}])
+    assert [[(change["row_kind"], change["n"]) for change in epoch] for epoch in stream.run()] == [
+        [("+I", 1)],
+        [("-U", 1), ("+U", 0)],
+        [("-U", 0), ("+U", 1)],
+    ]
+
+
+def test_other_codes_for_row_kinds(stream_spark: SparkSession, tmp_path: Path) -> None:
+    """A mapping gives other codes, as Debezium's, their meaning."""
+    functions = connect(spark_functions)
+    kinds = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
+    stream = Stream(
+        stream_spark,
+        tmp_path,
+        lambda df: group_by(df, "customer", row_kind="op", row_kinds=kinds).agg(n=functions["count"]()),
+    )
+    row = {"customer": "a", "amount": 1, "qty": 1, "x": 1.0}
+    stream.write([{**row, "op": "c"}, {**row, "op": "r"}, {**row, "op": "d"}])
+    (changes,) = stream.run()
+    assert changes == [{"row_kind": "+I", "customer": "a", "n": 1}]
+
+
+@pytest.mark.parametrize("op", ["?", None])
+def test_rows_of_no_kind(stream_spark: SparkSession, tmp_path: Path, op: str | None) -> None:
+    """A row whose kind is unknown or NULL fails the query, naming it."""
+    functions = connect(spark_functions)
+    stream = Stream(
+        stream_spark, tmp_path, lambda df: group_by(df, "customer", row_kind="op").agg(n=functions["count"]())
+    )
+    stream.write([{"op": op, "customer": "a", "amount": 1, "qty": 1, "x": 1.0}])
+    with pytest.raises(Exception, match="is no row kind"):
+        stream.run()
+
+
+def test_strict_mode_names_the_group(stream_spark: SparkSession, tmp_path: Path) -> None:
+    """In strict mode a retraction of what is not there fails the query with the group."""
+    functions = connect(spark_functions)
+    stream = Stream(
+        stream_spark,
+        tmp_path,
+        lambda df: group_by(df, "customer", row_kind="op", strict=True).agg(n=functions["count"]()),
+    )
+    stream.write([{"op": "-D", "customer": "eve", "amount": 1, "qty": 1, "x": 1.0}])
+    with pytest.raises(Exception, match=r"(?s)takes back what is not there.*customer='eve'"):
+        stream.run()
+
+
+def test_append_only_functions_are_refused_when_the_query_is_built(stream_spark: SparkSession, tmp_path: Path) -> None:
+    """An append-only function over a stream that retracts is refused before the stream starts."""
+    functions = connect(spark_functions)
+    stream = Stream(
+        stream_spark, tmp_path, lambda df: group_by(df, "customer", row_kind="op").agg(top=functions["max"]("amount"))
+    )
+    stream.write([])
+    with pytest.raises(RejectedError, match="max is append-only"):
+        stream.run()
+
+
+def test_the_state_store_must_hold_a_state_table(stream_spark: SparkSession, tmp_path: Path) -> None:
+    """Without RocksDB the query is refused, with the two settings to make."""
+    functions = connect(spark_functions)
+    stream_spark.conf.unset(PROVIDER)
+    stream = Stream(stream_spark, tmp_path, lambda df: group_by(df, "customer").agg(n=functions["count"]()))
+    with pytest.raises(RejectedError, match=r"(?s)RocksDB.*providerClass=.*changelogCheckpointing"):
+        stream.run()
+
+
+CHANGES: dict[str, Callable[[DataFrame, Functions], DataFrame]] = {
+    "other keys": lambda df, f: group_by(df, "qty").agg(n=f["count"]()),
+    "another function": lambda df, f: group_by(df, "customer").agg(n=f["sum"]("amount")),
+    "one function more": lambda df, f: group_by(df, "customer").agg(n=f["count"](), m=f["count"]()),
+    "other buckets": lambda df, f: group_by(df, "customer", buckets=7).agg(n=f["count"]()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_query_does_not_read_the_state_of_another(
+    stream_spark: SparkSession, tmp_path: Path, change: str
+) -> None:
+    """Changed keys, functions or buckets meet a clear refusal on restart, and the state is left as it was."""
+    functions = connect(spark_functions)
+    stream = Stream(stream_spark, tmp_path, lambda df: group_by(df, "customer").agg(n=functions["count"]()))
+    rows = [{"op": "+I", "customer": name, "amount": 1, "qty": 1, "x": 1.0} for name in "abcdefgh"]
+    stream.write(rows)
+    stream.run()
+    good, stream.query = stream.query, lambda df: CHANGES[change](df, functions)
+    stream.write(rows)
+    with pytest.raises(Exception, match="STATE_MISMATCH"):
+        stream.run()
+    stream.query = good
+    (changes,) = stream.run()
+    assert {row["customer"]: row["n"] for row in changes} == dict.fromkeys("abcdefgh", 2)

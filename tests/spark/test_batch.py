@@ -129,17 +129,17 @@ def test_empty_partitions_and_skew(classic: Any, functions: Any) -> None:
 
 
 def test_a_function_without_merge(spark: Any, functions: Any) -> None:
-    """Without merge, rows meet in one place, with built-ins beside."""
+    """Without merge, rows meet in one place, with built-ins beside; NaN and the zeros meet there, too."""
     rows = random_rows(1_000, seed=3)
     df = spark.createDataFrame(rows, SCHEMA).repartition(5)
     groups: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
-    for k, _, v, _ in rows:
-        groups[k,].append((v,))
+    for k, x, v, _ in rows:
+        groups[same(k), same(x)].append((v,))
     expected = {
         key: (folded(Median, [row for row in members if row[0] is not None]), len(members))
         for key, members in groups.items()
     }
-    assert by_key(group_by(df, "k").agg(m=functions["median"]("v"), n=functions["count"]()), 1) == expected
+    assert by_key(group_by(df, "k", "x").agg(m=functions["median"]("v"), n=functions["count"]()), 2) == expected
 
 
 def test_direct_arguments_and_pickled_states(classic: Any, functions: Any) -> None:

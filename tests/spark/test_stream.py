@@ -39,7 +39,12 @@ def stream_spark(classic: SparkSession) -> Iterator[SparkSession]:
 class Stream:
     """A folder in which each file is one epoch, and a query over it that can be stopped and started."""
 
-    def __init__(self, spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame]) -> None:
+    ddl = DDL
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame], mode: str = "update"
+    ) -> None:
+        self.mode = mode
         self.spark = spark
         self.folder = folder
         self.query = query
@@ -57,10 +62,12 @@ class Stream:
     def run(self) -> list[Rows]:
         """Fold the epochs that have come since the last run; return the output of each."""
         outputs: list[Rows] = []
-        source = self.spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(self.folder / "input"))
+        source = (
+            self.spark.readStream.schema(self.ddl).option("maxFilesPerTrigger", 1).parquet(str(self.folder / "input"))
+        )
         running = (
             self.query(source)
-            .writeStream.outputMode("update")
+            .writeStream.outputMode(self.mode)
             .foreachBatch(lambda batch, _: outputs.append([row.asDict(recursive=True) for row in batch.collect()]))
             .option("checkpointLocation", str(self.folder / "checkpoint"))
             .trigger(availableNow=True)

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from foldflight.spark.batch import GroupedFrame, group_by
+from foldflight.spark.windows import Window, cumulate, hop, tumble
 
-__all__ = ["GroupedFrame", "group_by"]
+__all__ = ["GroupedFrame", "Window", "cumulate", "group_by", "hop", "tumble"]

@@ -31,11 +31,13 @@ from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, translated_kind
 from foldflight.spark.tasks import BUCKET, KIND, REAL, FinalFold, Layout, PartialFold
+from foldflight.spark.windows import WINDOW_END, WINDOW_START, Window
 
-__all__ = ["Emit", "GroupedFrame", "Plan", "group_by", "mapping"]
+__all__ = ["Emit", "GroupedFrame", "Plan", "StreamOptions", "group_by", "mapping"]
 
-Emit = Literal["update", "changelog"]
+Emit = Literal["update", "changelog", "append"]
 BUCKETS_MAX = 1 << 15
+WATERMARK = "spark.watermarkDelayMs"  # in the metadata of a column under withWatermark
 
 
 def group_by(
@@ -43,7 +45,9 @@ def group_by(
     *keys: str | Column,
     row_kind: str | Column | None = None,
     row_kinds: Mapping[str, str] | None = None,
+    window: Window | None = None,
     emit: Emit = "update",
+    allowed_lateness_s: float = 0,
     buckets: int = 64,
     strict: bool = False,
 ) -> GroupedFrame:
@@ -59,9 +63,13 @@ def group_by(
         row_kind: The column that tells what a row does: `+I` and `+U` add it, `-U` and `-D` take it back. A group whose
             rows are all taken back is gone. Default: every row adds.
         row_kinds: What the values of `row_kind` mean where they are not kinds themselves: `{"c": "+I", "d": "-D"}`.
+        window: Windows of time, as two more keys `window_start` and `window_end`: `tumble`, `hop` or `cumulate`. In a
+            stream with a watermark on its time column a window closes when the watermark has passed its end: its state
+            goes, and rows that come for it later are left out and counted.
         emit: Of a stream: `update` gives new values (`+I`, `+U`) and groups that are gone (`-D`); `changelog` also the
             old value (`-U`) before each new one. The column `row_kind` is there in a changelog, and in updates where
-            the input has row kinds.
+            the input has row kinds. `append` gives each group of a window once, when it closes.
+        allowed_lateness_s: Of a stream: how much longer a window stays open, in seconds.
         buckets: Of a stream: into how many parts its state is cut; fixed for the life of a checkpoint.
         strict: Of a stream: a row that takes back what is not there fails the query, instead of being counted.
 
@@ -71,6 +79,10 @@ def group_by(
     Raises:
         RejectedError: SIGNATURE, SCHEMA_MISMATCH.
     """
+    closing = _closing(df, window, emit, allowed_lateness_s)
+    if window is not None:
+        df = window.assigned(df)
+        keys = (*keys, WINDOW_START, WINDOW_END)
     columns = tuple(column_of(df, key) for key in keys)
     names = tuple(key_name(df, key, column) for key, column in zip(keys, columns, strict=True))
     _refuse_doubles(names, "is twice among the keys")
@@ -78,12 +90,41 @@ def group_by(
     if kind is not None and row_kinds is not None:
         kind = translated_kind(kind, row_kinds)
     _check_stream_options(df, emit, buckets)
-    return GroupedFrame(df, columns, names, kind, emit, buckets, strict)
+    return GroupedFrame(df, columns, names, kind, StreamOptions(emit, buckets, strict, closing))
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What concerns streams only.
+
+    Args:
+        emit: What comes out at each barrier.
+        buckets: How many buckets the groups are spread over.
+        strict: Whether a retraction of what is not there is an error.
+        closing_lateness_ms: How long after its end a window closes, in milliseconds of the watermark; None: never.
+    """
+
+    emit: Emit
+    buckets: int
+    strict: bool
+    closing_lateness_ms: int | None
+
+
+def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s: float) -> int | None:
+    """Return the lateness after which windows close; None where they never do."""
+    watermarked = window is not None and window.time in df.columns and WATERMARK in df.schema[window.time].metadata
+    if emit == "append" and not (df.isStreaming and watermarked):
+        raise RejectedError(
+            "SIGNATURE",
+            "emit='append' gives a window when the watermark has passed it, so it needs a stream, a window, and "
+            f"df.withWatermark({window.time if window else 'time'!r}, ...) on the window's column",
+        )
+    return int(allowed_lateness_s * 1000) if df.isStreaming and watermarked else None
 
 
 def _check_stream_options(df: DataFrame, emit: str, buckets: int) -> None:
-    if emit not in ("update", "changelog"):
-        raise RejectedError("SIGNATURE", f"emit is 'update' or 'changelog', and here it is {emit!r}")
+    if emit not in ("update", "changelog", "append"):
+        raise RejectedError("SIGNATURE", f"emit is 'update', 'changelog' or 'append', and here it is {emit!r}")
     if not 1 <= buckets <= BUCKETS_MAX:
         raise RejectedError("SIGNATURE", f"buckets is 1 to {BUCKETS_MAX}, and here it is {buckets}")
     if not df.isStreaming and emit != "update":
@@ -98,9 +139,7 @@ class GroupedFrame:
     keys: tuple[Column, ...]
     names: tuple[str, ...]
     kind: Column | None
-    emit: Emit
-    buckets: int
-    strict: bool
+    stream: StreamOptions
 
     def agg(self, **aggregates: Aggregate) -> DataFrame:
         """Aggregate each group.
@@ -133,7 +172,7 @@ class GroupedFrame:
             from foldflight.spark.stream import check_provider, stream_result
 
             check_provider(self.df)
-            return stream_result(plan, rows, emit=self.emit, buckets=self.buckets, is_strict=self.strict)
+            return stream_result(plan, rows, self.stream)
         return plan.result(rows)
 
 

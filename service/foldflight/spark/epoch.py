@@ -38,6 +38,7 @@ class EpochStats:
     Args:
         rows: Rows folded.
         groups: Groups touched.
+        late_rows: Rows left out because their window was closed.
         ignored_retractions: Rows that took back what was not there.
         exchange_ms: Milliseconds in the exchange.
         runs: Runs of the bucket's state table now.
@@ -46,6 +47,7 @@ class EpochStats:
 
     rows: int = 0
     groups: int = 0
+    late_rows: int = 0
     ignored_retractions: int = 0
     exchange_ms: float = 0.0
     runs: int = 0
@@ -61,12 +63,27 @@ class BucketEpoch:
         layout: The columns.
         table: The bucket's state table.
         is_strict: Whether a retraction of what is not there is an error.
+        closed_us: Windows (of which the last key is the end) up to this time are closed, in microseconds since 1970;
+            None where windows do not close.
+
+    Attributes:
+        stats: What it did.
+        open_ends_us: The ends of the windows that its rows lie in, in microseconds since 1970.
     """
 
     def __init__(
-        self, transport: Transport, opening: Open, layout: Layout, table: StateTable, *, is_strict: bool
+        self,
+        transport: Transport,
+        opening: Open,
+        layout: Layout,
+        table: StateTable,
+        *,
+        is_strict: bool,
+        closed_us: int | None = None,
     ) -> None:
         self.stats = EpochStats()
+        self.open_ends_us: set[int] = set()
+        self._closed_us = closed_us
         self._transport = transport
         self._opening = opening
         self._layout = layout
@@ -108,6 +125,10 @@ class BucketEpoch:
         return self._finish(results)
 
     def _feed(self, exchange: OpenExchange, block: pa.RecordBatch) -> None:
+        if self._closed_us is not None:
+            block = self._in_time(block, self._closed_us)
+            if not block.num_rows:
+                return
         slots = self._slots(exchange, block)
         if self._layout.has_kinds:
             retracts = np.isin(block.column(KIND).to_numpy(zero_copy_only=False), _RETRACTING)
@@ -122,6 +143,16 @@ class BucketEpoch:
         chunk = self._layout.chunk_of(slots, block)
         self._timed(lambda: exchange.chunk(chunk))
         self.stats.rows += len(slots)
+
+    def _in_time(self, block: pa.RecordBatch, closed_us: int) -> pa.RecordBatch:
+        """Return the rows whose window is open, and note the windows."""
+        ends = _ends_us(block, self._layout)
+        late = ends <= closed_us
+        if late.any():
+            self.stats.late_rows += int(late.sum())
+            block, ends = block.filter(pa.array(~late)), ends[~late]
+        self.open_ends_us.update(np.unique(ends).tolist())
+        return block
 
     def _ignore(self, slots: npt.NDArray[np.int32], counted: npt.NDArray[np.bool_]) -> None:
         if self._is_strict:
@@ -228,3 +259,54 @@ class BucketEpoch:
             return work()
         finally:
             self.stats.exchange_ms += (time.perf_counter() - start) * 1000
+
+
+class ClosedWindows:
+    """The groups of a bucket whose window is closed.
+
+    Args:
+        transport: The way to the functions.
+        opening: What to open, with initial outputs.
+        layout: The columns; the last key is the window's end.
+        table: The bucket's state table.
+        closed_us: Windows that end up to this time are closed, in microseconds since 1970.
+    """
+
+    def __init__(self, transport: Transport, opening: Open, layout: Layout, table: StateTable, closed_us: int) -> None:
+        self._transport = transport
+        self._opening = opening
+        self._layout = layout
+        self._table = table
+        self._closed_us = closed_us
+
+    def drop(self, *, wants_outputs: bool) -> Iterator[pa.RecordBatch]:
+        """Drop their state, and yield their keys and outputs where they are wanted."""
+        closed = [
+            batch.filter(pa.array(_ends_us(batch, self._layout) <= self._closed_us)) for batch in self._table.scan()
+        ]
+        for batch in closed:
+            if not batch.num_rows:
+                continue
+            if wants_outputs:
+                yield self._outputs(batch)
+            states = batch.select([field.name for field in self._layout.states])
+            self._table.commit(batch.select(self._layout.keys.names), np.zeros(batch.num_rows, np.int64), states)
+
+    def _outputs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
+        slots = pa.array(np.arange(batch.num_rows, dtype=np.int32))
+        columns = [slots, *(batch.column(field.name) for field in self._layout.states)]
+        with self._transport.open(self._opening) as exchange:
+            exchange.states(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
+            outputs = exchange.initial_outputs()
+        names = [f"output_{place}" for place in range(len(self._layout.outputs))]
+        keys = self._layout.keys.names
+        return pa.RecordBatch.from_arrays(
+            [*(batch.column(name) for name in keys), *(outputs.column(name) for name in names)], names=[*keys, *names]
+        )
+
+
+def _ends_us(batch: pa.RecordBatch, layout: Layout) -> npt.NDArray[np.int64]:
+    """Return the end of each row's window, in microseconds since 1970."""
+    ends = batch.column(layout.keys.names[-1])
+    return ends.cast(pa.timestamp("us", ends.type.tz)).view(pa.int64()).to_numpy(zero_copy_only=False)

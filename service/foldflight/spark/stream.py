@@ -25,9 +25,9 @@ from foldflight.client import Transport
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import RowKind
-from foldflight.spark.batch import Emit, Plan, mapping
+from foldflight.spark.batch import Plan, StreamOptions, mapping
 from foldflight.spark.blocks import BlockBounds
-from foldflight.spark.epoch import BucketEpoch
+from foldflight.spark.epoch import BucketEpoch, ClosedWindows
 from foldflight.spark.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.spark.runs import RunCache
 from foldflight.spark.statetable import Bounds, StateTable, TableLayout
@@ -38,7 +38,7 @@ __all__ = ["OBSERVED", "ROW_KIND", "check_provider", "stream_result"]
 ROW_KIND = "row_kind"
 OBSERVED = "foldflight"
 
-_FIGURES = ("rows", "groups", "ignored_retractions", "exchange_ms", "runs", "state_bytes")
+_FIGURES = ("rows", "groups", "late_rows", "ignored_retractions", "exchange_ms", "runs", "state_bytes")
 _OUTPUT_ROWS_MAX = 1 << 16
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -61,18 +61,16 @@ def check_provider(df: DataFrame) -> None:
         )
 
 
-def stream_result(plan: Plan, rows: DataFrame, *, emit: Emit, buckets: int, is_strict: bool) -> DataFrame:
+def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFrame:
     """Return the changelog of a streaming query.
 
     Args:
-        plan: What the query does.
+        plan: What the query does; where windows close, the last of its keys is the window's end.
         rows: Keys, kind where rows have kinds, arguments and filters.
-        emit: What comes out at each barrier.
-        buckets: How many buckets; fixed for the life of a checkpoint.
-        is_strict: Whether a retraction of what is not there is an error.
+        options: What comes out, and how the state is cut.
     """
     layout = plan.layout
-    count = buckets if layout.names else 1
+    count = options.buckets if layout.names else 1
     keys = [sf.col(name) for name in layout.keys.names]
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
@@ -81,16 +79,24 @@ def stream_result(plan: Plan, rows: DataFrame, *, emit: Emit, buckets: int, is_s
         transport=plan.transport,
         opening=replace(plan.opening, returns=Returns(), initial_outputs=True),
         layout=layout,
-        emit=emit,
-        is_strict=is_strict,
+        options=options,
         table=TableLayout(keys=layout.keys, states=layout.states, buckets=count),
         bounds=plan.bounds,
     )
     figures = ", ".join(f"{name} bigint" for name in _FIGURES)
-    folded = packed.groupBy(BUCKET).transformWithState(processor, f"{BLOB} binary, {figures}", "Update", "None")
+    folded = packed.groupBy(BUCKET).transformWithState(
+        processor,
+        f"{BLOB} binary, {figures}",
+        "Append" if options.emit == "append" else "Update",
+        "None" if options.closing_lateness_ms is None else "EventTime",
+    )
     observed = folded.observe(OBSERVED, *(sf.sum(name).alias(name) for name in _FIGURES))
-    results, schema = _results(plan, layout, shows_kind=emit == "changelog" or layout.has_kinds)
+    results, schema = _results(plan, layout, shows_kind=_shows_kind(options, layout))
     return observed.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(mapping(Unpack(results)), schema)
+
+
+def _shows_kind(options: StreamOptions, layout: Layout) -> bool:
+    return options.emit == "changelog" or (options.emit == "update" and layout.has_kinds)
 
 
 def _results(plan: Plan, layout: Layout, *, shows_kind: bool) -> tuple[pa.Schema, st.StructType]:
@@ -108,8 +114,7 @@ class BucketProcessor(StatefulProcessor):
         transport: The way to the functions.
         opening: What an epoch opens.
         layout: The columns.
-        emit: What comes out.
-        is_strict: Whether a retraction of what is not there is an error.
+        options: What comes out, and when windows close.
         table: The layout of the state table.
         bounds: How much is held at once.
     """
@@ -120,21 +125,20 @@ class BucketProcessor(StatefulProcessor):
         transport: Transport,
         opening: Open,
         layout: Layout,
-        emit: Emit,
-        is_strict: bool,
+        options: StreamOptions,
         table: TableLayout,
         bounds: BlockBounds,
     ) -> None:
         self._transport = transport
         self._opening = opening
         self._layout = layout
-        self._emit = emit
-        self._is_strict = is_strict
+        self._options = options
         self._table_layout = table
         self._bounds = bounds
 
     def init(self, handle: Any) -> None:
         """Declare the state of a bucket: a manifest, and runs by name."""
+        self._handle = handle
         self._store = _SparkStore(
             handle.getValueState("manifest", "data binary"),
             handle.getMapState("runs", "run_id string", "data binary"),
@@ -142,16 +146,23 @@ class BucketProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """Fold the rows of one bucket and epoch."""
-        table = StateTable(
-            self._table_layout, self._store, cache=_cache(), bounds=Bounds(), new_run_id=lambda: uuid.uuid4().hex
-        )
+        table = self._table()
         table.declare()
         blocks = (block for row in rows if (block := rows_of(bytes(row[BLOB]))).num_rows)
         first_block = next(blocks, None)
         if first_block is None:
             return
-        epoch = BucketEpoch(self._transport, self._opening, self._layout, table, is_strict=self._is_strict)
+        closed_us = None
+        if self._options.closing_lateness_ms is not None:
+            closed_us = (timerValues.getCurrentWatermarkInMs() - self._options.closing_lateness_ms) * 1000
+        epoch = BucketEpoch(
+            self._transport, self._opening, self._layout, table, is_strict=self._options.strict, closed_us=closed_us
+        )
         kinds, changes = epoch.run(chain([first_block], blocks))
+        for end_us in epoch.open_ends_us:
+            self._handle.registerTimer(end_us // 1000 + (self._options.closing_lateness_ms or 0))
+        if self._options.emit == "append":
+            kinds, changes = kinds[:0], changes.slice(0, 0)
         figures = [int(getattr(epoch.stats, name)) for name in _FIGURES]
         blobs: list[bytes | None] = [*self._blobs(kinds, changes)]
         first, *others = blobs or [None]
@@ -159,13 +170,28 @@ class BucketProcessor(StatefulProcessor):
         for blob in others:
             yield _row(blob, [0] * len(_FIGURES))
 
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        """Close the windows that the watermark has passed: give them away in append mode, and drop their state."""
+        lateness_ms = self._options.closing_lateness_ms or 0
+        closed_us = (expiredTimerInfo.getExpiryTimeInMs() - lateness_ms) * 1000
+        closed = ClosedWindows(self._transport, self._opening, self._layout, self._table(), closed_us)
+        for changes in closed.drop(wants_outputs=self._options.emit == "append"):
+            inserts = pa.array([int(RowKind.INSERT)] * changes.num_rows, pa.int8())
+            for blob in self._blobs(inserts, changes):
+                yield _row(blob, [0] * len(_FIGURES))
+
+    def _table(self) -> StateTable:
+        return StateTable(
+            self._table_layout, self._store, cache=_cache(), bounds=Bounds(), new_run_id=lambda: uuid.uuid4().hex
+        )
+
     def _blobs(self, kinds: pa.Array, changes: pa.RecordBatch) -> Iterator[bytes]:
-        if self._emit == "update":
+        if self._options.emit == "update":
             wanted = pa.array(kinds.to_numpy() != RowKind.UPDATE_BEFORE)
             kinds, changes = kinds.filter(wanted), changes.filter(wanted)
         columns = changes.columns
         names = [*self._layout.names, *self._layout.outputs.names]
-        if self._emit == "changelog" or self._layout.has_kinds:
+        if _shows_kind(self._options, self._layout):
             shorts = pa.array([kind.short for kind in RowKind])
             columns = [shorts.take(kinds), *columns]
             names = [ROW_KIND, *names]

@@ -1,0 +1,154 @@
+"""Windows over streams: assigned as Spark assigns them, closed by the watermark, late rows counted."""
+
+import datetime as dt
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from foldflight import RejectedError, connect
+from foldflight.spark import cumulate, group_by, hop, tumble
+from tests.spark import spark_functions
+from tests.spark.test_stream import Stream, stream_spark  # noqa: F401 - a fixture
+
+SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("page", pa.string()), ("v", pa.int64())])
+DDL = "at timestamp, page string, v bigint"
+START = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+
+
+class Clicks(Stream):
+    """Clicks by minute after START."""
+
+    ddl = DDL
+
+    def minutes(self, *rows: tuple[int, str, int]) -> None:
+        self.files += 1
+        path = self.folder / f"{self.files:04}.parquet"
+        table = [{"at": START + dt.timedelta(minutes=at), "page": page, "v": v} for at, page, v in rows]
+        pq.write_table(pa.Table.from_pylist(table, schema=SCHEMA), path)
+        os.utime(path, (self.files, self.files))
+        path.rename(self.folder / "input" / path.name)
+
+
+def minute(row: dict[str, Any]) -> int:
+    """Return the minute at which a row's window ends."""
+    return int((row["window_end"].astimezone(dt.UTC) - START) / dt.timedelta(minutes=1))
+
+
+def watermarked(df: DataFrame) -> DataFrame:
+    return df.withWatermark("at", "10 minutes")
+
+
+def test_windows_close_when_the_watermark_has_passed_them(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+    """Append mode gives each window once, complete; rows for a closed window are left out and counted."""
+    functions = connect(spark_functions)
+    stream = Clicks(
+        stream_spark,
+        tmp_path,
+        lambda df: group_by(watermarked(df), "page", window=tumble("at", "1 hour"), emit="append", buckets=3).agg(
+            n=functions["count"](), total=functions["sum"]("v")
+        ),
+        mode="append",
+    )
+    stream.minutes((5, "a", 1), (50, "a", 2), (61, "b", 4))
+    stream.minutes((10, "a", 8), (69, "b", 16))  # the watermark stands at 51: minute 10 is in time
+    stream.minutes((75, "b", 32), (130, "c", 64))  # now at 59; after this epoch at 120
+    stream.minutes((20, "a", 100), (119, "b", 100), (200, "d", 1))  # both windows are closed: late
+    stream.minutes((400, "e", 1))
+    emitted: dict[tuple[str, int], tuple[int, int]] = {}
+    for epoch in stream.run():
+        for row in epoch:
+            assert (row["page"], minute(row)) not in emitted
+            emitted[row["page"], minute(row)] = (row["n"], row["total"])
+    assert emitted == {
+        ("a", 60): (3, 11),
+        ("b", 120): (3, 52),
+        ("c", 180): (1, 64),
+        ("d", 240): (1, 1),
+    }
+    assert sum(each["late_rows"] or 0 for each in stream.progress) == 2
+
+
+def test_allowed_lateness_keeps_windows_open(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+    """A window stays open for the allowed lateness after the watermark has passed its end."""
+    functions = connect(spark_functions)
+    stream = Clicks(
+        stream_spark,
+        tmp_path,
+        lambda df: group_by(
+            watermarked(df), window=tumble("at", "1 hour"), emit="update", allowed_lateness_s=3600, buckets=3
+        ).agg(n=functions["count"]()),
+    )
+    stream.minutes((5, "a", 1), (120, "a", 2))
+    stream.minutes((10, "a", 8))  # the watermark stands at 110; the window of the first hour is open until 120
+    stream.minutes((170, "a", 1))
+    stream.minutes((11, "a", 8), (171, "a", 1))
+    latest = {minute(row): row["n"] for epoch in stream.run() for row in epoch}
+    assert latest == {60: 2, 180: 3}
+    assert sum(each["late_rows"] or 0 for each in stream.progress) == 1
+
+
+WINDOWS = {
+    "tumble": (tumble("at", "1 hour"), lambda at: [at // 60 * 60 + 60]),
+    "hop": (hop("at", "30 minutes", "1 hour"), lambda at: [at // 30 * 30 + 30, at // 30 * 30 + 60]),
+    "cumulate": (
+        cumulate("at", "20 minutes", "1 hour"),
+        lambda at: [end for end in range(at // 60 * 60 + 20, at // 60 * 60 + 61, 20) if end > at],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
+def test_rows_go_to_each_window_they_lie_in(
+    stream_spark: SparkSession,  # noqa: F811
+    tmp_path: Path,
+    kind: str,
+    streaming: bool,
+) -> None:
+    """Tumbling, hopping and cumulating windows hold the rows that a definition in plain Python gives them."""
+    functions = connect(spark_functions)
+    window, ends_of = WINDOWS[kind]
+    minutes = [0, 19, 20, 59, 60, 61, 119, 150]
+    stream = Clicks(
+        stream_spark, tmp_path, lambda df: group_by(df, window=window, buckets=3).agg(total=functions["sum"]("v"))
+    )
+    stream.minutes(*((at, "a", 2**place) for place, at in enumerate(minutes)))
+    expected: dict[int, int] = defaultdict(int)
+    for place, at in enumerate(minutes):
+        for end in ends_of(at):
+            expected[end] += 2**place
+    if streaming:
+        rows = [row for epoch in stream.run() for row in epoch]
+    else:
+        batch = stream_spark.read.schema(DDL).parquet(str(tmp_path / "input"))
+        rows = [row.asDict() for row in stream.query(batch).collect()]
+    assert {minute(row): row["total"] for row in rows} == expected
+
+
+def test_mistakes_with_windows(stream_spark: SparkSession) -> None:  # noqa: F811
+    """A window without time column, without watermark where append needs it, or of no length is refused."""
+    stream = stream_spark.readStream.format("rate").load()
+    with pytest.raises(RejectedError, match=r"emit='append'.*withWatermark\('timestamp', \.\.\.\)"):
+        group_by(stream, window=tumble("timestamp", "1 hour"), emit="append")
+    with pytest.raises(RejectedError, match="emit='append'"):
+        group_by(stream, "value", emit="append")
+    with pytest.raises(RejectedError, match="the window's column 'at' is not there; there are timestamp, value"):
+        group_by(stream, window=tumble("at", "1 hour"))
+    with pytest.raises(RejectedError, match="the window's column value is bigint, not a timestamp"):
+        group_by(stream, window=tumble("value", "1 hour"))
+    with pytest.raises(RejectedError, match="1 hoor"):
+        group_by(stream, window=tumble("timestamp", "1 hoor"))
+
+
+def test_rows_without_time_fail_the_query(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+    """A NULL in the window's column fails the query instead of losing the row."""
+    functions = connect(spark_functions)
+    df = stream_spark.sql("SELECT CAST(NULL AS TIMESTAMP) AS at")
+    with pytest.raises(Exception, match="the window's column at is NULL"):
+        group_by(df, window=tumble("at", "1 hour")).agg(n=functions["count"]()).collect()

@@ -17,6 +17,8 @@ from foldflight.functions.decorators import udaf
 # ruff: noqa: D101 - the verbs are described once, in `udaf`; each class says what it computes.
 
 _DIGITS_MAX = 38
+# Python's own context would round a sum to 28 digits without a word; twice the digits of a type hold any sum exactly.
+_EXACT = decimal.Context(prec=2 * _DIGITS_MAX)
 
 
 def _numeric(*types: pa.DataType) -> tuple[pa.DataType, ...]:
@@ -58,6 +60,12 @@ def _sum_state(type_: pa.DataType) -> pa.DataType:
     return pa.struct([("sum", summed), ("count", pa.int64()), *special])
 
 
+def _plus(one: Any, other: Any, sign: int = 1) -> Any:
+    if isinstance(one, decimal.Decimal) or isinstance(other, decimal.Decimal):
+        return _EXACT.add(one, other) if sign > 0 else _EXACT.subtract(one, other)
+    return one + sign * other
+
+
 class Total:
     """A sum that can be taken back: what is not finite is counted, for it would stay in the sum for ever."""
 
@@ -75,7 +83,7 @@ class Total:
         """Add (sign 1) or take back (sign -1) one value."""
         self.count += sign
         if not isinstance(value, float) or math.isfinite(value):
-            self.sum += sign * value
+            self.sum = _plus(self.sum, value, sign)
         elif value != value:  # noqa: PLR0124 - only NaN differs from itself
             self.nans += sign
         elif value > 0:
@@ -85,7 +93,7 @@ class Total:
 
     def combine(self, other: Total) -> None:
         """Add another total."""
-        self.sum += other.sum
+        self.sum = _plus(self.sum, other.sum)
         self.count += other.count
         self.nans += other.nans
         self.infinities += other.infinities
@@ -153,7 +161,7 @@ class Avg(_Totalled):
             return None
         total = accumulator.value()
         if isinstance(total, decimal.Decimal):
-            return decimal.Context(prec=_DIGITS_MAX * 2).divide(total, decimal.Decimal(accumulator.count))
+            return _EXACT.divide(total, decimal.Decimal(accumulator.count))
         return total / accumulator.count
 
 

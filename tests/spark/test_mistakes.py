@@ -70,13 +70,6 @@ def test_mistakes_show_when_the_query_is_built(df: Any, embedded: Any, case: str
     assert caught.value.code == code
 
 
-def test_streams_are_refused(classic: Any, embedded: Any) -> None:
-    """A streaming DataFrame is refused with what to do instead."""
-    stream = classic.readStream.format("rate").load()
-    with pytest.raises(RejectedError, match="streaming DataFrame"):
-        group_by(stream, "value")
-
-
 @pytest.mark.parametrize("at", ["accumulate", "merge", "get_value"])
 def test_an_error_of_the_author_names_group_and_row(spark: Any, functions: Any, at: str) -> None:
     """What the user sees of a failed task names function, group and row, and shows the author's own line."""

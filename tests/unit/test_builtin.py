@@ -36,3 +36,9 @@ def test_decimal_sums_keep_every_digit() -> None:
     assert folded("sum", decimals(large, "0.02", "0.01"), [0, 0, 3]) == Decimal("1234567890123456789012345678901.02")
     assert folded("sum", decimals(large, "0.01"), states=2) == Decimal("2469135780246913578024691357802.04")
     assert folded("avg", decimals(large, large)) == Decimal(large)
+
+
+def test_averages_of_large_whole_numbers_do_not_overflow() -> None:
+    """The average of BIGINTs whose sum is no BIGINT is a DOUBLE, as in Spark, also from merged states."""
+    assert folded("avg", pa.array([2**62, 2**62, 2**62 - 1024]), states=2) == (3 * 2**62 - 1024) / 3
+    assert folded("avg", pa.array([1, 2])) == 1.5

@@ -60,6 +60,14 @@ def _sum_state(type_: pa.DataType) -> pa.DataType:
     return pa.struct([("sum", summed), ("count", pa.int64()), *special])
 
 
+def _avg_state(type_: pa.DataType) -> pa.DataType:
+    state = _sum_state(type_)
+    if not pa.types.is_integer(type_):
+        return state
+    # An average of BIGINTs is in their range even where their sum is not.
+    return pa.struct([pa.field("sum", pa.decimal128(_DIGITS_MAX, 0)), *list(state)[1:]])
+
+
 def _plus(one: Any, other: Any, sign: int = 1) -> Any:
     if isinstance(one, decimal.Decimal) or isinstance(other, decimal.Decimal):
         return _EXACT.add(one, other) if sign > 0 else _EXACT.subtract(one, other)
@@ -152,7 +160,7 @@ class Sum(_Totalled):
         return accumulator.value() if accumulator.count else None
 
 
-@udaf(input_types=_numeric, result_type=_avg_type, state_type=_sum_state, skip_nulls=True, invertible=True)
+@udaf(input_types=_numeric, result_type=_avg_type, state_type=_avg_state, skip_nulls=True, invertible=True)
 class Avg(_Totalled):
     """Average the argument; NULL without any value."""
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import numbers
+import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
@@ -19,13 +23,27 @@ from foldflight.fold.signing import StateSigner
 from foldflight.fold.states import Unfit, state_codec
 from foldflight.functions.context import FunctionContext
 from foldflight.functions.spec import BoundFunction
-from foldflight.functions.values import CastError, cast_results
+from foldflight.functions.values import CastError, cast_results, exact_types
 
 __all__ = ["Interpreted", "Method", "user_failure"]
 
-_OURS: Final = str(Path(__file__).parent.parent)
+_OURS: Final = str(Path(__file__).parent.parent) + os.sep
 _FRAMES_MAX: Final = 12
-_UNCHANGEABLE: Final = frozenset({int, float, bool, str, bytes, tuple, frozenset, complex})
+_UNCHANGEABLE: Final = (
+    int,
+    float,
+    str,
+    bytes,
+    tuple,
+    frozenset,
+    complex,
+    numbers.Rational,
+    decimal.Decimal,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    np.generic,
+)
 _EMPTY: Final = object()
 
 
@@ -58,7 +76,9 @@ class Method:
         """Return the accumulator after a call that returned `returned`."""
         if returned is not None or self.returns == "always":
             return returned
-        if self.returns == "some" or type(accumulator) in _UNCHANGEABLE:
+        # What has a __dict__ may have changed after all: a subclass of one of these.
+        fixed = isinstance(accumulator, _UNCHANGEABLE) and not hasattr(accumulator, "__dict__")
+        if self.returns == "some" or fixed:
             raise FunctionError(
                 "RESULT_TYPE",
                 f"{self.verb} returned None, but an accumulator of type {type(accumulator).__name__} cannot change in "
@@ -88,11 +108,15 @@ class Interpreted(Accumulators):
         self._present = np.zeros(0, np.bool_)
         try:
             self.verbs = bound.instantiate()
+        except (Exception, SystemExit) as error:
+            raise user_failure(self.name, "__init__", error) from error
+        self.codec = state_codec(bound, self.verbs, signer, lambda error, verb: user_failure(self.name, verb, error))
+        # Last, for what is open must be closed.
+        try:
             if self.verbs.open is not None:
                 self.verbs.open(context)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise user_failure(self.name, "open", error) from error
-        self.codec = state_codec(bound, self.verbs, signer, lambda error, verb: user_failure(self.name, verb, error))
         self._accumulate = Method(bound, "accumulate", self.verbs.accumulate)
         self._retract = None if self.verbs.retract is None else Method(bound, "retract", self.verbs.retract)
         self._merge = None if self.verbs.merge is None else Method(bound, "merge", self.verbs.merge)
@@ -132,7 +156,8 @@ class Interpreted(Accumulators):
 
     def _run(self, method: Method, steps: Iterator[tuple[int, Any]]) -> None:
         held, call, kept = self._held, method.call, method.kept
-        if method.returns == "may" and self.bound.shape is not None:
+        # What a typed state holds is known: only what cannot change in place needs a look at every row.
+        if method.returns == "may" and self.bound.shape is not None and not self.bound.shape.immutable:
             for slot, arguments in steps:
                 returned = call(held[slot], *arguments)
                 if returned is not None:
@@ -154,6 +179,8 @@ class Interpreted(Accumulators):
     def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
         columns = [column.values for column in rows.arguments]
         values = []
+        # A value that can change (a list that get_value hands out) is the next row's too: it is cast at once.
+        changeable = exact_types(self.bound.result_type) is None
         for index, slot in enumerate(rows.slots.tolist()):
             one = slice(index, index + 1)
             if kept[index]:
@@ -171,6 +198,10 @@ class Interpreted(Accumulators):
                     failure.slot, failure.row = slot, rows.describe(index)
                     raise failure from error
             values.append(self._value(slot))
+            if changeable:
+                values[index] = self._cast(values[index:], rows.slots[one])
+        if changeable:
+            return pa.concat_arrays(values) if values else pa.array([], self.bound.result_type)
         return self._cast(values, rows.slots)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:

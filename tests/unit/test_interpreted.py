@@ -1,0 +1,110 @@
+"""Accumulators folded by the author's methods: what a forgotten return, a shared list or a failing start must not do."""
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from foldflight import FunctionError, RejectedError, udaf
+from foldflight.fold import Fold, bind_calls
+from foldflight.functions import Call, Registry
+
+BATCH = pa.RecordBatch.from_pydict({"slot": pa.array([0, 0, 1], pa.int32()), "x": pa.array([1, 2, 3])})
+
+
+def fold_of(cls: type, **options: Any) -> Fold:
+    registry = Registry.load([cls])
+    return Fold(bind_calls(registry, [Call(registry.authored[0].name, ("x",))], BATCH.schema), **options)
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, Decimal(0), np.float64(0), (0,)], ids=lambda zero: type(zero).__name__)
+@pytest.mark.parametrize("state_type", ["DOUBLE", None])
+def test_a_forgotten_return_is_an_error(zero: Any, state_type: str | None) -> None:
+    """What cannot change in place must be returned; without an annotation, too, no row counts for nothing."""
+
+    class Forgetful:
+        def create_accumulator(self):  # type: ignore[no-untyped-def]
+            return zero
+
+        def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]
+            accumulator = value
+
+        def get_value(self, accumulator):  # type: ignore[no-untyped-def]
+            return accumulator
+
+        def serialize(self, accumulator):  # type: ignore[no-untyped-def]
+            return b""
+
+        def deserialize(self, serialized):  # type: ignore[no-untyped-def]
+            return zero
+
+    if state_type is not None:
+        del Forgetful.serialize, Forgetful.deserialize
+    function = udaf(input_types=["BIGINT"], result_type="DOUBLE", state_type=state_type)(Forgetful)
+    with pytest.raises(FunctionError, match="return the new accumulator") as caught:
+        fold_of(function).fold(BATCH)
+    assert caught.value.row == "row 0 of the chunk: x=1"
+
+
+def test_a_list_handed_out_is_not_the_next_rows() -> None:
+    """The value after each row is the value then, even if get_value returns the accumulator itself."""
+
+    @udaf
+    class Collect:
+        def create_accumulator(self) -> list[int]:
+            return []
+
+        def accumulate(self, accumulator: list[int], value: int) -> None:
+            accumulator.append(value)
+
+        def get_value(self, accumulator: list[int]) -> list[int]:
+            return accumulator
+
+    assert fold_of(Collect).fold_each(BATCH).column(0).to_pylist() == [[1], [1, 2], [3]]
+    assert fold_of(Collect).fold_each(BATCH.slice(0, 0)).column(0).to_pylist() == []
+
+
+def test_nothing_is_opened_that_nobody_closes() -> None:
+    """A function whose states cannot be signed is refused before its `open`."""
+    opened = []
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT")
+    class Opens:
+        def open(self, context: Any) -> None:
+            opened.append(context)
+
+        def create_accumulator(self):  # type: ignore[no-untyped-def]
+            return 0
+
+        def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]
+            return accumulator + value
+
+        def get_value(self, accumulator):  # type: ignore[no-untyped-def]
+            return accumulator
+
+    with pytest.raises(RejectedError, match="need a state key"):
+        fold_of(Opens)
+    assert opened == []
+
+
+def test_a_class_that_cannot_be_made_says_so() -> None:
+    """An error in `__init__` is not blamed on `open`."""
+
+    @udaf
+    class Broken:
+        def __init__(self) -> None:
+            raise OSError("disk")
+
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return accumulator + value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    with pytest.raises(FunctionError, match="__init__ raised OSError: disk"):
+        fold_of(Broken)

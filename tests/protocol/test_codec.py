@@ -11,18 +11,8 @@ from hypothesis import strategies as st
 
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.codec import (
-    Message,
-    decode,
-    decode_error,
-    decode_info,
-    decode_open,
-    encode,
-    encode_error,
-    encode_info,
-    encode_open,
-    sliced_to,
-)
+from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open, sliced_to
+from foldflight.exchange.facts import decode_error, decode_info, encode_error, encode_info
 from foldflight.exchange.frames import (
     Barrier,
     Chunk,
@@ -56,7 +46,7 @@ OPEN = Open(
             distinct=True,
             literals={"a": 1, "b": [decimal.Decimal("1.5")], "c": datetime.date(2013, 1, 1)},
         ),
-        Call("count", fingerprint="0" * 16),
+        Call("count", fingerprint="0" * 16, materialize=True),
     ),
     columns=COLUMNS,
     returns=Returns(states=False, outputs=True),

@@ -75,7 +75,9 @@ class Stream:
         )
         running.awaitTermination()
         self.progress += [
-            each.observedMetrics["foldflight"].asDict() for each in running.recentProgress if each.observedMetrics
+            next(iter(each.observedMetrics.values())).asDict()
+            for each in running.recentProgress
+            if each.observedMetrics
         ]
         return outputs
 
@@ -275,6 +277,67 @@ def test_append_only_functions_are_refused_when_the_query_is_built(stream_spark:
     stream.write([])
     with pytest.raises(RejectedError, match="max is append-only"):
         stream.run()
+
+
+def test_append_only_functions_with_their_rows_kept(stream_spark: SparkSession, tmp_path: Path) -> None:
+    """With materialize=True min, max and string_agg follow a stream that takes rows back."""
+    functions = connect(spark_functions)
+    stream = Stream(
+        stream_spark,
+        tmp_path,
+        lambda df: group_by(df, "customer", row_kind="op", materialize=True, buckets=3).agg(
+            top=functions["max"]("amount"),
+            low=functions["min"]("x"),
+            all=functions["string_agg"]("CAST(amount AS STRING)"),
+            n=functions["count"](),
+        ),
+    )
+    rows = Model(seed=11, retracts=True)
+    table: dict[Any, dict[str, Any]] = {}
+    for _ in range(4):
+        stream.write(rows.epoch(15))
+    for changes in stream.run():
+        for change in changes:
+            row = {name: value for name, value in change.items() if name != "row_kind"}
+            table[row["customer"]] = row
+            if change["row_kind"] == "-D":
+                del table[row["customer"]]
+    for key, row in table.items():
+        amounts = [r["amount"] for r in rows.present[key] if r["amount"] is not None]
+        xs = [r["x"] for r in rows.present[key] if r["x"] is not None]
+        assert (row["top"], row["low"], row["n"]) == (
+            max(amounts, default=None),
+            min(xs, default=None),
+            len(rows.present[key]),
+        )
+        assert sorted((row["all"] or "").split(",")) == sorted(map(str, amounts)) or not amounts
+    assert table.keys() == rows.table().keys()
+
+
+def test_the_changelog_of_one_query_is_the_input_of_another(stream_spark: SparkSession, tmp_path: Path) -> None:
+    """Two aggregations in one streaming query: how many customers have each number of orders."""
+    functions = connect(spark_functions)
+
+    def chained(df: DataFrame) -> DataFrame:
+        first = group_by(df, "customer", row_kind="op", emit="changelog", buckets=3).agg(orders=functions["count"]())
+        return group_by(first, "orders", row_kind="row_kind", buckets=2).agg(customers=functions["count"]())
+
+    stream = Stream(stream_spark, tmp_path, chained)
+    rows = Model(seed=5, retracts=True)
+    table: dict[Any, int] = {}
+    for _ in range(3):
+        stream.write(rows.epoch(12))
+    for changes in stream.run():
+        for change in changes:
+            if change["row_kind"] == "-D":
+                del table[change["orders"]]
+            else:
+                table[change["orders"]] = change["customers"]
+    expected: dict[int, int] = defaultdict(int)
+    for group in rows.present.values():
+        if group:
+            expected[len(group)] += 1
+    assert table == expected
 
 
 def test_the_state_store_must_hold_a_state_table(stream_spark: SparkSession, tmp_path: Path) -> None:

@@ -145,6 +145,21 @@ def test_distinct_merges_and_retracts_any_function() -> None:
     assert outputs(three) == {0: 4}
 
 
+def test_materialized_input_takes_rows_back() -> None:
+    """With its rows kept, an append-only function retracts and merges: each row counts as often as it is there."""
+    largest = Call("max", ("v",), materialize=True)
+    one, two = new_fold(largest), new_fold(largest)
+    one.fold(chunk((0, INSERT, 5), (0, INSERT, 9), (0, INSERT, 9)))
+    two.merge_states(one.collect())
+    two.fold(chunk((0, DELETE, 9)))
+    assert outputs(two) == {0: 9}
+    two.fold(chunk((0, DELETE, 9)))
+    assert outputs(two) == {0: 5}
+    counted = new_fold(Call("avg", ("v",), materialize=True))
+    counted.fold(chunk((0, INSERT, 3), (0, INSERT, 3), (0, INSERT, 9)))
+    assert outputs(counted) == {0: 5.0}
+
+
 def test_values_after_each_row() -> None:
     """fold_each gives the value after every row, filtered rows included."""
     fold = new_fold(WEIGHTED, Call("count", filter="late"), Call("count", ("v",), distinct=True))

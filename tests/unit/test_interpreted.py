@@ -1,4 +1,4 @@
-"""Accumulators folded by the author's methods: what a forgotten return, a shared list or a failing start must not do."""
+"""Accumulators folded by the author's methods: what forgotten returns, shared lists, failing starts may not do."""
 
 from decimal import Decimal
 from typing import Any
@@ -29,7 +29,7 @@ def test_a_forgotten_return_is_an_error(zero: Any, state_type: str | None) -> No
             return zero
 
         def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]
-            accumulator = value
+            accumulator = value  # noqa: F841 - the mistake that the test is about
 
         def get_value(self, accumulator):  # type: ignore[no-untyped-def]
             return accumulator

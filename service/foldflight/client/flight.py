@@ -17,7 +17,8 @@ from foldflight.client.edge import translated
 from foldflight.client.exchange import ClientExchange
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RetryableError
-from foldflight.exchange.codec import Message, decode, decode_info, encode, encode_open
+from foldflight.exchange.codec import Message, decode, encode, encode_open
+from foldflight.exchange.facts import decode_info
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.machine import Role
 

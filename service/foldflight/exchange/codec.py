@@ -11,26 +11,22 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from google.protobuf.message import DecodeError
-from google.protobuf.message import Message as Protobuf
 
-from foldflight import errors
-from foldflight.errors import FoldflightError, RejectedError
+from foldflight.errors import RejectedError
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.facts import parse_message
 from foldflight.exchange.frames import (
     PROTOCOL_VERSION,
     Barrier,
     Chunk,
     Forget,
     Frame,
-    FunctionInfo,
     InitialOutputs,
     Limits,
     Log,
     Open,
     Opened,
     OpenedCall,
-    ParameterInfo,
     Results,
     Returns,
     RowOutputs,
@@ -43,17 +39,12 @@ from foldflight.functions.context import LogRecord
 __all__ = [
     "Message",
     "decode",
-    "decode_error",
-    "decode_info",
     "decode_open",
     "encode",
-    "encode_error",
-    "encode_info",
     "encode_open",
     "sliced_to",
 ]
 
-_Parsed = TypeVar("_Parsed", bound=Protobuf)
 _T = TypeVar("_T")
 
 
@@ -89,6 +80,7 @@ def encode_open(opening: Open) -> bytes:
                 arguments=call.arguments,
                 filter=call.filter,
                 distinct=call.distinct,
+                materialize=call.materialize,
                 literals=_encode_literals(call),
                 fingerprint=call.fingerprint,
             )
@@ -102,7 +94,7 @@ def decode_open(command: bytes) -> Open:
     Raises:
         RejectedError: BAD_FRAME; PROTOCOL_VERSION, naming the versions that are served.
     """
-    message = _parse(pb.Open, command, "the descriptor")
+    message = parse_message(pb.Open, command, "the descriptor")
     if message.protocol_version != PROTOCOL_VERSION:
         raise RejectedError(
             "PROTOCOL_VERSION",
@@ -152,6 +144,7 @@ def _decode_call(call: pb.Call) -> Call:
         arguments=tuple(call.arguments),
         filter=call.filter if call.HasField("filter") else None,
         distinct=call.distinct,
+        materialize=call.materialize,
         literals=literals,
         fingerprint=call.fingerprint,
     )
@@ -218,8 +211,8 @@ def decode(message: Message, sender: Role) -> Frame:
     batch = message.batch
     _guarded(lambda: batch.validate(full=True), "the record batch of a message is invalid")
     if sender is Role.ENGINE:
-        return _decode_engine(_parse(pb.EngineFrame, message.metadata, "the metadata of a message"), batch)
-    return _decode_server(_parse(pb.ServerFrame, message.metadata, "the metadata of a message"), batch)
+        return _decode_engine(parse_message(pb.EngineFrame, message.metadata, "the metadata of a message"), batch)
+    return _decode_server(parse_message(pb.ServerFrame, message.metadata, "the metadata of a message"), batch)
 
 
 def _decode_engine(frame: pb.EngineFrame, batch: pa.RecordBatch) -> Frame:
@@ -320,84 +313,6 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
     )
 
 
-def encode_error(error: FoldflightError) -> bytes:
-    """Return an error as bytes, for the extra info of a Flight error."""
-    return pb.Error(
-        error_class=type(error).__name__,
-        code=error.code,
-        message=error.message,
-        function=error.function,
-        slot=error.slot,
-        row=error.row,
-        trace=error.trace,
-        story=error.story,
-    ).SerializeToString()
-
-
-def decode_error(extra_info: bytes) -> FoldflightError | None:
-    """Return the error that these bytes hold; None if they hold none of ours."""
-    try:
-        message = pb.Error.FromString(extra_info)
-    except (DecodeError, ValueError):
-        return None
-    cls = getattr(errors, message.error_class, None)
-    if not (isinstance(cls, type) and issubclass(cls, FoldflightError)) or message.code not in cls.codes:
-        return None
-    return cls(
-        message.code,
-        message.message,
-        function=message.function if message.HasField("function") else None,
-        slot=message.slot if message.HasField("slot") else None,
-        row=message.row if message.HasField("row") else None,
-        trace=message.trace if message.HasField("trace") else None,
-        story=tuple(message.story),
-    )
-
-
-def encode_info(info: FunctionInfo) -> bytes:
-    """Return what a function is as bytes, for the metadata of its FlightInfo."""
-    return pb.FunctionInfo(
-        name=info.name,
-        version=info.version,
-        signature=info.signature,
-        doc=info.doc,
-        retract=info.retract,
-        merge=info.merge,
-        invertible=info.invertible,
-        deterministic=info.deterministic,
-        codec=info.codec,
-        codec_reason=info.codec_reason,
-        parameters=[
-            pb.Parameter(name=p.name, required=p.required, default=p.default, annotation=p.annotation)
-            for p in info.parameters
-        ],
-        input_names=info.input_names,
-        input_types=None if info.input_types is None else pb.Types(names=info.input_types),
-        result_type=info.result_type or "",
-    ).SerializeToString()
-
-
-def decode_info(metadata: bytes) -> FunctionInfo:
-    """Return what a function is. Raises RejectedError BAD_FRAME."""
-    message = _parse(pb.FunctionInfo, metadata, "the description of a function")
-    return FunctionInfo(
-        name=message.name,
-        version=message.version,
-        signature=message.signature,
-        doc=message.doc,
-        retract=message.retract,
-        merge=message.merge,
-        invertible=message.invertible,
-        deterministic=message.deterministic,
-        codec=message.codec,
-        codec_reason=message.codec_reason,
-        parameters=tuple(ParameterInfo(p.name, p.required, p.default, p.annotation) for p in message.parameters),
-        input_names=tuple(message.input_names),
-        input_types=tuple(message.input_types.names) if message.HasField("input_types") else None,
-        result_type=message.result_type or None,
-    )
-
-
 def sliced_to(batch: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
     """Cut a batch into batches of at most about `bytes_max` bytes, at least one row each; one empty batch stays one."""
     pieces = -(-batch.nbytes // max(bytes_max, 1))
@@ -432,13 +347,6 @@ def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
 
 def _schema(data: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(data))
-
-
-def _parse(cls: type[_Parsed], data: bytes, what: str) -> _Parsed:
-    try:
-        return cls.FromString(data)
-    except (DecodeError, ValueError, RecursionError):
-        raise RejectedError("BAD_FRAME", f"{what} is no {cls.DESCRIPTOR.full_name} message") from None
 
 
 def _guarded(read: Callable[[], _T], wrong: str) -> _T:

@@ -43,20 +43,22 @@ class Open(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Call(_message.Message):
-    __slots__ = ("function", "arguments", "filter", "distinct", "literals", "fingerprint")
+    __slots__ = ("function", "arguments", "filter", "distinct", "literals", "fingerprint", "materialize")
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     DISTINCT_FIELD_NUMBER: _ClassVar[int]
     LITERALS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    MATERIALIZE_FIELD_NUMBER: _ClassVar[int]
     function: str
     arguments: _containers.RepeatedScalarFieldContainer[str]
     filter: str
     distinct: bool
     literals: bytes
     fingerprint: str
-    def __init__(self, function: _Optional[str] = ..., arguments: _Optional[_Iterable[str]] = ..., filter: _Optional[str] = ..., distinct: _Optional[bool] = ..., literals: _Optional[bytes] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    materialize: bool
+    def __init__(self, function: _Optional[str] = ..., arguments: _Optional[_Iterable[str]] = ..., filter: _Optional[str] = ..., distinct: _Optional[bool] = ..., literals: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., materialize: _Optional[bool] = ...) -> None: ...
 
 class EngineFrame(_message.Message):
     __slots__ = ("states", "chunk", "barrier", "forget")

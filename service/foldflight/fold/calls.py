@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.fold.distinct import distinct_shape
+from foldflight.fold.counted import counted_shape
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.functions.spec import BoundFunction
@@ -30,6 +30,11 @@ class BoundCall:
     bound: BoundFunction
 
     @property
+    def is_counted(self) -> bool:
+        """Whether its states are counted rows rather than the function's accumulators."""
+        return self.call.distinct or self.call.materialize
+
+    @property
     def result_type(self) -> pa.DataType:
         """The type of its outputs."""
         return self.bound.result_type
@@ -37,29 +42,30 @@ class BoundCall:
     @property
     def state_type(self) -> pa.DataType:
         """The type of its states."""
-        return distinct_shape(self.bound).arrow if self.call.distinct else self.bound.state_type
+        return counted_shape(self.bound).arrow if self.is_counted else self.bound.state_type
 
     @property
     def fingerprint(self) -> str:
         """What its states depend on, as 16 hexadecimal digits."""
-        if not self.call.distinct:
+        if not self.is_counted:
             return self.bound.fingerprint
-        return hashlib.sha256(f"distinct {self.bound.fingerprint}".encode()).hexdigest()[:16]
+        kind = "distinct" if self.call.distinct else "materialized"
+        return hashlib.sha256(f"{kind} {self.bound.fingerprint}".encode()).hexdigest()[:16]
 
     @property
     def can_retract(self) -> bool:
-        """Whether it takes rows back: DISTINCT always does."""
-        return self.call.distinct or self.bound.function.capabilities.retract
+        """Whether it takes rows back: rows that are counted always can be."""
+        return self.is_counted or self.bound.function.capabilities.retract
 
     @property
     def can_merge(self) -> bool:
-        """Whether it merges states: DISTINCT always does."""
-        return self.call.distinct or self.bound.function.capabilities.merge
+        """Whether it merges states: counts of rows always can be."""
+        return self.is_counted or self.bound.function.capabilities.merge
 
     @property
     def is_invertible(self) -> bool:
-        """Whether a row may be taken back before it has come: DISTINCT counts, so it may."""
-        return self.call.distinct or self.bound.function.capabilities.invertible
+        """Whether a row may be taken back before it has come: where rows are counted, it may."""
+        return self.is_counted or self.bound.function.capabilities.invertible
 
 
 def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema) -> list[BoundCall]:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.calls import BoundCall, result_schema
-from foldflight.fold.distinct import Distinct
+from foldflight.fold.counted import Counted
 from foldflight.fold.interpreted import Interpreted, cannot_retract
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.fold.signing import StateSigner
@@ -63,7 +63,7 @@ class Fold:
                     call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
                 )
                 inner = Interpreted(call.bound, context=context, signer=signer)
-                self._accumulators.append(Distinct(inner) if call.call.distinct else inner)
+                self._accumulators.append(Counted(inner, each_once=call.call.distinct) if call.is_counted else inner)
         except FoldflightError:
             self.close()
             raise

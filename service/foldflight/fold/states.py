@@ -24,7 +24,7 @@ from foldflight.functions.shape import Shape
 from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.values import CastError
 
-__all__ = ["StateCodec", "Unfit", "state_codec"]
+__all__ = ["StateCodec", "Unfit", "state_codec", "typed_values", "unreadable"]
 
 _CUSTOM: Final = b"FFC1"
 _PICKLE: Final = b"FFP1"
@@ -75,7 +75,20 @@ class Typed(StateCodec):
             raise Unfit(error.index, FunctionError(error.code, message, function=self.function)) from None
 
     def decode(self, states: pa.Array) -> list[Any]:
-        return self.shape.from_arrow(states)
+        return typed_values(self.function, self.shape, states)
+
+
+def typed_values(function: str, shape: Shape, states: pa.Array) -> list[Any]:
+    """Return n typed states as n values. Raises RejectedError STATE_MISMATCH for what no fold has written."""
+    try:
+        return shape.from_arrow(states)
+    except (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException) as error:
+        raise unreadable(function, f"{type(error).__name__}: {error}") from error
+
+
+def unreadable(function: str, why: str) -> RejectedError:
+    """Return the error for a state of the right type with content that no fold writes."""
+    return RejectedError("STATE_MISMATCH", f"a state of {function} cannot be read: {why}", function=function)
 
 
 class _Enveloped(StateCodec):

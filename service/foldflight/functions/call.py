@@ -18,6 +18,8 @@ class Call:
         arguments: Names of the chunk's columns, in the order of the function's arguments.
         filter: Name of a boolean column; only rows where it is true count (NULL is not true).
         distinct: Whether equal argument rows count once.
+        materialize: Whether groups keep their rows of arguments and fold them anew for each value: so an append-only
+            function takes rows back.
         literals: Direct arguments: fixed for the call, given to the class's `__init__` by name.
         fingerprint: The fingerprint that the engine expects; the empty text accepts any.
     """
@@ -26,5 +28,6 @@ class Call:
     arguments: tuple[str, ...] = ()
     filter: str | None = None
     distinct: bool = False
+    materialize: bool = False
     literals: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import decimal
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, Final
@@ -18,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from foldflight.errors import RejectedError
 from foldflight.functions.types import sql_name
 
 __all__ = ["CastError", "cast_arguments", "cast_results", "exact_types", "to_python"]
@@ -108,8 +110,8 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def _needs_care(type_: pa.DataType) -> bool:
-    # Arrow refuses what Spark rounds (decimals) and guesses the zone of naive times.
-    return bool(pa.types.is_decimal(type_) or (pa.types.is_timestamp(type_) and type_.tz))
+    # Arrow refuses what Spark rounds (decimals), guesses the zone of naive timestamps, and drops the zone of times.
+    return bool(pa.types.is_decimal(type_) or pa.types.is_time(type_) or (pa.types.is_timestamp(type_) and type_.tz))
 
 
 def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
@@ -135,7 +137,10 @@ def _plain(value: Any) -> Any:
 
 
 def _misfit(value: Any, type_: pa.DataType) -> str:
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except Exception as error:  # noqa: BLE001 - it is the author's __repr__, and there is something to say without it
+        shown = f"<a value whose repr fails: {type(error).__name__}>"
     if len(shown) > 200:
         shown = shown[:200] + "..."
     return f"{shown} ({type(value).__name__}) does not fit {sql_name(type_)}"
@@ -154,6 +159,10 @@ def _caster(type_: pa.DataType) -> Callable[[Any], Any]:
         return lambda value: _to_bool(value, type_)
     if kinds.is_string(type_) or kinds.is_large_string(type_):
         return lambda value: _to_text(value, type_)
+    if kinds.is_binary(type_) or kinds.is_large_binary(type_):
+        return lambda value: _to_bytes(value, type_)
+    if kinds.is_time(type_):
+        return lambda value: _to_time(value, type_)
     if kinds.is_timestamp(type_):
         return lambda value: _to_timestamp(value, type_)
     if kinds.is_date(type_):
@@ -172,6 +181,14 @@ def _caster(type_: pa.DataType) -> Callable[[Any], Any]:
     return only_exact
 
 
+# What Spark reads as a number: no underscores, no digits of other scripts, and no fraction in a whole number.
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_NOT_FINITE: Final = re.compile(r"[+-]?(inf|infinity)|nan", re.IGNORECASE)
+_INTEGER_DIGITS_MAX: Final = 20
+_WHOLE_CHARACTERS_MAX: Final = 1000
+
+
 def _integer_caster(type_: pa.DataType) -> Callable[[Any], Any]:
     bits = type_.bit_width
     signed = pa.types.is_signed_integer(type_)
@@ -179,13 +196,16 @@ def _integer_caster(type_: pa.DataType) -> Callable[[Any], Any]:
 
     def cast(value: Any) -> int:
         if isinstance(value, str):
-            number = int(decimal.Decimal(value.strip())) if _is_number(value) else None
-            if number is None:
+            if not _WHOLE.fullmatch(value.strip()):
                 raise ValueError(_misfit(value, type_))
+            number = int(value) if len(value) < _WHOLE_CHARACTERS_MAX else high + 1
         elif isinstance(value, (int, float, decimal.Decimal)):
-            if isinstance(value, float) and not math.isfinite(value):
-                raise OverflowError(_misfit(value, type_))
-            number = int(value)
+            # A Decimal's exponent may name more digits than memory holds, so its size is looked at before its digits.
+            if isinstance(value, decimal.Decimal):
+                fits = value.is_finite() and value.adjusted() < _INTEGER_DIGITS_MAX
+            else:
+                fits = not isinstance(value, float) or math.isfinite(value)
+            number = int(value) if fits else high + 1
         else:
             raise TypeError(_misfit(value, type_))
         if not low <= number <= high:
@@ -195,13 +215,6 @@ def _integer_caster(type_: pa.DataType) -> Callable[[Any], Any]:
     return cast
 
 
-def _is_number(text: str) -> bool:
-    try:
-        return decimal.Decimal(text.strip()).is_finite()
-    except decimal.InvalidOperation:
-        return False
-
-
 def _to_float(value: Any, type_: pa.DataType) -> float:
     if isinstance(value, (int, float, decimal.Decimal)):
         try:
@@ -209,23 +222,27 @@ def _to_float(value: Any, type_: pa.DataType) -> float:
         except OverflowError:
             raise OverflowError(_misfit(value, type_)) from None
     if isinstance(value, str):
-        try:
-            return float(value.strip())
-        except ValueError:
-            raise ValueError(_misfit(value, type_)) from None
+        text = value.strip()
+        if not (_NUMBER.fullmatch(text) or _NOT_FINITE.fullmatch(text)):
+            raise ValueError(_misfit(value, type_))
+        return float(text)
     raise TypeError(_misfit(value, type_))
 
 
+# Written out in full, a decimal beyond this would be text of nothing but zeros.
+_DECIMAL_DIGITS_MAX: Final = 1000
 _WIDE: Final = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
 
 
 def _to_decimal(value: Any, type_: pa.DataType) -> decimal.Decimal:
     if isinstance(value, float):
-        value = repr(value)  # As Spark does: the shortest text that names the number, not its binary expansion.
-    try:
+        number = decimal.Decimal(repr(value))  # As Spark does: the shortest text that names it, not its binary expansion.
+    elif isinstance(value, (int, decimal.Decimal)):
         number = decimal.Decimal(value)
-    except (decimal.InvalidOperation, TypeError, ValueError):
-        raise TypeError(_misfit(value, type_)) from None
+    elif isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+        number = decimal.Decimal(value.strip())
+    else:
+        raise TypeError(_misfit(value, type_))
     if not number.is_finite():
         raise OverflowError(_misfit(value, type_))
     whole_digits = type_.precision - type_.scale
@@ -255,13 +272,56 @@ def _to_text(value: Any, type_: pa.DataType) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float, decimal.Decimal)):
+    if isinstance(value, int):
         return str(value)
+    if isinstance(value, float):
+        return _float_text(value)
+    if isinstance(value, decimal.Decimal) and value.is_finite() and abs(value.adjusted()) < _DECIMAL_DIGITS_MAX:
+        return format(value, "f")
     if isinstance(value, datetime):
-        return value.isoformat(sep=" ")
+        return _short_fraction(value.isoformat(sep=" "))
     if isinstance(value, (date, time)):
-        return value.isoformat()
+        return _short_fraction(value.isoformat())
+    if isinstance(value, (bytes, bytearray)):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            raise ValueError(_misfit(value, type_)) from None
     raise TypeError(_misfit(value, type_))
+
+
+def _float_text(value: float) -> str:
+    """Return a DOUBLE as Spark writes it: `1.0E10`, `NaN`, `Infinity`."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    sign, digits, exponent = decimal.Decimal(repr(value)).normalize().as_tuple()
+    first, *rest = map(str, digits)
+    return f"{'-' if sign else ''}{first}.{''.join(rest) or '0'}E{int(exponent) + len(rest)}"
+
+
+def _short_fraction(text: str) -> str:
+    # Spark leaves out the zeros at the end of a second's fraction.
+    return re.sub(r"(\.[0-9]*?)0+(?=$|[+-])", r"\1", text)
+
+
+def _to_bytes(value: Any, type_: pa.DataType) -> bytes:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(_misfit(value, type_)) from None
+    raise TypeError(_misfit(value, type_))
+
+
+def _to_time(value: Any, type_: pa.DataType) -> time:
+    # A time without a date has no instant in another zone, so its zone could only be dropped.
+    if not isinstance(value, time) or value.tzinfo is not None:
+        raise TypeError(_misfit(value, type_))
+    return value
 
 
 def _to_timestamp(value: Any, type_: pa.DataType) -> datetime:
@@ -310,7 +370,7 @@ def _nested_caster(type_: pa.DataType) -> Callable[[Any], Any]:
         return lambda value: [item(each) for each in _iterable(value, type_)]
     if kinds.is_map(type_):
         key, entry = _caster(type_.key_type), _optional(_caster(type_.item_type))
-        return lambda value: [(key(k), entry(v)) for k, v in _pairs(value, type_)]
+        return lambda value: [(key(_plain(k)), entry(v)) for k, v in _pairs(value, type_)]
     if kinds.is_struct(type_):
         fields = [(field.name, _optional(_caster(field.type))) for field in type_]
         return lambda value: {
@@ -353,11 +413,20 @@ def _members(value: Any, type_: pa.DataType) -> list[Any]:
 
 
 def cast_arguments(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return an argument column as an array of the declared type; `can_widen` has allowed it."""
+    """Return an argument column as an array of the declared type; `can_widen` has allowed it.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, for a value that the declared type cannot hold (nanoseconds, far years).
+    """
     if array.type == type_:
         return array
     if isinstance(type_, pa.JsonType):
         return pa.ExtensionArray.from_storage(type_, array.cast(type_.storage_type))
     # Whole numbers beyond 2**53 round when they become DOUBLE, as in SQL.
     rounds = pa.types.is_integer(array.type) and pa.types.is_floating(type_)
-    return pc.cast(array, type_, safe=not rounds)
+    try:
+        return pc.cast(array, type_, safe=not rounds)
+    except pa.ArrowException as error:
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"a column of {array.type} has a value that {sql_name(type_)} cannot hold: {error}"
+        ) from None

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import CorruptError, FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_info
+from foldflight.exchange.codec import Message, decode, decode_open, encode
+from foldflight.exchange.facts import encode_info
 from foldflight.exchange.frames import Barrier, Chunk, Frame, FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe

@@ -45,6 +45,7 @@ def group_by(
     *keys: str | Column,
     row_kind: str | Column | None = None,
     row_kinds: Mapping[str, str] | None = None,
+    materialize: bool = False,
     window: Window | None = None,
     emit: Emit = "update",
     allowed_lateness_s: float = 0,
@@ -63,6 +64,8 @@ def group_by(
         row_kind: The column that tells what a row does: `+I` and `+U` add it, `-U` and `-D` take it back. A group whose
             rows are all taken back is gone. Default: every row adds.
         row_kinds: What the values of `row_kind` mean where they are not kinds themselves: `{"c": "+I", "d": "-D"}`.
+        materialize: Append-only functions (`max`, `string_agg`...) over rows with kinds keep the rows of each group,
+            and fold them anew for each value. Default: they are refused.
         window: Windows of time, as two more keys `window_start` and `window_end`: `tumble`, `hop` or `cumulate`. In a
             stream with a watermark on its time column a window closes when the watermark has passed its end: its state
             goes, and rows that come for it later are left out and counted.
@@ -90,7 +93,7 @@ def group_by(
     if kind is not None and row_kinds is not None:
         kind = translated_kind(kind, row_kinds)
     _check_stream_options(df, emit, buckets)
-    return GroupedFrame(df, columns, names, kind, StreamOptions(emit, buckets, strict, closing))
+    return GroupedFrame(df, columns, names, kind, materialize, StreamOptions(emit, buckets, strict, closing))
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,7 @@ class GroupedFrame:
     keys: tuple[Column, ...]
     names: tuple[str, ...]
     kind: Column | None
+    materialize: bool
     stream: StreamOptions
 
     def agg(self, **aggregates: Aggregate) -> DataFrame:
@@ -166,7 +170,14 @@ class GroupedFrame:
         rows = columns.rows()
         check_keys(rows.schema, self.names)
         plan = Plan.of(
-            transport, calls, rows, self.names, tuple(columns.shown), list(aggregates), has_kinds=self.kind is not None
+            transport,
+            calls,
+            rows,
+            self.names,
+            tuple(columns.shown),
+            list(aggregates),
+            has_kinds=self.kind is not None,
+            materialize=self.materialize,
         )
         if self.df.isStreaming:
             from foldflight.spark.stream import check_provider, stream_result
@@ -227,6 +238,7 @@ class Plan:
         outputs: list[str],
         *,
         has_kinds: bool,
+        materialize: bool,
     ) -> Plan:
         """Resolve the types of a query with the server (or the embedded functions)."""
         schema = arrow_fields(rows.schema)
@@ -236,6 +248,10 @@ class Plan:
         layout = Layout(keys, names, columns, shown, has_kinds, states=nothing, carried=nothing, outputs=nothing)
         opening = Open(calls=calls, columns=layout.chunk)
         opened = transport.describe(opening)
+        if has_kinds and materialize and not all(opened.can_retract):
+            calls = tuple(_materialized(calls, opened))
+            opening = replace(opening, calls=calls)
+            opened = transport.describe(opening)
         if has_kinds:
             _check_retract(calls, opened)
         places = range(len(calls))
@@ -315,13 +331,18 @@ def _pinned(calls: Sequence[Call], opened: Opened) -> Iterator[Call]:
         yield replace(call, fingerprint=found.fingerprint)
 
 
+def _materialized(calls: Sequence[Call], opened: Opened) -> Iterator[Call]:
+    for call, found in zip(calls, opened.calls, strict=True):
+        yield call if found.can_retract else replace(call, materialize=True)
+
+
 def _check_retract(calls: Sequence[Call], opened: Opened) -> None:
     for call, found in zip(calls, opened.calls, strict=True):
         if not found.can_retract:
             raise RejectedError(
                 "CANNOT_RETRACT",
                 f"{call.function} is append-only (it has no retract), and rows with kinds may take rows back; "
-                "define retract, or aggregate without row_kind",
+                "define retract, let groups keep their rows (materialize=True), or aggregate without row_kind",
                 function=call.function,
             )
 

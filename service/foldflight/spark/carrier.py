@@ -167,6 +167,8 @@ def convert(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return _convert_map(array, type_)
     if kinds.is_list(type_):
         return _convert_list(array, type_)
+    if kinds.is_large_list(type_):
+        return convert(array, pa.list_(type_.value_type)).cast(type_)
     if type_ == pa.null() or array.type == pa.null():
         return pa.nulls(len(array), type_)
     if kinds.is_struct(type_) or kinds.is_struct(array.type):  # a struct without members, and the flag in its place

@@ -12,166 +12,33 @@ Source: P. O'Neil, E. Cheng, D. Gawlick and E. O'Neil, "The log-structured merge
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.errors import CorruptError, RejectedError
+from foldflight.errors import CorruptError
 from foldflight.exchange.changelog import equal_rows
 from foldflight.fold.keys import KeyIndex
-from foldflight.spark.runs import (
-    HASH,
-    LIVE,
-    Hashes,
-    Piece,
-    RunCache,
-    decode_piece,
-    encode_piece,
-    key_hashes,
-    sealed,
-    unsealed,
+from foldflight.spark.manifest import (
+    Bounds,
+    Committed,
+    Found,
+    Merge,
+    PieceMeta,
+    Run,
+    RunStore,
+    TableLayout,
+    decode_manifest,
+    encode_manifest,
 )
+from foldflight.spark.runs import HASH, LIVE, Hashes, Piece, RunCache, decode_piece, encode_piece, key_hashes
 
 __all__ = ["Bounds", "Committed", "Found", "RunStore", "StateTable", "TableLayout"]
 
-_MAGIC: Final = b"FFM1"
-_FORMAT: Final = 1
 _HASHES: Final = 1 << 64
-
-
-class RunStore(Protocol):
-    """Where a bucket's bytes are: in Spark, a value state and a map state."""
-
-    def manifest(self) -> bytes | None:
-        """Return the manifest; None for a bucket without state."""
-
-    def put_manifest(self, data: bytes) -> None:
-        """Replace the manifest."""
-
-    def run(self, run_id: str) -> bytes | None:
-        """Return a piece."""
-
-    def put_run(self, run_id: str, data: bytes) -> None:
-        """Store a piece."""
-
-    def remove_run(self, run_id: str) -> None:
-        """Forget a piece."""
-
-
-@dataclass(frozen=True)
-class TableLayout:
-    """What the rows of a state table are.
-
-    Args:
-        keys: The key columns; none for a table of one group.
-        states: `state_0`... of the calls, with function, version and fingerprint in their metadata.
-        buckets: How many buckets the groups of the query are spread over.
-    """
-
-    keys: pa.Schema
-    states: pa.Schema
-    buckets: int = 1
-
-    def described(self) -> dict[str, Any]:
-        """Return the layout as it stands in manifests."""
-        identity = ("function", "version", "fingerprint")
-        return {
-            "keys": [[each.name, str(each.type)] for each in self.keys],
-            "calls": [
-                {name: (each.metadata or {}).get(name.encode(), b"").decode() for name in identity}
-                for each in self.states
-            ],
-            "buckets": self.buckets,
-        }
-
-    @property
-    def rows(self) -> pa.Schema:
-        """The schema of a piece."""
-        states = [pa.field(each.name, each.type) for each in self.states]
-        return pa.schema([pa.field(HASH, pa.uint64()), *self.keys, pa.field(LIVE, pa.int64()), *states])
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """How much is done and held at once.
-
-    Args:
-        piece_rows_max: Rows of one piece.
-        fan_in: Runs of one level that are merged into one of the next.
-        merge_rows_max: Rows that merges take in one epoch; an epoch that writes many may take `merge_share` of those.
-        merge_share: How many rows are merged for each row written, at most: enough that merges keep up.
-    """
-
-    piece_rows_max: int = 1 << 18
-    fan_in: int = 8
-    merge_rows_max: int = 1 << 17
-    merge_share: int = 6
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a lookup of n keys found.
-
-    Args:
-        present: bool, shape (n,): whether the group is there.
-        live: int64, shape (n,): its live rows; 0 where it is not there.
-        states: n rows of `state_0`...; NULL where it is not there.
-    """
-
-    present: npt.NDArray[np.bool_]
-    live: npt.NDArray[np.int64]
-    states: pa.RecordBatch
-
-
-@dataclass(frozen=True)
-class Committed:
-    """What a commit did.
-
-    Args:
-        rows: Rows written.
-        merged_rows: Rows that merges took.
-        runs: Pieces now.
-        bytes: Their bytes.
-    """
-
-    rows: int
-    merged_rows: int
-    runs: int
-    bytes: int
-
-
-@dataclass
-class _PieceMeta:
-    id: str
-    rows: int
-    bytes: int
-    low: int
-    high: int
-
-
-@dataclass
-class _Run:
-    level: int
-    pieces: list[_PieceMeta]
-
-    @property
-    def rows(self) -> int:
-        return sum(piece.rows for piece in self.pieces)
-
-
-@dataclass
-class _Merge:
-    """A merge under way: of the `count` runs of a level from place `first` on, done below the hash `done`."""
-
-    level: int
-    inputs: list[str]  # ids of the first pieces of the runs, which name them
-    done: int = 0
-    outputs: list[_PieceMeta] = field(default_factory=list)
 
 
 class StateTable:
@@ -206,11 +73,11 @@ class StateTable:
         self._bounds = bounds
         self._new_run_id = new_run_id
         self._hashes = hashes
-        self._runs: list[_Run] = []
-        self._merges: list[_Merge] = []
+        self._runs: list[Run] = []
+        self._merges: list[Merge] = []
         manifest = store.manifest()
         if manifest is not None:
-            self._read_manifest(manifest)
+            self._runs, self._merges = decode_manifest(self.layout, manifest)
 
     @property
     def pieces(self) -> int:
@@ -310,7 +177,7 @@ class StateTable:
         )
         order = np.argsort(hashes, kind="stable")
         if len(order):
-            self._runs.append(_Run(0, self._store_pieces(batch.take(pa.array(order)))))
+            self._runs.append(Run(0, self._store_pieces(batch.take(pa.array(order)))))
         merged = self._merge(max(self._bounds.merge_rows_max, self._bounds.merge_share * batch.num_rows))
         self._write_manifest()
         return Committed(batch.num_rows, merged, self.pieces, self.stored_bytes)
@@ -347,9 +214,9 @@ class StateTable:
                 continue
             free = [run.pieces[0].id for run in self._runs if run.level == level and run.pieces[0].id not in busy]
             if len(free) >= self._bounds.fan_in:
-                self._merges.append(_Merge(level, free[: self._bounds.fan_in]))
+                self._merges.append(Merge(level, free[: self._bounds.fan_in]))
 
-    def _advance(self, merge: _Merge, budget: int) -> int:
+    def _advance(self, merge: Merge, budget: int) -> int:
         inputs = [run for run in self._runs if run.pieces[0].id in merge.inputs]
         total = max(sum(run.rows for run in inputs), 1)
         # Hashes are spread evenly, so a share of their range is that share of the rows.
@@ -365,19 +232,19 @@ class StateTable:
             self._end_merge(merge, inputs)
         return max(int(total * width / _HASHES), 1)
 
-    def _end_merge(self, merge: _Merge, inputs: Sequence[_Run]) -> None:
+    def _end_merge(self, merge: Merge, inputs: Sequence[Run]) -> None:
         place = self._runs.index(inputs[0])
         gone = [piece.id for run in inputs for piece in run.pieces]
         self._runs = [run for run in self._runs if not any(run is each for each in inputs)]
         if merge.outputs:
-            self._runs.insert(place, _Run(merge.level + 1, merge.outputs))
+            self._runs.insert(place, Run(merge.level + 1, merge.outputs))
         self._merges.remove(merge)
         for run_id in gone:
             self._store.remove_run(run_id)
         if self._cache is not None:
             self._cache.drop(gone)
 
-    def _newest(self, runs: Sequence[_Run], low: int, high: int) -> pa.RecordBatch:
+    def _newest(self, runs: Sequence[Run], low: int, high: int) -> pa.RecordBatch:
         """Return the newest row of each group whose hash is in a range, sorted by hash; tombstones are among them."""
         parts = [
             self._piece(meta).slice(low, high)
@@ -398,7 +265,7 @@ class StateTable:
 
     # -- bytes -------------------------------------------------------------------------------------------------------
 
-    def _store_pieces(self, rows: pa.RecordBatch) -> list[_PieceMeta]:
+    def _store_pieces(self, rows: pa.RecordBatch) -> list[PieceMeta]:
         """Store rows sorted by hash; rows of one hash stay in one piece."""
         metas = []
         hashes = rows.column(HASH).to_numpy()
@@ -413,11 +280,11 @@ class StateTable:
             self._store.put_run(run_id, data)
             if self._cache is not None:
                 self._cache.put(run_id, Piece(part))
-            metas.append(_PieceMeta(run_id, part.num_rows, len(data), int(hashes[start]), int(hashes[end - 1])))
+            metas.append(PieceMeta(run_id, part.num_rows, len(data), int(hashes[start]), int(hashes[end - 1])))
             start = end
         return metas
 
-    def _piece(self, meta: _PieceMeta) -> Piece:
+    def _piece(self, meta: PieceMeta) -> Piece:
         held = None if self._cache is None else self._cache.get(meta.id)
         if held is not None:
             return held
@@ -434,38 +301,7 @@ class StateTable:
         return piece
 
     def _write_manifest(self) -> None:
-        content = {
-            "format": _FORMAT,
-            "layout": self.layout.described(),
-            "runs": [asdict(run) for run in self._runs],
-            "merges": [asdict(merge) for merge in self._merges],
-        }
-        self._store.put_manifest(sealed(_MAGIC, json.dumps(content).encode()))
-
-    def _read_manifest(self, data: bytes) -> None:
-        content = json.loads(unsealed(_MAGIC, data, "the manifest"))
-        if content["format"] != _FORMAT:
-            raise RejectedError(
-                "STATE_MISMATCH",
-                f"the state table has format {content['format']}, and this foldflight reads {_FORMAT}; "
-                "run the version that wrote it",
-            )
-        self._check_layout(content["layout"])
-        self._runs = [_Run(run["level"], [_PieceMeta(**piece) for piece in run["pieces"]]) for run in content["runs"]]
-        self._merges = [
-            _Merge(each["level"], each["inputs"], each["done"], [_PieceMeta(**piece) for piece in each["outputs"]])
-            for each in content["merges"]
-        ]
-
-    def _check_layout(self, stored: dict[str, Any]) -> None:
-        ours = self.layout.described()
-        for name, what in (("keys", "grouping keys"), ("calls", "calls"), ("buckets", "buckets")):
-            if stored[name] != ours[name]:
-                raise RejectedError(
-                    "STATE_MISMATCH",
-                    f"the checkpoint's state has other {what} than the query: stored {stored[name]}, the query has "
-                    f"{ours[name]}; run the query that wrote it, or start with an empty checkpoint",
-                )
+        self._store.put_manifest(encode_manifest(self.layout, self._runs, self._merges))
 
 
 def _one(table: pa.Table) -> pa.RecordBatch:

@@ -90,9 +90,14 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
         "Append" if options.emit == "append" else "Update",
         "None" if options.closing_lateness_ms is None else "EventTime",
     )
-    observed = folded.observe(OBSERVED, *(sf.sum(name).alias(name) for name in _FIGURES))
+    observed = folded.observe(_metric_name(layout), *(sf.sum(name).alias(name) for name in _FIGURES))
     results, schema = _results(plan, layout, shows_kind=_shows_kind(options, layout))
     return observed.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(mapping(Unpack(results)), schema)
+
+
+def _metric_name(layout: Layout) -> str:
+    """Return the name of a query's figures: Spark wants one of its own for each aggregation of a query."""
+    return f"{OBSERVED} {','.join(layout.names)} > {','.join(layout.outputs.names)}"
 
 
 def _shows_kind(options: StreamOptions, layout: Layout) -> bool:

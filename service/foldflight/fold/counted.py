@@ -1,8 +1,8 @@
-"""DISTINCT: each different row of arguments counts once, however often it comes.
+"""DISTINCT, and materialised input: a group keeps its different rows of arguments, and how often each is there.
 
-A group keeps every different row with the number of times it is there, in the order of first appearance, and folds them
-when its value is asked for. So every function can be DISTINCT, and then merges and retracts, whatever its class can do;
-and the result depends on the rows alone, not on the way they came in.
+The rows are folded, in the order of their first appearance, when the group's value is asked for: each once for
+DISTINCT, each as often as it is there for materialised input. So a call of either kind merges and retracts, whatever
+its class can do; and the result depends on the rows alone, not on the way they came in.
 """
 
 from __future__ import annotations
@@ -15,30 +15,33 @@ import pyarrow as pa
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.interpreted import Interpreted
 from foldflight.fold.rows import Mask, Rows, Slots
+from foldflight.fold.states import typed_values, unreadable
 from foldflight.functions.shape import Shape, list_of_tuples
 from foldflight.functions.spec import BoundFunction
 
-__all__ = ["Distinct", "distinct_shape"]
+__all__ = ["Counted", "counted_shape"]
 
 _COUNT: Final = "times"
 
 
-def distinct_shape(bound: BoundFunction) -> Shape:
-    """Return the layout of DISTINCT states: a list of (argument 0, ..., argument n - 1, times)."""
+def counted_shape(bound: BoundFunction) -> Shape:
+    """Return the layout of the states: a list of (argument 0, ..., argument n - 1, times)."""
     fields = [(f"argument_{place}", type_) for place, type_ in enumerate(bound.input_types)]
     return list_of_tuples([*fields, (_COUNT, pa.int64())])
 
 
-class Distinct(Accumulators):
+class Counted(Accumulators):
     """Different rows with their counts, by slot.
 
     Args:
-        inner: Folds the different rows of one group when its value is asked for.
+        inner: Folds the rows of one group when its value is asked for.
+        each_once: Whether equal rows are folded once (DISTINCT) or as often as they are there.
     """
 
-    def __init__(self, inner: Interpreted) -> None:
+    def __init__(self, inner: Interpreted, *, each_once: bool) -> None:
         self.inner = inner
-        self.shape = distinct_shape(inner.bound)
+        self.each_once = each_once
+        self.shape = counted_shape(inner.bound)
         # slot -> frozen arguments -> [arguments, times]; what is retracted before it came has a negative count.
         self._seen: dict[int, dict[Any, list[Any]]] = {}
 
@@ -71,10 +74,12 @@ class Distinct(Accumulators):
         return pa.concat_arrays(outputs) if outputs else pa.array([], self.inner.bound.result_type)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
-        for slot, state in zip(slots.tolist(), self.shape.from_arrow(states), strict=True):
+        for slot, state in zip(slots.tolist(), typed_values(self.inner.name, self.shape, states), strict=True):
             self._seen.setdefault(slot, {})
-            for *row, times in state:
-                self._count(slot, tuple(row), times)
+            for entry in state:
+                if entry is None or entry[-1] is None:
+                    raise unreadable(self.inner.name, "a row or its count is NULL")
+                self._count(slot, tuple(entry[:-1]), entry[-1])
 
     def states(self, slots: Slots) -> pa.Array:
         return self.shape.to_arrow(
@@ -82,8 +87,13 @@ class Distinct(Accumulators):
         )
 
     def outputs(self, slots: Slots) -> pa.Array:
-        # The different rows of all slots are folded as one chunk, into accumulators that live no longer than this.
-        live = [(slot, row) for slot in slots.tolist() for row, times in self._seen.get(slot, {}).values() if times > 0]
+        # The rows of all slots are folded as one chunk, into accumulators that live no longer than this.
+        live = [
+            (slot, row)
+            for slot in dict.fromkeys(slots.tolist())  # a slot may be asked for twice, and folds once
+            for row, times in self._seen.get(slot, {}).values()
+            for _ in range(min(times, 1) if self.each_once else times)
+        ]
         self.inner.fold_rows([slot for slot, _ in live], [row for _, row in live])
         outputs = self.inner.outputs(slots)
         self.inner.forget(slots)
@@ -99,7 +109,9 @@ class Distinct(Accumulators):
 
 
 def _frozen(value: Any) -> Any:
-    """Return a hashable stand-in: equal for equal values, with NaN equal to itself."""
+    """Return a hashable stand-in: equal for equal values, with NaN equal to itself, and JSON's true is not 1."""
+    if isinstance(value, bool):
+        return bool, value
     if isinstance(value, float) and value != value:  # noqa: PLR0124 - only NaN differs from itself
         return math.nan
     if isinstance(value, (tuple, list)):

@@ -1,0 +1,103 @@
+"""What travels beside frames: errors, as extra info of a Flight error; what a function is, in its FlightInfo."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as Protobuf
+
+from foldflight import errors
+from foldflight.errors import FoldflightError, RejectedError
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.frames import FunctionInfo, ParameterInfo
+
+__all__ = ["decode_error", "decode_info", "encode_error", "encode_info", "parse_message"]
+
+_Parsed = TypeVar("_Parsed", bound=Protobuf)
+
+
+def parse_message(cls: type[_Parsed], data: bytes, what: str) -> _Parsed:
+    """Return the message of class `cls` that these bytes hold. Raises RejectedError BAD_FRAME."""
+    try:
+        return cls.FromString(data)
+    except (DecodeError, ValueError, RecursionError):
+        raise RejectedError("BAD_FRAME", f"{what} is no {cls.DESCRIPTOR.full_name} message") from None
+
+
+def encode_error(error: FoldflightError) -> bytes:
+    """Return an error as bytes, for the extra info of a Flight error."""
+    return pb.Error(
+        error_class=type(error).__name__,
+        code=error.code,
+        message=error.message,
+        function=error.function,
+        slot=error.slot,
+        row=error.row,
+        trace=error.trace,
+        story=error.story,
+    ).SerializeToString()
+
+
+def decode_error(extra_info: bytes) -> FoldflightError | None:
+    """Return the error that these bytes hold; None if they hold none of ours."""
+    try:
+        message = pb.Error.FromString(extra_info)
+    except (DecodeError, ValueError):
+        return None
+    cls = getattr(errors, message.error_class, None)
+    if not (isinstance(cls, type) and issubclass(cls, FoldflightError)) or message.code not in cls.codes:
+        return None
+    return cls(
+        message.code,
+        message.message,
+        function=message.function if message.HasField("function") else None,
+        slot=message.slot if message.HasField("slot") else None,
+        row=message.row if message.HasField("row") else None,
+        trace=message.trace if message.HasField("trace") else None,
+        story=tuple(message.story),
+    )
+
+
+def encode_info(info: FunctionInfo) -> bytes:
+    """Return what a function is as bytes, for the metadata of its FlightInfo."""
+    return pb.FunctionInfo(
+        name=info.name,
+        version=info.version,
+        signature=info.signature,
+        doc=info.doc,
+        retract=info.retract,
+        merge=info.merge,
+        invertible=info.invertible,
+        deterministic=info.deterministic,
+        codec=info.codec,
+        codec_reason=info.codec_reason,
+        parameters=[
+            pb.Parameter(name=p.name, required=p.required, default=p.default, annotation=p.annotation)
+            for p in info.parameters
+        ],
+        input_names=info.input_names,
+        input_types=None if info.input_types is None else pb.Types(names=info.input_types),
+        result_type=info.result_type or "",
+    ).SerializeToString()
+
+
+def decode_info(metadata: bytes) -> FunctionInfo:
+    """Return what a function is. Raises RejectedError BAD_FRAME."""
+    message = parse_message(pb.FunctionInfo, metadata, "the description of a function")
+    return FunctionInfo(
+        name=message.name,
+        version=message.version,
+        signature=message.signature,
+        doc=message.doc,
+        retract=message.retract,
+        merge=message.merge,
+        invertible=message.invertible,
+        deterministic=message.deterministic,
+        codec=message.codec,
+        codec_reason=message.codec_reason,
+        parameters=tuple(ParameterInfo(p.name, p.required, p.default, p.annotation) for p in message.parameters),
+        input_names=tuple(message.input_names),
+        input_types=tuple(message.input_types.names) if message.HasField("input_types") else None,
+        result_type=message.result_type or None,
+    )

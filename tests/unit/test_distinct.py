@@ -1,0 +1,26 @@
+"""DISTINCT: which rows are equal, and which values they have."""
+
+import pyarrow as pa
+
+from foldflight.fold import Fold, bind_calls
+from foldflight.functions import Call, Registry
+
+
+def distinct_fold(function: str, values: pa.Array, slots: list[int]) -> Fold:
+    batch = pa.RecordBatch.from_pydict({"slot": pa.array(slots, pa.int32()), "x": values})
+    fold = Fold(bind_calls(Registry(), [Call(function, ("x",), distinct=True)], batch.schema))
+    fold.fold(batch)
+    return fold
+
+
+def test_a_slot_asked_for_twice_counts_once() -> None:
+    """The values of slots are right also where a slot stands twice, as after two states for one slot."""
+    fold = distinct_fold("sum", pa.array([1, 2, 3]), [0, 0, 1])
+    assert fold.outputs(pa.array([0, 1, 0], pa.int32())).column("output_0").to_pylist() == [3, 3, 3]
+
+
+def test_json_true_is_not_one() -> None:
+    """JSON's true and 1 are two values, although Python calls them equal."""
+    texts = pa.array(["1", "true", '{"a":[true]}', '{"a":[1]}', "1"])
+    fold = distinct_fold("count", pa.ExtensionArray.from_storage(pa.json_(), texts), [0] * 5)
+    assert fold.collect().column("output_0").to_pylist() == [4]

@@ -13,7 +13,8 @@ import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
-from foldflight.exchange.codec import decode_error, encode, encode_open
+from foldflight.exchange.codec import encode, encode_open
+from foldflight.exchange.facts import decode_error
 from foldflight.exchange.frames import Barrier, Chunk
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
@@ -241,10 +242,12 @@ class Raw:
     def say(self, metadata: bytes | None, batch: pa.RecordBatch | None = None) -> None:
         if batch is None:
             batch = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in self.schema], schema=self.schema)
-        if metadata is None:
-            self.writer.write_batch(batch)
-        else:
-            self.writer.write_with_metadata(batch, metadata)
+        # The server may have refused the stream already; `error` reads why.
+        with contextlib.suppress(fl.FlightError, pa.ArrowException):
+            if metadata is None:
+                self.writer.write_batch(batch)
+            else:
+                self.writer.write_with_metadata(batch, metadata)
 
     def error(self) -> FoldflightError:
         """Read to the end and return the error."""

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from foldflight import RejectedError
 from foldflight.functions.types import parse_type
 from foldflight.functions.values import CastError, cast_arguments, cast_results, to_python
 
@@ -74,6 +75,26 @@ CASTS = [
     ("STRUCT<a INT, b STRING>", (1, 2), {"a": 1, "b": "2"}),
     ("MAP<STRING, INT>", {"a": 1.0}, [("a", 1)]),
     ("JSON", {"a": [1, None]}, '{"a":[1,null]}'),
+    ("ARRAY<JSON>", [{"a": 1}, None, "x"], ['{"a":1}', None, '"x"']),
+    ("STRUCT<a JSON>", {"a": [True]}, {"a": "[true]"}),
+    ("MAP<STRING, JSON>", {"a": 1}, [("a", "1")]),
+    ("MAP<BIGINT, INT>", {np.int64(1): 2}, [(1, 2)]),
+    ("DOUBLE", " -Infinity", -math.inf),
+    ("DECIMAL(10, 2)", "1e2", D("100.00")),
+    ("BINARY", "ü", "ü".encode()),
+    ("BINARY", bytearray(b"x"), b"x"),
+    ("STRING", b"ab", "ab"),
+    ("STRING", 1e10, "1.0E10"),
+    ("STRING", -1.5e-5, "-1.5E-5"),
+    ("STRING", 0.001, "0.001"),
+    ("STRING", 1234567.5, "1234567.5"),
+    ("STRING", 12345678.5, "1.23456785E7"),
+    ("STRING", math.nan, "NaN"),
+    ("STRING", -math.inf, "-Infinity"),
+    ("STRING", D("1E+3"), "1000"),
+    ("STRING", D("1E-7"), "0.0000001"),
+    ("STRING", datetime.datetime(2013, 1, 2, 3, 4, 5, 500_000), "2013-01-02 03:04:05.5"),
+    ("STRING", datetime.time(3, 4, 50), "03:04:50"),
 ]
 
 
@@ -101,7 +122,20 @@ def test_results_are_cast_as_spark_does(type_: str, value: Any, expected: Any) -
         ("BIGINT", [1], "RESULT_TYPE"),
         ("BIGINT", datetime.date(2013, 1, 1), "RESULT_TYPE"),
         ("DOUBLE", "x", "RESULT_TYPE"),
-        ("STRING", b"x", "RESULT_TYPE"),
+        ("STRING", b"\xff", "RESULT_TYPE"),
+        ("STRING", D("1e999999999"), "RESULT_TYPE"),
+        ("BINARY", 5, "RESULT_TYPE"),
+        ("BINARY", "\ud800", "RESULT_TYPE"),
+        ("BIGINT", "1.5", "RESULT_TYPE"),
+        ("BIGINT", "1_000", "RESULT_TYPE"),
+        ("BIGINT", "1e999999999", "RESULT_TYPE"),
+        ("BIGINT", "9" * 5000, "OVERFLOW"),
+        ("BIGINT", D("1e999999999"), "OVERFLOW"),
+        ("BIGINT", D("NaN"), "OVERFLOW"),
+        ("DOUBLE", "1_0", "RESULT_TYPE"),
+        ("DECIMAL(4, 2)", "1_0", "RESULT_TYPE"),
+        ("DECIMAL(4, 2)", "1e999999999", "OVERFLOW"),
+        ("TIME", datetime.time(1, tzinfo=datetime.UTC), "RESULT_TYPE"),
         ("STRING", {}, "RESULT_TYPE"),
         ("BOOLEAN", "perhaps", "RESULT_TYPE"),
         ("TIMESTAMP", 5, "RESULT_TYPE"),
@@ -119,3 +153,22 @@ def test_what_does_not_fit_is_an_error(type_: str, value: Any, code: str) -> Non
         cast_results([None, value], parse_type(type_))
     assert caught.value.index == 1
     assert caught.value.code == code
+
+
+def test_a_value_without_a_repr_is_still_named() -> None:
+    """A result whose own repr fails is an error about the result, not about its repr."""
+
+    class Mute:
+        def __repr__(self) -> str:
+            raise OSError
+
+    with pytest.raises(CastError, match="whose repr fails") as caught:
+        cast_results([Mute()], pa.int64())
+    assert caught.value.code == "RESULT_TYPE"
+
+
+def test_a_column_that_the_declared_type_cannot_hold_is_refused() -> None:
+    """Nanoseconds that an argument in microseconds would lose are the job's to round."""
+    with pytest.raises(RejectedError, match="TIMESTAMP cannot hold") as caught:
+        cast_arguments(pa.array([1001], pa.timestamp("ns")), pa.timestamp("us"))
+    assert caught.value.code == "SCHEMA_MISMATCH"

@@ -115,8 +115,9 @@ def _needs_care(type_: pa.DataType) -> bool:
 
 
 def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
-    if isinstance(type_, pa.JsonType):
-        return pa.ExtensionArray.from_storage(type_, pa.array(values, type_.storage_type))
+    written = _written(type_)
+    if written != type_:
+        return _build(values, written).cast(type_)
     try:
         return pa.array(values, type_)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
@@ -130,6 +131,20 @@ def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
         except (pa.ArrowException, ValueError, TypeError):
             raise CastError(index, "RESULT_TYPE", _misfit(value, type_)) from None
     raise CastError(0, "RESULT_TYPE", f"the values do not fit {sql_name(type_)} together")
+
+
+def _written(type_: pa.DataType) -> pa.DataType:
+    """Return the type with the texts of JSON in its place: Arrow builds no JSON inside of other values."""
+    kinds = pa.types
+    if isinstance(type_, pa.JsonType):
+        return type_.storage_type
+    if kinds.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_written(type_.value_type)))
+    if kinds.is_map(type_):
+        return pa.map_(type_.key_type, type_.item_field.with_type(_written(type_.item_type)))
+    if kinds.is_struct(type_):
+        return pa.struct([field.with_type(_written(field.type)) for field in type_])
+    return type_
 
 
 def _plain(value: Any) -> Any:
@@ -236,7 +251,9 @@ _WIDE: Final = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
 
 def _to_decimal(value: Any, type_: pa.DataType) -> decimal.Decimal:
     if isinstance(value, float):
-        number = decimal.Decimal(repr(value))  # As Spark does: the shortest text that names it, not its binary expansion.
+        number = decimal.Decimal(
+            repr(value)
+        )  # As Spark does: the shortest text that names it, not its binary expansion.
     elif isinstance(value, (int, decimal.Decimal)):
         number = decimal.Decimal(value)
     elif isinstance(value, str) and _NUMBER.fullmatch(value.strip()):

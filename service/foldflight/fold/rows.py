@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.errors import RejectedError
+from foldflight.functions.types import sql_name
 from foldflight.functions.values import to_python
 
 __all__ = ["Column", "Mask", "Rows", "Slots"]
+
+# What Arrow and the JSON parser raise where Python has no object for a value.
+_NO_VALUE: Final = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException)
 
 Slots = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -36,14 +41,32 @@ class Column:
 
     @cached_property
     def values(self) -> list[Any]:
-        """The n values as Python objects; NULL is None."""
-        return to_python(self.array)
+        """The n values as Python objects; NULL is None.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH, for a value that Python has no object for: no JSON, a year beyond
+                9999, a map with one key twice.
+        """
+        try:
+            return to_python(self.array)
+        except _NO_VALUE as error:
+            raise RejectedError("SCHEMA_MISMATCH", _culprit(self.name, self.array, error)) from None
 
     def kept(self, mask: Mask) -> Column:
         """Return the rows where the mask is true."""
         if self.array is None:
             return Column(self.name, None, [value for value, keep in zip(self.values, mask, strict=True) if keep])
         return Column(self.name, self.array.filter(pa.array(mask)))
+
+
+def _culprit(name: str, array: pa.Array, error: Exception) -> str:
+    column = f"the argument {name} ({sql_name(array.type)})"
+    for index in range(len(array)):
+        try:
+            to_python(array.slice(index, 1))
+        except _NO_VALUE as first:
+            return f"{column} has no Python value in row {index} of the {len(array)} that the call takes: {first}"
+    return f"{column} has no Python values: {error}"
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ class _Scalar(Shape):
             return cast_results(values, self.arrow)
         if self.exact is not None and not set(map(type, values)) <= self.exact:
             values = [self._exact(index, value) for index, value in enumerate(values)]
+        if pa.types.is_timestamp(self.arrow) or pa.types.is_time(self.arrow):
+            self._check_zones(values)
         try:
             return pa.array(values, self.arrow)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
@@ -75,6 +77,15 @@ class _Scalar(Shape):
                 code = "OVERFLOW" if overflow else "RESULT_TYPE"
                 raise CastError(index, code, f"{_shown(value)} does not fit {self.arrow}") from None
         raise CastError(0, "RESULT_TYPE", f"the values do not fit {self.arrow} together")
+
+    def _check_zones(self, values: Sequence[Any]) -> None:
+        # Arrow would drop a zone, or make one up, and what comes back would no longer compare with what is new.
+        zoned = pa.types.is_timestamp(self.arrow) and self.arrow.tz is not None
+        for index, value in enumerate(values):
+            if value is not None and (value.tzinfo is not None) != zoned:
+                wrong = "has no zone" if zoned else "has a zone"
+                remedy = "" if zoned else '; annotate Annotated[datetime, "TIMESTAMPTZ"]'
+                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} {wrong}, unlike {self.arrow}{remedy}")
 
     def _exact(self, index: int, value: Any) -> Any:
         if isinstance(value, np.generic):
@@ -89,6 +100,8 @@ class _Scalar(Shape):
                 raise CastError(index, "OVERFLOW", f"{_shown(value)} does not fit {self.arrow}") from None
         if pa.types.is_decimal(self.arrow) and isinstance(value, int):
             return decimal.Decimal(value)
+        if pa.types.is_date(self.arrow) and isinstance(value, datetime.datetime):
+            raise CastError(index, "RESULT_TYPE", f"{_shown(value)} has a time, which {self.arrow} would lose")
         for accepted in self.exact:  # Subclasses (an IntEnum, a bool where an int is meant) keep their value.
             if accepted is not type(None) and isinstance(value, accepted):
                 cast_to: Callable[[Any], Any] = accepted
@@ -211,6 +224,9 @@ class _Map(Shape):
                 continue
             if not isinstance(value, dict):
                 raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is no dict")
+            if hasattr(value, "__missing__"):
+                wrong = f"{_shown(value)} would come back as a plain dict, which makes no missing entries"
+                raise CastError(index, "RESULT_TYPE", f"{wrong}; use dict.get or dict.setdefault")
             offsets.append(len(keys))
             keys.extend(value.keys())
             items.extend(value.values())
@@ -287,11 +303,16 @@ def shape_of_annotation(annotation: Any) -> Shape:
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
         return _Map(shape_of_annotation(arguments[0]), shape_of_annotation(arguments[1]))
     if origin is tuple:
+        if not arguments:
+            raise Untyped("an empty tuple holds nothing")
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return _List(shape_of_annotation(arguments[0]), tuple)
         return _tuple([(f"f{place}", shape_of_annotation(a)) for place, a in enumerate(arguments)])
     if isinstance(annotation, type) and annotation is not Any:
-        return _class(annotation)
+        try:
+            return _class(annotation)
+        except RecursionError:
+            raise Untyped(f"{annotation.__name__} contains itself") from None
     raise Untyped(f"{annotation!r} says too little")
 
 
@@ -317,7 +338,7 @@ def _class(cls: type) -> Shape:
         hints = typing.get_type_hints(cls, include_extras=True)
     except NameError as error:
         raise Untyped(f"an annotation of {cls.__name__} cannot be resolved: {error}") from None
-    hints = {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not typing.ClassVar}
+    hints = {name: hint for name, hint in hints.items() if typing.ClassVar not in (hint, typing.get_origin(hint))}
     if not hints:
         raise Untyped(f"{cls.__name__} annotates no attribute")
     if hasattr(cls, "_fields"):  # a NamedTuple
@@ -350,13 +371,23 @@ def _maker(cls: Any, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]
     return make
 
 
+_NOTHING: Final[dict[str, Any]] = {}
+
+
+def _slots(cls: type) -> frozenset[str]:
+    declared = [vars(base).get("__slots__", ()) for base in cls.__mro__]
+    names = [name for each in declared for name in ((each,) if isinstance(each, str) else each)]
+    return frozenset(names) - {"__dict__", "__weakref__"}
+
+
 def _attribute_check(cls: type, names: tuple[str, ...]) -> Callable[[Any], str | None]:
     expected = frozenset(names)
+    slots = _slots(cls) - expected
 
     def check(value: Any) -> str | None:
-        held = getattr(value, "__dict__", None)
-        if held is not None and held.keys() != expected:
-            extra = sorted(held.keys() - expected)
+        held = getattr(value, "__dict__", _NOTHING)
+        if slots or held.keys() != expected:
+            extra = sorted({*held, *(name for name in slots if hasattr(value, name))} - expected)
             if extra:
                 return (
                     f"the accumulator has {', '.join(extra)}, which {cls.__name__} does not annotate, "

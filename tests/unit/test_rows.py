@@ -1,0 +1,20 @@
+"""Rows on their way into accumulators: values that Python has no object for."""
+
+import pyarrow as pa
+import pytest
+
+from foldflight import RejectedError
+from foldflight.fold.rows import Column
+
+JSON = pa.ExtensionArray.from_storage(pa.json_(), pa.array(["[1]", "nope"]))
+TWICE = pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+
+
+@pytest.mark.parametrize(
+    "array", [JSON, TWICE, pa.array([0, 5_000_000], pa.date32())], ids=lambda array: str(array.type)
+)
+def test_a_value_without_a_python_object_names_its_row(array: pa.Array) -> None:
+    """Text that is no JSON, a key that stands twice and a year beyond 9999 are mistakes of the input."""
+    with pytest.raises(RejectedError, match=r"argument x .* row 1 of the 2") as caught:
+        _ = Column("x", array).values
+    assert caught.value.code == "SCHEMA_MISMATCH"

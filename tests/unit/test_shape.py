@@ -1,0 +1,118 @@
+"""Layouts of accumulators: what comes back is what was there, or it is an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import pytest
+
+from foldflight.functions.shape import Untyped, shape_of_annotation
+from foldflight.functions.values import CastError
+
+
+@dataclass
+class Inner:
+    """Part of another accumulator."""
+
+    number: int
+    names: list[str]
+
+
+@dataclass
+class Outer:
+    """Holds one of everything."""
+
+    kind: ClassVar = "outer"
+    inner: Inner
+    perhaps: Inner | None
+    many: list[Inner]
+    named: dict[str, Inner]
+    pair: tuple[int, Inner]
+    chosen: set[int]
+    fixed: frozenset[str]
+    row: tuple[str, ...]
+    nested: list[list[int] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Cannot change, and has no __dict__."""
+
+    number: int
+    name: str | None
+
+
+class HalfSlotted:
+    """Has two attributes and annotates one."""
+
+    __slots__ = ("lost", "number")
+    number: int
+
+    def __init__(self) -> None:
+        self.number, self.lost = 1, 2
+
+
+class Node:
+    """Contains itself."""
+
+    value: int
+    following: Node | None
+
+
+UTC = datetime.UTC
+EMPTY = Outer(Inner(1, []), None, [], {}, (1, Inner(2, ["x"])), set(), frozenset(), (), [])
+FULL = dataclasses.replace(
+    EMPTY,
+    perhaps=Inner(3, []),
+    many=[Inner(1, []), Inner(2, ["z", "y"])],
+    named={"k": Inner(1, ["p"])},
+    chosen={1, 2},
+    fixed=frozenset({"q"}),
+    row=("a", "b"),
+    nested=[None, [], [1]],
+)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "values"),
+    [
+        (Outer, [EMPTY, FULL, EMPTY]),
+        (Frozen, [Frozen(1, None), Frozen(2, "x")]),
+        (Annotated[datetime.datetime, "TIMESTAMPTZ"], [datetime.datetime(2013, 1, 1, tzinfo=UTC)]),
+    ],
+)
+def test_what_comes_back_is_what_was_there(annotation: Any, values: list[Any]) -> None:
+    """Accumulators of any depth, empty and full, survive the trip whole and in slices."""
+    shape = shape_of_annotation(annotation)
+    array = shape.to_arrow(values)
+    assert shape.from_arrow(array) == values
+    assert [shape.from_arrow(array.slice(place, 1))[0] for place in range(len(values))] == values
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "message"),
+    [
+        (HalfSlotted, HalfSlotted(), "has lost, which HalfSlotted does not annotate"),
+        (dict[str, int], Counter("aab"), "plain dict"),
+        (dict[str, list[int]], defaultdict(list), "plain dict"),
+        (datetime.datetime, datetime.datetime(2013, 1, 1, tzinfo=UTC), "has a zone.*TIMESTAMPTZ"),
+        (Annotated[datetime.datetime, "TIMESTAMPTZ"], datetime.datetime(2013, 1, 1), "has no zone"),
+        (datetime.time, datetime.time(1, tzinfo=UTC), "has a zone"),
+        (datetime.date, datetime.datetime(2013, 1, 1, 5), "has a time"),
+    ],
+)
+def test_what_would_come_back_different_is_refused(annotation: Any, value: Any, message: str) -> None:
+    """What a state would lose or change shows when it is written, not as another result after it is read."""
+    with pytest.raises(CastError, match=message):
+        shape_of_annotation(annotation).to_arrow([value])
+
+
+@pytest.mark.parametrize("annotation", [Node, tuple[()]])
+def test_what_has_no_layout_says_so(annotation: Any) -> None:
+    """A class that contains itself has no Arrow type, and is left to the other codecs."""
+    with pytest.raises(Untyped):
+        shape_of_annotation(annotation)

@@ -1,7 +1,11 @@
 """DISTINCT: which rows are equal, and which values they have."""
 
-import pyarrow as pa
+from typing import Any
 
+import pyarrow as pa
+import pytest
+
+from foldflight import RejectedError
 from foldflight.fold import Fold, bind_calls
 from foldflight.functions import Call, Registry
 
@@ -24,3 +28,21 @@ def test_json_true_is_not_one() -> None:
     texts = pa.array(["1", "true", '{"a":[true]}', '{"a":[1]}', "1"])
     fold = distinct_fold("count", pa.ExtensionArray.from_storage(pa.json_(), texts), [0] * 5)
     assert fold.collect().column("output_0").to_pylist() == [4]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [[None], [{"argument_0": 1, "times": None}], [{"argument_0": 5_000_000, "times": 1}]],
+    ids=["no row", "no count", "a year beyond 9999"],
+)
+def test_a_state_that_no_fold_writes_is_refused(state: list[Any]) -> None:
+    """Content that only a stranger can have made is a mismatch, not a failure of ours."""
+    fold = distinct_fold("max", pa.array([0], pa.date32()), [0])
+    type_ = fold.schema.field("state_0").type
+    numbers = pa.list_(pa.struct([("argument_0", pa.int32()), ("times", pa.int64())]))
+    forged = pa.RecordBatch.from_arrays(
+        [pa.array([1], pa.int32()), pa.array([state], numbers).view(type_)], names=["slot", "state_0"]
+    )
+    with pytest.raises(RejectedError, match="a state of max cannot be read") as caught:
+        fold.merge_states(forged)
+    assert caught.value.code == "STATE_MISMATCH"

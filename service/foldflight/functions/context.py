@@ -119,7 +119,9 @@ class FunctionContext:
         self.job_parameters: Final[Mapping[str, str]] = dict(job_parameters or {})
         self._metrics = metrics or NullMetrics()
         self.logger: Any = structlog.wrap_logger(
-            None, processors=[_to_record(function, log)], wrapper_class=structlog.BoundLogger
+            None,
+            processors=[structlog.processors.format_exc_info, _to_record(function, log)],
+            wrapper_class=structlog.make_filtering_bound_logger(0),
         )
 
     def counter(self, name: str) -> Counter:
@@ -139,11 +141,15 @@ class FunctionContext:
         return Distribution(lambda value: self._metrics.observe(self.function, name, value))
 
 
+_LEVELS: Final = {"exception": "error", "fatal": "critical", "warn": "warning", "msg": "info"}
+
+
 def _to_record(function: str, log: Callable[[LogRecord], None] | None) -> Callable[..., Any]:
     def process(_: Any, method: str, event: MutableMapping[str, Any]) -> Any:
         if log is not None:
             message = str(event.pop("event", ""))
-            log(LogRecord(method, function, message, {key: str(value) for key, value in event.items()}))
+            level = _LEVELS.get(method, method)
+            log(LogRecord(level, function, message, {key: str(value) for key, value in event.items()}))
         raise structlog.DropEvent
 
     return process

@@ -88,6 +88,7 @@ def test_a_value_that_is_no_text() -> None:
 def test_type_variables_stand_for_argument_types() -> None:
     """A capital letter is replaced wherever it stands."""
     assert type_variables("STRUCT<value T, seen BOOLEAN>") == {"T"}
+    assert type_variables("STRUCT<T INT, U: ARRAY<V>>") == {"V"}
     assert parse_type("ARRAY<T>", {"T": pa.date32()}) == pa.list_(pa.date32())
 
 

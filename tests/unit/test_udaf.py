@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -189,7 +190,16 @@ def without(verb: str) -> dict[str, Any]:
     return {name: value for name, value in vars(Plain).items() if name != verb and not name.startswith("__")}
 
 
-MISTAKES = {
+async def _later(self: Any, accumulator: Any, value: Any) -> None:
+    """Do nothing when called."""
+
+
+def _one_by_one(self: Any, accumulator: Any) -> Any:
+    """Do nothing when called, either."""
+    yield accumulator
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no accumulate": (without("accumulate"), {}, "has no method accumulate; define accumulate"),
     "no get_value": (without("get_value"), {}, "has no method get_value"),
     "too few parameters": ({}, {"input_types": ["INT", "INT"]}, r"\.accumulate.* does not take 2 arguments"),
@@ -206,6 +216,14 @@ MISTAKES = {
         "does not say the type of value; annotate it",
     ),
     "untyped result": ({"get_value": lambda self, a: 1}, {}, "does not say the type of the result"),
+    "a coroutine": (
+        {"accumulate": _later},
+        {"input_types": ["INT"]},
+        r"\.accumulate does not run when.*no async",
+    ),
+    "a generator": ({"get_value": _one_by_one}, {}, r"\.get_value does not run when called.*no yield"),
+    "unbound result": ({}, {"input_types": ["T"], "result_type": "U"}, "uses the type U, which stands for nothing"),
+    "unbound item": ({}, {"input_types": ["ARRAY<T>"]}, "uses the type T, which stands for nothing"),
     "anything in init": ({"__init__": lambda self, **options: None}, {}, "takes any arguments; name each"),
 }
 
@@ -220,6 +238,77 @@ def test_mistakes_fail_at_import(mistake: str) -> None:
         udaf(**options)(cls)
     assert caught.value.code == "SIGNATURE"
     assert "Wrong" in caught.value.message
+
+
+def test_none_takes_a_method_away() -> None:
+    """A subclass that cannot do what its parent does says so with None, and its capabilities follow."""
+    methods = {"retract": lambda self, accumulator, value: None, "merge": None}
+    full = type("Full", (Plain,), {**methods, "merge": lambda self, accumulator, other: None})
+    less = type("Less", (full,), {"retract": None, "merge": None})
+    options: Any = {"input_types": ["INT"], "result_type": "INT"}
+    assert registered(udaf(**options)(full)).capabilities.retract
+    assert registered(udaf(**options)(full)).capabilities.merge
+    assert not registered(udaf(**options)(less)).capabilities.retract
+    assert not registered(udaf(**options)(less)).capabilities.merge
+
+
+def test_its_own_accumulator_may_deserialize_itself() -> None:
+    """`deserialize` of a class that is its own accumulator may fill `self` and return None."""
+
+    class Total:
+        def __init__(self) -> None:
+            self.total = 0
+
+        def accumulate(self, value: int) -> None:
+            self.total += value
+
+        def get_value(self) -> int:
+            return self.total
+
+        def serialize(self) -> bytes:
+            return str(self.total).encode()
+
+        def deserialize(self, serialized: bytes) -> None:
+            self.total = int(serialized)
+
+    verbs = registered(udaf(Total)).instantiate({})
+    assert verbs.deserialize is not None
+    assert verbs.get_value(verbs.deserialize(b"7")) == 7
+
+
+def test_a_default_is_a_direct_argument() -> None:
+    """States made with a default are those made with the same value given, and not those of another default."""
+
+    def quantile(default: float) -> Function:
+        class Quantile(Plain):
+            def __init__(self, fraction: float = default) -> None:
+                """Keep nothing."""
+
+        return registered(udaf(Quantile))
+
+    types = [pa.int64()]
+    half = quantile(0.5).bind(types, {}).fingerprint
+    assert half == quantile(0.5).bind(types, {"fraction": 0.5}).fingerprint
+    assert half == quantile(0.9).bind(types, {"fraction": np.float64(0.5)}).fingerprint
+    assert half != quantile(0.9).bind(types, {}).fingerprint
+
+
+def test_logs_of_every_kind_become_records() -> None:
+    """Positional values are filled in, exceptions bring their trace, and levels are the five there are."""
+    records: list[Any] = []
+    logger = FunctionContext("f", log=records.append).logger
+    logger.info("%s of %d", "one", 2)
+    logger.fatal("no way on")
+    try:
+        raise ValueError("odd")
+    except ValueError:
+        logger.exception("failed")
+    assert [(r.level, r.message) for r in records] == [
+        ("info", "one of 2"),
+        ("critical", "no way on"),
+        ("error", "failed"),
+    ]
+    assert "ValueError: odd" in records[2].fields["exception"]
 
 
 def test_direct_arguments_are_checked() -> None:

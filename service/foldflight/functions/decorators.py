@@ -127,7 +127,11 @@ class _Builder:
         self.cls = cls
         self.name = name
         # Without create_accumulator, `self` is the accumulator and methods have one parameter fewer.
-        self.separate = hasattr(cls, "create_accumulator")
+        self.separate = self.has("create_accumulator")
+
+    def has(self, verb: str) -> bool:
+        """Tell whether the class has this method; `retract = None` takes an inherited one away."""
+        return getattr(self.cls, verb, None) is not None
 
     def error(self, wrong: str, remedy: str) -> RejectedError:
         return RejectedError("SIGNATURE", f"{self.cls.__name__}{wrong}; {remedy}", function=self.name)
@@ -152,10 +156,11 @@ class _Builder:
         codec: typing.Literal["typed", "custom", "pickle"] = "typed" if shape or state_type is not None else "pickle"
         if state_type is not None:
             reason = "declared by state_type"
-        if hasattr(self.cls, "serialize"):
+        if self.has("serialize"):
             codec, reason = "custom", "the class defines serialize and deserialize"
-        if invertible and not hasattr(self.cls, "retract"):
+        if invertible and not self.has("retract"):
             raise self.error(" is declared invertible but has no retract", "define retract, or drop invertible=True")
+        self.check_variables(inputs, result_type, state_type)
         return Function(
             name=self.name,
             version=str(version),
@@ -170,8 +175,8 @@ class _Builder:
             accumulator_class=accumulator if isinstance(accumulator, type) else None,
             skip_nulls=skip_nulls,
             capabilities=Capabilities(
-                retract=hasattr(self.cls, "retract"),
-                merge=hasattr(self.cls, "merge"),
+                retract=self.has("retract"),
+                merge=self.has("merge"),
                 invertible=invertible,
                 deterministic=deterministic,
                 codec=codec,
@@ -186,9 +191,9 @@ class _Builder:
             if not callable(getattr(self.cls, verb, None)):
                 raise self.error(f" has no method {verb}", f"define {self.shown(verb)}")
         for one, other in (("serialize", "deserialize"), ("deserialize", "serialize")):
-            if hasattr(self.cls, one) and not hasattr(self.cls, other):
+            if self.has(one) and not self.has(other):
                 raise self.error(f" has {one} but no {other}", f"define {self.shown(other)} too")
-        if not self.separate and (hasattr(self.cls, "open") or hasattr(self.cls, "close")):
+        if not self.separate and (self.has("open") or self.has("close")):
             raise self.error(
                 " has open or close but no create_accumulator",
                 "a class that is its own accumulator has no life beyond it; add create_accumulator",
@@ -222,6 +227,8 @@ class _Builder:
             raw = inspect.getattr_static(self.cls, verb)
             bound = isinstance(raw, (staticmethod, classmethod))
             signature = inspect.signature(method)
+            if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
+                raise self.error(f".{verb} does not run when called", "make it a plain method, no async, no yield")
             try:
                 signature.bind(*[None] * (given + (0 if bound else 1)))
             except TypeError:
@@ -230,6 +237,18 @@ class _Builder:
                     f".{verb}{signature} does not take {declared}",
                     f"write {self.shown(verb)}" + (f" with {arguments} arguments" if "arguments" in declared else ""),
                 ) from None
+
+    def check_variables(self, inputs: Any, *declared: Any) -> None:
+        """Refuse type variables that no argument binds: an argument binds `T` if its type is just `T`."""
+        texts = [] if callable(inputs) else [each for each in inputs if isinstance(each, str)]
+        bound = {each.strip() for each in texts}
+        used = [name for each in (*texts, *declared) if isinstance(each, str) for name in type_variables(each)]
+        unbound = sorted(set(used) - bound)
+        if unbound:
+            raise self.error(
+                f" uses the type {unbound[0]}, which stands for nothing",
+                f"give an argument the type {unbound[0]!r} itself, or declare the types by callables",
+            )
 
     def argument_parameters(self) -> list[inspect.Parameter]:
         parameters = list(inspect.signature(self.cls.accumulate).parameters.values())  # type: ignore[attr-defined]
@@ -357,7 +376,9 @@ class _AccumulatorForm:
             plain = deserialize
 
             def deserialize(serialized: bytes) -> Any:
-                return plain(cls(**literals), serialized)
+                made = cls(**literals)
+                returned = plain(made, serialized)
+                return made if returned is None else returned
 
         return Verbs(
             create_accumulator=lambda: cls(**literals),

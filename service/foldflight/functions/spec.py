@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
@@ -229,6 +232,21 @@ def _spelled(declared: str | pa.DataType) -> str:
     return declared if _variables(declared) else sql_name(parse_type(declared))
 
 
+_TEXTUAL: Final = (bool, int, float, str, bytes, decimal.Decimal, datetime.date, datetime.time, datetime.timedelta)
+
+
+def _has_text(value: Any) -> bool:
+    """Tell whether a default is a plain value; the repr of anything else may differ from process to process."""
+    return isinstance(value, _TEXTUAL) or (isinstance(value, (list, tuple)) and all(map(_has_text, value)))
+
+
+def _text(value: Any) -> str:
+    """Return a direct argument as text, the same before and after its way over the wire."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    return repr(value.item() if isinstance(value, np.generic) else value)
+
+
 @dataclass(frozen=True)
 class BoundFunction:
     """A function with the types and direct arguments of one call.
@@ -251,7 +269,13 @@ class BoundFunction:
 
     @property
     def fingerprint(self) -> str:
-        """What a state of this call depends on, as 16 hexadecimal digits."""
+        """What a state of this call depends on, as 16 hexadecimal digits.
+
+        A direct argument counts as much where it is a default as where the call gives it: a default that changes
+        with a release changes what states mean.
+        """
+        literals = {each.name: each.default for each in self.function.parameters if _has_text(each.default)}
+        literals.update(self.literals)
         parts = [
             self.function.name,
             self.function.version,
@@ -259,7 +283,7 @@ class BoundFunction:
             str(self.result_type),
             self.function.capabilities.codec,
             str(self.state_type),
-            {name: repr(value) for name, value in sorted(self.literals.items())},
+            {name: _text(value) for name, value in sorted(literals.items())},
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

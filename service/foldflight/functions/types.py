@@ -62,7 +62,8 @@ _VARIABLE: Final = re.compile(r"^(?:[A-Z]|ANY)$")
 
 def type_variables(declared: str) -> frozenset[str]:
     """Return the type variables that a declared type's text names (`"ARRAY<T>"` names `T`)."""
-    words = re.findall(r"[A-Za-z_][A-Za-z_0-9]*", declared)
+    # The name of a struct's field is no type, whatever it looks like: a type, a colon or nothing of its own follows it.
+    words = re.findall(r"([A-Za-z_][A-Za-z_0-9]*)(?!\s*:|\s+[A-Za-z_`])", declared)
     return frozenset(word for word in words if _VARIABLE.match(word))
 
 

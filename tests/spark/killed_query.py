@@ -1,0 +1,68 @@
+"""A streaming query as a program, to be killed: `python -m tests.spark.killed_query FOLDER`.
+
+Its sink is idempotent: each epoch's output is one file, named by the epoch, put in place in one step.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from foldflight.spark.java import prepare_local
+
+
+def main(folder: Path) -> None:
+    prepare_local(os.environ)
+    from pyspark.sql import DataFrame, SparkSession
+
+    from foldflight import connect
+    from foldflight.spark import group_by
+
+    spark = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config(
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        )
+        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+        .getOrCreate()
+    )
+    functions = connect("embedded:tests.spark.spark_functions")
+
+    def sink(batch: DataFrame, epoch: int) -> None:
+        rows = [row.asDict() for row in batch.collect()]
+        partial = folder / "output" / f".{epoch}"
+        partial.write_text(json.dumps(rows))
+        partial.rename(folder / "output" / f"{epoch:04}.json")
+
+    orders = (
+        spark.readStream.schema("op string, customer string, amount bigint, qty int, x double")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(folder / "input"))
+    )
+    live = group_by(orders, "customer", row_kind="op", emit="changelog", buckets=4).agg(
+        price=functions["weighted_avg"]("amount", "qty").where("amount IS NOT NULL"),
+        n=functions["count"](),
+        different=functions["count"]("amount").distinct(),
+        total=functions["sum"]("x"),
+        large=functions["count"]().where("amount > 50"),
+    )
+    query = (
+        live.writeStream.outputMode("update")
+        .foreachBatch(sink)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    print("STARTED", flush=True)
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.engine import EngineExchange
-from foldflight.exchange.frames import Frame, InitialOutputs, Log, Open, Opened, Results, RowOutputs
+from foldflight.exchange.frames import SLOT_BYTES, Frame, InitialOutputs, Log, Open, Opened, Results, RowOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -181,7 +181,8 @@ class ClientExchange(abc.ABC):
     def _split(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield slices whose messages stay within the server's bound; a fold does not see where a chunk is cut."""
         room = max(self.opened.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
-        pieces = -(-batch.nbytes // room)
+        # A row without columns, too, takes a slot's room on the server.
+        pieces = -(-max(batch.nbytes, batch.num_rows * SLOT_BYTES) // room)
         if pieces <= 1 or batch.num_rows <= 1:
             yield batch
             return

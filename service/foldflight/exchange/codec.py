@@ -187,7 +187,13 @@ def _encode_server(frame: Frame, nothing: pa.RecordBatch) -> Message:
             server, batch = pb.ServerFrame(results=results), frame.batch
         case Log():
             records = [
-                pb.LogRecord(level=r.level, function=r.function, message=r.message, fields=dict(r.fields), slot=r.slot)
+                pb.LogRecord(
+                    level=utf8(r.level),
+                    function=r.function,
+                    message=utf8(r.message),
+                    fields={utf8(name): utf8(value) for name, value in r.fields.items()},
+                    slot=r.slot,
+                )
                 for r in frame.records
             ]
             server, batch = pb.ServerFrame(log=pb.Log(records=records)), nothing

@@ -12,7 +12,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import FunctionInfo, ParameterInfo
 
-__all__ = ["decode_error", "decode_info", "encode_error", "encode_info", "parse_message"]
+__all__ = ["decode_error", "decode_info", "encode_error", "encode_info", "parse_message", "utf8"]
 
 _Parsed = TypeVar("_Parsed", bound=Protobuf)
 
@@ -25,17 +25,22 @@ def parse_message(cls: type[_Parsed], data: bytes, what: str) -> _Parsed:
         raise RejectedError("BAD_FRAME", f"{what} is no {cls.DESCRIPTOR.full_name} message") from None
 
 
+def utf8(text: str) -> str:
+    """Return a text that has bytes: Python's may hold halves of characters (file names, other people's data)."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def encode_error(error: FoldflightError) -> bytes:
     """Return an error as bytes, for the extra info of a Flight error."""
     return pb.Error(
         error_class=type(error).__name__,
         code=error.code,
-        message=error.message,
-        function=error.function,
+        message=utf8(error.message),
+        function=error.function and utf8(error.function),
         slot=error.slot,
-        row=error.row,
-        trace=error.trace,
-        story=error.story,
+        row=error.row and utf8(error.row),
+        trace=error.trace and utf8(error.trace),
+        story=[utf8(step) for step in error.story],
     ).SerializeToString()
 
 

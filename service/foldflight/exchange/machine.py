@@ -162,8 +162,12 @@ class Exchange:
         if frame.batch.num_rows != expected:
             raise self._refused(f"{type(frame).__name__} has {frame.batch.num_rows} rows, expected {expected}")
 
-    def _refused(self, why: str) -> RejectedError:
+    def fail(self) -> None:
+        """Let nothing pass any more: what a frame asked for has gone wrong."""
         self.states = {Role.ENGINE: State.FAILED, Role.SERVER: State.FAILED}
+
+    def _refused(self, why: str) -> RejectedError:
+        self.fail()
         return RejectedError("BAD_FRAME", f"{why}; the exchange is over, open another", story=self.story)
 
 

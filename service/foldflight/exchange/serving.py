@@ -13,6 +13,7 @@ from foldflight.errors import CorruptError, FoldflightError, RejectedError
 from foldflight.exchange.codec import sliced_to
 from foldflight.exchange.frames import (
     PROTOCOL_VERSION,
+    SLOT_BYTES,
     Barrier,
     Chunk,
     Forget,
@@ -110,10 +111,12 @@ class ServerExchange:
                 self._machine.send(reply)
                 yield reply
         except FoldflightError as error:
+            self._machine.fail()
             if not error.story:
                 error.story = self._machine.story
             raise
         except Exception as error:
+            self._machine.fail()
             raise CorruptError(
                 "INVARIANT",
                 f"foldflight itself failed at {type(frame).__name__}: {type(error).__name__}: {error}",
@@ -143,8 +146,8 @@ class ServerExchange:
                 raise AssertionError(f"the machine let {type(frame).__name__} pass")
 
     def _states(self, batch: pa.RecordBatch) -> Iterator[Frame]:
-        if "slot" not in batch.schema.names:
-            raise RejectedError("SCHEMA_MISMATCH", "States have no column slot")
+        if batch.schema.names.count("slot") != 1:
+            raise RejectedError("SCHEMA_MISMATCH", "States have one column slot")
         self._check_slots(batch.column("slot"))
         self._check_state_bytes(batch)
         self._fold.merge_states(batch)
@@ -160,6 +163,13 @@ class ServerExchange:
             )
         if "slot" in batch.schema.names:
             self._check_slots(batch.column("slot"))
+        elif batch.num_rows * SLOT_BYTES > self._limits.message_bytes_max:
+            # Rows need not have a byte on the wire, but each takes a slot's room here.
+            raise RejectedError(
+                "LIMIT",
+                f"a chunk of {batch.num_rows} rows, each a slot of {SLOT_BYTES} bytes, is larger than message_bytes_max, "
+                f"{self._limits.message_bytes_max}; send several",
+            )
         if self._opening.row_outputs:
             outputs = self._fold.fold_each(batch)
             yield RowOutputs(self._as_results(outputs))

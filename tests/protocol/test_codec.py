@@ -135,6 +135,18 @@ def test_errors_round_trip(error: FoldflightError) -> None:
     assert str(back) == str(error)
 
 
+def test_texts_without_bytes_travel_escaped() -> None:
+    """An author's message with half a character in it reaches the other side, instead of an error about the error."""
+    back = decode_error(encode_error(FunctionError("USER_CODE", "bad \ud800", row="v='\udc80'", trace="\ud801")))
+    assert isinstance(back, FunctionError)
+    assert (back.message, back.row, back.trace) == (r"bad \ud800", r"v='\udc80'", r"\ud801")
+    schema = pa.schema([("slot", pa.int32())])
+    log = decode(encode(Log((LogRecord("info", "f", "\ud800", {"\ud800": "\ud800"}),)), schema), Role.SERVER)
+    assert isinstance(log, Log)
+    assert log.records[0].message == r"\ud800"
+    assert log.records[0].fields == {r"\ud800": r"\ud800"}
+
+
 def test_foreign_errors_are_none() -> None:
     """Bytes, classes and codes that are not ours are no error of ours."""
     assert decode_error(b"\xff\xff") is None

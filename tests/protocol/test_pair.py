@@ -250,6 +250,11 @@ BAD_FRAMES = {
     "no slot": (Chunk(chunk((None, 0, 1, 1))), "SCHEMA_MISMATCH", "int32 without NULLs"),
     "no row kind": (Chunk(chunk((0, 9, 1, 1))), "SCHEMA_MISMATCH", "9 is no row kind"),
     "states without slot": (States(OTHER.select(["x"])), "SCHEMA_MISMATCH", "no column slot"),
+    "states with two slots": (
+        States(OTHER.rename_columns(["slot", "slot"])),
+        "SCHEMA_MISMATCH",
+        "no column slot, or more than one",
+    ),
     "states of other calls": (States(OTHER), "SCHEMA_MISMATCH", "no column state_0"),
     "states of another type": (
         States(OTHER.rename_columns(["slot", "state_0"])),
@@ -280,6 +285,30 @@ def test_states_beyond_the_bounds() -> None:
     pair = Pair(limits=tiny)
     pair.send(pair.engine.chunk(chunk((0, 0, 1, 1))))
     assert "exchange_state_bytes_max is 10" in refused(pair, Barrier(1)).message
+
+
+def test_rows_without_bytes_are_bounded() -> None:
+    """A chunk without columns has no bytes, but each of its rows takes room on the server."""
+    bounds = Limits(4000, 1000, 200, 2**20, 1, 1, 1)
+    opening = Open(calls=(Call("count"),), columns=pa.schema([]))
+    server = ServerExchange(opening, Registry(), limits=bounds, server_id="s")
+    for rows in (1000, 1001):
+        batch = pa.RecordBatch.from_arrays([pa.nulls(rows)], names=["x"]).select([])
+        if rows == 1000:
+            assert list(server.handle(Chunk(batch))) == []
+        else:
+            with pytest.raises(RejectedError, match="a chunk of 1001 rows") as caught:
+                list(server.handle(Chunk(batch)))
+            assert caught.value.code == "LIMIT"
+
+
+def test_nothing_is_answered_after_an_error() -> None:
+    """After an error the accumulators are undefined, so no frame gets results out of them."""
+    pair = Pair()
+    assert refused(pair, Chunk(chunk((7, 0, None, 1)))).code == "USER_CODE"
+    error = refused(pair, Barrier(1))
+    assert error.code == "BAD_FRAME"
+    assert "when it is FAILED" in error.message
 
 
 def test_retractions_of_append_only_functions() -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.facts import parse_message
+from foldflight.exchange.facts import parse_message, utf8
 from foldflight.exchange.frames import (
     PROTOCOL_VERSION,
     Barrier,

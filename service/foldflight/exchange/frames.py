@@ -17,6 +17,7 @@ from foldflight.functions.types import sql_name
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "SLOT_BYTES",
     "Barrier",
     "Chunk",
     "EngineFrame",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION = 1
+# What a row of a chunk counts for at least: its slot, which the server makes where the chunk has none.
+SLOT_BYTES = 4
 
 
 @dataclass(frozen=True)

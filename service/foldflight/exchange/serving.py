@@ -147,7 +147,7 @@ class ServerExchange:
 
     def _states(self, batch: pa.RecordBatch) -> Iterator[Frame]:
         if batch.schema.names.count("slot") != 1:
-            raise RejectedError("SCHEMA_MISMATCH", "States have one column slot")
+            raise RejectedError("SCHEMA_MISMATCH", "States have no column slot, or more than one")
         self._check_slots(batch.column("slot"))
         self._check_state_bytes(batch)
         self._fold.merge_states(batch)
@@ -167,7 +167,7 @@ class ServerExchange:
             # Rows need not have a byte on the wire, but each takes a slot's room here.
             raise RejectedError(
                 "LIMIT",
-                f"a chunk of {batch.num_rows} rows, each a slot of {SLOT_BYTES} bytes, is larger than message_bytes_max, "
+                f"a chunk of {batch.num_rows} rows, each {SLOT_BYTES} bytes of slot, is larger than message_bytes_max, "
                 f"{self._limits.message_bytes_max}; send several",
             )
         if self._opening.row_outputs:

@@ -46,3 +46,28 @@ def test_a_state_that_no_fold_writes_is_refused(state: list[Any]) -> None:
     with pytest.raises(RejectedError, match="a state of max cannot be read") as caught:
         fold.merge_states(forged)
     assert caught.value.code == "STATE_MISMATCH"
+
+
+def test_distinct_filter_and_skipped_nulls_together() -> None:
+    """A row counts if its FILTER is true and no argument is NULL where the function skips those; equal ones count once."""
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "slot": pa.array([0] * 7, pa.int32()),
+            "kind": pa.array([0, 0, 0, 3, 0, 0, 0], pa.int8()),
+            "x": pa.array([1, 1, None, 1, 5, 7, 7]),
+            "wanted": pa.array([True, True, True, True, None, True, False]),
+        }
+    )
+    calls = [
+        Call("sum", ("x",), filter="wanted", distinct=True),
+        Call("sum", ("x",), filter="wanted"),
+        Call("count", ("x",), filter="wanted", distinct=True),
+        Call("first", ("x",), distinct=True),
+    ]
+    fold = Fold(bind_calls(Registry(), calls, batch.schema))
+    fold.fold(batch)
+    row = fold.collect().to_pylist()[0]
+    assert [row[f"output_{place}"] for place in range(4)] == [8, 8, 2, 1]
+    fold.fold(pa.RecordBatch.from_pydict({**batch.slice(0, 1).to_pydict(), "kind": [3]}, schema=batch.schema))
+    row = fold.collect().to_pylist()[0]
+    assert [row[f"output_{place}"] for place in range(4)] == [7, 7, 1, None]

@@ -19,7 +19,7 @@ import pytest
 
 from foldflight import udaf
 from foldflight.client import FlightTransport, OpenExchange, connect
-from foldflight.errors import RejectedError, RetryableError
+from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.functions.call import Call
 from foldflight.server.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, Server, run_server, serving
 from foldflight.server.settings import load_settings
@@ -172,6 +172,16 @@ def test_dead_server_is_passed_over(server: Server) -> None:
         assert len(connect(f"{dead},{server.url}")) > 10
 
 
+def test_servers_take_turns(server: Server) -> None:
+    """The exchanges of a client with several servers are spread over them evenly."""
+    with serving(wire_functions, state_keys=STATE_KEY) as other, contextlib.ExitStack() as stack:
+        transport = FlightTransport([server.url, other.url], deadline_s=DEADLINE_S)
+        before = server.flight.active
+        for _ in range(4):
+            stack.enter_context(transport.open(opening(COUNT)))
+        assert (server.flight.active - before, other.flight.active) == (2, 2)
+
+
 def test_overloaded_server_is_passed_over(server: Server) -> None:
     """A full server's exchange goes to the next server."""
     with serving(wire_functions, state_keys=STATE_KEY, exchanges_max=1) as full:
@@ -237,6 +247,17 @@ def test_idle_exchange_is_ended() -> None:
                 end_epoch(exchange, 1)
         assert caught.value.code == "DEADLINE"
         assert "idle_s_max" in caught.value.message
+
+
+def test_a_close_that_raises_does_not_end_the_watch() -> None:
+    """An author's error while one idle exchange is ended leaves the others to be ended, too."""
+    stubborn = Call("fails_to_close", (COLUMNS.names[2],))
+    with serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        for _ in range(2):
+            with contextlib.suppress(FoldflightError), transport.open(opening(stubborn)):
+                assert server.flight.active == 1
+                assert eventually(lambda: server.flight.active == 0)
 
 
 def test_old_exchange_is_told_to_reopen() -> None:

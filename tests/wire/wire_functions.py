@@ -164,3 +164,11 @@ class Slow(_Base):
     def accumulate(self, accumulator: Number, value: int) -> None:
         time.sleep(value / 1000)
         accumulator.value += value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class FailsToClose(_Base):
+    """Raises when it should let go."""
+
+    def close(self) -> None:
+        raise ValueError("hold on")

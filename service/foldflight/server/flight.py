@@ -326,7 +326,10 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         finally:
             running.lock.release()
         running.logger.warning("exchange ended: idle", idle_s=round(idle_s, 3))
-        self._release(running, "DEADLINE")
+        try:
+            self._release(running, "DEADLINE")
+        except FoldflightError as error:  # an author's close that raises must not end the watch over the others
+            running.logger.warning("exchange failed", code=error.code, function=error.function, problem=error.message)
 
     def _flight_of(self, name: str) -> Any:
         info = FunctionInfo.of(self._registry[name])

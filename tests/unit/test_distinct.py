@@ -49,7 +49,7 @@ def test_a_state_that_no_fold_writes_is_refused(state: list[Any]) -> None:
 
 
 def test_distinct_filter_and_skipped_nulls_together() -> None:
-    """A row counts if its FILTER is true and no argument is NULL where the function skips those; equal ones count once."""
+    """A row counts if its FILTER is true and no argument is NULL where these are skipped; equal ones count once."""
     batch = pa.RecordBatch.from_pydict(
         {
             "slot": pa.array([0] * 7, pa.int32()),

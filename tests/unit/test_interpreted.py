@@ -108,3 +108,27 @@ def test_a_class_that_cannot_be_made_says_so() -> None:
 
     with pytest.raises(FunctionError, match="__init__ raised OSError: disk"):
         fold_of(Broken)
+
+
+def test_a_function_may_change_the_lists_it_is_given() -> None:
+    """What a function does to a list it is given reaches neither another call nor the rows that DISTINCT keeps."""
+
+    @udaf(input_types=["ARRAY<BIGINT>"], result_type="BIGINT")
+    class Grows:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: list[int]) -> int:
+            value.append(0)
+            return accumulator + len(value)
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    batch = pa.RecordBatch.from_pydict({"slot": pa.array([0], pa.int32()), "x": [[1]]})
+    calls = [Call("grows", ("x",)), Call("grows", ("x",)), Call("grows", ("x",), distinct=True)]
+    fold = Fold(bind_calls(Registry.load([Grows]), calls, batch.schema))
+    fold.fold(batch)
+    for _ in range(2):
+        [row] = fold.outputs(pa.array([0], pa.int32())).to_pylist()
+        assert [row[f"output_{place}"] for place in range(3)] == [2, 2, 2]

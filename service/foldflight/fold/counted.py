@@ -7,6 +7,7 @@ its class can do; and the result depends on the rows alone, not on the way they 
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from foldflight.fold.rows import Mask, Rows, Slots
 from foldflight.fold.states import typed_values, unreadable
 from foldflight.functions.shape import Shape, list_of_tuples
 from foldflight.functions.spec import BoundFunction
+from foldflight.functions.values import exact_types
 
 __all__ = ["Counted", "counted_shape"]
 
@@ -42,6 +44,7 @@ class Counted(Accumulators):
         self.inner = inner
         self.each_once = each_once
         self.shape = counted_shape(inner.bound)
+        self._changeable = any(exact_types(type_) is None for type_ in inner.bound.input_types)
         # slot -> frozen arguments -> [arguments, times]; what is retracted before it came has a negative count.
         self._seen: dict[int, dict[Any, list[Any]]] = {}
 
@@ -94,7 +97,9 @@ class Counted(Accumulators):
             for row, times in self._seen.get(slot, {}).values()
             for _ in range(min(times, 1) if self.each_once else times)
         ]
-        self.inner.fold_rows([slot for slot, _ in live], [row for _, row in live])
+        # The function may change what it is given; the rows stay.
+        rows = [copy.deepcopy(row) if self._changeable else row for _, row in live]
+        self.inner.fold_rows([slot for slot, _ in live], rows)
         outputs = self.inner.outputs(slots)
         self.inner.forget(slots)
         return outputs

@@ -17,7 +17,7 @@ from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink
 from foldflight.functions.rowkind import RowKind
-from foldflight.functions.values import cast_arguments
+from foldflight.functions.values import cast_arguments, exact_types
 
 __all__ = ["Fold"]
 
@@ -202,7 +202,10 @@ class Fold:
 
 
 class _Columns:
-    """The argument columns of one chunk; calls that share one share its cast and its Python values too."""
+    """The argument columns of one chunk; calls that share one share its cast and its Python values too.
+
+    Values that can change (lists, maps) are not shared: what one function does to them is not the other's.
+    """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
@@ -210,6 +213,8 @@ class _Columns:
 
     def get(self, name: str, type_: pa.DataType) -> Column:
         key = (name, str(type_))
+        if exact_types(type_) is None:
+            return Column(name, cast_arguments(self.batch.column(name), type_))
         if key not in self.known:
             self.known[key] = Column(name, cast_arguments(self.batch.column(name), type_))
         return self.known[key]

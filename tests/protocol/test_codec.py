@@ -257,3 +257,22 @@ def test_sliced_batches_are_the_batch(rows: int, bytes_max: int) -> None:
     assert pa.Table.from_batches(parts).to_pydict() == batch.to_pydict()
     assert all(part.nbytes <= bytes_max or part.num_rows == 1 for part in parts)
     assert len(parts) >= 1
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4", None])
+def test_compressed_states_are_refused(codec: str | None) -> None:
+    """A few bytes that would unpack to many are refused before they are unpacked; plain ones pass."""
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([0] * 100_000), pa.array(["a"] * 100_000).dictionary_encode()], names=["v", "d"]
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_batch(batch)
+    frame = pb.EngineFrame(states=pb.States(batch=sink.getvalue().to_pybytes()))
+    message = Message(frame.SerializeToString(), CHUNK.slice(0, 0))
+    if codec is None:
+        assert decode(message, Role.ENGINE) == States(batch)
+    else:
+        with pytest.raises(RejectedError, match="its buffers are compressed") as caught:
+            decode(message, Role.ENGINE)
+        assert caught.value.code == "BAD_FRAME"

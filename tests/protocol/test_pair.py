@@ -246,7 +246,7 @@ OTHER = pa.RecordBatch.from_pydict({"slot": slots(0), "x": [1]})
 BAD_FRAMES = {
     "chunk of other columns": (Chunk(OTHER), "SCHEMA_MISMATCH", "Open announced slot int32, kind int8"),
     "negative slot": (Chunk(chunk((-1, 0, 1, 1))), "LIMIT", "slot -1 is out of bounds"),
-    "slot beyond the bound": (Chunk(chunk((1000, 0, 1, 1))), "LIMIT", "slots_max - 1 = 999"),
+    "slot beyond the bound": (Chunk(chunk((1000, 0, 1, 1))), "LIMIT", "slots_max - 1 = 499"),
     "no slot": (Chunk(chunk((None, 0, 1, 1))), "SCHEMA_MISMATCH", "int32 without NULLs"),
     "no row kind": (Chunk(chunk((0, 9, 1, 1))), "SCHEMA_MISMATCH", "9 is no row kind"),
     "states without slot": (States(OTHER.select(["x"])), "SCHEMA_MISMATCH", "no column slot"),
@@ -359,3 +359,12 @@ def test_the_engine_checks_its_own_frames_and_the_servers() -> None:
     pair.engine.barrier(1)
     with pytest.raises(RejectedError, match="another schema"):
         pair.engine.receive(Results(1, OTHER))
+
+
+def test_calls_and_slots_are_bounded_together() -> None:
+    """The more calls, the fewer slots; and no exchange takes any number of calls."""
+    opened = describe(Open((Call("count"),) * 4, COLUMNS), Registry(), LIMITS, "s")
+    assert opened.limits.slots_max == LIMITS.slots_max // 4
+    with pytest.raises(RejectedError, match="1025 calls") as caught:
+        describe(Open((Call("count"),) * 1025, COLUMNS), Registry(), LIMITS, "s")
+    assert caught.value.code == "LIMIT"

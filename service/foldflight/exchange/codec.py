@@ -32,6 +32,7 @@ from foldflight.exchange.frames import (
     RowOutputs,
     States,
 )
+from foldflight.exchange.ipc import refuse_compressed
 from foldflight.exchange.machine import Role
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord
@@ -342,6 +343,7 @@ def _stream(batch: pa.RecordBatch) -> bytes:
 
 def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
     def read() -> pa.RecordBatch:
+        refuse_compressed(data)
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             table = reader.read_all()
         table.validate(full=True)

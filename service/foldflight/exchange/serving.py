@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -35,6 +35,7 @@ from foldflight.functions import LogRecord, MetricSink, Registry
 __all__ = ["ServerExchange", "Stats", "describe"]
 
 _LOG_RECORDS_MAX: Final = 1000
+_CALLS_MAX: Final = 1024
 # The batch that a States or Results message carries is not all of the message.
 _OVERHEAD_BYTES: Final = 16 * 1024
 
@@ -205,10 +206,11 @@ class ServerExchange:
         if slots.type != pa.int32() or slots.null_count:
             raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {slots.type}")
         values = slots.to_numpy(zero_copy_only=False)
-        if len(values) and (int(values.min()) < 0 or int(values.max()) >= self._limits.slots_max):
+        slots_max = self.opened.limits.slots_max
+        if len(values) and (int(values.min()) < 0 or int(values.max()) >= slots_max):
             wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
             raise RejectedError(
-                "LIMIT", f"slot {wrong} is out of bounds: slots are 0 to slots_max - 1 = {self._limits.slots_max - 1}"
+                "LIMIT", f"slot {wrong} is out of bounds: slots are 0 to slots_max - 1 = {slots_max - 1}"
             )
 
     def _check_state_bytes(self, batch: pa.RecordBatch) -> None:
@@ -265,6 +267,8 @@ def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) 
 
 
 def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
+    if len(opening.calls) > _CALLS_MAX:
+        raise RejectedError("LIMIT", f"Open has {len(opening.calls)} calls, and one exchange takes {_CALLS_MAX}")
     columns = opening.columns
     for name, type_ in (("slot", pa.int32()), ("kind", pa.int8())):
         if name in columns.names and (columns.names.count(name) > 1 or columns.field(name).type != type_):
@@ -289,7 +293,8 @@ def _opened(calls: list[BoundCall], limits: Limits, server_id: str) -> Opened:
             )
             for call in calls
         ),
-        limits=limits,
+        # Each call has accumulators of its own for a slot: the bound is on all of them together.
+        limits=replace(limits, slots_max=max(limits.slots_max // len(calls), 1)),
         schema=result_schema(calls),
     )
 

@@ -159,7 +159,9 @@ class Settings:
     )
     exchanges_max: int = _setting(64, _integer(1), "Open exchanges per process; one more is OVERLOADED.")
     message_bytes_max: int = _setting(64 * 2**20, _bytes, "Size of one frame, either way.", unit="bytes")
-    slots_max: int = _setting(4_194_304, _integer(1, 2**31 - 1), "Groups of one exchange.", unit="slots")
+    slots_max: int = _setting(
+        4_194_304, _integer(1, 2**31 - 1), "Groups of one exchange, times its calls.", unit="slots"
+    )
     state_bytes_max: int = _setting(16 * 2**20, _bytes, "Size of one call's state of one group.", unit="bytes")
     exchange_state_bytes_max: int = _setting(2 * 2**30, _bytes, "Size of all states of one exchange.", unit="bytes")
     idle_s_max: float = _setting(600.0, _seconds, "Time without a frame after which an exchange ends.", unit="seconds")

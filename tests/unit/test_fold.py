@@ -416,6 +416,35 @@ def test_functions_are_opened_closed_and_given_their_context() -> None:
         new_fold(Call("broken", ("v",)), functions=[broken(close=raising)]).close()
 
 
+def test_logged_lines_name_their_slot() -> None:
+    """A line that a function logs while it folds or gives a value names the slot; one from `open` names none."""
+
+    def opened(self: Any, context: Any) -> None:
+        self.logger = context.logger
+        self.logger.info("open")
+
+    def accumulate(self: Any, accumulator: Tally, value: int) -> None:
+        if value > 1:
+            self.logger.warning("large", value=value)
+
+    def get_value(self: Any, accumulator: Tally) -> int:
+        self.logger.info("asked")
+        return 0
+
+    records: list[Any] = []
+    function = broken(open=opened, accumulate=accumulate, get_value=get_value)
+    fold = new_fold(Call("broken", ("v",)), functions=[function], log=records.append)
+    fold.fold(chunk((3, INSERT, 1), (7, INSERT, 2), (5, INSERT, 1)))
+    fold.collect()
+    assert [(record.message, record.slot) for record in records] == [
+        ("open", None),
+        ("large", 7),
+        ("asked", 3),
+        ("asked", 5),
+        ("asked", 7),
+    ]
+
+
 class Bag:
     """A state that no annotation describes."""
 

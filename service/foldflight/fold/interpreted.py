@@ -106,6 +106,9 @@ class Interpreted(Accumulators):
         self.name = bound.function.name
         self._held: list[Any] = []
         self._present = np.zeros(0, np.bool_)
+        # The slot whose accumulator a method is at; in a chunk, its slots and how far the loop has come.
+        self._at_work: int | tuple[list[int], Iterator[int]] | None = None
+        context.slot_at_work = self._slot_at_work
         try:
             self.verbs = bound.instantiate()
         except (Exception, SystemExit) as error:
@@ -140,6 +143,7 @@ class Interpreted(Accumulators):
         # The list iterator knows how far it has come, so the loop itself need not count rows.
         progress = iter(slots)
         steps = zip(progress, arguments, strict=False)
+        self._at_work = (slots, progress)
         try:
             if rows.retracts is None:
                 self._run(self._accumulate, steps)
@@ -153,6 +157,15 @@ class Interpreted(Accumulators):
             failure = verb.failed(error)
             failure.slot, failure.row = int(slots[index]), rows.describe(index)
             raise failure from error
+        finally:
+            self._at_work = None
+
+    def _slot_at_work(self) -> int | None:
+        if isinstance(self._at_work, tuple):
+            slots, progress = self._at_work
+            index = len(slots) - length_hint(progress) - 1
+            return slots[index] if index >= 0 else None
+        return self._at_work
 
     def _run(self, method: Method, steps: Iterator[tuple[int, Any]]) -> None:
         held, call, kept = self._held, method.call, method.kept
@@ -190,6 +203,7 @@ class Interpreted(Accumulators):
                     raise cannot_retract(self.name)
                 self._create(rows.slots[one])
                 accumulator = self._held[slot]
+                self._at_work = slot
                 try:
                     returned = method.call(accumulator, *[column[index] for column in columns])
                     self._held[slot] = method.kept(accumulator, returned)
@@ -213,6 +227,7 @@ class Interpreted(Accumulators):
                 continue
             if self._merge is None:
                 raise cannot_merge(self.name)
+            self._at_work = slot
             try:
                 held[slot] = self._merge.kept(held[slot], self._merge.call(held[slot], accumulator))
             except (Exception, SystemExit) as error:
@@ -234,6 +249,7 @@ class Interpreted(Accumulators):
 
     def _value(self, slot: int) -> Any:
         absent = slot >= len(self._held) or self._held[slot] is _EMPTY
+        self._at_work = slot
         try:
             # An empty slot shows the value of a fresh accumulator, and stays empty.
             return self.verbs.get_value(self.verbs.create_accumulator() if absent else self._held[slot])
@@ -256,6 +272,7 @@ class Interpreted(Accumulators):
             self._present[slot] = False
 
     def close(self) -> None:
+        self._at_work = None
         self._held = []
         self._present = np.zeros(0, np.bool_)
         if self.verbs.close is not None:

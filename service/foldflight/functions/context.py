@@ -11,6 +11,9 @@ import structlog
 __all__ = ["Counter", "Distribution", "FunctionContext", "Gauge", "LogRecord", "Meter", "MetricSink", "NullMetrics"]
 
 
+_LEVELS: Final = {"exception": "error", "fatal": "critical", "warn": "warning", "msg": "info"}
+
+
 @dataclass(frozen=True)
 class LogRecord:
     """One line that a function logged.
@@ -120,9 +123,12 @@ class FunctionContext:
         self._metrics = metrics or NullMetrics()
         self.logger: Any = structlog.wrap_logger(
             None,
-            processors=[structlog.processors.format_exc_info, _to_record(function, log)],
+            processors=[structlog.processors.format_exc_info, self._to_record],
             wrapper_class=structlog.make_filtering_bound_logger(0),
         )
+        self._log = log
+        # The fold says here which group it is at, so that a line names the group that it is about.
+        self.slot_at_work: Callable[[], int | None] = lambda: None
 
     def counter(self, name: str) -> Counter:
         """Return the counter of this name."""
@@ -140,16 +146,9 @@ class FunctionContext:
         """Return the distribution of this name."""
         return Distribution(lambda value: self._metrics.observe(self.function, name, value))
 
-
-_LEVELS: Final = {"exception": "error", "fatal": "critical", "warn": "warning", "msg": "info"}
-
-
-def _to_record(function: str, log: Callable[[LogRecord], None] | None) -> Callable[..., Any]:
-    def process(_: Any, method: str, event: MutableMapping[str, Any]) -> Any:
-        if log is not None:
+    def _to_record(self, _: Any, method: str, event: MutableMapping[str, Any]) -> Any:
+        if self._log is not None:
             message = str(event.pop("event", ""))
-            level = _LEVELS.get(method, method)
-            log(LogRecord(level, function, message, {key: str(value) for key, value in event.items()}))
+            fields = {key: str(value) for key, value in event.items()}
+            self._log(LogRecord(_LEVELS.get(method, method), self.function, message, fields, self.slot_at_work()))
         raise structlog.DropEvent
-
-    return process

@@ -114,7 +114,7 @@ class BucketEpoch:
         """
         try:
             with self._transport.open(self._opening) as exchange:
-                for block in blocks:
+                for block in self._inserts_first(blocks):
                     self._feed(exchange, block)
                 results = self._timed(lambda: self._results(exchange))
                 forward(exchange.take_logs(), self._key)
@@ -123,6 +123,21 @@ class BucketEpoch:
                 raise
             raise error.with_group(self._key(error.slot)) from None
         return self._finish(results)
+
+    def _inserts_first(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that add, then those that take back: between its partitions Spark keeps no order in an epoch."""
+        if not self._layout.has_kinds:
+            yield from blocks
+            return
+        held = []
+        for block in blocks:
+            retracts = np.isin(block.column(KIND).to_numpy(zero_copy_only=False), _RETRACTING)
+            if retracts.any():
+                held.append(block.filter(pa.array(retracts)))
+                block = block.filter(pa.array(~retracts))  # noqa: PLW2901 - what is left of it
+            if block.num_rows:
+                yield block
+        yield from held
 
     def _feed(self, exchange: OpenExchange, block: pa.RecordBatch) -> None:
         if self._closed_us is not None:

@@ -81,8 +81,10 @@ class _Engine:
         slots = self._slots(rows)
         retracts = np.array([kind.retracts for kind in kinds], np.bool_)
         self.live = np.concatenate([self.live, np.zeros(self._groups() - len(self.live), np.int64)])
-        counted, self.live = live_rows(slots, retracts, self.live)
-        chunk = self._chunk(slots, kinds, rows).filter(pa.array(counted))
+        # As in Spark, where the rows of an epoch have no order: what it adds is there before anything is taken back.
+        inserts_first = np.argsort(retracts, kind="stable")
+        counted, self.live = live_rows(slots[inserts_first], retracts[inserts_first], self.live)
+        chunk = self._chunk(slots, kinds, rows).take(pa.array(inserts_first)).filter(pa.array(counted))
         results = self._exchange(number, chunk)
         touched = results.column("slot").to_numpy() if results.num_rows else np.zeros(0, np.int32)
         kinds_out, changed = self._changes(touched, results)

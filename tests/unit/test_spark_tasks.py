@@ -19,7 +19,8 @@ from foldflight.functions import Call
 from foldflight.spark import tasks
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.carrier import carrier_type
-from foldflight.spark.tasks import BUCKET, FinalFold, Layout, PartialFold
+from foldflight.spark.layout import BUCKET, Layout
+from foldflight.spark.tasks import FinalFold, PartialFold
 
 TRANSPORT = connect("embedded:examples.weighted_avg").transport
 KEYS = pa.schema([("key_0", pa.string()), ("key_1", pa.float64())])

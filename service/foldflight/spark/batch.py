@@ -30,7 +30,8 @@ from foldflight.functions import Call, RowKind
 from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, translated_kind
-from foldflight.spark.tasks import BUCKET, KIND, REAL, FinalFold, Layout, PartialFold
+from foldflight.spark.layout import BUCKET, KIND, REAL, Layout
+from foldflight.spark.tasks import FinalFold, PartialFold
 from foldflight.spark.windows import WINDOW_END, WINDOW_START, Window
 
 __all__ = ["Emit", "GroupedFrame", "Plan", "StreamOptions", "group_by", "mapping"]

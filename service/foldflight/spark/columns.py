@@ -17,7 +17,7 @@ from foldflight.client import Aggregate
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, RowKind
 from foldflight.spark.carrier import without_nullability
-from foldflight.spark.tasks import KIND, REAL, SLOT
+from foldflight.spark.layout import KIND, REAL, SLOT
 
 __all__ = ["Columns", "column_of", "key_name", "translated_kind"]
 

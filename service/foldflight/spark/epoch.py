@@ -22,9 +22,10 @@ from foldflight.exchange.changelog import changelog, live_rows
 from foldflight.exchange.frames import Open
 from foldflight.fold.keys import KeyIndex
 from foldflight.functions import RowKind
+from foldflight.spark.carrier import convert
+from foldflight.spark.layout import FOLDED, KIND, LIVE, SLOT, Layout
 from foldflight.spark.logs import forward
 from foldflight.spark.statetable import StateTable
-from foldflight.spark.tasks import KIND, SLOT, Layout
 
 __all__ = ["BucketEpoch", "EpochStats"]
 
@@ -63,6 +64,7 @@ class BucketEpoch:
         layout: The columns.
         table: The bucket's state table.
         is_strict: Whether a retraction of what is not there is an error.
+        merges: Whether blocks hold partial states, and rows, rather than rows alone.
         closed_us: Windows (of which the last key is the end) up to this time are closed, in microseconds since 1970;
             None where windows do not close.
 
@@ -79,6 +81,7 @@ class BucketEpoch:
         table: StateTable,
         *,
         is_strict: bool,
+        merges: bool = False,
         closed_us: int | None = None,
     ) -> None:
         self.stats = EpochStats()
@@ -89,6 +92,7 @@ class BucketEpoch:
         self._layout = layout
         self._table = table
         self._is_strict = is_strict
+        self._merges = merges
         # Without keys there is one group. It is kept even when its last row is gone, so it counts one row more.
         self._index = KeyIndex(layout.keys) if len(layout.keys) else None
         self._kept_rows = 0 if len(layout.keys) else 1
@@ -103,7 +107,7 @@ class BucketEpoch:
         """Fold all blocks, store what became of their groups, and return the changelog.
 
         Args:
-            blocks: Rows: keys, kind where rows have kinds, arguments and filters.
+            blocks: Rows: keys, kind where rows have kinds, arguments and filters; or `Layout.partial`.
 
         Returns:
             n row kinds (int8) and n rows of keys and outputs, as the exchange gives them; `-U` rows are among them.
@@ -125,7 +129,7 @@ class BucketEpoch:
         return self._finish(results)
 
     def _inserts_first(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that add, then those that take back: between its partitions Spark keeps no order in an epoch."""
+        """Yield the rows that add, then those that take back: Spark keeps no order between partitions."""
         if not self._layout.has_kinds:
             yield from blocks
             return
@@ -151,20 +155,45 @@ class BucketEpoch:
             if not counted.all():
                 self._ignore(slots, counted)
                 slots, block = slots[counted], block.filter(pa.array(counted))
+            self.stats.rows += len(slots)
         else:
-            self._live += np.bincount(slots, minlength=len(self._live))
+            rows = self._row_counts(block)
+            np.add.at(self._live, slots, rows)
+            self.stats.rows += int(rows.sum())
+        if self._merges:
+            folded = block.column(FOLDED)
+            is_folded = folded.to_numpy(zero_copy_only=False)
+            self._merge(exchange, slots[is_folded], block.filter(folded))
+            slots, block = slots[~is_folded], block.filter(pa.array(~is_folded))
+        if len(slots):
+            chunk = self._layout.chunk_of(slots, block)
+            self._timed(lambda: exchange.chunk(chunk))
+
+    def _row_counts(self, block: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Return how many rows each row of a block stands for: those that a partial state holds."""
+        if not self._merges:
+            return np.ones(block.num_rows, np.int64)
+        return block.column(LIVE).fill_null(1).to_numpy()
+
+    def _merge(self, exchange: OpenExchange, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         if not len(slots):
             return
-        chunk = self._layout.chunk_of(slots, block)
-        self._timed(lambda: exchange.chunk(chunk))
-        self.stats.rows += len(slots)
+        fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
+        states = [convert(block.column(field.name), field.type) for field in self._layout.states]
+        batch = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *states], schema=pa.schema(fields))
+
+        def merge() -> None:
+            exchange.states(batch)
+            exchange.initial_outputs()  # an answer to all States; the outputs before the epoch have come already
+
+        self._timed(merge)
 
     def _in_time(self, block: pa.RecordBatch, closed_us: int) -> pa.RecordBatch:
         """Return the rows whose window is open, and note the windows."""
         ends = _ends_us(block, self._layout)
         late = ends <= closed_us
         if late.any():
-            self.stats.late_rows += int(late.sum())
+            self.stats.late_rows += int(self._row_counts(block)[late].sum())
             block, ends = block.filter(pa.array(~late)), ends[~late]
         self.open_ends_us.update(np.unique(ends).tolist())
         return block

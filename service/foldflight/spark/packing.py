@@ -6,7 +6,7 @@ buckets by the hash of their key, and the rows of a bucket travel as one binary 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.carrier import convert
-from foldflight.spark.tasks import BUCKET
+from foldflight.spark.layout import BUCKET
 
 __all__ = ["BLOB", "PACKED", "Pack", "Unpack", "blob_of", "rows_of"]
 
@@ -46,16 +46,18 @@ class Pack:
     Args:
         rows: The schema of the rows, without the bucket, which comes last.
         bounds: How much is held at once.
+        first: What is done with the rows before.
     """
 
     rows: pa.Schema
     bounds: BlockBounds
+    first: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Pack one partition."""
         schema = self.rows.append(pa.field(BUCKET, pa.int32()))
         is_first = True
-        for block in gather(batches, schema, self.bounds):
+        for block in gather(batches if self.first is None else self.first(batches), schema, self.bounds):
             buckets = block.column(BUCKET).to_numpy()
             order = np.argsort(buckets, kind="stable")
             rows = block.take(pa.array(order)).select(self.rows.names)

@@ -1,6 +1,7 @@
 """`group_by(df, ...).agg(...)` over a streaming DataFrame: the state in Spark's own state store.
 
-    rows > mapInArrow(Pack) > groupBy(bucket).transformWithState(BucketProcessor) > observe > mapInArrow(Unpack)
+    rows > mapInArrow(PartialFold, Pack) > groupBy(bucket).transformWithState(BucketProcessor) > observe
+         > mapInArrow(Unpack)
 
 A group belongs to the bucket of its key's hash; a bucket is one key of Spark's state store and holds a state table (see
 `statetable`). An epoch opens one exchange for each bucket that has rows, with the states of the groups it touches, and
@@ -10,7 +11,7 @@ commits one new run. Spark commits the state with the epoch, so a rerun starts f
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -26,12 +27,12 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import RowKind
 from foldflight.spark.batch import Plan, StreamOptions, mapping
-from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.epoch import BucketEpoch, ClosedWindows
+from foldflight.spark.layout import BUCKET, Layout
 from foldflight.spark.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.spark.runs import RunCache
 from foldflight.spark.statetable import Bounds, StateTable, TableLayout
-from foldflight.spark.tasks import BUCKET, Layout
+from foldflight.spark.tasks import PartialFold
 
 __all__ = ["OBSERVED", "ROW_KIND", "check_provider", "stream_result"]
 
@@ -74,14 +75,14 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
     keys = [sf.col(name) for name in layout.keys.names]
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
-    packed = with_bucket.mapInArrow(mapping(Pack(layout.rows, plan.bounds)), f"{BUCKET} int, {BLOB} binary")
+    packed = with_bucket.mapInArrow(mapping(_packing(plan)), f"{BUCKET} int, {BLOB} binary")
     processor = BucketProcessor(
         transport=plan.transport,
         opening=replace(plan.opening, returns=Returns(), initial_outputs=True),
         layout=layout,
         options=options,
         table=TableLayout(keys=layout.keys, states=layout.states, buckets=count),
-        bounds=plan.bounds,
+        merges=_merges(plan),
     )
     figures = ", ".join(f"{name} bigint" for name in _FIGURES)
     folded = packed.groupBy(BUCKET).transformWithState(
@@ -93,6 +94,19 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
     observed = folded.observe(_metric_name(layout), *(sf.sum(name).alias(name) for name in _FIGURES))
     results, schema = _results(plan, layout, shows_kind=_shows_kind(options, layout))
     return observed.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(mapping(Unpack(results)), schema)
+
+
+def _merges(plan: Plan) -> bool:
+    """Tell whether rows are folded before they are shuffled: in a sum of live rows no ignored retraction shows."""
+    return plan.is_two_phase and not plan.layout.has_kinds
+
+
+def _packing(plan: Plan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    if not _merges(plan):
+        return Pack(plan.layout.rows, plan.bounds)
+    opening = replace(plan.opening, returns=Returns(states=True, outputs=False))
+    fold = PartialFold(plan.transport, opening, plan.layout, plan.bounds, keeps_buckets=True)
+    return Pack(plan.layout.partial, plan.bounds, fold)
 
 
 def _metric_name(layout: Layout) -> str:
@@ -121,7 +135,7 @@ class BucketProcessor(StatefulProcessor):
         layout: The columns.
         options: What comes out, and when windows close.
         table: The layout of the state table.
-        bounds: How much is held at once.
+        merges: Whether partial states come, and rows.
     """
 
     def __init__(
@@ -132,14 +146,14 @@ class BucketProcessor(StatefulProcessor):
         layout: Layout,
         options: StreamOptions,
         table: TableLayout,
-        bounds: BlockBounds,
+        merges: bool,
     ) -> None:
         self._transport = transport
         self._opening = opening
         self._layout = layout
         self._options = options
         self._table_layout = table
-        self._bounds = bounds
+        self._merges = merges
 
     def init(self, handle: Any) -> None:
         """Declare the state of a bucket: a manifest, and runs by name."""
@@ -161,7 +175,13 @@ class BucketProcessor(StatefulProcessor):
         if self._options.closing_lateness_ms is not None:
             closed_us = (timerValues.getCurrentWatermarkInMs() - self._options.closing_lateness_ms) * 1000
         epoch = BucketEpoch(
-            self._transport, self._opening, self._layout, table, is_strict=self._options.strict, closed_us=closed_us
+            self._transport,
+            self._opening,
+            self._layout,
+            table,
+            is_strict=self._options.strict,
+            merges=self._merges,
+            closed_us=closed_us,
         )
         kinds, changes = epoch.run(chain([first_block], blocks))
         for end_us in epoch.open_ends_us:

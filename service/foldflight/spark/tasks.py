@@ -31,11 +31,11 @@ from foldflight.fold.keys import KeyIndex
 from foldflight.functions import RowKind
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.carrier import convert
+from foldflight.spark.layout import BUCKET, FOLDED, KIND, LIVE, REAL, SLOT, Layout
 from foldflight.spark.logs import forward
 
-__all__ = ["BUCKET", "KIND", "LIVE", "REAL", "SLOT", "FinalFold", "Layout", "PartialFold"]
+__all__ = ["FinalFold", "PartialFold"]
 
-BUCKET, FOLDED, KIND, LIVE, REAL, SLOT = "bucket", "folded", "kind", "live", "real", "slot"
 _GC_THRESHOLD = 10_000
 # After a block of new groups so many blocks pass on unseen, for looking costs, too.
 _UNSEEN_BLOCKS = 3
@@ -44,83 +44,31 @@ _FIRST_ROWS = 1 << 13
 _RETRACTING = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The columns of a query between Spark and an exchange.
-
-    Args:
-        keys: The key columns under internal names, with their Arrow types; none for one group of all rows.
-        names: The names under which the user sees the keys.
-        columns: The argument and filter columns under internal names.
-        shown: Their names in chunks: what the user wrote.
-        has_kinds: Whether rows have a kind (column `kind`, int8).
-        states: The state columns of the exchange, `state_0`...: as the server announced them, with fingerprints.
-        carried: The same columns as they cross Spark.
-        outputs: The output columns, by the user's names, as Spark shows them.
-    """
-
-    keys: pa.Schema
-    names: tuple[str, ...]
-    columns: pa.Schema
-    shown: tuple[str, ...]
-    has_kinds: bool
-    states: pa.Schema
-    carried: pa.Schema
-    outputs: pa.Schema
-
-    @property
-    def rows(self) -> pa.Schema:
-        """Rows as they come from Spark: keys, kind, arguments and filters; `real` if nothing else is there."""
-        fields = [*self.keys, *([pa.field(KIND, pa.int8())] if self.has_kinds else []), *self.columns]
-        return pa.schema(fields or [pa.field(REAL, pa.bool_())])
-
-    @property
-    def chunk(self) -> pa.Schema:
-        """The chunks of the exchange."""
-        kind = [pa.field(KIND, pa.int8())] if self.has_kinds else []
-        columns = [field.with_name(name) for field, name in zip(self.columns, self.shown, strict=True)]
-        return pa.schema([pa.field(SLOT, pa.int32()), *kind, *columns])
-
-    def chunk_of(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> pa.RecordBatch:
-        """Return n rows as a chunk."""
-        names = [*([KIND] if self.has_kinds else []), *self.columns.names]
-        columns = [pa.array(slots, pa.int32()), *(block.column(name) for name in names)]
-        return pa.RecordBatch.from_arrays(columns, schema=self.chunk)
-
-    @property
-    def partial(self) -> pa.Schema:
-        """What the first stage gives: rows, live rows if there are kinds, states; `folded` tells states from rows."""
-        rows = [field for field in self.rows if field.name != REAL]
-        live = [pa.field(LIVE, pa.int64())] if self.has_kinds else []
-        return pa.schema([*rows, *live, *self.carried, pa.field(FOLDED, pa.bool_())])
-
-    @property
-    def results(self) -> pa.Schema:
-        """What the query gives: keys and outputs under the user's names."""
-        keys = [field.with_name(name) for field, name in zip(self.keys, self.names, strict=True)]
-        return pa.schema([*keys, *self.outputs])
-
-
 class _Groups:
-    """The groups of one epoch: their slots, and their live rows where rows have kinds."""
+    """The groups of one epoch: their slots, their live rows, and their buckets where groups have buckets."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self.index = KeyIndex(layout.keys) if len(layout.keys) else None
         self.live = np.zeros(0, np.int64)
+        self.buckets = np.zeros(0, np.int32)
 
     def __len__(self) -> int:
         return 1 if self.index is None else len(self.index)
 
     def slots(self, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
-        """Return the slots of n rows; `live` grows to all groups seen."""
+        """Return the slots of n rows; `live` and `buckets` grow to all groups seen."""
         if self.index is None:
             slots = np.zeros(block.num_rows, np.int32)
         else:
             keys = [block.column(name) for name in self.layout.keys.names]
             slots = self.index.slots(keys).to_numpy()
-        if len(self) > len(self.live):
-            self.live = np.concatenate([self.live, np.zeros(len(self) - len(self.live), np.int64)])
+        fresh = len(self) - len(self.live)
+        if fresh:
+            self.live = np.concatenate([self.live, np.zeros(fresh, np.int64)])
+            self.buckets = np.concatenate([self.buckets, np.zeros(fresh, np.int32)])
+        if BUCKET in block.schema.names:
+            self.buckets[slots] = block.column(BUCKET).to_numpy()
         return slots
 
     def keys(self, slots: pa.Int32Array) -> list[pa.Array]:
@@ -168,9 +116,11 @@ class _Folding:
             exchange.chunk(batch)
 
     def count(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
-        """Count live rows, where rows have kinds."""
+        """Count live rows."""
+        live = self.groups.live
+        live += np.bincount(slots, minlength=len(live))
         if self._layout.has_kinds:
-            np.add.at(self.groups.live, slots, np.where(_retracts(block), -1, 1))
+            live -= 2 * np.bincount(slots[_retracts(block)], minlength=len(live))
 
     def states(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         """Merge the states of a block of partial states."""
@@ -230,18 +180,28 @@ class PartialFold:
         opening: What to open; the results bring states.
         layout: The columns.
         bounds: How much is held at once.
+        keeps_buckets: Whether rows come with the bucket of their group (int32, last), and leave with it.
     """
 
     transport: Transport
     opening: Open
     layout: Layout
     bounds: BlockBounds
+    keeps_buckets: bool = False
+
+    @property
+    def output(self) -> pa.Schema:
+        """Rows and states, in one schema."""
+        return self._bucketed(self.layout.partial)
+
+    def _bucketed(self, schema: pa.Schema) -> pa.Schema:
+        return schema.append(pa.field(BUCKET, pa.int32())) if self.keeps_buckets else schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold one partition."""
         with _Folding(self.transport, self.opening, self.layout) as folding:
-            partition = _PartialPartition(folding, self.layout, self.bounds)
-            for block in gather(batches, self.layout.rows, self.bounds):
+            partition = _PartialPartition(folding, self.layout, self.output, self.bounds)
+            for block in gather(batches, self._bucketed(self.layout.rows), self.bounds):
                 yield from partition.take(block)
             yield from partition.end()
 
@@ -249,9 +209,10 @@ class PartialFold:
 class _PartialPartition:
     """One partition in the first stage, and what was learnt of it so far."""
 
-    def __init__(self, folding: _Folding, layout: Layout, bounds: BlockBounds) -> None:
+    def __init__(self, folding: _Folding, layout: Layout, output: pa.Schema, bounds: BlockBounds) -> None:
         self._folding = folding
         self._layout = layout
+        self._output = output
         self._bounds = bounds
         self._folded_bytes = 0
         self._unseen = 0
@@ -303,8 +264,8 @@ class _PartialPartition:
             for part in _parts(results):
                 slots = part.column(SLOT)
                 columns = dict(zip(self._layout.keys.names, groups.keys(slots), strict=True))
-                if self._layout.has_kinds:
-                    columns[LIVE] = pa.array(groups.live[slots.to_numpy()])
+                columns[LIVE] = pa.array(groups.live[slots.to_numpy()])
+                columns[BUCKET] = pa.array(groups.buckets[slots.to_numpy()])
                 for field in self._layout.carried:
                     columns[field.name] = convert(part.column(field.name), field.type)
                 yield self._filled(part.num_rows, columns, is_folded=True)
@@ -317,11 +278,8 @@ class _PartialPartition:
         """Return n rows or n states in the one schema that both have on their way."""
         columns[FOLDED] = pa.array(np.full(rows, is_folded))
         return pa.RecordBatch.from_arrays(
-            [
-                columns[field.name] if field.name in columns else pa.nulls(rows, field.type)
-                for field in self._layout.partial
-            ],
-            schema=self._layout.partial,
+            [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in self._output],
+            schema=self._output,
         )
 
 

@@ -1,0 +1,69 @@
+"""The columns of a query on their way: what Spark's tasks hand to an exchange, and to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["BUCKET", "FOLDED", "KIND", "LIVE", "REAL", "SLOT", "Layout"]
+
+BUCKET, FOLDED, KIND, LIVE, REAL, SLOT = "bucket", "folded", "kind", "live", "real", "slot"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a query between Spark and an exchange.
+
+    Args:
+        keys: The key columns under internal names, with their Arrow types; none for one group of all rows.
+        names: The names under which the user sees the keys.
+        columns: The argument and filter columns under internal names.
+        shown: Their names in chunks: what the user wrote.
+        has_kinds: Whether rows have a kind (column `kind`, int8).
+        states: The state columns of the exchange, `state_0`...: as the server announced them, with fingerprints.
+        carried: The same columns as they cross Spark.
+        outputs: The output columns, by the user's names, as Spark shows them.
+    """
+
+    keys: pa.Schema
+    names: tuple[str, ...]
+    columns: pa.Schema
+    shown: tuple[str, ...]
+    has_kinds: bool
+    states: pa.Schema
+    carried: pa.Schema
+    outputs: pa.Schema
+
+    @property
+    def rows(self) -> pa.Schema:
+        """Rows as they come from Spark: keys, kind, arguments and filters; `real` if nothing else is there."""
+        fields = [*self.keys, *([pa.field(KIND, pa.int8())] if self.has_kinds else []), *self.columns]
+        return pa.schema(fields or [pa.field(REAL, pa.bool_())])
+
+    @property
+    def chunk(self) -> pa.Schema:
+        """The chunks of the exchange."""
+        kind = [pa.field(KIND, pa.int8())] if self.has_kinds else []
+        columns = [field.with_name(name) for field, name in zip(self.columns, self.shown, strict=True)]
+        return pa.schema([pa.field(SLOT, pa.int32()), *kind, *columns])
+
+    def chunk_of(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> pa.RecordBatch:
+        """Return n rows as a chunk."""
+        names = [*([KIND] if self.has_kinds else []), *self.columns.names]
+        columns = [pa.array(slots, pa.int32()), *(block.column(name) for name in names)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.chunk)
+
+    @property
+    def partial(self) -> pa.Schema:
+        """What the first stage gives: rows, or states with their live rows; `folded` tells which."""
+        rows = [field for field in self.rows if field.name != REAL]
+        return pa.schema([*rows, pa.field(LIVE, pa.int64()), *self.carried, pa.field(FOLDED, pa.bool_())])
+
+    @property
+    def results(self) -> pa.Schema:
+        """What the query gives: keys and outputs under the user's names."""
+        keys = [field.with_name(name) for field, name in zip(self.keys, self.names, strict=True)]
+        return pa.schema([*keys, *self.outputs])

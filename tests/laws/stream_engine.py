@@ -1,0 +1,200 @@
+"""Spark's side of a streaming query in one process: partitions, shuffle, state store, timers, watermark, reruns.
+
+It calls the stateful operator as Spark does, with state that can be taken back, so that generated streams run by the
+hundred. What it takes for granted of Spark, tests/spark shows on Spark itself.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+
+from foldflight.client import Transport
+from foldflight.exchange.frames import Open, Returns
+from foldflight.functions import Call
+from foldflight.spark.batch import StreamOptions
+from foldflight.spark.blocks import BlockBounds
+from foldflight.spark.carrier import carrier_type
+from foldflight.spark.layout import BUCKET, Layout
+from foldflight.spark.packing import BLOB, Pack, rows_of
+from foldflight.spark.runs import LIVE, key_hashes
+from foldflight.spark.statetable import TableLayout
+from foldflight.spark.stream import BucketProcessor
+from foldflight.spark.tasks import PartialFold
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class BucketState:
+    """What Spark keeps of one bucket."""
+
+    manifest: tuple[bytes] | None = None
+    runs: dict[str, tuple[bytes]] = field(default_factory=dict)
+    timers: set[int] = field(default_factory=set)
+
+
+class Handle:
+    """The handle of Spark's StatefulProcessor, for one bucket at a time."""
+
+    def __init__(self) -> None:
+        self.state = BucketState()
+
+    def getValueState(self, name: str, schema: str) -> Handle:  # noqa: N802
+        assert (name, schema) == ("manifest", "data binary")
+        return self
+
+    def getMapState(self, name: str, key: str, value: str) -> Handle:  # noqa: N802
+        assert (name, key, value) == ("runs", "run_id string", "data binary")
+        return self
+
+    def get(self) -> tuple[bytes] | None:
+        return self.state.manifest
+
+    def update(self, value: tuple[bytes]) -> None:
+        self.state.manifest = value
+
+    def getValue(self, key: tuple[str]) -> tuple[bytes] | None:  # noqa: N802
+        return self.state.runs.get(key[0])
+
+    def updateValue(self, key: tuple[str], value: tuple[bytes]) -> None:  # noqa: N802
+        self.state.runs[key[0]] = value
+
+    def removeKey(self, key: tuple[str]) -> None:  # noqa: N802
+        del self.state.runs[key[0]]
+
+    def registerTimer(self, at_ms: int) -> None:  # noqa: N802
+        self.state.timers.add(at_ms)
+
+
+class StreamEngine:
+    """One streaming query.
+
+    Args:
+        transport: The way to the functions.
+        calls: The calls by output name.
+        keys: The key columns; with windows, the last is the window's end.
+        columns: The argument and filter columns.
+        has_kinds: Whether rows have kinds.
+        options: As of `group_by`.
+        seed: Of the shuffle's order, of reruns and restarts.
+        bounds: How much a task holds at once.
+        folds_first: Whether rows are folded before the shuffle, where they can be.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        calls: dict[str, Call],
+        keys: pa.Schema,
+        columns: pa.Schema,
+        *,
+        has_kinds: bool,
+        options: StreamOptions,
+        seed: int,
+        bounds: BlockBounds,
+        folds_first: bool,
+    ) -> None:
+        self.random = random.Random(seed)
+        self.buckets: dict[int, BucketState] = {}
+        self.figures: dict[str, int] = {}
+        self._options = options
+        nothing = pa.schema([])
+        names = tuple(columns.names)
+        layout = Layout(keys, tuple(keys.names), columns, names, has_kinds, nothing, nothing, nothing)
+        opening = Open(calls=tuple(calls.values()), columns=layout.chunk)
+        opened = transport.describe(opening)
+        states = pa.schema([opened.schema.field(f"state_{place}") for place in range(len(calls))])
+        outputs = [opened.schema.field(f"output_{place}").type for place in range(len(calls))]
+        self.layout = layout = replace(
+            layout,
+            states=states,
+            carried=pa.schema([(each.name, carrier_type(each.type)) for each in states]),
+            outputs=pa.schema(list(zip(calls, outputs, strict=True))),
+        )
+        merges = folds_first and all(opened.can_merge) and not has_kinds
+        fold = PartialFold(
+            transport, replace(opening, returns=Returns(states=True)), layout, bounds, keeps_buckets=True
+        )
+        self._pack = Pack(layout.partial, bounds, fold) if merges else Pack(layout.rows, bounds)
+        self._processor = BucketProcessor(
+            transport=transport,
+            opening=replace(opening, returns=Returns(states=True, outputs=True), initial_outputs=True),
+            layout=layout,
+            options=options,
+            table=TableLayout(keys=keys, states=states, buckets=options.buckets),
+            merges=merges,
+        )
+
+    def epoch(self, partitions: Sequence[Rows], watermark_ms: int) -> Rows:
+        """Run one epoch; return its output."""
+        blobs: dict[int, list[bytes]] = {}
+        for rows in partitions:
+            for batch in self._pack(self._batches(rows)):
+                for bucket, blob in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                    blobs.setdefault(bucket, []).append(blob)
+        output: Rows = []
+        for bucket, held in blobs.items():
+            self.random.shuffle(held)
+            before = copy.deepcopy(self.buckets.setdefault(bucket, BucketState()))
+            if self.random.random() < 0.3:
+                list(self._input(bucket, held, watermark_ms))  # a task that dies, or runs twice
+                self.buckets[bucket] = before
+            output += self._unpacked(self._input(bucket, held, watermark_ms))
+        for bucket, state in self.buckets.items():
+            for at_ms in sorted(each for each in state.timers if each <= watermark_ms):
+                state.timers.discard(at_ms)
+                output += self._unpacked(self._expired(bucket, at_ms, watermark_ms))
+        return output
+
+    def live_rows(self) -> dict[tuple[Any, ...], int]:
+        """Return the live rows of all groups that have state, by key; with windows, by key and window end."""
+        names = [name for name in self.layout.keys.names if name != "window_start"]
+        found = {}
+        for bucket in self.buckets:
+            for batch in self._for(bucket)._table().scan():
+                for row in batch.to_pylist():
+                    found[tuple(row[name] for name in names)] = row[LIVE]
+        return found
+
+    def _batches(self, rows: Rows) -> Iterator[pa.RecordBatch]:
+        schema = self.layout.rows
+        whole = pa.RecordBatch.from_pylist(rows, schema=schema)
+        hashes = key_hashes(whole.select(self.layout.keys.names)) % self._options.buckets
+        whole = whole.append_column(BUCKET, pa.array(hashes, pa.int32()))
+        start = 0
+        while start < whole.num_rows:
+            size = self.random.randint(1, 5)
+            yield whole.slice(start, size)
+            start += size
+
+    def _for(self, bucket: int) -> BucketProcessor:
+        handle = Handle()
+        handle.state = self.buckets[bucket]
+        self._processor.init(handle)
+        return self._processor
+
+    def _input(self, bucket: int, blobs: list[bytes], watermark_ms: int) -> Iterator[Row]:
+        rows = iter([Row(**{BUCKET: bucket, BLOB: blob}) for blob in blobs])
+        return self._for(bucket).handleInputRows((bucket,), rows, TimerValues(0, watermark_ms))
+
+    def _expired(self, bucket: int, at_ms: int, watermark_ms: int) -> Iterator[Row]:
+        return self._for(bucket).handleExpiredTimer((bucket,), TimerValues(0, watermark_ms), ExpiredTimerInfo(at_ms))
+
+    def _unpacked(self, rows: Iterable[Row]) -> Rows:
+        output: Rows = []
+        for row in rows:
+            values = row.asDict()
+            blob = values.pop(BLOB)
+            for name, value in values.items():
+                self.figures[name] = self.figures.get(name, 0) + value
+            if blob is not None:
+                output += rows_of(blob).to_pylist()
+        return output

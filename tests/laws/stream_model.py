@@ -1,0 +1,114 @@
+"""What a streaming query means, in plain Python: the rows that are there, by group, and what each epoch changes."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Rows = list[dict[str, Any]]
+Key = tuple[Any, ...]
+
+INSERT, DELETE = 0, 3  # row kinds on the wire
+DELAY_MINUTES = 10
+WINDOW_MINUTES = 60
+
+
+def aggregated(rows: Rows) -> dict[str, Any]:
+    """Aggregate the rows of one group, by definition."""
+    values = [row["v"] for row in rows if row["v"] is not None]
+    weighted = [(row["v"], row["w"]) for row in rows if row["v"] is not None]
+    weight = sum(w for _, w in weighted)
+    return {
+        "price": None if weight == 0 else math.trunc(sum(v * w for v, w in weighted) / weight),
+        "n": len(rows),
+        "different": len(set(values)),
+        "total": sum(values) if values else None,
+        "top": max(values) if values else None,
+    }
+
+
+class StreamModel:
+    """The groups of a query over random steps.
+
+    Args:
+        windowed: Whether time is cut into windows of an hour, which are the last key.
+        closes: Whether windows close: with a watermark ten minutes behind the latest row.
+        lateness_minutes: How much longer a window stays open.
+        emit: As of `group_by`.
+        has_kinds: Whether rows have kinds, and rows may be taken back.
+    """
+
+    def __init__(self, *, windowed: bool, closes: bool, lateness_minutes: int, emit: str, has_kinds: bool) -> None:
+        self.windowed, self.closes, self.emit, self.has_kinds = windowed, closes, emit, has_kinds
+        self.lateness_minutes = lateness_minutes
+        self.present: dict[Key, Rows] = defaultdict(list)
+        self.watermark = -(10**6)  # minutes
+        self.latest = -(10**6)
+        self.late = self.ignored = self.folded = 0
+
+    def key(self, row: Mapping[str, Any]) -> Key:
+        if not self.windowed:
+            return (row["k"],)
+        return (row["k"], row["at"] // WINDOW_MINUTES * WINDOW_MINUTES + WINDOW_MINUTES)
+
+    def _is_closed(self, key: Key) -> bool:
+        return self.closes and key[-1] + self.lateness_minutes <= self.watermark
+
+    def epoch(self, steps: Sequence[tuple[str, dict[str, Any], int]]) -> tuple[Rows, list[dict[str, Any]]]:
+        """Return the rows of an epoch, and the changes that it must give (in no order)."""
+        table = {key: aggregated(rows) for key, rows in self.present.items() if rows}
+        rows: Rows = []
+        never: Rows = []
+        for step, row, pick in steps:
+            group = self.present[self.key(row)]
+            if step == "I" or not self.has_kinds:
+                rows.append({**row, "kind": INSERT})
+                if not self._is_closed(self.key(row)):
+                    group.append(row)
+            elif step == "D" and group and not self._is_closed(self.key(row)):
+                rows.append({**group.pop(pick % len(group)), "kind": DELETE})
+            elif step == "X" and not group:
+                never.append({**row, "kind": DELETE})
+            elif step == "E":
+                rows += [{**row, "kind": DELETE}, {**row, "kind": INSERT}]
+        came = {self.key(row) for row in rows}
+        never = [row for row in never if self.key(row) not in came]
+        rows += never
+        self._count(rows, never)
+        changes = self._changes(table)
+        closed = [key for key in self.present if self._is_closed(key)]
+        for key in closed:
+            gone = self.present.pop(key)
+            if gone and self.emit == "append":
+                changes.append(self._row(key, aggregated(gone)))
+        self.latest = max([self.latest, *(row["at"] for row in rows)])
+        self.watermark = max(self.watermark, self.latest - DELAY_MINUTES)
+        return rows, changes
+
+    def _count(self, rows: Rows, never: Rows) -> None:
+        late = sum(self._is_closed(self.key(row)) for row in rows)
+        ignored = sum(not self._is_closed(self.key(row)) for row in never)
+        self.late += late
+        self.ignored += ignored
+        self.folded += len(rows) - late - ignored
+
+    def _changes(self, before: dict[Key, dict[str, Any]]) -> list[dict[str, Any]]:
+        if self.emit == "append":
+            return []
+        after = {key: aggregated(rows) for key, rows in self.present.items() if rows}
+        changes: list[dict[str, Any]] = []
+        for key in before.keys() | after.keys():
+            old, new = before.get(key), after.get(key)
+            if old == new:
+                continue
+            if old is not None and (new is None or self.emit == "changelog"):
+                changes.append(self._row(key, old, "-D" if new is None else "-U"))
+            if new is not None:
+                changes.append(self._row(key, new, "+I" if old is None else "+U"))
+        return changes
+
+    def _row(self, key: Key, values: dict[str, Any], kind: str = "") -> dict[str, Any]:
+        shows_kind = self.emit == "changelog" or (self.emit == "update" and self.has_kinds)
+        return {**({"row_kind": kind} if shows_kind else {}), "key": key, **values}

@@ -1,0 +1,174 @@
+"""Every epoch of a random stream gives what a model in plain Python gives, in all emit modes."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from examples.weighted_avg import WeightedAvg
+from foldflight import connect
+from foldflight.client import Transport
+from foldflight.functions import Call
+from foldflight.spark.batch import StreamOptions
+from foldflight.spark.blocks import BlockBounds
+from tests.laws.stream_engine import StreamEngine
+from tests.laws.stream_model import StreamModel
+
+EMBEDDED = connect(WeightedAvg).transport
+START = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+START_MS = int(START.timestamp() * 1000)
+KEY = pa.field("k", pa.string())
+WINDOW = [pa.field("window_start", pa.timestamp("us", "UTC")), pa.field("window_end", pa.timestamp("us", "UTC"))]
+COLUMNS = pa.schema([("v", pa.int64()), ("w", pa.int32()), ("filled", pa.bool_())])
+ROWS = st.fixed_dictionaries(
+    {
+        "k": st.sampled_from(["a", "b", "c", None]),
+        "v": st.one_of(st.none(), st.integers(-50, 50)),
+        "w": st.integers(1, 5),
+        "at": st.integers(0, 20).map(lambda at: at * 10),  # the watermark often stands at the end of a window
+    }
+)
+# A row is inserted (I), or one that is there is taken back (D), or one that never was (X), or one before it comes (E).
+STEPS = st.lists(st.tuples(st.sampled_from("IIIIDDXE"), ROWS, st.integers(0, 99)), max_size=10)
+EMITS = st.sampled_from(
+    [("update", False), ("changelog", False), ("update", True), ("changelog", True), ("append", True)]
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A query, and what comes to it."""
+
+    has_kinds: bool
+    windowed: bool
+    emit: str
+    closes: bool
+    lateness_minutes: int
+    epochs: list[list[tuple[str, dict[str, Any], int]]]
+    partitions: int
+    seed: int
+    bounds: BlockBounds
+    folds_first: bool
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Draw a query and its input."""
+    emit, closes = draw(EMITS)
+    return Case(
+        has_kinds=draw(st.booleans()),
+        windowed=closes or draw(st.booleans()),
+        emit=emit,
+        closes=closes,
+        lateness_minutes=draw(st.sampled_from([0, 0, 45])),
+        epochs=draw(st.lists(STEPS, min_size=1, max_size=5)),
+        partitions=draw(st.integers(1, 3)),
+        seed=draw(st.integers(0, 2**32)),
+        bounds=BlockBounds(
+            rows_max=draw(st.sampled_from([2, 7, 1000])),
+            groups_max=draw(st.sampled_from([1, 3, 1000])),
+            unfolded_groups_min=draw(st.sampled_from([2, 1000])),
+        ),
+        folds_first=draw(st.booleans()),
+    )
+
+
+def engine_of(transport: Transport, case: Case) -> StreamEngine:
+    """Return the query."""
+    calls = {
+        "price": Call("weighted_avg", ("v", "w"), filter="filled"),
+        "n": Call("count"),
+        "different": Call("count", ("v",), distinct=True),
+        "total": Call("sum", ("v",)),
+        "top": Call("max", ("v",), materialize=case.has_kinds),
+    }
+    return StreamEngine(
+        transport,
+        calls,
+        pa.schema([KEY, *WINDOW] if case.windowed else [KEY]),
+        COLUMNS,
+        has_kinds=case.has_kinds,
+        options=StreamOptions(
+            emit=case.emit,  # type: ignore[arg-type]
+            buckets=3,
+            strict=False,
+            closing_lateness_ms=case.lateness_minutes * 60_000 if case.closes else None,
+        ),
+        seed=case.seed,
+        bounds=case.bounds,
+        folds_first=case.folds_first,
+    )
+
+
+def check(transport: Transport, case: Case) -> None:
+    """Run a case, and compare each epoch with the model."""
+    engine = engine_of(transport, case)
+    model = StreamModel(
+        windowed=case.windowed,
+        closes=case.closes,
+        lateness_minutes=case.lateness_minutes,
+        emit=case.emit,
+        has_kinds=case.has_kinds,
+    )
+    for steps in case.epochs:
+        watermark_ms = max(START_MS + model.watermark * 60_000, 0)
+        rows, expected = model.epoch(steps)
+        sent = [as_input(row, model.key(row), windowed=case.windowed) for row in rows]
+        engine.random.shuffle(sent)
+        changes = engine.epoch([sent[place :: case.partitions] for place in range(case.partitions)], watermark_ms)
+        assert Counter(map(comparable, changes)) == Counter(
+            comparable(as_output(row, windowed=case.windowed)) for row in expected
+        )
+        in_order(changes)
+        assert engine.live_rows() == {key_of(key): len(rows) for key, rows in model.present.items() if rows}
+    figures = {name: engine.figures.get(name, 0) for name in ("rows", "late_rows", "ignored_retractions")}
+    assert figures == {"rows": model.folded, "late_rows": model.late, "ignored_retractions": model.ignored}
+
+
+def as_input(row: dict[str, Any], key: tuple[Any, ...], *, windowed: bool) -> dict[str, Any]:
+    """Return a row of the model as a row of the query."""
+    end = START + dt.timedelta(minutes=key[-1]) if windowed else None
+    window = {} if end is None else {"window_start": end - dt.timedelta(hours=1), "window_end": end}
+    return {**row, **window, "filled": row["v"] is not None}
+
+
+def key_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a group of the model as the query's key: with windows, their end."""
+    return (key[0], *(START + dt.timedelta(minutes=end) for end in key[1:]))
+
+
+def as_output(row: dict[str, Any], *, windowed: bool) -> dict[str, Any]:
+    """Return a change of the model as a change of the query."""
+    key = row["key"]
+    named = {"k": key[0]}
+    if windowed:
+        end = key_of(key)[-1]
+        named |= {"window_start": end - dt.timedelta(hours=1), "window_end": end}
+    return {**named, **{name: value for name, value in row.items() if name != "key"}}
+
+
+def comparable(row: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return a row as something that can be counted."""
+    return tuple(sorted(row.items()))
+
+
+def in_order(changes: list[dict[str, Any]]) -> None:
+    """Refuse an old value that does not stand just before its new one."""
+    for place, change in enumerate(changes):
+        if change.get("row_kind") == "-U":
+            after = changes[place + 1]
+            assert after["row_kind"] == "+U"
+            assert all(change[name] == after[name] for name in ("k", "window_end") if name in change)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_every_epoch_of_a_random_stream_equals_the_model(case: Case) -> None:
+    """Changes, late rows and ignored retractions are those of the model, whatever Spark does with order and reruns."""
+    check(EMBEDDED, case)

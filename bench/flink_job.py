@@ -1,0 +1,76 @@
+"""The weighted average in PyFlink; run by bench/flink.py in a virtual environment of its own.
+
+Prints one JSON line, {"seconds": ...}. PyFlink reads the annotations of what it calls as classes, so they are left out.
+"""
+
+import argparse
+import json
+import time
+
+from pyflink.table import AggregateFunction, DataTypes, EnvironmentSettings, TableEnvironment
+from pyflink.table.udf import udaf
+
+
+class WeightedAvg(AggregateFunction):
+    """The same class as examples/weighted_avg.py, in PyFlink's form."""
+
+    def create_accumulator(self):
+        return [0, 0]
+
+    def get_value(self, accumulator):
+        return None if accumulator[1] == 0 else int(accumulator[0] / accumulator[1])
+
+    def accumulate(self, accumulator, value, weight):
+        accumulator[0] += value * weight
+        accumulator[1] += weight
+
+    def retract(self, accumulator, value, weight):
+        accumulator[0] -= value * weight
+        accumulator[1] -= weight
+
+    def get_accumulator_type(self):
+        return DataTypes.ARRAY(DataTypes.BIGINT())
+
+    def get_result_type(self):
+        return DataTypes.BIGINT()
+
+
+def vectorised(value, weight):
+    """Compute one group's average; in batches PyFlink has only this form."""
+    return int((value * weight).sum() / weight.sum())
+
+
+def main() -> None:
+    """Run one job over one file."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mode", choices=["streaming", "batch"], required=True)
+    parser.add_argument("--way", choices=["general", "vectorised", "sql"], required=True)
+    parser.add_argument("--data", required=True)
+    arguments = parser.parse_args()
+    modes = {"streaming": EnvironmentSettings.in_streaming_mode, "batch": EnvironmentSettings.in_batch_mode}
+    tables = TableEnvironment.create(modes[arguments.mode]())
+    configuration = tables.get_config()
+    configuration.set("parallelism.default", "2")
+    configuration.set("rest.bind-address", "127.0.0.1")
+    configuration.set("rest.address", "127.0.0.1")
+    configuration.set("taskmanager.bind-host", "127.0.0.1")
+    configuration.set("python.fn-execution.bundle.size", "10000")
+    configuration.set("taskmanager.memory.managed.size", "512mb")
+    if arguments.way == "general":
+        tables.create_temporary_function("weighted_avg", udaf(WeightedAvg()))
+    elif arguments.way == "vectorised":
+        function = udaf(vectorised, result_type=DataTypes.BIGINT(), func_type="pandas")
+        tables.create_temporary_function("weighted_avg", function)
+    tables.execute_sql(
+        "CREATE TABLE source (k BIGINT, v BIGINT, w INT) WITH "
+        f"('connector' = 'filesystem', 'path' = '{arguments.data}', 'format' = 'csv')"
+    )
+    tables.execute_sql("CREATE TABLE sink (k BIGINT, o BIGINT) WITH ('connector' = 'blackhole')")
+    value = "CAST(SUM(v * w) / SUM(w) AS BIGINT)" if arguments.way == "sql" else "weighted_avg(v, w)"
+    start = time.perf_counter()
+    tables.execute_sql(f"INSERT INTO sink SELECT k, {value} AS o FROM source GROUP BY k").wait()
+    print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

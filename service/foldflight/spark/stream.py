@@ -40,6 +40,11 @@ ROW_KIND = "row_kind"
 OBSERVED = "foldflight"
 
 _FIGURES = ("rows", "groups", "late_rows", "ignored_retractions", "exchange_ms", "runs", "state_bytes")
+# Schemas as types: to parse a text, Spark Connect's client wants a session of its own choice.
+_PACKED = st.StructType([st.StructField(BUCKET, st.IntegerType()), st.StructField(BLOB, st.BinaryType())])
+_FOLDED = st.StructType(
+    [st.StructField(BLOB, st.BinaryType()), *(st.StructField(name, st.LongType()) for name in _FIGURES)]
+)
 _OUTPUT_ROWS_MAX = 1 << 16
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -75,7 +80,7 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
     keys = [sf.col(name) for name in layout.keys.names]
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
-    packed = with_bucket.mapInArrow(mapping(_packing(plan)), f"{BUCKET} int, {BLOB} binary")
+    packed = with_bucket.mapInArrow(mapping(_packing(plan)), _PACKED)
     processor = BucketProcessor(
         transport=plan.transport,
         opening=replace(plan.opening, returns=Returns(), initial_outputs=True),
@@ -84,10 +89,9 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
         table=TableLayout(keys=layout.keys, states=layout.states, buckets=count),
         merges=_merges(plan),
     )
-    figures = ", ".join(f"{name} bigint" for name in _FIGURES)
     folded = packed.groupBy(BUCKET).transformWithState(
         processor,
-        f"{BLOB} binary, {figures}",
+        _FOLDED,
         "Append" if options.emit == "append" else "Update",
         "None" if options.closing_lateness_ms is None else "EventTime",
     )

@@ -1,0 +1,73 @@
+"""A stream through Spark Connect: the client has no JVM, and the plan is all that the server knows of the query."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from foldflight import RejectedError, connect
+from foldflight.spark import group_by, tumble
+from tests.spark import spark_functions
+from tests.spark.test_stream import DDL, PROVIDER, ROCKSDB, SCHEMA, Model, apply, model
+
+
+@pytest.fixture
+def remote_spark(sessions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A Connect session that streams can run in."""
+    from pyspark.sql.connect.session import SparkSession
+
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    session = SparkSession.builder.remote(sessions["connect"]).create()
+    session.conf.set(PROVIDER, ROCKSDB)
+    session.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    yield session
+    session.client.close()
+
+
+def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
+    """Each epoch's changelog leads to the batch answer, also after a restart; the figures come with the progress."""
+    functions = connect(spark_functions)
+    source = tmp_path / "input"
+    source.mkdir()
+    output = str(tmp_path / "output")
+    rows = Model(seed=11, retracts=True)
+    table: dict[Any, dict[str, Any]] = {}
+    for turn in range(2):
+        pq.write_table(pa.Table.from_pylist(rows.epoch(15), schema=SCHEMA), source / f"{turn}.parquet")
+        frame = remote_spark.readStream.schema(DDL).parquet(str(source))
+        changes = group_by(frame, "customer", row_kind="op", emit="changelog", buckets=4).agg(
+            price=functions["weighted_avg"]("amount", "qty").where("amount IS NOT NULL"),
+            n=functions["count"](),
+            different=functions["count"]("amount").distinct(),
+            total=functions["sum"]("x"),
+            large=functions["count"]().where("amount > 50"),
+        )
+        query = (
+            changes.writeStream.outputMode("update")
+            .foreachBatch(lambda batch, number: batch.write.mode("overwrite").parquet(f"{output}/{number}"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        epoch = remote_spark.read.parquet(f"{output}/{turn}")
+        collected = [row.asDict() for row in epoch.coalesce(1).collect()]
+        apply(table, collected, update_before=True)
+        assert table == {key: {"customer": key, **model(held)} for key, held in rows.present.items() if held}
+        metrics = query.lastProgress["observedMetrics"]
+        assert [name for name in metrics if name.startswith("foldflight customer > price")]
+
+
+def test_mistakes_show_through_connect(remote_spark: Any, tmp_path: Path) -> None:
+    """Settings, watermarks and columns are checked when the query is built, as in a classic session."""
+    functions = connect(spark_functions)
+    frame = remote_spark.readStream.schema("at timestamp, page string").parquet(str(tmp_path))
+    windowed = {"window": tumble("at", "1 hour"), "emit": "append"}
+    with pytest.raises(RejectedError, match="withWatermark"):
+        group_by(frame, "page", **windowed)
+    assert group_by(frame.withWatermark("at", "1 minute"), "page", **windowed).agg(n=functions["count"]()).isStreaming
+    remote_spark.conf.unset(PROVIDER)
+    with pytest.raises(RejectedError, match="RocksDBStateStoreProvider"):
+        group_by(frame, "page").agg(n=functions["count"]())

@@ -132,3 +132,33 @@ def test_a_function_may_change_the_lists_it_is_given() -> None:
     for _ in range(2):
         [row] = fold.outputs(pa.array([0], pa.int32())).to_pylist()
         assert [row[f"output_{place}"] for place in range(3)] == [2, 2, 2]
+
+
+def test_decimals_keep_all_their_digits() -> None:
+    """An author's sums and products of DECIMAL(38) do not round to the 28 digits that Python has by itself."""
+
+    @udaf(input_types=["DECIMAL(38,0)"], result_type="DECIMAL(38,0)", state_type="DECIMAL(38,0)")
+    class Total:
+        def create_accumulator(self) -> Decimal:
+            return Decimal(0)
+
+        def accumulate(self, accumulator: Decimal, value: Decimal) -> Decimal:
+            return accumulator + value
+
+        def merge(self, accumulator: Decimal, other: Decimal) -> Decimal:
+            return accumulator + other
+
+        def get_value(self, accumulator: Decimal) -> Decimal:
+            return accumulator * 1
+
+    large = Decimal(10**37)
+    batch = pa.RecordBatch.from_pydict(
+        {"slot": pa.array([0, 0], pa.int32()), "x": pa.array([large, Decimal(1)], pa.decimal128(38, 0))}
+    )
+    registry = Registry.load([Total])
+    fold = Fold(bind_calls(registry, [Call("total", ("x",))], batch.schema))
+    fold.fold(batch)
+    states = fold.collect()
+    assert states.column("output_0").to_pylist() == [Decimal(10**37 + 1)]
+    fold.merge_states(states)
+    assert fold.outputs(pa.array([0], pa.int32())).column("output_0").to_pylist() == [Decimal(2 * 10**37 + 2)]

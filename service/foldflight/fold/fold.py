@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import decimal
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +26,24 @@ __all__ = ["Fold"]
 
 _SLOT, _KIND = "slot", "kind"
 _KIND_MAX = max(RowKind)
+# Python's own 28 digits would round a DECIMAL(38) in silence; two of them multiply within these.
+_EXACT = decimal.Context(prec=76)
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
+
+
+def _exactly(
+    method: Callable[Concatenate[Fold, _Parameters], _Result],
+) -> Callable[Concatenate[Fold, _Parameters], _Result]:
+    """Let functions calculate with decimals of all digits that SQL has."""
+
+    @functools.wraps(method)
+    def calculating(self: Fold, /, *arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
+        with decimal.localcontext(_EXACT):
+            return method(self, *arguments, **named)
+
+    return calculating
 
 
 class Fold:
@@ -73,6 +94,7 @@ class Fold:
         """The highest slot seen so far, plus one."""
         return len(self._dirty)
 
+    @_exactly
     def merge_states(self, batch: pa.RecordBatch) -> None:
         """Merge states into slots, in order: into an empty slot a state is loaded. The slots become dirty.
 
@@ -94,6 +116,7 @@ class Fold:
                 present = states.is_valid()
                 accumulators.merge(slots[present.to_numpy(zero_copy_only=False)], states.filter(present))
 
+    @_exactly
     def fold(self, batch: pa.RecordBatch) -> None:
         """Apply the rows of a chunk, in order. Their slots become dirty.
 
@@ -116,6 +139,7 @@ class Fold:
                 accumulators.fold(rows)
         self.rows_folded += batch.num_rows
 
+    @_exactly
     def fold_each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Do what `fold` does, and return the outputs after each row.
 
@@ -135,6 +159,7 @@ class Fold:
         self.rows_folded += batch.num_rows
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{place}" for place in range(len(outputs))])
 
+    @_exactly
     def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:
         """Return what changed since the last time, and make all slots clean.
 
@@ -154,6 +179,7 @@ class Fold:
         self._dirty[slots] = False
         return batch
 
+    @_exactly
     def outputs(self, slots: pa.Array) -> pa.RecordBatch:
         """Return the outputs of n slots, in the schema `schema`, with NULL states; nothing becomes clean or dirty."""
         return self._results(slots.to_numpy(zero_copy_only=False), states=False, outputs=True)

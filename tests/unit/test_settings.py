@@ -82,12 +82,22 @@ def test_file_errors_name_file_and_key(tmp_path: Path) -> None:
 
 def test_secrets_show_nowhere() -> None:
     """Neither the settings' repr nor an error shows a key."""
-    settings = load_settings({}, {"FOLDFLIGHT_STATE_KEYS": "0123456789abcdef", "FOLDFLIGHT_TOKEN": "hush-hush"})
+    settings = load_settings(
+        {}, {"FOLDFLIGHT_STATE_KEYS": "0123456789abcdef", "FOLDFLIGHT_TOKENS": "hush-hush-hush-hush"}
+    )
     assert "0123456789abcdef" not in repr(settings)
     assert "hush-hush" not in repr(settings)
+    assert settings.tokens == ("hush-hush-hush-hush",)
     with pytest.raises(RejectedError) as caught:
         load_settings({}, {"FOLDFLIGHT_STATE_KEYS": "short-secret"})
     assert "short-secret" not in str(caught.value)
+
+
+def test_a_clients_variables_are_not_settings() -> None:
+    """What the commands that call servers read is not the server's; a server told `TOKEN` says what it is called."""
+    assert load_settings({}, {"FOLDFLIGHT_CLIENT_TOKEN": "x"}).tokens == ()
+    with pytest.raises(RejectedError, match="did you mean FOLDFLIGHT_TOKENS"):
+        load_settings({}, {"FOLDFLIGHT_TOKEN": "a token of some length"})
 
 
 def test_kubernetes_service_links_are_not_settings() -> None:

@@ -414,21 +414,3 @@ def test_long_error_reaches_a_client_with_default_limits(server: Server) -> None
         raw.say(message.metadata, message.batch)
         error = raw.error()
         assert (error.code, error.slot) == ("USER_CODE", 2)
-
-
-# -- tokens ----------------------------------------------------------------------------------------------------------
-
-
-def test_token_is_asked_for() -> None:
-    """Without the token, or with another, nothing is served; with it, everything is."""
-    with serving(wire_functions, state_keys=STATE_KEY, token="open sesame") as server:
-        for token in (None, "open barley"):
-            with pytest.raises(RejectedError) as caught:
-                connect(server.url, token=token)
-            assert caught.value.code == "UNAUTHENTICATED"
-            with pytest.raises(RejectedError) as caught:
-                FlightTransport([server.url], deadline_s=DEADLINE_S, token=token).open(opening(COUNT))
-            assert caught.value.code == "UNAUTHENTICATED"
-        functions = connect(server.url, token="open sesame")
-        with functions.transport.open(opening(COUNT)) as exchange:
-            assert fold(exchange, rows((0, 0)))["output_0"].to_pylist() == [1]

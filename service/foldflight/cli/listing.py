@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from foldflight.cli.target import target_options
 from foldflight.client import connect
 from foldflight.exchange.frames import FunctionInfo
 
@@ -20,11 +22,10 @@ __all__ = ["functions"]
 @click.command()
 @click.argument("target")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
-@click.option("--token", envvar="FOLDFLIGHT_TOKEN", help="Bearer token of the server.  [FOLDFLIGHT_TOKEN]")
-@click.option("--deadline-s", type=float, default=10.0, show_default=True, help="Longest wait for the server.")
-def functions(target: str, *, as_json: bool, token: str | None, deadline_s: float) -> None:
-    """List the functions of TARGET: grpc://host:port, or embedded:module."""
-    infos = sorted(connect(target, token=token, deadline_s=deadline_s).infos(), key=lambda info: info.name)
+@target_options
+def functions(target: str, *, as_json: bool, **connection: Any) -> None:
+    """List the functions of TARGET: grpc://host:port, grpc+tls://host:port, or embedded:module."""
+    infos = sorted(connect(target, **connection).infos(), key=lambda info: info.name)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(info) for info in infos], indent=2, default=repr))
     else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 
 from foldflight.client.embedded import EmbeddedTransport
-from foldflight.client.flight import SCHEME, FlightTransport
+from foldflight.client.flight import SCHEMES, FlightTransport
 from foldflight.client.functions import Functions
 from foldflight.errors import RejectedError
 from foldflight.functions.registry import Registry
@@ -25,6 +27,9 @@ def connect(
     job_parameters: Mapping[str, str] | None = None,
     state_key: bytes | None = None,
     token: str | None = None,
+    tls_ca: str | os.PathLike[str] | None = None,
+    tls_cert: str | os.PathLike[str] | None = None,
+    tls_key: str | os.PathLike[str] | None = None,
 ) -> Functions:
     """Reach functions.
 
@@ -32,12 +37,16 @@ def connect(
         target: Where they are:
             `"embedded:examples.weighted_avg"` (several modules: separated by commas), a class under `@udaf`, a module,
             or several of these: folded in the calling process, or in the engine's workers;
-            `"grpc://host:port"` (several servers: separated by commas): folded by Flight servers, in turns.
+            `"grpc://host:port"`, or `"grpc+tls://host:port"` with TLS (several servers: separated by commas): folded by
+            Flight servers, in turns.
         deadline_s: Longest wait for a server at any one step, in seconds; longer is a DEADLINE error.
         job_parameters: What `FunctionContext.job_parameters` shows to the functions.
         state_key: Signs the pickled states of embedded functions; a new random key unless given. Give one to read
             states that another process wrote.
         token: The bearer token that servers ask for.
+        tls_ca: PEM file with the certificates that servers' certificates are signed with; the system's unless given.
+        tls_cert: PEM file with this client's certificate, where servers ask for one.
+        tls_key: PEM file with that certificate's key. Files are read here and now: an engine's workers need none.
 
     Returns:
         Functions: By name: `connect(...)["weighted_avg"]`.
@@ -51,7 +60,7 @@ def connect(
     """
     if isinstance(target, str) and not target.startswith(_EMBEDDED):
         urls = tuple(url.strip() for url in target.split(",") if url.strip())
-        if not urls or not all(url.startswith(SCHEME) for url in urls):
+        if not urls or not all(url.startswith(SCHEMES) for url in urls):
             raise RejectedError(
                 "SIGNATURE",
                 f'cannot connect to {target!r}; give "grpc://host:port" for a server, or "embedded:module" or a class '
@@ -59,13 +68,28 @@ def connect(
             )
         if state_key is not None:
             raise RejectedError("SIGNATURE", "state_key is for embedded functions; servers have their own state keys")
-        return Functions(FlightTransport(urls, deadline_s=deadline_s, token=token, job_parameters=job_parameters))
+        tls = _tls(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
+        return Functions(
+            FlightTransport(urls, deadline_s=deadline_s, token=token, tls=tls, job_parameters=job_parameters)
+        )
     transport = EmbeddedTransport(
         Registry.load(_sources(target)),
         state_key=state_key if state_key is not None else secrets.token_bytes(32),
         job_parameters=job_parameters,
     )
     return Functions(transport)
+
+
+def _tls(urls: Sequence[str], **files: str | os.PathLike[str] | None) -> dict[str, bytes]:
+    given = {name: file for name, file in files.items() if file is not None}
+    if given and not all(url.startswith("grpc+tls://") for url in urls):
+        raise RejectedError("SIGNATURE", "certificates are for TLS; write grpc+tls://host:port")
+    if ("cert_chain" in given) != ("private_key" in given):
+        raise RejectedError("SIGNATURE", "tls_cert and tls_key belong together; give both, or neither")
+    try:
+        return {name: Path(file).read_bytes() for name, file in given.items()}
+    except OSError as error:
+        raise RejectedError("SETTINGS", f"cannot read {error.filename}: {error.strerror}") from None
 
 
 def _sources(target: object) -> list[object]:

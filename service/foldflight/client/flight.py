@@ -25,12 +25,13 @@ from foldflight.exchange.machine import Role
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["SCHEME", "FlightTransport", "close_connections"]
+__all__ = ["SCHEMES", "FlightTransport", "close_connections"]
 
-SCHEME = "grpc://"
+SCHEMES = ("grpc://", "grpc+tls://")
 _REST_S = 2.0  # how long a server that failed is asked last
 
 R = TypeVar("R")
+Tls = tuple[tuple[str, bytes], ...]
 
 _OPTIONS = [
     ("grpc.max_metadata_size", 64 * 1024),  # errors travel in trailers
@@ -55,9 +56,11 @@ class FlightTransport:
     """Folds on Flight servers.
 
     Args:
-        urls: The servers, `grpc://host:port`; they take turns, and one that fails is passed over for a while.
+        urls: The servers, `grpc://host:port` or `grpc+tls://host:port`; they take turns, and one that fails is passed
+            over for a while.
         deadline_s: Longest wait for any one step.
         token: Bearer token, if the servers ask for one.
+        tls: Certificates as pyarrow's client takes them: `tls_root_certs`, `cert_chain`, `private_key`, PEM.
         job_parameters: What `FunctionContext.job_parameters` shows; those of an Open win.
 
     It holds no connection itself, so it can be pickled, and used on both sides of a fork.
@@ -69,11 +72,13 @@ class FlightTransport:
         *,
         deadline_s: float,
         token: str | None = None,
+        tls: Mapping[str, bytes] | None = None,
         job_parameters: Mapping[str, str] | None = None,
     ) -> None:
         self.urls = tuple(urls)
         self._deadline_s = deadline_s
         self._token = token
+        self._tls = tuple(sorted((tls or {}).items()))
         self._job_parameters = dict(job_parameters or {})
 
     def infos(self) -> list[FunctionInfo]:
@@ -123,7 +128,7 @@ class FlightTransport:
         for url in connections.turn(self.urls):
             try:
                 options = fl.FlightCallOptions(timeout=self._deadline_s, headers=_headers(self._token))
-                return ask(connections.client(url, self._deadline_s), options, url)
+                return ask(connections.client(url, self._deadline_s, self._tls), options, url)
             except Exception as error:  # noqa: BLE001  (translated, never swallowed)
                 known = translated(error, url=url, deadline_s=self._deadline_s)
                 if not isinstance(known, RetryableError):
@@ -219,16 +224,16 @@ class _Connections:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._clients: dict[tuple[str, float], Any] = {}
+        self._clients: dict[tuple[str, float, Tls], Any] = {}
         self._resting_until_s: dict[str, float] = {}
         # Each process starts with another server, so that many workers with few exchanges each spread evenly.
         self._turns = itertools.count(random.randrange(2**16))  # noqa: S311  (not for secrets)
 
-    def client(self, url: str, deadline_s: float) -> Any:
-        key = url, deadline_s
+    def client(self, url: str, deadline_s: float, tls: Tls) -> Any:
+        key = url, deadline_s, tls
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = fl.FlightClient(url, generic_options=_options(deadline_s))
+                self._clients[key] = fl.FlightClient(url, generic_options=_options(deadline_s), **dict(tls))
             return self._clients[key]
 
     def turn(self, urls: Sequence[str]) -> Iterator[str]:

@@ -7,7 +7,6 @@ the connection ends; whatever the engine sends then is answered with DEADLINE.
 
 from __future__ import annotations
 
-import hmac
 import threading
 import time
 import uuid
@@ -22,7 +21,8 @@ from foldflight.exchange.facts import encode_info
 from foldflight.exchange.frames import Barrier, Chunk, Frame, FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
-from foldflight.server.edge import edge, to_flight_error
+from foldflight.server.edge import edge
+from foldflight.server.keys import allowed, tls_of, tokens_of
 from foldflight.server.stream import VanishedError, check_columns, received, send
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from foldflight.server.metrics import Metrics
     from foldflight.server.settings import Settings
 
-__all__ = ["FlightServer"]
+__all__ = ["FlightServer", "authority"]
 
 _LOOK_S_MAX = 1.0
 
@@ -89,8 +89,12 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         self._draining = False
         self._closed = threading.Event()
         self._watch = threading.Thread(target=self._watch_idle, name="foldflight-idle", daemon=True)
-        middleware = {"token": _TokenCheck(settings.token, metrics)} if settings.token else None
-        super().__init__((settings.host, settings.port), middleware=middleware)
+        tls = tls_of(settings)
+        super().__init__(
+            f"{'grpc+tls' if tls else 'grpc'}://{authority(settings.host, settings.port)}",
+            middleware=tokens_of(settings, metrics=metrics, logger=logger),
+            **tls,
+        )
         self._watch.start()
 
     # -- lifecycle ---------------------------------------------------------------------------------------------------
@@ -136,15 +140,17 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     @edge
     def list_flights(self, context: Any, criteria: bytes) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
-        """List the functions; their FunctionInfo is in each flight's `app_metadata`."""
-        return [self._flight_of(name) for name in self._registry]
+        """List the functions that the caller may use; their FunctionInfo is in each flight's `app_metadata`."""
+        return [self._flight_of(name) for name in allowed(context, self._registry)]
 
     @edge
-    def get_flight_info(self, context: Any, descriptor: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Describe a function (descriptor path) or an exchange to be opened (descriptor command)."""
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
-            return self._flight_of(_function_name(descriptor))
-        opened = describe(self._open_of(descriptor), self._registry, self._limits, self._server_id)
+            name = _function_name(descriptor)
+            _check_allowed(context, [name])
+            return self._flight_of(name)
+        opened = describe(self._open_of(context, descriptor), self._registry, self._limits, self._server_id)
         message = encode(opened, opened.schema)
         return fl.FlightInfo(opened.schema, descriptor, [], -1, -1, app_metadata=message.metadata)
 
@@ -156,7 +162,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
     @edge
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Carry one exchange from Open to its end."""
-        running = self._admit(self._open_of(descriptor), context)
+        running = self._admit(self._open_of(context, descriptor), context)
         outcome = "done"
         try:
             self._carry(running, context, reader, writer)
@@ -201,10 +207,12 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     # -- one exchange ------------------------------------------------------------------------------------------------
 
-    def _open_of(self, descriptor: Any) -> Open:
+    def _open_of(self, context: Any, descriptor: Any) -> Open:
         if descriptor.descriptor_type != fl.DescriptorType.CMD:
             raise RejectedError("BAD_FRAME", "the descriptor must be a command: a foldflight.v1.Open message")
-        return decode_open(descriptor.command)
+        opening = decode_open(descriptor.command)
+        _check_allowed(context, [call.function for call in opening.calls])
+        return opening
 
     def _admit(self, opening: Open, context: Any) -> _Running:
         exchange_id = uuid.uuid4().hex[:16]
@@ -356,6 +364,21 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
+def authority(host: str, port: int) -> str:
+    """Return host and port as they stand in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _check_allowed(context: Any, names: list[str]) -> None:
+    closed = sorted(set(names) - set(allowed(context, names)))
+    if closed:
+        raise RejectedError(
+            "UNAUTHENTICATED",
+            f"the caller's token does not open {', '.join(closed)}; ask the operator of the server for one that does",
+            function=closed[0],
+        )
+
+
 def _replies(running: _Running, frame: Frame) -> Iterator[Frame]:
     """Yield the replies to a frame; the lock is free while one is being sent, for that may block for long."""
     replies = None
@@ -398,20 +421,3 @@ def _signature_schema(function: Any) -> pa.Schema:
 
 def _not_served(verb: str) -> RejectedError:
     return RejectedError("BAD_FRAME", f"{verb} is not served; use DoExchange, GetFlightInfo or ListFlights")
-
-
-class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Refuses a call without the bearer token, before any handler runs."""
-
-    def __init__(self, token: str, metrics: Metrics) -> None:
-        super().__init__()
-        self._expected = f"Bearer {token}".encode()
-        self._metrics = metrics
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:  # noqa: ARG002  (pyarrow calls it so)
-        """Compare in constant time."""
-        given = next((values[0] for key, values in headers.items() if key.lower() == "authorization"), "")
-        if not hmac.compare_digest(given.encode(), self._expected):
-            self._metrics.errors.labels("UNAUTHENTICATED").inc()
-            problem = "the token is wrong" if given else "the call carries no token"
-            raise to_flight_error(RejectedError("UNAUTHENTICATED", f"{problem}; pass token=... to connect"))

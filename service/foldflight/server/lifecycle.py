@@ -29,7 +29,7 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
-from foldflight.server.flight import FlightServer
+from foldflight.server.flight import FlightServer, authority
 from foldflight.server.health import HealthServer
 from foldflight.server.http import HttpServer
 from foldflight.server.logs import make_logger
@@ -138,7 +138,8 @@ class Server:
     @property
     def url(self) -> str:
         """What to give to `connect`."""
-        return f"grpc://{self.settings.host}:{self.flight.port}"
+        scheme = "grpc" if self.settings.tls_cert_file is None else "grpc+tls"
+        return f"{scheme}://{authority(self.settings.host, self.flight.port)}"
 
     @property
     def ready_line(self) -> dict[str, Any]:

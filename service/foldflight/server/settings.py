@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 PREFIX = "FOLDFLIGHT_"
+_CLIENT_PREFIX = "FOLDFLIGHT_CLIENT_"  # options of commands that call servers
 CONFIG_FLAG = "--config"
 CONFIG_VARIABLE = "FOLDFLIGHT_CONFIG"
 STATE_KEY_BYTES_MIN = 16
@@ -142,8 +143,21 @@ class Settings:
     server_id: str | None = _setting(
         None, _optional_text, "Name of this server in Opened and logs; default host and pid."
     )
-    token: str | None = _setting(
-        None, _optional_text, "Bearer token that every Flight call must carry; none: no authentication.", secret=True
+    tokens: tuple[str, ...] = _setting(
+        (),
+        _secrets,
+        "Bearer tokens, separated by commas: each Flight call must carry one; none: all may call.",
+        secret=True,
+    )
+    tokens_file: str | None = _setting(
+        None,
+        _optional_text,
+        "File with a bearer token on each line and the functions it opens; read again when it changes.",
+    )
+    tls_cert_file: str | None = _setting(None, _optional_text, "Certificate of this server, PEM; none: no TLS.")
+    tls_key_file: str | None = _setting(None, _optional_text, "Key of that certificate, PEM.")
+    tls_client_ca_file: str | None = _setting(
+        None, _optional_text, "Certificates, PEM, of who signs clients' certificates; clients must have one then."
     )
     state_keys: tuple[str, ...] = _setting(
         (),
@@ -277,7 +291,9 @@ def _from_file(path: Path) -> dict[str, Any]:
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for variable, value in environment.items():
-        if not variable.startswith(PREFIX) or variable == CONFIG_VARIABLE or _SERVICE_LINK.fullmatch(variable):
+        if not variable.startswith(PREFIX) or variable.startswith(_CLIENT_PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        if _SERVICE_LINK.fullmatch(variable):
             continue
         if variable == "FOLDFLIGHT_PORT" and value.startswith(("tcp://", "udp://")):
             continue  # a Service link too

@@ -1,0 +1,29 @@
+"""The options of commands that call servers: `connect`'s own, each also a variable of the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["target_options"]
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+# Not the names of a server's settings: a server refuses to start with a variable that it does not know.
+_OPTIONS = (
+    ("--token", "FOLDFLIGHT_CLIENT_TOKEN", "Bearer token of the server."),
+    ("--tls-ca", "FOLDFLIGHT_CLIENT_TLS_CA", "PEM file with who signs the server's certificate."),
+    ("--tls-cert", "FOLDFLIGHT_CLIENT_TLS_CERT", "PEM file with our certificate, where the server asks for one."),
+    ("--tls-key", "FOLDFLIGHT_CLIENT_TLS_KEY", "PEM file with that certificate's key."),
+)
+
+
+def target_options(command: _Command) -> _Command:
+    """Add `token`, `tls_ca`, `tls_cert`, `tls_key` and `deadline_s` to a command, as `connect` takes them."""
+    for flag, variable, doc in reversed(_OPTIONS):
+        command = click.option(flag, envvar=variable, help=f"{doc}  [{variable}]")(command)
+    return click.option("--deadline-s", type=float, default=10.0, show_default=True, help="Longest wait for a server.")(
+        command
+    )

@@ -1,0 +1,187 @@
+"""Who may call: TLS, bearer tokens that rotate, and the functions that each token opens.
+
+The tokens file has a token on each line, and after it the functions that it opens, as shell patterns separated by
+commas (none: all of them). Lines that begin with # are comments. The file is read again when it has changed, so a token
+is replaced without a restart: add the new one, move the callers over, remove the old one.
+
+    2f9c0e8d7b6a5f4e  weighted_avg,acme_*
+    83b1c2d3e4f5a697
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import hmac
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.flight as fl
+
+from foldflight.errors import RejectedError
+from foldflight.server.edge import to_flight_error
+
+if TYPE_CHECKING:
+    from foldflight.server.logs import Logger
+    from foldflight.server.metrics import Metrics
+    from foldflight.server.settings import Settings
+
+__all__ = ["TOKEN_BYTES_MIN", "Tokens", "allowed", "tls_of", "tokens_of"]
+
+TOKEN_BYTES_MIN = 16
+_MIDDLEWARE = "token"
+
+
+@dataclass(frozen=True)
+class _Token:
+    """What a token opens; the token itself is not kept, only its digest."""
+
+    digest: bytes
+    patterns: tuple[str, ...]
+
+
+class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Refuses a call without a known bearer token, before any handler runs.
+
+    Args:
+        given: Tokens that open all functions.
+        path: The tokens file, if there is one.
+        metrics: Counts refusals.
+        logger: Told when the file has become unreadable; the tokens that were read last stay valid then.
+
+    Raises:
+        RejectedError: SETTINGS, for a file that cannot be read or holds a token that is too short.
+    """
+
+    def __init__(self, given: Iterable[str], path: Path | None, *, metrics: Metrics, logger: Logger) -> None:
+        super().__init__()
+        self._given = [_Token(_digest(token), ()) for token in given]
+        self._path = path
+        self._metrics = metrics
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._read_at: tuple[int, int] | None = None
+        self._from_file: list[_Token] = []
+        if path is not None:
+            self._read_at = _version(path)
+            self._from_file = _read(path)
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:  # noqa: ARG002  (pyarrow calls it so)
+        """Find the caller's token, in a time that does not depend on how much of it is right."""
+        given = next((values[0] for key, values in headers.items() if key.lower() == "authorization"), "")
+        digest = _digest(given.removeprefix("Bearer "))
+        matching = [token for token in self._known() if hmac.compare_digest(token.digest, digest)]
+        if not matching or not given.startswith("Bearer "):
+            self._metrics.errors.labels("UNAUTHENTICATED").inc()
+            problem = "the token is wrong" if given else "the call carries no token"
+            raise to_flight_error(RejectedError("UNAUTHENTICATED", f"{problem}; pass token=... to connect"))
+        return _Caller(matching[0].patterns)
+
+    def _known(self) -> list[_Token]:
+        if self._path is None:
+            return self._given
+        with self._lock:
+            self._look_again(self._path)
+            return [*self._given, *self._from_file]
+
+    def _look_again(self, path: Path) -> None:
+        found = _version(path)
+        if found == self._read_at:
+            return
+        # Noted first: a file that cannot be read is complained of once, not at every call.
+        self._read_at = found
+        try:
+            self._from_file = _read(path)
+        except RejectedError as error:
+            self._logger.warning("tokens not read: the last ones stay valid", problem=error.message)
+        else:
+            self._logger.info("tokens read", tokens=len(self._from_file), path=str(path))
+
+
+class _Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
+    """One call's token."""
+
+    def __init__(self, patterns: tuple[str, ...]) -> None:
+        super().__init__()
+        self.patterns = patterns
+
+
+def allowed(context: Any, names: Iterable[str]) -> list[str]:
+    """Return those of the functions that the caller's token opens; all of them where there are no tokens."""
+    caller = context.get_middleware(_MIDDLEWARE)
+    patterns = () if caller is None else caller.patterns
+    if not patterns:
+        return list(names)
+    return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def tokens_of(settings: Settings, *, metrics: Metrics, logger: Logger) -> dict[str, Tokens] | None:
+    """Return the middleware of a server; None where everybody may call."""
+    if not settings.tokens and settings.tokens_file is None:
+        return None
+    path = None if settings.tokens_file is None else Path(settings.tokens_file)
+    return {_MIDDLEWARE: Tokens(settings.tokens, path, metrics=metrics, logger=logger)}
+
+
+def tls_of(settings: Settings) -> dict[str, Any]:
+    """Return what pyarrow's server wants for TLS; nothing where there is none.
+
+    Raises:
+        RejectedError: SETTINGS, for a certificate without a key, the reverse, or a file that cannot be read.
+    """
+    certificate, key, client_ca = settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file
+    if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
+        raise RejectedError("SETTINGS", "TLS needs tls_cert_file and tls_key_file; tls_client_ca_file comes on top")
+    if certificate is None or key is None:
+        return {}
+    given: dict[str, Any] = {"tls_certificates": [(_pem(certificate), _pem(key))]}
+    if client_ca is not None:
+        given |= {"verify_client": True, "root_certificates": _pem(client_ca)}
+    return given
+
+
+def _pem(path: str) -> bytes:
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise RejectedError("SETTINGS", f"cannot read {path}: {error.strerror}") from None
+    if b"-----BEGIN " not in content:
+        raise RejectedError("SETTINGS", f"{path} is not PEM: it has no line -----BEGIN ...-----")
+    return content
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """Return what changes when the file does; None where there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino
+
+
+def _read(path: Path) -> list[_Token]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RejectedError("SETTINGS", f"cannot read the tokens file {path}: {error}") from None
+    tokens = []
+    for number, line in enumerate(lines, 1):
+        token, *patterns = line.split(None, 1)[:2] or [""]
+        if not token or token.startswith("#"):
+            continue
+        if len(token.encode()) < TOKEN_BYTES_MIN:
+            raise RejectedError(
+                "SETTINGS", f"the token in line {number} of {path} is shorter than {TOKEN_BYTES_MIN} bytes"
+            )
+        names = patterns[0].split(",") if patterns else []
+        tokens.append(_Token(_digest(token), tuple(name.strip() for name in names if name.strip())))
+    if not tokens:
+        raise RejectedError("SETTINGS", f"the tokens file {path} holds no token")
+    return tokens

@@ -1,0 +1,174 @@
+"""Tokens that rotate and open some functions, TLS both ways; whoever lacks a key learns what is missing."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trustme
+
+from foldflight import RejectedError, RetryableError, connect
+from foldflight.client import close_connections
+from foldflight.functions.call import Call
+from foldflight.server.lifecycle import serving
+from tests.wire import wire_functions
+from tests.wire.kit import STATE_KEY, opening
+
+COUNT = Call("count", ())
+FIRST, SECOND, THIRD = "the first token, long", "the second token, long", "the third token, long"
+
+
+@pytest.fixture(autouse=True)
+def fresh_connections() -> Iterator[None]:
+    """No connection of one test serves another."""
+    yield
+    close_connections()
+
+
+def refused(url: str, token: str | None, *calls: Call) -> RejectedError:
+    """Return what a caller is told who may not."""
+    with pytest.raises(RejectedError) as caught:
+        connect(url, token=token).transport.open(opening(*calls or (COUNT,)))
+    assert caught.value.code == "UNAUTHENTICATED"
+    return caught.value
+
+
+def test_any_of_the_tokens_opens() -> None:
+    """Two tokens are valid at once; without one, or with another, nothing is served, not even a list."""
+    with serving(wire_functions, state_keys=STATE_KEY, tokens=(FIRST, SECOND)) as server:
+        for token in (FIRST, SECOND):
+            assert "count" in connect(server.url, token=token)
+        for token, problem in ((None, "no token"), (THIRD, "wrong"), (FIRST[:-1], "wrong"), ("", "wrong")):
+            assert problem in refused(server.url, token).message
+
+
+def test_tokens_of_a_file_rotate(tmp_path: Path) -> None:
+    """A changed file counts from the next call on; one that became unreadable changes nothing and is logged once."""
+    path = tmp_path / "tokens"
+    path.write_text(f"# callers\n{FIRST.replace(' ', '')}\n\n{SECOND.replace(' ', '')} count, wei*\n")
+    log = io.StringIO()
+    with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path), log_stream=log) as server:
+        connect(server.url, token=FIRST.replace(" ", ""))
+        path.write_text(f"{THIRD.replace(' ', '')}\n")
+        os.utime(path, (1, 1))
+        refused(server.url, FIRST.replace(" ", ""))
+        connect(server.url, token=THIRD.replace(" ", ""))
+        path.write_text("short\n")
+        os.utime(path, (2, 2))
+        for _ in range(3):
+            connect(server.url, token=THIRD.replace(" ", ""))
+        path.unlink()
+        connect(server.url, token=THIRD.replace(" ", ""))
+    assert log.getvalue().count("shorter than 16 bytes") == 1
+    assert "short\\n" not in log.getvalue()
+
+
+def test_a_token_opens_its_functions(tmp_path: Path) -> None:
+    """A token with names opens these functions only: others are not listed, described or folded."""
+    path = tmp_path / "tokens"
+    path.write_text("a-token-for-some-of-all count,wei*\n")
+    with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path)) as server:
+        functions = connect(server.url, token="a-token-for-some-of-all")
+        assert set(functions) == {"count", "weighted_avg"}
+        functions.transport.open(opening(COUNT)).close()
+        error = refused(server.url, "a-token-for-some-of-all", COUNT, Call("sum", ("value",)))
+        assert (error.function, "does not open sum" in error.message) == ("sum", True)
+        with pytest.raises(RejectedError, match="does not open sum"):
+            functions.transport.describe(opening(Call("sum", ("value",))))
+
+
+@pytest.mark.parametrize("content", [None, "", "# nobody\n", "short\n", b"\xff\xfe"])
+def test_a_bad_tokens_file_stops_the_start(tmp_path: Path, content: str | bytes | None) -> None:
+    """A server that would let nobody in, or read nonsense, does not start."""
+    path = tmp_path / "tokens"
+    if content is not None:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with (
+        pytest.raises(RejectedError, match="tokens") as caught,
+        serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path)),
+    ):
+        pass
+    assert caught.value.code == "SETTINGS"
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files of an authority, a server and a client."""
+
+    ca: str
+    server_cert: str
+    server_key: str
+    client_cert: str
+    client_key: str
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    """A fresh authority that signs for 127.0.0.1 and for one client."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    for name, certificate in (
+        ("server", authority.issue_cert("127.0.0.1", "localhost")),
+        ("client", authority.issue_cert("engine@example.org")),
+    ):
+        certificate.private_key_pem.write_to_path(str(tmp_path / f"{name}.key"))
+        for blob in certificate.cert_chain_pems:
+            blob.write_to_path(str(tmp_path / f"{name}.pem"), append=True)
+    names = ("ca.pem", "server.pem", "server.key", "client.pem", "client.key")
+    return Certificates(*(str(tmp_path / name) for name in names))
+
+
+def test_tls(certificates: Certificates) -> None:
+    """With the authority's certificate a client gets in; without it, or in plain text, it does not."""
+    tls = {"tls_cert_file": certificates.server_cert, "tls_key_file": certificates.server_key}
+    with serving(wire_functions, state_keys=STATE_KEY, tokens=(FIRST,), **tls) as server:
+        assert server.url.startswith("grpc+tls://")
+        functions = connect(server.url, tls_ca=certificates.ca, token=FIRST)
+        functions.transport.open(opening(COUNT)).close()
+        with pytest.raises(RetryableError) as caught:
+            connect(server.url, deadline_s=2, token=FIRST)
+        assert caught.value.code in ("UNREACHABLE", "DEADLINE")
+        with pytest.raises(RetryableError):
+            connect(server.url.replace("grpc+tls", "grpc"), deadline_s=2, token=FIRST)
+
+
+def test_mutual_tls(certificates: Certificates) -> None:
+    """Where clients must have a certificate, one without is not served."""
+    tls = {
+        "tls_cert_file": certificates.server_cert,
+        "tls_key_file": certificates.server_key,
+        "tls_client_ca_file": certificates.ca,
+    }
+    with serving(wire_functions, state_keys=STATE_KEY, **tls) as server:
+        known = {"tls_cert": certificates.client_cert, "tls_key": certificates.client_key}
+        connect(server.url, tls_ca=certificates.ca, **known).transport.open(opening(COUNT)).close()
+        with pytest.raises(RetryableError):
+            connect(server.url, tls_ca=certificates.ca, deadline_s=2)
+
+
+def test_tls_settings_belong_together(certificates: Certificates, tmp_path: Path) -> None:
+    """Half a pair, a missing file and one that is no PEM are named when the server or the client starts."""
+    no_pem = tmp_path / "no.pem"
+    no_pem.write_text("hello")
+    for settings, problem in (
+        ({"tls_cert_file": certificates.server_cert}, "tls_key_file"),
+        ({"tls_client_ca_file": certificates.ca}, "tls_cert_file"),
+        ({"tls_cert_file": str(tmp_path / "none"), "tls_key_file": certificates.server_key}, "cannot read"),
+        ({"tls_cert_file": str(no_pem), "tls_key_file": certificates.server_key}, "not PEM"),
+    ):
+        with (
+            pytest.raises(RejectedError, match=problem) as caught,
+            serving(wire_functions, state_keys=STATE_KEY, **settings),
+        ):
+            pass
+        assert caught.value.code == "SETTINGS"
+    with pytest.raises(RejectedError, match=r"grpc\+tls"):
+        connect("grpc://127.0.0.1:1", tls_ca=certificates.ca)
+    with pytest.raises(RejectedError, match="belong together"):
+        connect("grpc+tls://127.0.0.1:1", tls_cert=certificates.client_cert)
+    with pytest.raises(RejectedError, match="cannot read"):
+        connect("grpc+tls://127.0.0.1:1", tls_ca=str(tmp_path / "none"))

@@ -216,7 +216,7 @@ def decode(message: Message, sender: Role) -> Frame:
     if message.batch is None:
         raise RejectedError("BAD_FRAME", "a message without a record batch; send one of zero rows")
     batch = message.batch
-    _guarded(lambda: batch.validate(full=True), "the record batch of a message is invalid")
+    _guarded(lambda: _check_batch(batch), "the record batch of a message is invalid")
     if sender is Role.ENGINE:
         return _decode_engine(parse_message(pb.EngineFrame, message.metadata, "the metadata of a message"), batch)
     return _decode_server(parse_message(pb.ServerFrame, message.metadata, "the metadata of a message"), batch)
@@ -346,7 +346,7 @@ def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
         refuse_compressed(data)
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
             table = reader.read_all()
-        table.validate(full=True)
+        _check_batch(table)
         batches = table.combine_chunks().to_batches()
         return batches[0] if batches else _no_rows(table.schema)
 
@@ -354,7 +354,22 @@ def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
 
 
 def _schema(data: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(data))
+    schema = pa.ipc.read_schema(pa.py_buffer(data))
+    _check_names(schema)
+    return schema
+
+
+def _check_batch(batch: pa.RecordBatch | pa.Table) -> None:
+    batch.validate(full=True)
+    _check_names(batch.schema)
+
+
+def _check_names(schema: pa.Schema) -> None:
+    """Raise UnicodeDecodeError now for names that are not UTF-8: pyarrow decodes them whenever they are looked at."""
+    for field in schema:
+        field.name  # noqa: B018
+        if pa.types.is_nested(field.type):
+            str(field.type)
 
 
 def _guarded(read: Callable[[], _T], wrong: str) -> _T:

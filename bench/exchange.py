@@ -1,0 +1,168 @@
+"""The exchange over the loopback: ours beside a server that only reads the same batches, and one that sends them back.
+
+The draining server is the limit of the transport; what lies between it and ours is the fold and the frames.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from bench.data import Measured, best_of, table
+from bench.fold import CALL, COLUMNS
+from foldflight.client import Transport, connect
+from foldflight.exchange.codec import encode
+from foldflight.exchange.frames import Chunk, Open, Returns
+from foldflight.fold.keys import KeyIndex
+
+GROUPS = 100
+ROUND_TRIPS = 2000
+DRAIN, ECHO = "drain", "echo"
+OPENING = Open(calls=(CALL,), columns=COLUMNS, returns=Returns(states=False, outputs=True))
+
+
+class Plain(fl.FlightServerBase):
+    """Reads what comes; answers a batch of no rows, and any batch if it echoes, with the same."""
+
+    def __init__(self, *, echoes: bool) -> None:
+        super().__init__("grpc://127.0.0.1:0")
+        self.echoes = echoes
+
+    def do_exchange(self, _context: Any, _descriptor: Any, reader: Any, writer: Any) -> None:
+        writer.begin(reader.schema)
+        for chunk in reader:
+            if self.echoes or not chunk.data.num_rows:
+                writer.write_with_metadata(chunk.data, b"")
+
+
+@contextmanager
+def plain_server(kind: str) -> Iterator[str]:
+    """Run a plain server in another process; yield its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.exchange", kind],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    try:
+        yield f"grpc://127.0.0.1:{process.stdout.readline().strip()}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def measure(rows: int, url: str, chunk_rows: int, streams: int, times: int = 3) -> Iterator[Measured]:
+    """Measure rows a second through each server, over `streams` streams at once."""
+    chunks = _chunks(rows, chunk_rows)
+    ours = connect(url).transport
+    with plain_server(DRAIN) as drain, plain_server(ECHO) as echo:
+        ways: dict[str, Callable[[], object]] = {
+            "draining server": lambda: _plain(drain, chunks, echoes=False),
+            "echoing server": lambda: _plain(echo, chunks, echoes=True),
+            "foldflight": lambda: _ours(ours, chunks),
+        }
+        for way, run in ways.items():
+            seconds = best_of(times, lambda run=run: _at_once(streams, run))
+            yield Measured(way, GROUPS, rows * streams, seconds)
+
+
+def round_trips(url: str) -> Iterator[tuple[str, float, float]]:
+    """Yield for an empty round trip and for a barrier: the way, and p50 and p99 in microseconds."""
+    with plain_server(DRAIN) as drain:
+        client = fl.connect(drain)
+        writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b""))
+        writer.begin(COLUMNS)
+        empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in COLUMNS], schema=COLUMNS)
+
+        def empty_trip(_: int) -> None:
+            writer.write_batch(empty)
+            reader.read_chunk()
+
+        yield "empty round trip", *_percentiles(empty_trip)
+        writer.done_writing()
+        writer.close()
+        client.close()
+    with connect(url).transport.open(OPENING) as exchange:
+        exchange.chunk(_chunks(GROUPS, GROUPS)[0])
+
+        def barrier(number: int) -> None:
+            exchange.barrier(number + 1)
+            exchange.results(number + 1)
+
+        yield "barrier", *_percentiles(barrier)
+
+
+def _percentiles(trip: Callable[[int], None]) -> tuple[float, float]:
+    taken = []
+    for number in range(ROUND_TRIPS):
+        start = time.perf_counter()
+        trip(number)
+        taken.append((time.perf_counter() - start) * 1e6)
+    cuts = statistics.quantiles(taken[ROUND_TRIPS // 10 :], n=100)
+    return cuts[49], cuts[98]
+
+
+def _chunks(rows: int, chunk_rows: int) -> list[pa.RecordBatch]:
+    index = KeyIndex(pa.schema([("k", pa.int64())]))
+    batches = table(rows, GROUPS).combine_chunks().to_batches(max_chunksize=chunk_rows)
+    return [
+        pa.RecordBatch.from_arrays(
+            [index.slots([each.column("k")]), each.column("v"), each.column("w")], schema=COLUMNS
+        )
+        for each in batches
+    ]
+
+
+def _at_once(streams: int, run: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(streams) as pool:
+        for done in [pool.submit(run) for _ in range(streams)]:
+            done.result()
+
+
+def _ours(transport: Transport, chunks: list[pa.RecordBatch]) -> None:
+    with transport.open(OPENING) as exchange:
+        for chunk in chunks:
+            exchange.chunk(chunk)
+        exchange.barrier(1)
+        exchange.results(1)
+
+
+def _plain(url: str, chunks: list[pa.RecordBatch], *, echoes: bool) -> None:
+    client = fl.connect(url)
+    writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b""))
+    writer.begin(COLUMNS)
+    metadata = encode(Chunk(chunks[0]), COLUMNS).metadata
+    for chunk in chunks:
+        writer.write_with_metadata(chunk, metadata)
+        if echoes:
+            reader.read_chunk()
+    writer.write_with_metadata(chunks[0].slice(0, 0), metadata)
+    reader.read_chunk()
+    writer.done_writing()
+    writer.close()
+    client.close()
+
+
+def main() -> None:
+    """Run a plain server until it is killed."""
+    parser = argparse.ArgumentParser(prog="python -m bench.exchange")
+    parser.add_argument("kind", choices=[DRAIN, ECHO])
+    server = Plain(echoes=parser.parse_args().kind == ECHO)
+    print(server.port, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

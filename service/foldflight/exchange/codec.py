@@ -322,8 +322,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
 
 def sliced_to(batch: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
     """Cut a batch into batches of at most about `bytes_max` bytes, at least one row each; one empty batch stays one."""
-    pieces = -(-batch.nbytes // max(bytes_max, 1))
-    if pieces <= 1 or batch.num_rows <= 1:
+    if batch.num_rows <= 1 or batch.nbytes <= bytes_max:
         return [batch]
     # Rows are not all of one size: halve what is still too large.
     half = batch.num_rows // 2
@@ -331,7 +330,7 @@ def sliced_to(batch: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:
@@ -366,10 +365,10 @@ def _check_batch(batch: pa.RecordBatch | pa.Table) -> None:
 
 def _check_names(schema: pa.Schema) -> None:
     """Raise UnicodeDecodeError now for names that are not UTF-8: pyarrow decodes them whenever they are looked at."""
-    for field in schema:
-        field.name  # noqa: B018
-        if pa.types.is_nested(field.type):
-            str(field.type)
+    schema.names  # noqa: B018
+    for type_ in schema.types:
+        if pa.types.is_nested(type_):
+            str(type_)
 
 
 def _guarded(read: Callable[[], _T], wrong: str) -> _T:

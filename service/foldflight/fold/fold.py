@@ -77,6 +77,9 @@ class Fold:
         self.rows_folded = 0
         self.state_bytes = 0
         self._dirty = np.zeros(0, np.bool_)
+        self._nothing = pa.RecordBatch.from_arrays(
+            [pa.nulls(0, type_) for type_ in self.schema.types], schema=self.schema
+        )
         self._accumulators: list[Accumulators] = []
         try:
             for call in calls:
@@ -174,6 +177,9 @@ class Fold:
             FunctionError: With function and slot.
         """
         slots = np.flatnonzero(self._dirty).astype(np.int32)
+        if not len(slots):
+            self.state_bytes = 0
+            return self._nothing
         batch = self._results(slots, states=states, outputs=outputs)
         self.state_bytes = sum(column.nbytes for column in batch.columns[1::2]) if states else 0
         self._dirty[slots] = False

@@ -1,0 +1,137 @@
+"""Many exchanges: none leaves anything behind, too many are refused fairly, large states stay within their bounds."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from foldflight import RejectedError, RetryableError
+from foldflight.client import FlightTransport
+from foldflight.functions.call import Call
+from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
+
+Spawn = Callable[..., ServerProcess]
+AVERAGE = Call("weighted_avg", ("value", "weight"))
+COUNT = Call("count", ())
+
+
+def held(process: int) -> dict[str, int]:
+    """Return what a process holds: threads, open files, and resident KiB."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    return {
+        "threads": int(status["Threads"]),
+        "files": sum(1 for _ in Path(f"/proc/{process}/fd").iterdir()),
+        "kib": int(status["VmRSS"].split()[0]),
+    }
+
+
+def one_exchange(transport: FlightTransport, number: int) -> None:
+    """Run an exchange in one of the ways in which engines end them."""
+    with transport.open(opening(AVERAGE)) as exchange:
+        exchange.chunk(rows((0, 0, 4, 1), (1, 0, 6, 1)))
+        if number % 10 == 0:
+            return  # left without a barrier
+        assert end_epoch(exchange, 1)["output_0"].to_pylist() == [4, 6]
+        if number % 10 == 1:
+            exchange.forget(pa.array([0, 1], pa.int32()))
+
+
+def run_many(transport: FlightTransport, count: int) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(one_exchange, transport, number) for number in range(count)]:
+            done.result()
+
+
+@pytest.mark.slow
+def test_ten_thousand_exchanges_leave_nothing(spawn: Spawn) -> None:
+    """Server and client hold after ten thousand exchanges what they held after a thousand: threads, files, memory."""
+    server = spawn()
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    run_many(transport, 1_000)
+    settled = {process: held(process) for process in (server.process.pid, os.getpid())}
+    run_many(transport, 10_000)
+    for process, before in settled.items():
+        assert eventually(lambda process=process, before=before: held(process)["threads"] <= before["threads"] + 4)
+        after = held(process)
+        assert after["files"] <= before["files"] + 4
+        assert after["kib"] <= before["kib"] + 48 * 1024
+
+
+def test_hundreds_of_exchanges_at_once(spawn: Spawn) -> None:
+    """As many as exchanges_max are open at once over one connection; each one more is OVERLOADED, and none is lost."""
+    server = spawn(exchanges_max=150, http_port=0)
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    exchanges: list[Any] = []
+    refused = []
+    for _ in range(200):
+        try:
+            exchanges.append(transport.open(opening(COUNT)))
+        except RetryableError as error:
+            refused.append(error.code)
+    assert len(exchanges) == 150
+    assert refused == ["OVERLOADED"] * 50
+    for number, exchange in enumerate(exchanges):
+        exchange.chunk(rows(*[(0, 0)] * (number % 5 + 1)))
+    random.Random(1).shuffle(exchanges)
+    total = 0
+    for exchange in exchanges:
+        with exchange:
+            total += end_epoch(exchange, 1)["output_0"][0].as_py()
+    assert total == sum(number % 5 + 1 for number in range(150))
+    assert eventually(lambda: _opens(transport))
+
+
+def _opens(transport: FlightTransport) -> bool:
+    try:
+        transport.open(opening(COUNT)).close()
+    except RetryableError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_a_million_slots(spawn: Spawn) -> None:
+    """A million groups in one exchange: right to the last, in memory that is measured."""
+    server = spawn()
+    transport = FlightTransport([server.url], deadline_s=120)
+    before = held(server.process.pid)["kib"]
+    slots = np.arange(1 << 20, dtype=np.int32)
+    with transport.open(opening(AVERAGE)) as exchange:
+        for part in np.array_split(slots, 8):
+            ones = np.ones(len(part))
+            columns = [part, ones * 0, part * 2, ones, ones]
+            arrays = [pa.array(each).cast(field.type) for each, field in zip(columns, exchange_columns(), strict=True)]
+            exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=exchange_columns()))
+        results = end_epoch(exchange, 1)
+        assert results.num_rows == 1 << 20
+        assert results["output_0"].to_numpy().tolist() == (slots * 2).tolist()
+        peak = held(server.process.pid)["kib"]
+    assert peak - before < 1_500 * 1024
+    assert eventually(lambda: held(server.process.pid)["threads"] < 60)
+
+
+def exchange_columns() -> pa.Schema:
+    return opening(AVERAGE).columns
+
+
+def test_states_of_megabytes_keep_their_bound(spawn: Spawn) -> None:
+    """A state beyond state_bytes_max is refused by name of the bound, though it grew of the function's own rows."""
+    server = spawn(state_bytes_max="64KiB")
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    distinct = Call("count", ("value",), distinct=True)
+    with transport.open(opening(distinct)) as exchange:
+        exchange.chunk(rows(*[(0, 0, value) for value in range(2_000)]))
+        assert end_epoch(exchange, 1)["output_0"].to_pylist() == [2_000]
+    with transport.open(opening(distinct)) as exchange:
+        exchange.chunk(rows(*[(0, 0, value) for value in range(20_000)]))
+        with pytest.raises(RejectedError, match="state_bytes_max") as caught:
+            end_epoch(exchange, 1)
+    assert caught.value.code == "LIMIT"

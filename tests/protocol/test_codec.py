@@ -15,6 +15,7 @@ from foldflight.exchange.codec import Message, decode, decode_open, encode, enco
 from foldflight.exchange.facts import decode_error, decode_info, encode_error, encode_info
 from foldflight.exchange.frames import (
     Barrier,
+    Checkpoint,
     Chunk,
     Forget,
     Frame,
@@ -28,6 +29,7 @@ from foldflight.exchange.frames import (
     Results,
     Returns,
     RowOutputs,
+    SavedStates,
     States,
 )
 from foldflight.exchange.machine import Role
@@ -57,12 +59,13 @@ OPEN = Open(
 )
 LIMITS = Limits(1, 2, 3, 4, 5, 6.5, 7.5)
 OPENED = Opened("s1", 1, (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_())),), LIMITS, RESULTS)
-ENGINE_FRAMES = [States(BATCH), Chunk(CHUNK), Barrier(2**60), Forget(pa.array([1, 5], pa.int32()))]
+ENGINE_FRAMES = [States(BATCH), Chunk(CHUNK), Barrier(2**60), Forget(pa.array([1, 5], pa.int32())), Checkpoint()]
 SERVER_FRAMES = [
     OPENED,
     InitialOutputs(BATCH),
     Results(3, BATCH, last=False, reopen=True),
     RowOutputs(BATCH),
+    SavedStates(BATCH, last=False, problem="LIMIT: too large"),
     Log((LogRecord("info", "f", "hello", {"a": "b"}, 3), LogRecord("error", "", "dropped"))),
 ]
 
@@ -76,7 +79,7 @@ def equal(one: Any, two: Any) -> bool:
 @pytest.mark.parametrize("frame", ENGINE_FRAMES + SERVER_FRAMES, ids=lambda frame: type(frame).__name__)
 def test_frames_round_trip(frame: Frame) -> None:
     """Every frame comes back equal, and always rides on a batch of its direction's schema."""
-    sender = Role.ENGINE if frame in ENGINE_FRAMES[:3] or isinstance(frame, Forget) else Role.SERVER
+    sender = Role.ENGINE if frame in ENGINE_FRAMES[:3] or isinstance(frame, (Forget, Checkpoint)) else Role.SERVER
     schema = COLUMNS if sender is Role.ENGINE else RESULTS
     message = encode(frame, schema)
     assert message.batch is not None

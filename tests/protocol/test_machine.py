@@ -8,6 +8,7 @@ import pytest
 from foldflight import RejectedError
 from foldflight.exchange.frames import (
     Barrier,
+    Checkpoint,
     Chunk,
     Forget,
     Frame,
@@ -18,6 +19,7 @@ from foldflight.exchange.frames import (
     Opened,
     Results,
     RowOutputs,
+    SavedStates,
     States,
 )
 from foldflight.exchange.machine import TABLES, Exchange, Role, State, diagram
@@ -33,10 +35,12 @@ FRAMES: dict[type[Frame], Frame] = {
     Chunk: Chunk(BATCH),
     Barrier: Barrier(1),
     Forget: Forget(pa.array([0], pa.int32())),
+    Checkpoint: Checkpoint(),
     Opened: Opened("s", 1, (), LIMITS, SCHEMA),
     InitialOutputs: InitialOutputs(BATCH),
     Results: Results(1, BATCH, last=False),
     RowOutputs: RowOutputs(BATCH),
+    SavedStates: SavedStates(BATCH, last=False),
     Log: Log(()),
 }
 # The shortest way to each state of the sender, with every answer due that a frame may need.
@@ -50,6 +54,7 @@ PATHS: dict[tuple[Role, State], list[tuple[Role, type[Frame]]]] = {
         (Role.ENGINE, States),
         (Role.ENGINE, Chunk),
         (Role.ENGINE, Barrier),
+        (Role.ENGINE, Checkpoint),
     ],
     (Role.SERVER, State.ANSWERING): [
         (Role.ENGINE, Open),
@@ -57,7 +62,14 @@ PATHS: dict[tuple[Role, State], list[tuple[Role, type[Frame]]]] = {
         (Role.ENGINE, States),
         (Role.ENGINE, Chunk),
         (Role.ENGINE, Barrier),
+        (Role.ENGINE, Checkpoint),
         (Role.SERVER, Results),
+    ],
+    (Role.SERVER, State.SAVING): [
+        (Role.ENGINE, Open),
+        (Role.SERVER, Opened),
+        (Role.ENGINE, Checkpoint),
+        (Role.SERVER, SavedStates),
     ],
 }
 

@@ -20,7 +20,7 @@ from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.lifecycle import Server, serving
 from tests.wire import wire_functions
-from tests.wire.kit import COLUMNS, DEADLINE_S, STATE_KEY, eventually, opening, rows
+from tests.wire.kit import COLUMNS, DEADLINE_S, IMPATIENT, STATE_KEY, eventually, opening, rows
 
 COUNT = Call("count")
 VALUE = ("value",)
@@ -359,7 +359,7 @@ def test_every_prefix_of_a_message_is_refused_or_waited_for(server: Server) -> N
 def test_admission_is_bounded() -> None:
     """One exchange too many is OVERLOADED; when one ends there is room again."""
     with serving(wire_functions, state_keys=STATE_KEY, exchanges_max=1) as server:
-        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
         with transport.open(opening(COUNT)):
             with pytest.raises(RetryableError) as caught:
                 transport.open(opening(COUNT))

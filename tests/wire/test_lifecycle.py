@@ -27,6 +27,7 @@ from tests.wire import wire_functions
 from tests.wire.kit import (
     COLUMNS,
     DEADLINE_S,
+    IMPATIENT,
     STATE_KEY,
     ServerProcess,
     end_epoch,
@@ -60,7 +61,7 @@ def test_unreachable_server() -> None:
     assert caught.value.code == "UNREACHABLE"
     assert url in caught.value.message
     with pytest.raises(RetryableError) as caught:
-        FlightTransport([url], deadline_s=30).open(opening(COUNT))
+        FlightTransport([url], deadline_s=30, bounds=IMPATIENT).open(opening(COUNT))
     assert caught.value.code == "UNREACHABLE"
     assert time.monotonic() - started_s < 15
 
@@ -75,9 +76,9 @@ def test_something_else_listens() -> None:
 
 
 def test_server_killed_in_mid_exchange(spawn: Spawn) -> None:
-    """A server that dies under an open exchange gives a RetryableError, and the next open too."""
+    """Where there is no other server and no patience, one that dies gives a RetryableError, and the next open too."""
     server = spawn()
-    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
     with transport.open(opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
         server.process.kill()
@@ -92,7 +93,7 @@ def test_server_killed_in_mid_exchange(spawn: Spawn) -> None:
 def test_hung_server_meets_the_deadline(spawn: Spawn) -> None:
     """A server that stops answering is given up after deadline_s, in an open exchange and in every other call."""
     server = spawn()
-    transport = FlightTransport([server.url], deadline_s=0.7)
+    transport = FlightTransport([server.url], deadline_s=0.7, bounds=IMPATIENT)
     with transport.open(opening(COUNT)) as exchange:
         server.process.send_signal(signal.SIGSTOP)
         started_s = time.monotonic()
@@ -117,7 +118,7 @@ def test_blocked_write_meets_the_deadline(spawn: Spawn) -> None:
     """A write that the server no longer reads is given up too: flow control must not block for ever."""
     server = spawn()
     batch = rows(*[(0, 0)] * 50_000)
-    with FlightTransport([server.url], deadline_s=0.7).open(opening(COUNT)) as exchange:
+    with FlightTransport([server.url], deadline_s=0.7, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
         server.process.send_signal(signal.SIGSTOP)
         with pytest.raises(RetryableError) as caught:
             send_for_ever(exchange, batch)
@@ -240,7 +241,7 @@ def test_abandoned_exchange_is_cut_off(server: Server) -> None:
 def test_idle_exchange_is_ended() -> None:
     """An engine that says nothing for idle_s_max loses its place; what it says then is answered with DEADLINE."""
     with serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server:
-        with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+        with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
             assert server.flight.active == 1
             assert eventually(lambda: server.flight.active == 0)
             with pytest.raises(RetryableError) as caught:
@@ -260,16 +261,18 @@ def test_a_close_that_raises_does_not_end_the_watch() -> None:
                 assert eventually(lambda: server.flight.active == 0)
 
 
-def test_old_exchange_is_told_to_reopen() -> None:
-    """An exchange older than age_s_max hears so with its next results, which are complete."""
+def test_old_exchange_opens_afresh() -> None:
+    """An exchange older than age_s_max leaves at its barrier, and goes on in a new one with its states."""
     with (
         serving(wire_functions, state_keys=STATE_KEY, age_s_max=0) as server,
         FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange,
     ):
-        exchange.chunk(rows((0, 0)))
-        exchange.barrier(1)
-        assert exchange.results(1)["output_0"].to_pylist() == [1]
-        assert exchange.reopen
+        for epoch in range(1, 4):
+            exchange.chunk(rows((0, 0)))
+            assert server.flight.active == 1
+            exchange.barrier(epoch)
+            assert exchange.results(epoch)["output_0"].to_pylist() == [epoch]
+            assert eventually(lambda: server.flight.active == 0)
 
 
 def test_client_leaves_no_thread(server: Server) -> None:
@@ -283,15 +286,14 @@ def test_client_leaves_no_thread(server: Server) -> None:
 
 
 def test_sigterm_drains(spawn: Spawn, tmp_path: Path) -> None:
-    """SIGTERM: not ready, new exchanges refused with DRAINING, open ones told to reopen, then exit code 0."""
+    """SIGTERM: not ready, new exchanges refused with DRAINING, open ones leave at their next barrier, exit code 0."""
     server = spawn(ready_file=str(tmp_path / "ready"))
     assert json.loads((tmp_path / "ready").read_text()) == server.ready
-    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
     with transport.open(opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
         exchange.barrier(1)
         exchange.results(1)
-        assert not exchange.reopen
         server.terminate()
         assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
         assert page(server.ready["http"], "/healthz")[0] == 200
@@ -299,17 +301,16 @@ def test_sigterm_drains(spawn: Spawn, tmp_path: Path) -> None:
             transport.open(opening(COUNT))
         assert caught.value.code == "DRAINING"
         exchange.chunk(rows((0, 0)))
+        assert server.process.poll() is None
         exchange.barrier(2)
         assert exchange.results(2)["output_0"].to_pylist() == [2]
-        assert exchange.reopen
-        assert server.process.poll() is None
-    assert server.process.wait(10) == EXIT_DRAINED
+        assert server.process.wait(10) == EXIT_DRAINED
 
 
 def test_drain_has_an_end(spawn: Spawn) -> None:
     """An exchange that stays open past drain_s is cut off, and the exit code says so."""
     server = spawn(drain_s=0.3)
-    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+    with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
         server.terminate()
         assert server.process.wait(10) == EXIT_CUT_OFF
         with pytest.raises(RetryableError):

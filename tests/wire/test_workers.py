@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow.flight as fl
 import pytest
 
-from foldflight.client import FlightTransport, close_connections
+from foldflight.client import FlightTransport, OpenExchange, close_connections
 from foldflight.client.flight import FlightExchange
 from foldflight.errors import RetryableError
 from foldflight.functions.call import Call
 from foldflight.server.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED
-from tests.wire.kit import DEADLINE_S, ServerProcess, eventually, opening, rows
+from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, eventually, opening, rows
 from tests.wire.test_probes import SERVING, health, page
 
 COUNT = Call("count")
@@ -28,7 +28,7 @@ def opened_apart(server: ServerProcess) -> FlightExchange:
     return FlightExchange(opening(COUNT), client, server.url, deadline_s=DEADLINE_S, token=None)
 
 
-def count_rows(exchange: FlightExchange, epoch: int, number: int) -> list[int]:
+def count_rows(exchange: OpenExchange, epoch: int, number: int) -> list[int]:
     """Fold rows and return the count."""
     exchange.chunk(rows(*[(0, 0)] * number))
     exchange.barrier(epoch)
@@ -64,16 +64,15 @@ def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
         server.terminate()
         assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
         with pytest.raises(RetryableError):
-            FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT))
+            FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT))
         assert count_rows(exchange, 2, 1) == [2]
-        assert exchange.reopen
     assert server.process.wait(20) == EXIT_DRAINED
 
 
 def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:
     """A worker whose exchange stays open past drain_s is cut off, and the parent's exit code says so."""
     server = spawn(workers=2, drain_s=0.3)
-    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+    with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
         server.terminate()
         assert server.process.wait(20) == EXIT_CUT_OFF
         with pytest.raises(RetryableError):

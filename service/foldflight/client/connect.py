@@ -12,18 +12,21 @@ from foldflight.client.embedded import EmbeddedTransport
 from foldflight.client.flight import SCHEMES, FlightTransport
 from foldflight.client.functions import Functions
 from foldflight.errors import RejectedError
+from foldflight.exchange.steps import Bounds
 from foldflight.functions.registry import Registry
 
 __all__ = ["connect"]
 
 _EMBEDDED = "embedded:"
 _DEADLINE_S = 60.0
+_PATIENCE_S = 60.0
 
 
 def connect(
     target: object,
     *,
     deadline_s: float = _DEADLINE_S,
+    patience_s: float = _PATIENCE_S,
     job_parameters: Mapping[str, str] | None = None,
     state_key: bytes | None = None,
     token: str | None = None,
@@ -39,7 +42,10 @@ def connect(
             or several of these: folded in the calling process, or in the engine's workers;
             `"grpc://host:port"`, or `"grpc+tls://host:port"` with TLS (several servers: separated by commas): folded by
             Flight servers, in turns.
-        deadline_s: Longest wait for a server at any one step, in seconds; longer is a DEADLINE error.
+        deadline_s: Longest wait for a server at any one step, in seconds: a server that takes longer counts as lost.
+            It must be longer than a function needs for one chunk.
+        patience_s: How long an exchange looks for another server when one is lost, in seconds; then it is the
+            RetryableError of the last one.
         job_parameters: What `FunctionContext.job_parameters` shows to the functions.
         state_key: Signs the pickled states of embedded functions; a new random key unless given. Give one to read
             states that another process wrote.
@@ -69,8 +75,11 @@ def connect(
         if state_key is not None:
             raise RejectedError("SIGNATURE", "state_key is for embedded functions; servers have their own state keys")
         tls = _tls(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
+        bounds = Bounds(patience_s=patience_s)
         return Functions(
-            FlightTransport(urls, deadline_s=deadline_s, token=token, tls=tls, job_parameters=job_parameters)
+            FlightTransport(
+                urls, deadline_s=deadline_s, bounds=bounds, token=token, tls=tls, job_parameters=job_parameters
+            )
         )
     transport = EmbeddedTransport(
         Registry.load(_sources(target)),

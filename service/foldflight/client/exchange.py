@@ -14,8 +14,18 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.exchange.engine import EngineExchange
-from foldflight.exchange.frames import SLOT_BYTES, Frame, InitialOutputs, Log, Open, Opened, Results, RowOutputs
+from foldflight.exchange.engine import EngineExchange, Saved
+from foldflight.exchange.frames import (
+    SLOT_BYTES,
+    Frame,
+    InitialOutputs,
+    Log,
+    Open,
+    Opened,
+    Results,
+    RowOutputs,
+    SavedStates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +56,8 @@ class ClientExchange(abc.ABC):
         self._closed = False
         self._epochs_due: deque[int] = deque()
         self._results: dict[int, pa.Table] = {}
+        self._checkpoints_due = 0
+        self._saved: deque[Saved] = deque()
         self._initial = _Parts("initial_outputs", "states")
         self._rows = _Parts("row_outputs", "chunk")
         self._logs: list[LogRecord] = []
@@ -116,6 +128,18 @@ class ClientExchange(abc.ABC):
                 self._pull()
             return self._rows.take()
 
+    def checkpoint(self) -> None:
+        """Ask for states within an epoch; `saved` fetches them."""
+        self._transmit(self._engine.checkpoint)
+        self._checkpoints_due += 1
+
+    def saved(self) -> Saved:
+        """Wait for what the oldest checkpoint not yet asked about saved."""
+        with self._failing():
+            while not self._saved:
+                self._pull()
+            return self._saved.popleft()
+
     def take_logs(self) -> Sequence[LogRecord]:
         """Return what functions logged since last asked."""
         logs, self._logs = self._logs, []
@@ -127,12 +151,17 @@ class ClientExchange(abc.ABC):
             self._closed = True
             self._end()
 
+    def cut(self) -> None:
+        """End the exchange at once, whatever it still owes."""
+        self._failed = True
+        self.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, exception_type: type[BaseException] | None, *rest: object) -> None:
         if exception_type is not None:
-            self._failed = True  # whatever went wrong, nobody wants the rest
+            self.cut()  # whatever went wrong, nobody wants the rest
         self.close()
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -147,7 +176,7 @@ class ClientExchange(abc.ABC):
 
     def _transmit(self, make: Callable[[], Frame]) -> None:
         with self._failing():
-            while self._epochs_due or self._initial.due or self._rows.due:
+            while self._epochs_due or self._initial.due or self._rows.due or self._checkpoints_due:
                 self._pull()
             self._send(make())
 
@@ -159,6 +188,11 @@ class ClientExchange(abc.ABC):
             if table is not None:
                 self._epochs_due.remove(frame.epoch)
                 self._results[frame.epoch] = table
+        elif isinstance(frame, SavedStates):
+            saved = self._engine.take_saved()
+            if saved is not None:
+                self._checkpoints_due -= 1
+                self._saved.append(saved)
         elif isinstance(frame, RowOutputs):
             self._rows.add(frame.batch)
         elif isinstance(frame, InitialOutputs):

@@ -1,9 +1,12 @@
-"""The Flight transport: connections cached per process, a deadline on every step, several servers in turns."""
+"""The Flight transport: connections cached per process, a deadline on every step, several servers in turns.
+
+What is asked once (`infos`, `describe`) is asked of one server after another. An exchange survives its server: see
+`failover`. A `FlightExchange` is one link of it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import random
 import threading
@@ -15,20 +18,24 @@ import pyarrow.flight as fl
 
 from foldflight.client.edge import translated
 from foldflight.client.exchange import ClientExchange
+from foldflight.client.failover import SurvivingExchange
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RetryableError
+from foldflight.exchange.circuits import Circuits
 from foldflight.exchange.codec import Message, decode, encode, encode_open
+from foldflight.exchange.coordinator import Coordinator
 from foldflight.exchange.facts import decode_info
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.machine import Role
+from foldflight.exchange.steps import Bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["SCHEMES", "FlightTransport", "close_connections"]
 
 SCHEMES = ("grpc://", "grpc+tls://")
-_REST_S = 2.0  # how long a server that failed is asked last
+_GONE = frozenset({"UNREACHABLE", "DEADLINE"})
 
 R = TypeVar("R")
 Tls = tuple[tuple[str, bytes], ...]
@@ -59,6 +66,7 @@ class FlightTransport:
         urls: The servers, `grpc://host:port` or `grpc+tls://host:port`; they take turns, and one that fails is passed
             over for a while.
         deadline_s: Longest wait for any one step.
+        bounds: What it may cost that exchanges survive their servers.
         token: Bearer token, if the servers ask for one.
         tls: Certificates as pyarrow's client takes them: `tls_root_certs`, `cert_chain`, `private_key`, PEM.
         job_parameters: What `FunctionContext.job_parameters` shows; those of an Open win.
@@ -71,11 +79,13 @@ class FlightTransport:
         urls: Sequence[str],
         *,
         deadline_s: float,
+        bounds: Bounds | None = None,
         token: str | None = None,
         tls: Mapping[str, bytes] | None = None,
         job_parameters: Mapping[str, str] | None = None,
     ) -> None:
         self.urls = tuple(urls)
+        self._bounds = Bounds() if bounds is None else bounds
         self._deadline_s = deadline_s
         self._token = token
         self._tls = tuple(sorted((tls or {}).items()))
@@ -103,18 +113,27 @@ class FlightTransport:
 
         return self._on_any(ask)
 
-    def open(self, open: Open) -> FlightExchange:  # noqa: A002
+    def open(self, open: Open) -> SurvivingExchange:  # noqa: A002
         """Open an exchange on the server whose turn it is, or on the next one that takes it.
 
         Raises:
-            RetryableError: The last server's error, when none takes it.
+            RetryableError: The last server's error, when none takes it in time.
         """
-        complete = self._complete(open)
+        circuits = _connections_of_this_process().circuits
+        return SurvivingExchange(
+            Coordinator(self._complete(open), self.urls, circuits, bounds=self._bounds), self._dial, _Clock()
+        )
 
-        def begin(client: Any, _options: Any, url: str) -> FlightExchange:
-            return FlightExchange(complete, client, url, deadline_s=self._deadline_s, token=self._token)
-
-        return self._on_any(begin)
+    def _dial(self, url: str, opening: Open) -> FlightExchange:
+        connections = _connections_of_this_process()
+        try:
+            client = connections.client(url, self._deadline_s, self._tls)
+            return FlightExchange(opening, client, url, deadline_s=self._deadline_s, token=self._token)
+        except Exception as error:
+            known = translated(error, url=url, deadline_s=self._deadline_s)
+            if known is error:
+                raise
+            raise known from None
 
     def _complete(self, opening: Open) -> Open:
         if not self._job_parameters:
@@ -125,7 +144,7 @@ class FlightTransport:
         """Ask the servers in turn until one answers; only a retryable error moves on to the next."""
         connections = _connections_of_this_process()
         problem: RetryableError | None = None
-        for url in connections.turn(self.urls):
+        for url in connections.circuits.turn(self.urls, time.monotonic()):
             try:
                 options = fl.FlightCallOptions(timeout=self._deadline_s, headers=_headers(self._token))
                 return ask(connections.client(url, self._deadline_s, self._tls), options, url)
@@ -133,7 +152,8 @@ class FlightTransport:
                 known = translated(error, url=url, deadline_s=self._deadline_s)
                 if not isinstance(known, RetryableError):
                     raise known from None
-                connections.rest(url, lost=known.code in {"UNREACHABLE", "DEADLINE"})
+                connections.circuits.failed(url, time.monotonic())
+                connections.drop(url, known)
                 problem = known
         if problem is None:
             raise AssertionError("a transport has at least one server")
@@ -156,7 +176,7 @@ class FlightExchange(ClientExchange):
             self._step(lambda: self._writer.begin(self._schema))
             self._start()
         except BaseException:
-            self.close()
+            self.cut()
             raise
 
     def _send(self, frame: Frame) -> None:
@@ -183,7 +203,7 @@ class FlightExchange(ClientExchange):
     def _translated(self, error: Exception) -> BaseException:
         known = translated(error, url=self._url, deadline_s=self.deadline_s, expired=self._guard.expired)
         if isinstance(known, RetryableError):
-            _connections_of_this_process().rest(self._url, lost=known.code in {"UNREACHABLE", "DEADLINE"})
+            _connections_of_this_process().drop(self._url, known)
         return known
 
     def _end(self) -> None:
@@ -219,15 +239,24 @@ class FlightExchange(ClientExchange):
             pass  # says again what the stream ended with
 
 
+class _Clock:
+    @staticmethod
+    def now_s() -> float:
+        return time.monotonic()
+
+    @staticmethod
+    def rest_until(until_s: float) -> None:
+        time.sleep(max(until_s - time.monotonic(), 0.0))
+
+
 class _Connections:
     """The connections of one process, and which servers failed lately."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, float, Tls], Any] = {}
-        self._resting_until_s: dict[str, float] = {}
         # Each process starts with another server, so that many workers with few exchanges each spread evenly.
-        self._turns = itertools.count(random.randrange(2**16))  # noqa: S311  (not for secrets)
+        self.circuits = Circuits(random.random, first_turn=random.randrange(2**16))  # noqa: S311  (not for secrets)
 
     def client(self, url: str, deadline_s: float, tls: Tls) -> Any:
         key = url, deadline_s, tls
@@ -236,17 +265,9 @@ class _Connections:
                 self._clients[key] = fl.FlightClient(url, generic_options=_options(deadline_s), **dict(tls))
             return self._clients[key]
 
-    def turn(self, urls: Sequence[str]) -> Iterator[str]:
-        """Yield all servers, beginning with the one whose turn it is; those that failed lately come last."""
-        first = next(self._turns) % len(urls)
-        now_s = time.monotonic()
-        order = [*urls[first:], *urls[:first]]
-        yield from sorted(order, key=lambda url: self._resting_until_s.get(url, 0.0) > now_s)
-
-    def rest(self, url: str, *, lost: bool) -> None:
-        """Ask this server last for a while; forget the connection if it is lost."""
-        self._resting_until_s[url] = time.monotonic() + _REST_S
-        if lost:
+    def drop(self, url: str, error: RetryableError) -> None:
+        """Forget the connection to a server that is gone."""
+        if error.code in _GONE:
             with self._lock:
                 for key in [key for key in self._clients if key[0] == url]:
                     del self._clients[key]  # open exchanges on it keep it until they end

@@ -21,7 +21,9 @@ class OpenExchange(Protocol):
     Every method may raise any error of the taxonomy; after an error only `close` may be called.
     """
 
-    opened: Opened
+    @property
+    def opened(self) -> Opened:
+        """What the server said when it took the exchange."""
 
     def states(self, batch: pa.RecordBatch) -> None:
         """Merge states into slots: columns `slot` int32 and one `state_i` per call."""
@@ -46,10 +48,6 @@ class OpenExchange(Protocol):
 
     def take_logs(self) -> Sequence[LogRecord]:
         """Return what functions logged since last asked."""
-
-    @property
-    def reopen(self) -> bool:
-        """Whether the server asked to end this exchange after the last results and open another."""
 
     def close(self) -> None:
         """End the exchange and free what it holds; safe to call twice and after an error."""

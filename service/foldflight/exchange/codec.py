@@ -18,6 +18,7 @@ from foldflight.exchange.facts import parse_message, utf8
 from foldflight.exchange.frames import (
     PROTOCOL_VERSION,
     Barrier,
+    Checkpoint,
     Chunk,
     Forget,
     Frame,
@@ -30,6 +31,7 @@ from foldflight.exchange.frames import (
     Results,
     Returns,
     RowOutputs,
+    SavedStates,
     States,
 )
 from foldflight.exchange.ipc import refuse_compressed
@@ -168,6 +170,8 @@ def encode(frame: Frame, schema: pa.Schema) -> Message:
             engine = pb.EngineFrame(barrier=pb.Barrier(epoch=frame.epoch))
         case Forget():
             engine = pb.EngineFrame(forget=pb.Forget(slots=frame.slots.to_pylist()))
+        case Checkpoint():
+            engine = pb.EngineFrame(checkpoint=pb.Checkpoint())
         case Open():
             raise AssertionError("Open travels as the descriptor: encode_open")
         case _:
@@ -186,6 +190,9 @@ def _encode_server(frame: Frame, nothing: pa.RecordBatch) -> Message:
         case Results():
             results = pb.Results(epoch=frame.epoch, last=frame.last, reopen=frame.reopen)
             server, batch = pb.ServerFrame(results=results), frame.batch
+        case SavedStates():
+            saved = pb.SavedStates(last=frame.last, problem=utf8(frame.problem))
+            server, batch = pb.ServerFrame(saved_states=saved), frame.batch
         case Log():
             records = [
                 pb.LogRecord(
@@ -237,6 +244,8 @@ def _decode_engine(frame: pb.EngineFrame, batch: pa.RecordBatch) -> Frame:
             return Barrier(frame.barrier.epoch)
         case "forget":
             return Forget(pa.array(list(frame.forget.slots), pa.int32()))
+        case "checkpoint":
+            return Checkpoint()
         case _:
             raise RejectedError("BAD_FRAME", "the metadata of a message holds no frame that an engine sends")
 
@@ -251,6 +260,8 @@ def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
             return Results(frame.results.epoch, batch, frame.results.last, frame.results.reopen)
         case "row_outputs":
             return RowOutputs(batch)
+        case "saved_states":
+            return SavedStates(batch, frame.saved_states.last, frame.saved_states.problem)
         case "log":
             return Log(
                 tuple(

@@ -2,13 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Opened, Results, States
+from foldflight.exchange.frames import (
+    Barrier,
+    Checkpoint,
+    Chunk,
+    Forget,
+    Frame,
+    Open,
+    Opened,
+    Results,
+    SavedStates,
+    States,
+)
 from foldflight.exchange.machine import Exchange, Role
 
-__all__ = ["EngineExchange"]
+__all__ = ["EngineExchange", "Saved", "check_chunk"]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint brought.
+
+    Args:
+        states: n rows in the schema of the results, with NULL outputs.
+        problem: Why there are none; empty if there are.
+    """
+
+    states: pa.Table
+    problem: str = ""
+
+
+def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
+    """Raise RejectedError SCHEMA_MISMATCH for a chunk that Open did not announce."""
+    if batch.schema != opening.columns:
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"the chunk has {batch.schema.names}, and Open announced {opening.columns.names}"
+        )
 
 
 class EngineExchange:
@@ -25,6 +59,7 @@ class EngineExchange:
         self._machine.send(opening)
         self._parts: list[pa.RecordBatch] = []
         self._complete: dict[int, pa.Table] = {}
+        self._saved: list[Saved] = []
 
     @property
     def story(self) -> tuple[str, ...]:
@@ -37,11 +72,7 @@ class EngineExchange:
 
     def chunk(self, batch: pa.RecordBatch) -> Frame:
         """Return the frame that folds rows, in the schema that Open announced."""
-        if batch.schema != self._opening.columns:
-            raise RejectedError(
-                "SCHEMA_MISMATCH",
-                f"the chunk has {batch.schema.names}, and Open announced {self._opening.columns.names}",
-            )
+        check_chunk(batch, self._opening)
         return self._sent(Chunk(batch))
 
     def forget(self, slots: pa.Int32Array) -> Frame:
@@ -51,6 +82,10 @@ class EngineExchange:
     def barrier(self, epoch: int) -> Frame:
         """Return the frame that ends an epoch."""
         return self._sent(Barrier(epoch))
+
+    def checkpoint(self) -> Frame:
+        """Return the frame that asks for states within an epoch."""
+        return self._sent(Checkpoint())
 
     def receive(self, frame: Frame) -> None:
         """Check a frame of the server, and keep what belongs to results.
@@ -65,17 +100,24 @@ class EngineExchange:
                     "BAD_FRAME", f"Opened names {len(frame.calls)} calls, not {len(self._opening.calls)}"
                 )
             self.opened = frame
-        elif isinstance(frame, Results):
+        elif isinstance(frame, (Results, SavedStates)):
             if self.opened is None or frame.batch.schema != self.opened.schema:
                 raise RejectedError("SCHEMA_MISMATCH", "results have another schema than Opened announced")
             self._parts.append(frame.batch)
             if frame.last:
-                self._complete[frame.epoch] = pa.Table.from_batches(self._parts)
-                self._parts = []
+                whole, self._parts = pa.Table.from_batches(self._parts), []
+                if isinstance(frame, Results):
+                    self._complete[frame.epoch] = whole
+                else:
+                    self._saved.append(Saved(whole, frame.problem))
 
     def take_results(self, epoch: int) -> pa.Table | None:
         """Return the results of an epoch once they are complete, and forget them; None before that."""
         return self._complete.pop(epoch, None)
+
+    def take_saved(self) -> Saved | None:
+        """Return what the oldest checkpoint saved once it is complete, and forget it; None before that."""
+        return self._saved.pop(0) if self._saved else None
 
     def _sent(self, frame: Frame) -> Frame:
         self._machine.send(frame)

@@ -61,16 +61,18 @@ class Call(_message.Message):
     def __init__(self, function: _Optional[str] = ..., arguments: _Optional[_Iterable[str]] = ..., filter: _Optional[str] = ..., distinct: _Optional[bool] = ..., literals: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., materialize: _Optional[bool] = ...) -> None: ...
 
 class EngineFrame(_message.Message):
-    __slots__ = ("states", "chunk", "barrier", "forget")
+    __slots__ = ("states", "chunk", "barrier", "forget", "checkpoint")
     STATES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     BARRIER_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     states: States
     chunk: Chunk
     barrier: Barrier
     forget: Forget
-    def __init__(self, states: _Optional[_Union[States, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ...) -> None: ...
+    checkpoint: Checkpoint
+    def __init__(self, states: _Optional[_Union[States, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
 
 class States(_message.Message):
     __slots__ = ("batch",)
@@ -94,19 +96,25 @@ class Forget(_message.Message):
     slots: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, slots: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Checkpoint(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ServerFrame(_message.Message):
-    __slots__ = ("opened", "initial_outputs", "results", "row_outputs", "log")
+    __slots__ = ("opened", "initial_outputs", "results", "row_outputs", "log", "saved_states")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     INITIAL_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     ROW_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    SAVED_STATES_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     initial_outputs: InitialOutputs
     results: Results
     row_outputs: RowOutputs
     log: Log
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., initial_outputs: _Optional[_Union[InitialOutputs, _Mapping]] = ..., results: _Optional[_Union[Results, _Mapping]] = ..., row_outputs: _Optional[_Union[RowOutputs, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ...) -> None: ...
+    saved_states: SavedStates
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., initial_outputs: _Optional[_Union[InitialOutputs, _Mapping]] = ..., results: _Optional[_Union[Results, _Mapping]] = ..., row_outputs: _Optional[_Union[RowOutputs, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., saved_states: _Optional[_Union[SavedStates, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("server_id", "protocol_version", "calls", "limits")
@@ -169,6 +177,14 @@ class Results(_message.Message):
 class RowOutputs(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class SavedStates(_message.Message):
+    __slots__ = ("last", "problem")
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    last: bool
+    problem: str
+    def __init__(self, last: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Log(_message.Message):
     __slots__ = ("records",)

@@ -19,6 +19,7 @@ __all__ = [
     "PROTOCOL_VERSION",
     "SLOT_BYTES",
     "Barrier",
+    "Checkpoint",
     "Chunk",
     "EngineFrame",
     "Forget",
@@ -34,6 +35,7 @@ __all__ = [
     "Results",
     "Returns",
     "RowOutputs",
+    "SavedStates",
     "ServerFrame",
     "States",
 ]
@@ -124,6 +126,14 @@ class Forget:
     """
 
     slots: pa.Int32Array
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Return, within an epoch, the states that changed since states were last returned.
+
+    The engine then need not keep the chunks before it. What the next barrier returns stays the same.
+    """
 
 
 @dataclass(frozen=True)
@@ -242,8 +252,23 @@ class RowOutputs:
 
 
 @dataclass(frozen=True)
+class SavedStates:
+    """What a checkpoint asked for.
+
+    Args:
+        batch: n rows in `Opened.schema`, with NULL outputs, slots ascending over all batches of the checkpoint.
+        last: Whether the checkpoint has no further batch.
+        problem: Why there are no states; empty if there are. The exchange goes on either way.
+    """
+
+    batch: pa.RecordBatch
+    last: bool = True
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Log:
-    """What functions logged since the last barrier.
+    """What functions logged since the last barrier or checkpoint.
 
     Args:
         records: The lines, oldest first.
@@ -252,8 +277,8 @@ class Log:
     records: tuple[LogRecord, ...]
 
 
-EngineFrame = Open | States | Chunk | Barrier | Forget
-ServerFrame = Opened | InitialOutputs | Results | RowOutputs | Log
+EngineFrame = Open | States | Chunk | Barrier | Forget | Checkpoint
+ServerFrame = Opened | InitialOutputs | Results | RowOutputs | SavedStates | Log
 Frame = EngineFrame | ServerFrame
 
 

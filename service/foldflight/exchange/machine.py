@@ -20,6 +20,7 @@ from typing import Final
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import (
     Barrier,
+    Checkpoint,
     Chunk,
     Forget,
     Frame,
@@ -29,6 +30,7 @@ from foldflight.exchange.frames import (
     Opened,
     Results,
     RowOutputs,
+    SavedStates,
     States,
 )
 
@@ -55,10 +57,12 @@ class State(Enum):
     IDLE = "IDLE"
     OPEN = "OPEN"
     ANSWERING = "ANSWERING"
+    SAVING = "SAVING"
     FAILED = "FAILED"
 
 
-# What each side may send: (its state, frame) -> its next state. ANSWERING: some batches of an epoch's results are out.
+# What each side may send: (its state, frame) -> its next state. ANSWERING: some batches of an epoch's results are out;
+# SAVING: some of a checkpoint's states.
 TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
     Role.ENGINE: {
         (State.IDLE, Open): State.OPEN,
@@ -66,6 +70,7 @@ TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
         (State.OPEN, Chunk): State.OPEN,
         (State.OPEN, Forget): State.OPEN,
         (State.OPEN, Barrier): State.OPEN,
+        (State.OPEN, Checkpoint): State.OPEN,
     },
     Role.SERVER: {
         (State.IDLE, Opened): State.OPEN,
@@ -74,6 +79,8 @@ TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
         (State.OPEN, Log): State.OPEN,
         (State.OPEN, Results): State.ANSWERING,
         (State.ANSWERING, Results): State.ANSWERING,
+        (State.OPEN, SavedStates): State.SAVING,
+        (State.SAVING, SavedStates): State.SAVING,
     },
 }
 
@@ -89,7 +96,9 @@ class Exchange:
         self.role = role
         self.states: dict[Role, State] = {Role.ENGINE: State.IDLE, Role.SERVER: State.IDLE}
         self._epoch: int | None = None
-        self._due: dict[type[Frame], deque[int]] = {Results: deque(), InitialOutputs: deque(), RowOutputs: deque()}
+        self._due: dict[type[Frame], deque[int]] = {
+            kind: deque() for kind in (Results, InitialOutputs, RowOutputs, SavedStates)
+        }
         self._asked: Open | None = None
         self._story: deque[str] = deque(maxlen=_STORY_STEPS)
 
@@ -132,6 +141,14 @@ class Exchange:
                 self._due[RowOutputs].append(frame.batch.num_rows)
             case Barrier():
                 self._barrier(frame.epoch)
+            case Checkpoint():
+                self._due[SavedStates].append(0)
+            case SavedStates():
+                if not self._due[SavedStates]:
+                    raise self._refused("SavedStates is not due")
+                if frame.last:
+                    self._due[SavedStates].popleft()
+                    return State.OPEN
             case InitialOutputs() | RowOutputs():
                 self._answer(frame)
             case Results():
@@ -179,6 +196,10 @@ def _short(frame: Frame) -> str:
             return f"Barrier({frame.epoch})"
         case Results():
             return f"Results({frame.epoch}, {frame.batch.num_rows} slots{', last' if frame.last else ''})"
+        case SavedStates():
+            return f"SavedStates({frame.batch.num_rows} slots{', last' if frame.last else ''})"
+        case Checkpoint():
+            return "Checkpoint"
         case States() | Chunk() | InitialOutputs() | RowOutputs():
             return f"{type(frame).__name__}({frame.batch.num_rows} rows)"
         case Forget():
@@ -201,6 +222,7 @@ def diagram() -> str:
             lines.append(f"    {role.value}_{state.value} --> {role.value}_{following.value}: {', '.join(names)}")
         if role is Role.SERVER:
             lines.append("    server_ANSWERING --> server_OPEN: Results (last)")
+            lines.append("    server_SAVING --> server_OPEN: SavedStates (last)")
         lines.append("  }")
     return "\n".join(lines)
 

@@ -15,6 +15,7 @@ from foldflight.exchange.frames import (
     PROTOCOL_VERSION,
     SLOT_BYTES,
     Barrier,
+    Checkpoint,
     Chunk,
     Forget,
     Frame,
@@ -26,9 +27,11 @@ from foldflight.exchange.frames import (
     OpenedCall,
     Results,
     RowOutputs,
+    SavedStates,
     States,
 )
 from foldflight.exchange.machine import Exchange, Role
+from foldflight.exchange.slots import check_slots, check_states
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls, result_schema
 from foldflight.functions import LogRecord, MetricSink, Registry
 
@@ -141,15 +144,15 @@ class ServerExchange:
             case Barrier():
                 yield from self._barrier(frame.epoch)
             case Forget():
-                self._check_slots(frame.slots)
+                check_slots(frame.slots, self.opened.limits.slots_max)
                 self._fold.forget(frame.slots)
+            case Checkpoint():
+                yield from self._checkpoint()
             case _:
                 raise AssertionError(f"the machine let {type(frame).__name__} pass")
 
     def _states(self, batch: pa.RecordBatch) -> Iterator[Frame]:
-        if batch.schema.names.count("slot") != 1:
-            raise RejectedError("SCHEMA_MISMATCH", "States have no column slot, or more than one")
-        self._check_slots(batch.column("slot"))
+        check_states(batch, self.opened.limits.slots_max)
         self._check_state_bytes(batch)
         self._fold.merge_states(batch)
         if self._opening.initial_outputs:
@@ -163,7 +166,7 @@ class ServerExchange:
                 f"the chunk has {_columns(batch.schema)}, and Open announced {_columns(self._opening.columns)}",
             )
         if "slot" in batch.schema.names:
-            self._check_slots(batch.column("slot"))
+            check_slots(batch.column("slot"), self.opened.limits.slots_max)
         elif batch.num_rows * SLOT_BYTES > self._limits.message_bytes_max:
             # Rows need not have a byte on the wire, but each takes a slot's room here.
             raise RejectedError(
@@ -194,24 +197,35 @@ class ServerExchange:
             self._check_state_bytes(batch)
         self.stats.barriers += 1
         self.stats.state_bytes = self._fold.state_bytes
-        if self._logs or self._logs_dropped:
-            yield Log(self._drain_logs())
-        parts = sliced_to(batch, self._limits.message_bytes_max - _OVERHEAD_BYTES)
+        yield from self._log()
         reopen, self._reopen = self._reopen, False
-        for place, part in enumerate(parts):
-            last = place == len(parts) - 1
+        for part, last in self._parts(batch):
             yield Results(epoch, part, last=last, reopen=reopen and last)
 
-    def _check_slots(self, slots: pa.Array) -> None:
-        if slots.type != pa.int32() or slots.null_count:
-            raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {slots.type}")
-        values = slots.to_numpy(zero_copy_only=False)
-        slots_max = self.opened.limits.slots_max
-        if len(values) and (int(values.min()) < 0 or int(values.max()) >= slots_max):
-            wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
-            raise RejectedError(
-                "LIMIT", f"slot {wrong} is out of bounds: slots are 0 to slots_max - 1 = {slots_max - 1}"
+    def _checkpoint(self) -> Iterator[Frame]:
+        try:
+            batch = self._fold.unsaved()
+            self._check_state_bytes(batch)
+        except FoldflightError as error:
+            # The engine asked to be safe, not because the query needs these states: it goes on without.
+            nothing = pa.RecordBatch.from_arrays(
+                [pa.array([], field.type) for field in self.opened.schema], schema=self.opened.schema
             )
+            yield SavedStates(nothing, problem=f"{error.code}: {error.message}")
+            return
+        yield from self._log()
+        for part, last in self._parts(batch):
+            yield SavedStates(part, last=last)
+
+    def _log(self) -> Iterator[Frame]:
+        if self._logs or self._logs_dropped:
+            yield Log(self._drain_logs())
+
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
+        """Yield a batch in parts that fit into messages, and whether it is the last."""
+        parts = sliced_to(batch, self._limits.message_bytes_max - _OVERHEAD_BYTES)
+        for place, part in enumerate(parts, 1):
+            yield part, place == len(parts)
 
     def _check_state_bytes(self, batch: pa.RecordBatch) -> None:
         columns = [

@@ -80,6 +80,7 @@ class Fold:
         self._nothing = pa.RecordBatch.from_arrays(
             [pa.nulls(0, type_) for type_ in self.schema.types], schema=self.schema
         )
+        self._unsaved = np.zeros(0, np.bool_)
         self._accumulators: list[Accumulators] = []
         try:
             for call in calls:
@@ -183,6 +184,23 @@ class Fold:
         batch = self._results(slots, states=states, outputs=outputs)
         self.state_bytes = sum(column.nbytes for column in batch.columns[1::2]) if states else 0
         self._dirty[slots] = False
+        if states:
+            self._unsaved[slots] = False
+        return batch
+
+    @_exactly
+    def unsaved(self) -> pa.RecordBatch:
+        """Return the states that changed since states were last returned; slots stay dirty.
+
+        Returns:
+            One row for each such slot, ascending, in the schema `schema`, with NULL outputs.
+
+        Raises:
+            FunctionError: With function and slot.
+        """
+        slots = np.flatnonzero(self._unsaved).astype(np.int32)
+        batch = self._results(slots, states=True, outputs=False)
+        self._unsaved[slots] = False
         return batch
 
     @_exactly
@@ -202,7 +220,8 @@ class Fold:
         chosen = slots.to_numpy(zero_copy_only=False)
         for accumulators in self._accumulators:
             accumulators.forget(chosen)
-        self._dirty[chosen[chosen < len(self._dirty)]] = False
+        known = chosen[chosen < len(self._dirty)]
+        self._dirty[known] = self._unsaved[known] = False
 
     def close(self) -> None:
         """Let the functions release what they hold. The first error is raised once all are closed."""
@@ -229,8 +248,9 @@ class Fold:
     def _touch(self, slots: Slots) -> None:
         needed = int(slots.max(initial=-1)) + 1
         if needed > len(self._dirty):
-            self._dirty = np.concatenate([self._dirty, np.zeros(needed - len(self._dirty), np.bool_)])
-        self._dirty[slots] = True
+            more = np.zeros(needed - len(self._dirty), np.bool_)
+            self._dirty, self._unsaved = np.concatenate([self._dirty, more]), np.concatenate([self._unsaved, more])
+        self._dirty[slots] = self._unsaved[slots] = True
 
 
 class _Columns:

@@ -82,7 +82,7 @@ class _Groups:
 
 
 class _Folding:
-    """One exchange at a time, epoch by epoch; the next opens when the server asks for it.
+    """One exchange, epoch by epoch.
 
     The results of an epoch are fetched only when the next block is there: the server works while Spark reads.
     """
@@ -144,18 +144,8 @@ class _Folding:
         groups, self._due = self._due, None
         with self._placing(groups) as exchange:
             results = exchange.results(self._epoch)
-            if exchange.reopen:
-                self.close()
-            else:
-                exchange.forget(pa.array(np.arange(len(groups), dtype=np.int32)))
+            exchange.forget(pa.array(np.arange(len(groups), dtype=np.int32)))
         yield groups, results
-
-    def close(self) -> None:
-        """End the exchange."""
-        if self._exchange is not None:
-            exchange, self._exchange = self._exchange, None
-            self._epoch = 0
-            exchange.close()
 
     def __enter__(self) -> Self:
         # Accumulators by the hundred thousand are no garbage, yet Python looks through all of them again and again: it

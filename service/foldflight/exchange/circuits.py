@@ -1,0 +1,84 @@
+"""Which servers are worth asking: a circuit for each.
+
+A server that fails rests, longer each time, with jitter, so that a fleet's many exchanges do not all come back at once.
+When its rest is over, one exchange may try it while others still pass it over; the first success closes the circuit.
+Exchanges that lose a server at the same time count as one failure.
+
+Source: M. Nygard, "Release It!" (2007), circuit breaker; M. Brooker, "Exponential backoff and jitter" (2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["Circuits"]
+
+_REST_S_MIN: Final = 0.1
+_REST_S_MAX: Final = 5.0
+_DOUBLINGS_MAX: Final = 10
+
+
+@dataclass
+class _Circuit:
+    failures: int = 0
+    rests_until_s: float = 0.0
+    is_tried: bool = False
+
+
+class Circuits:
+    """The servers of a process, shared by its exchanges.
+
+    Args:
+        draw: Returns a random number from 0 up to 1 each time.
+        first_turn: How many turns there have been; another number in each process spreads their exchanges.
+    """
+
+    def __init__(self, draw: Callable[[], float], first_turn: int = 0) -> None:
+        self._draw = draw
+        self._turns = first_turn
+        self._circuits: dict[str, _Circuit] = {}
+
+    def turn(self, urls: Sequence[str], now_s: float) -> list[str]:
+        """Return all servers, beginning with the one whose turn it is; those that rest come last."""
+        first = self._turns % len(urls)
+        self._turns += 1
+        return sorted([*urls[first:], *urls[:first]], key=lambda url: self._rests_until_s(url) > now_s)
+
+    def choose(self, urls: Sequence[str], now_s: float, *, among: Collection[str]) -> str | None:
+        """Return the server to try, of some of those whose turns it is; None if all of them rest."""
+        for url in self.turn(urls, now_s):
+            if url not in among or self._rests_until_s(url) > now_s:
+                continue
+            circuit = self._circuits.get(url)
+            if circuit is not None and circuit.failures:
+                circuit.is_tried = True
+                circuit.rests_until_s = now_s + self._rest_s(circuit)
+            return url
+        return None
+
+    def rested_at_s(self, urls: Collection[str]) -> float:
+        """Return when the first of these servers has rested."""
+        return min(self._rests_until_s(url) for url in urls)
+
+    def failed(self, url: str, now_s: float) -> None:
+        """Note that a server refused or was lost."""
+        circuit = self._circuits.setdefault(url, _Circuit())
+        if circuit.rests_until_s > now_s and not circuit.is_tried:
+            return
+        circuit.failures += 1
+        circuit.is_tried = False
+        circuit.rests_until_s = now_s + self._rest_s(circuit)
+
+    def worked(self, url: str) -> None:
+        """Note that a server did what it was asked."""
+        self._circuits.pop(url, None)
+
+    def _rest_s(self, circuit: _Circuit) -> float:
+        doublings = min(circuit.failures - 1, _DOUBLINGS_MAX)
+        return min(_REST_S_MIN * 2.0**doublings, _REST_S_MAX) * (0.5 + self._draw())
+
+    def _rests_until_s(self, url: str) -> float:
+        circuit = self._circuits.get(url)
+        return float("-inf") if circuit is None else circuit.rests_until_s

@@ -1,0 +1,73 @@
+"""Slots: checking those that came in, and sets of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+
+__all__ = ["SlotSet", "Slots", "check_slots", "check_states", "slots_of"]
+
+Slots = npt.NDArray[np.int32]
+
+
+def check_slots(slots: pa.Array, slots_max: int) -> None:
+    """Refuse slots that are none.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, when they are not int32 without NULLs; LIMIT, when one is out of bounds.
+    """
+    if slots.type != pa.int32() or slots.null_count:
+        raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {slots.type}")
+    values = slots.to_numpy(zero_copy_only=False)
+    if len(values) and (int(values.min()) < 0 or int(values.max()) >= slots_max):
+        wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
+        raise RejectedError("LIMIT", f"slot {wrong} is out of bounds: slots are 0 to slots_max - 1 = {slots_max - 1}")
+
+
+def check_states(batch: pa.RecordBatch, slots_max: int) -> None:
+    """Refuse states whose slots are none. Raises RejectedError SCHEMA_MISMATCH, LIMIT."""
+    if batch.schema.names.count("slot") != 1:
+        raise RejectedError("SCHEMA_MISMATCH", "States have no column slot, or more than one")
+    check_slots(batch.column("slot"), slots_max)
+
+
+def slots_of(batch: pa.RecordBatch) -> Slots:
+    """Return the slots that a chunk or states go to; without the column `slot`, all rows go to slot 0."""
+    if "slot" not in batch.schema.names:
+        return np.zeros(min(batch.num_rows, 1), np.int32)
+    slots: Slots = batch.column("slot").to_numpy(zero_copy_only=False)
+    return slots
+
+
+class SlotSet:
+    """A set of slots: a bit, in a byte, for each slot up to the highest seen."""
+
+    def __init__(self) -> None:
+        self._has = np.zeros(0, np.bool_)
+
+    def __bool__(self) -> bool:
+        """Tell whether any slot is in it."""
+        return bool(self._has.any())
+
+    def add(self, slots: Slots) -> None:
+        """Put n slots in."""
+        needed = int(slots.max(initial=-1)) + 1
+        if needed > len(self._has):
+            more = np.zeros(max(needed, 2 * len(self._has)) - len(self._has), np.bool_)
+            self._has = np.concatenate([self._has, more])
+        self._has[slots] = True
+
+    def discard(self, slots: Slots) -> None:
+        """Take n slots out."""
+        self._has[slots[slots < len(self._has)]] = False
+
+    def clear(self) -> None:
+        """Take all out."""
+        self._has = np.zeros(0, np.bool_)
+
+    def to_numpy(self) -> Slots:
+        """Return its slots, ascending."""
+        return np.flatnonzero(self._has).astype(np.int32)

@@ -1,0 +1,91 @@
+"""Checkpoints: states within an epoch, which change nothing of what the barrier returns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from examples.weighted_avg import WeightedAvg
+from foldflight.exchange.frames import Limits, Log, Open, Returns, SavedStates
+from foldflight.functions import Call, Registry
+from foldflight.testing.pair import LIMITS, ExchangePair
+
+COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("w", pa.int32())])
+
+
+def pair(*, states: bool = True, limits: Limits = LIMITS) -> ExchangePair:
+    opening = Open((Call("weighted_avg", ("v", "w")),), COLUMNS, returns=Returns(states=states, outputs=True))
+    return ExchangePair(opening, Registry.load([WeightedAvg]), limits=limits)
+
+
+def fold(exchange: ExchangePair, *rows: tuple[int, int]) -> None:
+    columns = [pa.array(column) for column in zip(*[(*row, 1) for row in rows], strict=True)]
+    arrays = [column.cast(field.type) for column, field in zip(columns, COLUMNS, strict=True)]
+    exchange.send(exchange.engine.chunk(pa.RecordBatch.from_arrays(arrays, schema=COLUMNS)))
+
+
+def saved(exchange: ExchangePair) -> dict[int, Any]:
+    exchange.send(exchange.engine.checkpoint())
+    found = exchange.engine.take_saved()
+    assert found is not None
+    assert found.problem == ""
+    assert found.states["output_0"].null_count == found.states.num_rows
+    return dict(zip(found.states["slot"].to_pylist(), found.states["state_0"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("states", [True, False], ids=["with states", "outputs only"])
+def test_a_checkpoint_saves_what_changed_since_the_last(states: bool) -> None:
+    """It returns each changed state once, whatever the barriers return, and the barrier's slots stay the same."""
+    exchange = pair(states=states)
+    fold(exchange, (0, 5), (3, 7))
+    assert saved(exchange) == {0: {"sum": 5, "count": 1}, 3: {"sum": 7, "count": 1}}
+    assert saved(exchange) == {}
+    fold(exchange, (3, 1))
+    assert exchange.epoch(1).select(["slot", "output_0"]).to_pylist() == [
+        {"slot": 0, "output_0": 5},
+        {"slot": 3, "output_0": 4},
+    ]
+    # A barrier that returned the state has saved it, one that did not has not.
+    assert saved(exchange) == ({} if states else {3: {"sum": 8, "count": 2}})
+    fold(exchange, (1, 1))
+    exchange.send(exchange.engine.forget(pa.array([1], pa.int32())))
+    assert saved(exchange) == {}
+
+
+def test_large_checkpoints_come_in_parts() -> None:
+    """A checkpoint, too, stays within message_bytes_max."""
+    exchange = pair(limits=Limits(20_000, 10_000, 2**20, 2**24, 1, 1.0, 1.0))
+    fold(exchange, *[(slot, 1) for slot in range(2000)])
+    replies = exchange.send(exchange.engine.checkpoint())
+    assert len(replies) > 5
+    assert [reply.last for reply in replies if isinstance(reply, SavedStates)] == [False] * (len(replies) - 1) + [True]
+    found = exchange.engine.take_saved()
+    assert found is not None
+    assert found.states["slot"].to_pylist() == list(range(2000))
+
+
+def test_states_that_cannot_be_saved_do_not_end_the_exchange() -> None:
+    """Where states are too large, or cannot be written down, the query that does not ask for them goes on."""
+    exchange = pair(states=False, limits=Limits(2**20, 1000, 2**20, 10, 1, 1.0, 1.0))
+    fold(exchange, (0, 5))
+    exchange.send(exchange.engine.checkpoint())
+    found = exchange.engine.take_saved()
+    assert found is not None
+    assert found.problem.startswith("LIMIT: the states have")
+    assert found.states.num_rows == 0
+    assert exchange.epoch(1)["output_0"].to_pylist() == [5]
+
+
+def test_lines_logged_before_a_checkpoint_come_with_it() -> None:
+    """What was logged is not lost with the server that is left behind after a checkpoint."""
+    from tests.wire.wire_functions import Talks
+
+    exchange = ExchangePair(Open((Call("talks", ("v",)),), COLUMNS), Registry.load([Talks]))
+    fold(exchange, (0, 5))
+    log, states = exchange.send(exchange.engine.checkpoint())
+    assert isinstance(log, Log)
+    assert isinstance(states, SavedStates)
+    assert exchange.epoch(1).num_rows == 1
+    assert not isinstance(exchange.replies[-2], Log)

@@ -1,0 +1,48 @@
+"""Which server is asked next."""
+
+from foldflight.exchange.circuits import Circuits
+
+URLS = ("a", "b", "c")
+
+
+def test_servers_take_turns() -> None:
+    """Each server is chosen as often as the others."""
+    circuits = Circuits(lambda: 0.5, first_turn=1)
+    assert [circuits.choose(URLS, 0.0, among=URLS) for _ in range(4)] == ["b", "c", "a", "b"]
+
+
+def test_a_server_that_failed_rests() -> None:
+    """It is passed over until its rest is over, and asked last where all are asked."""
+    circuits = Circuits(lambda: 0.5)
+    circuits.failed("a", 0.0)
+    assert [circuits.turn(URLS, 0.0)[-1] for _ in range(3)] == ["a"] * 3
+    assert {circuits.choose(URLS, 0.05, among=URLS) for _ in range(6)} == {"b", "c"}
+    assert circuits.choose(("a",), 0.05, among=URLS) is None
+    assert circuits.rested_at_s(("a",)) == 0.1
+
+
+def test_one_tries_while_others_wait() -> None:
+    """When a rest is over, the first comer tries the server; others pass it over until that is decided."""
+    circuits = Circuits(lambda: 0.5)
+    circuits.failed("a", 0.0)
+    assert circuits.choose(("a",), 0.2, among=URLS) == "a"
+    assert circuits.choose(("a",), 0.2, among=URLS) is None
+    circuits.worked("a")
+    assert circuits.choose(("a",), 0.2, among=URLS) == "a"
+    assert circuits.choose(("a",), 0.2, among=URLS) == "a"
+
+
+def test_a_loss_of_many_exchanges_counts_once() -> None:
+    """Exchanges that lose a server together do not make it rest the longer; a failed try does."""
+    circuits = Circuits(lambda: 0.5)
+    for _ in range(20):
+        circuits.failed("a", 0.0)
+    assert circuits.rested_at_s(("a",)) == 0.1
+    assert circuits.choose(("a",), 1.0, among=URLS) == "a"
+    circuits.failed("a", 1.0)
+    assert circuits.rested_at_s(("a",)) == 1.2
+    for _ in range(20):
+        now_s = circuits.rested_at_s(("a",))
+        assert circuits.choose(("a",), now_s, among=URLS) == "a"
+        circuits.failed("a", now_s)
+    assert circuits.rested_at_s(("a",)) == now_s + 5.0

@@ -1,0 +1,226 @@
+"""Real servers that are killed, hang, drain and come back under a running exchange: the same answers, each once."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, close_connections
+from foldflight.errors import FunctionError, RejectedError, RetryableError
+from foldflight.exchange.frames import Open, Returns
+from foldflight.exchange.steps import Bounds
+from foldflight.functions.call import Call
+from foldflight.functions.registry import Registry
+from foldflight.server.lifecycle import EXIT_DRAINED, serving
+from tests.wire import wire_functions
+from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, end_epoch, eventually, opening, rows
+from tests.wire.test_lifecycle import free_port
+
+Spawn = Callable[..., ServerProcess]
+CALLS = (
+    Call("weighted_avg", ("value", "weight")),
+    Call("append_only", ("value",)),  # no merge is used, and no retract is there
+    Call("pickled", ("value",)),
+    Call("count", ("value",), distinct=True),
+)
+
+
+def kill(server: ServerProcess) -> None:
+    server.process.kill()
+    server.process.wait()
+
+
+def pause(server: ServerProcess) -> None:
+    server.process.send_signal(signal.SIGSTOP)
+
+
+def drain(server: ServerProcess) -> None:
+    server.terminate()
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Begin and end without connections, and without what they learnt of servers."""
+    close_connections()
+    yield
+    close_connections()
+
+
+def holder(servers: list[ServerProcess], exchange: OpenExchange) -> ServerProcess:
+    """Return the server that has the exchange."""
+    return next(each for each in servers if each.ready["server_id"] == exchange.opened.server_id)
+
+
+def story(exchange: OpenExchange, before_epoch: Callable[[int], None], before_results: Callable[[int], None]) -> Any:
+    """Run some epochs and return all that came out of them."""
+    told: list[Any] = []
+    for epoch in range(1, 6):
+        exchange.chunk(rows(*[(slot, 0, epoch * 10 + slot) for slot in range(epoch, epoch + 4)]))
+        before_epoch(epoch)
+        exchange.chunk(rows((epoch, 0, 7), (0, 0, epoch)))
+        exchange.barrier(epoch)
+        before_results(epoch)
+        told.append(exchange.results(epoch).drop_columns(["state_2"]).to_pylist())  # a set is pickled in any order
+        exchange.forget(pa.array([epoch], pa.int32()))
+    return told
+
+
+def fold_on(exchange: OpenExchange) -> None:
+    """Go on with a second epoch."""
+    exchange.chunk(rows((0, 0, 1)))
+    end_epoch(exchange, 2)
+
+
+def nothing(_epoch: int) -> None:
+    """Let it be."""
+
+
+@pytest.fixture(scope="module")
+def expected() -> Any:
+    """What one process that lives makes of it."""
+    transport = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
+    with transport.open(opening(*CALLS)) as exchange:
+        return story(exchange, nothing, nothing)
+
+
+@pytest.mark.parametrize("harm", [kill, pause, drain])
+@pytest.mark.parametrize("when", ["within an epoch", "before the results"])
+def test_another_server_takes_over(spawn: Spawn, expected: Any, harm: Callable[..., None], when: str) -> None:
+    """Whatever happens to the server of an exchange, another goes on from the last barrier with the same results."""
+    servers = [spawn(), spawn()]
+    transport = FlightTransport([each.url for each in servers], deadline_s=2.0)
+    harmed: list[ServerProcess] = []
+
+    def strike(epoch: int) -> None:
+        if epoch == 3:
+            harmed.append(holder(servers, exchange))
+            harm(harmed[0])
+
+    with transport.open(opening(*CALLS)) as exchange:
+        strikes = (strike, nothing) if when == "within an epoch" else (nothing, strike)
+        assert story(exchange, *strikes) == expected
+        assert exchange.opened.server_id not in {each.ready["server_id"] for each in harmed}
+        assert len(harmed) == 1
+    if harm is drain:
+        assert harmed[0].process.wait(10) == EXIT_DRAINED
+
+
+def test_outputs_after_each_row_come_once(spawn: Spawn) -> None:
+    """The outputs of rows and of first states that the engine has do not come again when the frames are sent again."""
+    servers = [spawn(), spawn()]
+    transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
+    asked = opening(Call("append_only", ("value",)), initial_outputs=True, row_outputs=True)
+    with transport.open(asked) as exchange:
+        exchange.chunk(rows((0, 0, 1), (1, 0, 2)))
+        exchange.chunk(rows((0, 0, 3)))
+        assert exchange.row_outputs()["output_0"].to_pylist() == [1, 2]
+        exchange.barrier(1)
+        first = exchange.results(1)
+        exchange.chunk(rows((0, 0, 5)))
+        exchange.states(first.slice(1).select(["slot", "state_0"]).to_batches()[0])
+        assert exchange.initial_outputs()["output_0"].to_pylist() == [4]  # merged with what is there
+        kill(holder(servers, exchange))
+        exchange.chunk(rows((1, 0, 7)))
+        assert [exchange.row_outputs()["output_0"].to_pylist() for _ in range(3)] == [[4], [9], [11]]
+        with pytest.raises(RejectedError, match="no row_outputs are due"):
+            exchange.row_outputs()
+
+
+def test_one_server_that_comes_back(spawn: Spawn, expected: Any) -> None:
+    """With one server only, the exchange waits until it is there again."""
+    port = free_port()
+    server = spawn(port=port)
+
+    def restart(epoch: int) -> None:
+        nonlocal server
+        if epoch in {2, 4}:
+            kill(server)
+            server = spawn(port=port, await_ready=False)
+
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(*CALLS)) as exchange:
+        assert story(exchange, restart, nothing) == expected
+
+
+def test_long_epochs_are_saved_on_the_way(spawn: Spawn) -> None:
+    """Past replay_bytes_max a checkpoint brings the states, so the engine keeps little, whatever the epoch's length."""
+    servers = [spawn(), spawn()]
+    bounds = Bounds(replay_bytes_max=20_000)
+    transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
+    batch = rows(*[(slot, 0, 1) for slot in range(200)])
+    for returns in (Returns(states=True, outputs=True), Returns(states=False, outputs=True)):
+        with transport.open(opening(*CALLS[:2], returns=returns)) as exchange:
+            for number in range(40):
+                exchange.chunk(batch)
+                assert exchange.coordinator.held_bytes < 20_000 + 4 * batch.nbytes + 400 * 40
+                if number == 30:
+                    kill(holder(servers, exchange))
+            assert end_epoch(exchange, 1)["output_1"].to_pylist() == [40] * 200
+            assert exchange.coordinator.stats.checkpoints > 5
+            assert exchange.coordinator.stats.rows_refolded < 10 * 200
+        servers = [each for each in servers if each.process.poll() is None] + [spawn()]
+        transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
+
+
+def test_idle_exchange_goes_on(spawn: Spawn) -> None:
+    """An exchange that the server ended because nobody spoke is opened again where the engine goes on."""
+    with (
+        serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server,
+        FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(*CALLS)) as exchange,
+    ):
+        exchange.chunk(rows((0, 0, 4)))
+        assert eventually(lambda: server.flight.active == 0)
+        assert end_epoch(exchange, 1)["output_1"].to_pylist() == [4]
+
+
+def test_errors_of_the_job_are_not_tried_elsewhere(spawn: Spawn) -> None:
+    """A function that raises does so once: another server would be no better."""
+    servers = [spawn(), spawn()]
+    transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
+    with transport.open(opening(Call("fails_to_accumulate", ("value",)))) as exchange:
+        exchange.chunk(rows((0, 0, 13)))
+        with pytest.raises(FunctionError, match="thirteen"):
+            end_epoch(exchange, 1)
+        assert exchange.coordinator.stats.losses == 0
+
+
+def test_a_server_of_another_version_is_passed_over(spawn: Spawn) -> None:
+    """States go to a server with the same functions only; where there is none, the error says so."""
+    first, other = spawn(), spawn(modules="tests.wire.newer_functions")
+    transport = FlightTransport([first.url, other.url], deadline_s=DEADLINE_S, bounds=Bounds(patience_s=0.5))
+    with transport.open(opening(Call("append_only", ("value",), fingerprint=fingerprint(first)))) as exchange:
+        assert exchange.opened.server_id == first.ready["server_id"]
+        exchange.chunk(rows((0, 0, 1)))
+        assert end_epoch(exchange, 1)["output_0"].to_pylist() == [1]
+        kill(first)
+        with pytest.raises((RejectedError, RetryableError)) as caught:
+            fold_on(exchange)
+    assert any("SCHEMA_MISMATCH" in step for step in caught.value.story)
+
+
+def fingerprint(server: ServerProcess) -> str:
+    asked: Open = opening(Call("append_only", ("value",)))
+    return FlightTransport([server.url], deadline_s=DEADLINE_S).describe(asked).fingerprints[0]
+
+
+def test_the_error_tells_the_story(spawn: Spawn, caplog: pytest.LogCaptureFixture) -> None:
+    """Where nobody takes the exchange, the RetryableError says what was tried; where somebody does, a line says so."""
+    servers = [spawn(), spawn()]
+    transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=IMPATIENT)
+    with transport.open(opening(*CALLS)) as exchange, caplog.at_level(logging.WARNING, "foldflight.client"):
+        first = holder(servers, exchange)
+        kill(first)
+        exchange.chunk(rows((0, 0, 1)))
+        end_epoch(exchange, 1)
+        assert f"lost {first.url}" in caplog.text or "goes on at" in caplog.text
+        kill(holder(servers, exchange))
+        with pytest.raises(RetryableError) as caught:
+            fold_on(exchange)
+    assert caught.value.code == "UNREACHABLE"
+    told = " ".join(caught.value.story)
+    assert all(each.url in told for each in servers)
+    assert "no server took the exchange" in caught.value.message

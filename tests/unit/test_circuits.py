@@ -8,7 +8,7 @@ URLS = ("a", "b", "c")
 def test_servers_take_turns() -> None:
     """Each server is chosen as often as the others."""
     circuits = Circuits(lambda: 0.5, first_turn=1)
-    assert [circuits.choose(URLS, 0.0, among=URLS) for _ in range(4)] == ["b", "c", "a", "b"]
+    assert [circuits.choose(URLS, 0.0) for _ in range(4)] == ["b", "c", "a", "b"]
 
 
 def test_a_server_that_failed_rests() -> None:
@@ -16,8 +16,8 @@ def test_a_server_that_failed_rests() -> None:
     circuits = Circuits(lambda: 0.5)
     circuits.failed("a", 0.0)
     assert [circuits.turn(URLS, 0.0)[-1] for _ in range(3)] == ["a"] * 3
-    assert {circuits.choose(URLS, 0.05, among=URLS) for _ in range(6)} == {"b", "c"}
-    assert circuits.choose(("a",), 0.05, among=URLS) is None
+    assert {circuits.choose(URLS, 0.05) for _ in range(6)} == {"b", "c"}
+    assert circuits.choose(("a",), 0.05) is None
     assert circuits.rested_at_s(("a",)) == 0.1
 
 
@@ -25,11 +25,11 @@ def test_one_tries_while_others_wait() -> None:
     """When a rest is over, the first comer tries the server; others pass it over until that is decided."""
     circuits = Circuits(lambda: 0.5)
     circuits.failed("a", 0.0)
-    assert circuits.choose(("a",), 0.2, among=URLS) == "a"
-    assert circuits.choose(("a",), 0.2, among=URLS) is None
+    assert circuits.choose(("a",), 0.2) == "a"
+    assert circuits.choose(("a",), 0.2) is None
     circuits.worked("a")
-    assert circuits.choose(("a",), 0.2, among=URLS) == "a"
-    assert circuits.choose(("a",), 0.2, among=URLS) == "a"
+    assert circuits.choose(("a",), 0.2) == "a"
+    assert circuits.choose(("a",), 0.2) == "a"
 
 
 def test_a_loss_of_many_exchanges_counts_once() -> None:
@@ -38,11 +38,11 @@ def test_a_loss_of_many_exchanges_counts_once() -> None:
     for _ in range(20):
         circuits.failed("a", 0.0)
     assert circuits.rested_at_s(("a",)) == 0.1
-    assert circuits.choose(("a",), 1.0, among=URLS) == "a"
+    assert circuits.choose(("a",), 1.0) == "a"
     circuits.failed("a", 1.0)
     assert circuits.rested_at_s(("a",)) == 1.2
     for _ in range(20):
         now_s = circuits.rested_at_s(("a",))
-        assert circuits.choose(("a",), now_s, among=URLS) == "a"
+        assert circuits.choose(("a",), now_s) == "a"
         circuits.failed("a", now_s)
     assert circuits.rested_at_s(("a",)) == now_s + 5.0

@@ -46,10 +46,10 @@ class Circuits:
         self._turns += 1
         return sorted([*urls[first:], *urls[:first]], key=lambda url: self._rests_until_s(url) > now_s)
 
-    def choose(self, urls: Sequence[str], now_s: float, *, among: Collection[str]) -> str | None:
-        """Return the server to try, of some of those whose turns it is; None if all of them rest."""
+    def choose(self, urls: Sequence[str], now_s: float) -> str | None:
+        """Return the server to try; None if all of them rest."""
         for url in self.turn(urls, now_s):
-            if url not in among or self._rests_until_s(url) > now_s:
+            if self._rests_until_s(url) > now_s:
                 continue
             circuit = self._circuits.get(url)
             if circuit is not None and circuit.failures:

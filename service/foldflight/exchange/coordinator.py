@@ -296,18 +296,19 @@ class Coordinator:
     def _connect(self, now_s: float) -> list[Instruction]:
         if self._trouble_since_s is None:
             self._trouble_since_s = now_s
-        waited_s = now_s - self._trouble_since_s
-        is_over = waited_s > self._bounds.patience_s
-        among = [url for url in self._urls if not is_over or url not in self._tried]
-        url = self._circuits.choose(self._urls, now_s, among=among) if among else None
-        if url is not None:
-            self._tried.add(url)
-            self._link = _Link(url)
-            return [OpenLink(url, self._opening)]
-        until_s = self._circuits.rested_at_s(self._urls)
-        if is_over or until_s - self._trouble_since_s > self._bounds.patience_s:
-            return [self._give_up(f"no server took the exchange within {self._bounds.patience_s:g} s")]
-        return [Rest(until_s)]
+        until_s = self._trouble_since_s + self._bounds.patience_s
+        url = self._circuits.choose(self._urls, now_s) if now_s <= until_s else None
+        if url is None:
+            rested_at_s = max(self._circuits.rested_at_s(self._urls), now_s)
+            if rested_at_s <= until_s:
+                return [Rest(rested_at_s)]
+            # Patience is over, but each server is asked once, even one that rests for what it did to others.
+            url = next((url for url in self._circuits.turn(self._urls, now_s) if url not in self._tried), None)
+            if url is None:
+                return [self._give_up(f"no server took the exchange within {self._bounds.patience_s:g} s")]
+        self._tried.add(url)
+        self._link = _Link(url)
+        return [OpenLink(url, self._opening)]
 
     def _refusal(self, opened: Opened) -> RejectedError | None:
         """Return why a server cannot take over what another began."""
@@ -358,6 +359,7 @@ class Coordinator:
         if not self._is_another_servers_turn(error, link):
             return [CutLink(), GiveUp(error)]
         self._circuits.failed(link.url, now_s)
+        self._tried.add(link.url)
         self._note(now_s, f"{'lost' if link.is_open else 'refused by'} {link.url}: {_told(error)}")
         if self._trouble_since_s is None:
             self._trouble_since_s = now_s
@@ -388,10 +390,9 @@ class Coordinator:
 
     def _give_up(self, why: str) -> GiveUp:
         error = self._error
-        message = f"{error.message}; {why}" if error is not None else why
-        code = error.code if error is not None else "UNREACHABLE"
-        kind = type(error) if error is not None else RetryableError
-        return GiveUp(kind(code, message, story=self.story()))
+        if error is None:
+            raise AssertionError("nothing is given up without an error")
+        return GiveUp(type(error)(error.code, f"{error.message}; {why}", story=self.story()))
 
     def _open_link(self) -> _Link:
         if self._link is None:

@@ -24,6 +24,7 @@ class FoldflightError(Exception):
         function: Name of the function concerned.
         group: The group concerned: a mapping of key column to value where the keys are known.
         slot: The group's slot in its exchange, where the keys are not known (a server sees slots only).
+        limit: The bound that was passed, by the setting that names it; known where it is raised, not sent.
         row: The row concerned: argument name to its value as text, plus where it stood.
         trace: The author's own frames of the traceback, innermost last.
         story: The last steps of the exchange, oldest first.
@@ -39,6 +40,7 @@ class FoldflightError(Exception):
         function: str | None = None,
         group: dict[str, Any] | None = None,
         slot: int | None = None,
+        limit: str | None = None,
         row: str | None = None,
         trace: str | None = None,
         story: tuple[str, ...] = (),
@@ -51,6 +53,7 @@ class FoldflightError(Exception):
         self.function = function
         self.group = group
         self.slot = slot
+        self.limit = limit
         self.row = row
         self.trace = trace
         self.story = story
@@ -63,6 +66,7 @@ class FoldflightError(Exception):
             function=self.function,
             group=group,
             slot=self.slot,
+            limit=self.limit,
             row=self.row,
             trace=self.trace,
             story=self.story,

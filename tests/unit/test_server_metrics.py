@@ -1,40 +1,71 @@
-"""The metrics page has every metric that it promises, and what functions count."""
+"""Metrics: the table is what is exported, functions' metrics are labelled and bounded, servers count apart."""
 
 from __future__ import annotations
 
-from foldflight.server.metrics import METRIC_NAMES, Metrics
+from prometheus_client import generate_latest
+
+from foldflight.server.metrics import METRICS, MORE, Metrics
 
 
-def test_every_promised_metric_is_on_the_page() -> None:
-    """Dashboards may rely on the names before anything was counted."""
-    page = Metrics().page().decode()
-    for name in METRIC_NAMES:
-        assert f"# TYPE {name.removesuffix('_total')}" in page
+def page(metrics):
+    return generate_latest(metrics.registry).decode()
 
 
-def test_functions_metrics_carry_function_and_name() -> None:
+def test_every_counted_metric_is_in_the_table_and_on_the_page():
+    """Rules and dashboards may rely on a name of the table before anything was counted."""
+    types = [line.split()[2:] for line in page(Metrics()).splitlines() if line.startswith("# TYPE")]
+    found = {(name, type_) for name, type_ in types if not name.endswith("_created")}
+    counted = {row.name: row for row in METRICS.values() if f"# TYPE {row.name} " in page(Metrics())}
+    assert found == {(row.name, row.type) for row in counted.values()}
+    assert len(counted) == 19
+
+
+def test_names_follow_the_customs_of_prometheus():
+    """Counters end in _total, times are in seconds and sizes in bytes, and each row says what it means."""
+    for row in METRICS.values():
+        assert row.name.endswith("_total") == (row.type == "counter"), row.name
+        assert row.doc.endswith("."), row.name
+        if row.unit in {"seconds", "bytes"}:
+            assert f"_{row.unit}" in row.name
+
+
+def test_functions_metrics_carry_function_and_name():
     """Counters, gauges and distributions of a function are labelled with both."""
     metrics = Metrics()
     metrics.add("f", "seen", 2)
     metrics.add("f", "seen", 1)
     metrics.set("f", "depth", 7)
     metrics.observe("f", "size", 5)
-    page = metrics.page().decode()
-    assert 'foldflight_function_count_total{function="f",metric="seen"} 3.0' in page
-    assert 'foldflight_function_gauge{function="f",metric="depth"} 7.0' in page
-    assert 'foldflight_function_distribution_sum{function="f",metric="size"} 5.0' in page
+    found = page(metrics)
+    assert 'foldflight_function_count_total{function="f",metric="seen"} 3.0' in found
+    assert 'foldflight_function_gauge{function="f",metric="depth"} 7.0' in found
+    assert 'foldflight_function_distribution_sum{function="f",metric="size"} 5.0' in found
 
 
-def test_negative_count_does_not_raise() -> None:
+def test_names_of_a_functions_metrics_are_bounded():
+    """A function that makes a name for each row fills one series more, not the server's memory; others are not hurt."""
+    metrics = Metrics()
+    for number in range(300):
+        metrics.add("careless", f"user_{number}", 1)
+    metrics.add("careless", "user_7", 1)
+    metrics.add("careful", "seen", 1)
+    found = page(metrics)
+    assert found.count('foldflight_function_count_total{function="careless"') == 101
+    assert f'{{function="careless",metric="{MORE}"}} 200.0' in found
+    assert '{function="careless",metric="user_7"} 2.0' in found
+    assert '{function="careful",metric="seen"} 1.0' in found
+
+
+def test_negative_count_does_not_raise():
     """A function's mistake with a counter must not end its exchange."""
     metrics = Metrics()
     metrics.add("f", "seen", -1)
-    assert 'foldflight_function_count_total{function="f",metric="seen"} 0.0' in metrics.page().decode()
+    assert 'foldflight_function_count_total{function="f",metric="seen"} 0.0' in page(metrics)
 
 
-def test_two_servers_in_a_process_count_apart() -> None:
+def test_two_servers_in_a_process_count_apart():
     """Each server has a registry of its own."""
     first, second = Metrics(), Metrics()
     first.opened.inc()
-    assert "foldflight_exchanges_opened_total 1.0" in first.page().decode()
-    assert "foldflight_exchanges_opened_total 0.0" in second.page().decode()
+    assert "foldflight_exchanges_opened_total 1.0" in page(first)
+    assert "foldflight_exchanges_opened_total 0.0" in page(second)

@@ -221,11 +221,11 @@ def test_vanished_client_is_noticed() -> None:
         )
         with client, client.stdout:  # type: ignore[union-attr]
             assert client.stdout.readline() == b"open\n"  # type: ignore[union-attr]
-            assert "foldflight_exchanges_active 1.0" in page(server.probes.http_port, "/metrics")[1]
+            assert "foldflight_exchanges_open 1.0" in page(server.probes.http_port, "/metrics")[1]
             client.kill()
         assert eventually(lambda: server.flight.active == 0)
         after = page(server.probes.http_port, "/metrics")[1]
-        assert "foldflight_exchanges_active 0.0" in after
+        assert "foldflight_exchanges_open 0.0" in after
         assert 'foldflight_exchanges_ended_total{outcome="vanished"} 1.0' in after
 
 

@@ -5,21 +5,27 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import socket
 import urllib.error
 import urllib.request
 
 import grpc
+import pyarrow as pa
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import CollectorRegistry
 
-from foldflight.client import FlightTransport
-from foldflight.errors import FunctionError, RejectedError
+from foldflight.client import FlightTransport, OpenExchange
+from foldflight.errors import FunctionError, RejectedError, RetryableError
+from foldflight.exchange.steps import Bounds
 from foldflight.functions.call import Call
+from foldflight.functions.rowkind import RowKind
 from foldflight.server.health import HealthServer
 from foldflight.server.http import HttpServer
 from foldflight.server.lifecycle import Server, serving
-from foldflight.server.metrics import METRIC_NAMES
+from foldflight.server.metrics import METRICS
+from foldflight.server.status import Status
 from tests.wire import wire_functions
 from tests.wire.kit import STATE_KEY, end_epoch, eventually, opening, rows
 
@@ -39,6 +45,30 @@ def health(port: int | None, service: str) -> int:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         request = health_pb2.HealthCheckRequest(service=service)
         return int(health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status)
+
+
+def samples(body: str) -> dict[str, float]:
+    """Return the values of a metrics page by name with labels, as they stand there."""
+    lines = [line.rpartition(" ") for line in body.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def folded(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
+    """Fold one chunk and return the results of epoch 1."""
+    exchange.chunk(batch)
+    return end_epoch(exchange, 1)
+
+
+def eventually_sample(server: Server, name: str, value: float) -> dict[str, float]:
+    """Return all values of the metrics page once one of them has come to be what it should."""
+    found: dict[str, float] = {}
+
+    def is_there() -> bool:
+        found.update(samples(page(server.probes.http_port, "/metrics")[1]))
+        return found[name] == value
+
+    assert eventually(is_there), found[name]
+    return found
 
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -64,34 +94,68 @@ def test_drain_fails_readiness_and_not_liveness() -> None:
 
 def test_unknown_page_is_not_found(server: Server) -> None:
     """Another path says which pages there are."""
-    status, body = page(server.probes.http_port, "/")
+    status, body = page(server.probes.http_port, "/other")
     assert status == 404
     assert "/metrics" in body
 
 
 def test_metrics_count_an_exchange() -> None:
-    """Opened, rows, chunks, barrier time, a function's own counter, and the end by outcome are on the page."""
+    """What was sent is what the page says: rows by function and kind, chunks, groups, barriers, and the end."""
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as server:
-        with FlightTransport([server.url], deadline_s=20).open(opening(Call("talks", ("value",)))) as exchange:
+        calls = (Call("talks", ("value",)), Call("sum", ("value",)), Call("count", ("value",), distinct=True))
+        kinds = (RowKind.INSERT, RowKind.INSERT, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER, RowKind.DELETE)
+        with FlightTransport([server.url], deadline_s=20).open(opening(*calls[1:])) as exchange:
+            exchange.chunk(chunk := rows(*((slot, kind, 5) for slot, kind in enumerate(kinds))))
+            end_epoch(exchange, 1)
+        with FlightTransport([server.url], deadline_s=20).open(opening(calls[0])) as exchange:
             exchange.chunk(rows((0, 0, 1), (1, 0, 2)))
-            exchange.barrier(1)
-            exchange.results(1)
-            assert eventually(
-                lambda: "foldflight_barrier_seconds_count 1.0" in page(server.probes.http_port, "/metrics")[1]
-            )
-            during = page(server.probes.http_port, "/metrics")[1]
-        assert "foldflight_exchanges_active 1.0" in during
-        assert "foldflight_rows_folded_total 2.0" in during
-        assert "foldflight_chunks_total 1.0" in during
-        assert 'foldflight_function_count_total{function="talks",metric="seen"} 2.0' in during
-        assert "foldflight_state_bytes 0.0" not in during
+            end_epoch(exchange, 1)
+            during = eventually_sample(server, "foldflight_groups", 2)
+        after = eventually_sample(server, "foldflight_exchanges_open", 0)
+    assert during["foldflight_exchanges_open"] == 1
+    assert during["foldflight_state_bytes"] > 0
+    for function in ("sum", "count"):
+        folded = [
+            after[f'foldflight_rows_folded_total{{function="{function}",kind="{kind.short}"}}'] for kind in RowKind
+        ]
+        assert folded == [2, 1, 1, 1]
+    assert after['foldflight_rows_folded_total{function="talks",kind="+I"}'] == 2
+    assert after["foldflight_rows_total"] == 7
+    assert after["foldflight_chunk_bytes_count"] == after["foldflight_fold_seconds_count"] == 2
+    assert after["foldflight_chunk_bytes_sum"] > chunk.nbytes
+    assert after["foldflight_barrier_seconds_count"] == 2
+    assert after["foldflight_exchanges_opened_total"] == 2
+    assert after['foldflight_exchanges_ended_total{outcome="done"}'] == 2
+    assert after['foldflight_calls_opened_total{fold="counted",function="count"}'] == 1
+    assert after['foldflight_function_count_total{function="talks",metric="seen"}'] == 2
+    assert after["foldflight_groups"] == after["foldflight_state_bytes"] == 0
+    assert after["foldflight_exchanges_max"] == 64
+    assert after['process_cpu_seconds_total{worker="0"}'] > 0
+    named = {re.sub(r"(_bucket|_sum|_count|_created)?(\{.*)?$", "", name) for name in after}
+    assert named <= set(METRICS) | {name.removesuffix("_total") for name in METRICS}
+
+
+def test_metrics_say_what_was_refused_and_why() -> None:
+    """A full server, a bound that was passed and an author's mistake each count under their own name."""
+    limits = {"exchanges_max": 1, "state_bytes_max": 4}
+    with serving(wire_functions, state_keys=STATE_KEY, http_port=0, **limits) as server:
+        transport = FlightTransport([server.url], deadline_s=20, bounds=Bounds(patience_s=0))
+        with transport.open(opening(Call("count"))) as exchange:
+            with pytest.raises(RetryableError, match="exchanges_max"):
+                transport.open(opening(Call("count")))
+            with pytest.raises(RejectedError, match="state_bytes_max"):
+                folded(exchange, rows((0, 0)))
         assert eventually(lambda: server.flight.active == 0)
-        after = page(server.probes.http_port, "/metrics")[1]
-        assert 'foldflight_exchanges_ended_total{outcome="done"} 1.0' in after
-        assert "foldflight_exchanges_active 0.0" in after
-        assert "foldflight_state_bytes 0.0" in after
-        for name in METRIC_NAMES:
-            assert name.removesuffix("_total") in after
+        failing = opening(Call("fails_to_accumulate", ("value",)))
+        with transport.open(failing) as exchange, pytest.raises(FunctionError):
+            folded(exchange, rows((0, 0, 13)))
+        found = eventually_sample(server, "foldflight_exchanges_open", 0)
+    assert found['foldflight_exchanges_refused_total{code="OVERLOADED"}'] == 1
+    assert found['foldflight_limit_errors_total{limit="exchanges_max"}'] == 1
+    assert found['foldflight_limit_errors_total{limit="state_bytes_max"}'] == 1
+    assert found['foldflight_function_errors_total{code="USER_CODE",function="fails_to_accumulate"}'] == 1
+    assert found['foldflight_errors_total{code="USER_CODE"}'] == 1
+    assert found['foldflight_exchanges_ended_total{outcome="LIMIT"}'] == 1
 
 
 def test_log_lines_carry_exchange_and_server() -> None:
@@ -133,9 +197,11 @@ def test_taken_port_is_named(name: str) -> None:
 
 def test_probe_servers_free_their_ports() -> None:
     """A closed probe server's port can be bound again at once."""
-    first = HttpServer("127.0.0.1", 0, metrics_page=lambda: b"", is_ready=lambda: True)
+    registry = CollectorRegistry()
+    status = Status("a", {}, registry, is_ready=lambda: True)
+    first = HttpServer("127.0.0.1", 0, registry=registry, status=status, is_ready=lambda: True)
     first.close()
-    HttpServer("127.0.0.1", first.port, metrics_page=lambda: b"", is_ready=lambda: True).close()
+    HttpServer("127.0.0.1", first.port, registry=registry, status=status, is_ready=lambda: True).close()
     health_server = HealthServer("127.0.0.1", 0)
     health_server.close()
     HealthServer("127.0.0.1", health_server.port).close()

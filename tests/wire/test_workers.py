@@ -46,17 +46,15 @@ def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
         with opened_apart(server) as second:
             assert second.opened.server_id != first.opened.server_id
             assert count_rows(second, 1, 20_000) == [20_000]
-            assert eventually(
-                lambda: "foldflight_rows_folded_total 50000.0" in page(server.ready["http"], "/metrics")[1]
-            )
+            assert eventually(lambda: "foldflight_rows_total 50000.0" in page(server.ready["http"], "/metrics")[1])
             body = page(server.ready["http"], "/metrics")[1]
-            assert "foldflight_exchanges_active 2.0" in body
-            assert "foldflight_workers 2" in body
+            assert "foldflight_exchanges_open 2.0" in body
+            assert "foldflight_workers 2.0" in body
 
     # kill one worker: its clients see a lost server, the other goes on, a new one comes up
     os.kill(server.ready["workers"][0], signal.SIGKILL)
-    assert eventually(lambda: "foldflight_worker_restarts_total 1" in page(server.ready["http"], "/metrics")[1])
-    assert eventually(lambda: "foldflight_workers 2" in page(server.ready["http"], "/metrics")[1], 30)
+    assert eventually(lambda: "foldflight_worker_restarts_total 1.0" in page(server.ready["http"], "/metrics")[1])
+    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
     assert page(server.ready["http"], "/readyz")[0] == 200
     close_connections()
     with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
@@ -55,7 +55,8 @@ Rows = list[dict[str, Any]]
 
 @click.command()
 @click.option("--scale", type=click.IntRange(1), default=1, show_default=True, help="How many times to take the data.")
-def demo(*, scale: int) -> None:
+@click.option("--server", metavar="URL", help="Fold on servers that run, not on one that is started here.")
+def demo(*, scale: int, server: str | None) -> None:
     """Fold the flights of New York in 2013 with Spark, embedded and on a server, and compare with Spark SQL."""
     if importlib.util.find_spec("pyspark") is None:
         raise RejectedError("SETTINGS", "the demo needs Spark: pip install 'foldflight[demo]'")
@@ -69,8 +70,9 @@ def demo(*, scale: int) -> None:
         data.mkdir()
         rows = write_flights(data, scale)
         console.print(f"[bold]{rows:,} flights[/] of New York in 2013 ({scale} times the data set)")
-        with _errors_as_text(), _spark(Path(folder)) as spark, server_process(Path(folder) / "server.log") as url:
-            console.print(f"a server in another process folds at {url}")
+        own_or_given = nullcontext(server) if server is not None else server_process(Path(folder) / "server.log")
+        with _errors_as_text(), _spark(Path(folder)) as spark, own_or_given as url:
+            console.print(f"folding at {url}" if server is not None else f"a server in another process folds at {url}")
             different = _compare(console, spark.read.parquet(str(data)), url, rows)
     if different:
         click.get_current_context().exit(EXIT_DIFFERENT)

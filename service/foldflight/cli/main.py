@@ -17,6 +17,7 @@ from foldflight.cli.demo import demo
 from foldflight.cli.laws import check
 from foldflight.cli.listing import functions
 from foldflight.cli.serve import serve
+from foldflight.cli.status import status
 from foldflight.errors import FoldflightError
 
 __all__ = ["cli", "main"]
@@ -46,6 +47,7 @@ def cli() -> None:
 
 cli.add_command(serve)
 cli.add_command(functions)
+cli.add_command(status)
 cli.add_command(check)
 cli.add_command(demo)
 

@@ -9,6 +9,7 @@ from types import FrameType
 
 import click
 
+from foldflight.server.facts import usable_cpus, use_cpus
 from foldflight.server.lifecycle import leave_process, run_server
 from foldflight.server.settings import CONFIG_FLAG, CONFIG_VARIABLE, SETTINGS, Setting, load_settings
 
@@ -24,6 +25,7 @@ def _serve(_: click.Context, /, modules: tuple[str, ...], **flags: str | None) -
     elsewhere, for as long as --drain-s. A second one ends the server at once.
     """
     settings = load_settings({"modules": modules, **flags}, os.environ)
+    use_cpus(usable_cpus())
     leave_process(run_server(settings, stop_on_signal()))
 
 

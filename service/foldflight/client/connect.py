@@ -15,7 +15,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.steps import Bounds
 from foldflight.functions.registry import Registry
 
-__all__ = ["connect"]
+__all__ = ["connect", "tls_files"]
 
 _EMBEDDED = "embedded:"
 _DEADLINE_S = 60.0
@@ -74,7 +74,7 @@ def connect(
             )
         if state_key is not None:
             raise RejectedError("SIGNATURE", "state_key is for embedded functions; servers have their own state keys")
-        tls = _tls(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
+        tls = tls_files(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
         bounds = Bounds(patience_s=patience_s)
         return Functions(
             FlightTransport(
@@ -89,7 +89,8 @@ def connect(
     return Functions(transport)
 
 
-def _tls(urls: Sequence[str], **files: str | os.PathLike[str] | None) -> dict[str, bytes]:
+def tls_files(urls: Sequence[str], **files: str | os.PathLike[str] | None) -> dict[str, bytes]:
+    """Return what pyarrow's client wants for TLS, read from PEM files. Raises RejectedError SIGNATURE or SETTINGS."""
     given = {name: file for name, file in files.items() if file is not None}
     if given and not all(url.startswith("grpc+tls://") for url in urls):
         raise RejectedError("SIGNATURE", "certificates are for TLS; write grpc+tls://host:port")

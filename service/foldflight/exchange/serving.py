@@ -103,6 +103,16 @@ class ServerExchange:
         )
         self._machine.send(self.opened)
 
+    @property
+    def groups(self) -> int:
+        """The slots in use."""
+        return self._fold.slot_count
+
+    @property
+    def folds(self) -> tuple[str, ...]:
+        """How each call is folded: interpreted, compiled or counted."""
+        return self._fold.kinds
+
     def handle(self, frame: Frame) -> Iterator[Frame]:
         """Take a frame of the engine and yield the replies to it.
 
@@ -173,6 +183,7 @@ class ServerExchange:
                 "LIMIT",
                 f"a chunk of {batch.num_rows} rows, each {SLOT_BYTES} bytes of slot, is larger than message_bytes_max, "
                 f"{self._limits.message_bytes_max}; send several",
+                limit="message_bytes_max",
             )
         if self._opening.row_outputs:
             outputs = self._fold.fold_each(batch)
@@ -239,6 +250,7 @@ class ServerExchange:
                 "LIMIT",
                 f"the states have {total} bytes together, and exchange_state_bytes_max is "
                 f"{self._limits.exchange_state_bytes_max}; use fewer groups in one exchange",
+                limit="exchange_state_bytes_max",
             )
         # No state can be larger than all of them; only then is it worth looking at each.
         for call, column in columns:
@@ -255,6 +267,7 @@ class ServerExchange:
                     f"a state of {name} has {size} bytes, and state_bytes_max is {self._limits.state_bytes_max}",
                     function=name,
                     slot=slots[place].as_py(),
+                    limit="state_bytes_max",
                 )
 
     def _take_log(self, record: LogRecord) -> None:
@@ -282,7 +295,9 @@ def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) 
 
 def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
     if len(opening.calls) > _CALLS_MAX:
-        raise RejectedError("LIMIT", f"Open has {len(opening.calls)} calls, and one exchange takes {_CALLS_MAX}")
+        raise RejectedError(
+            "LIMIT", f"Open has {len(opening.calls)} calls, and one exchange takes {_CALLS_MAX}", limit="calls"
+        )
     columns = opening.columns
     for name, type_ in (("slot", pa.int32()), ("kind", pa.int8())):
         if name in columns.names and (columns.names.count(name) > 1 or columns.field(name).type != type_):

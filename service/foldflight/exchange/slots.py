@@ -24,7 +24,11 @@ def check_slots(slots: pa.Array, slots_max: int) -> None:
     values = slots.to_numpy(zero_copy_only=False)
     if len(values) and (int(values.min()) < 0 or int(values.max()) >= slots_max):
         wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
-        raise RejectedError("LIMIT", f"slot {wrong} is out of bounds: slots are 0 to slots_max - 1 = {slots_max - 1}")
+        raise RejectedError(
+            "LIMIT",
+            f"slot {wrong} is out of bounds: slots are 0 to slots_max - 1 = {slots_max - 1}",
+            limit="slots_max",
+        )
 
 
 def check_states(batch: pa.RecordBatch, slots_max: int) -> None:

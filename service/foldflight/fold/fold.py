@@ -98,6 +98,11 @@ class Fold:
         """The highest slot seen so far, plus one."""
         return len(self._dirty)
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """How each call is folded: the name of its accumulators' class, such as "interpreted" or "counted"."""
+        return tuple(type(each).__name__.lower() for each in self._accumulators)
+
     @_exactly
     def merge_states(self, batch: pa.RecordBatch) -> None:
         """Merge states into slots, in order: into an empty slot a state is loaded. The slots become dirty.

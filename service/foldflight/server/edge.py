@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import pyarrow.flight as fl
 
-from foldflight.errors import CorruptError, FoldflightError, RetryableError
+from foldflight.errors import CorruptError, FoldflightError, FunctionError, RetryableError
 from foldflight.exchange.facts import encode_error
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def edge(handler: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
         try:
             return handler(self, *args, **kwargs)
         except FoldflightError as error:
-            self.metrics.errors.labels(error.code).inc()
+            _count(self.metrics, error)
             raise to_flight_error(error) from None
         except fl.FlightError:
             raise
@@ -60,6 +60,14 @@ def edge(handler: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
             raise to_flight_error(internal_error(error, error_id)) from None
 
     return wrapped
+
+
+def _count(metrics: Metrics, error: FoldflightError) -> None:
+    metrics.errors.labels(error.code).inc()
+    if error.limit is not None:
+        metrics.limit_errors.labels(error.limit).inc()
+    if isinstance(error, FunctionError) and error.function is not None:
+        metrics.function_errors.labels(error.function, error.code).inc()
 
 
 def internal_error(error: Exception, error_id: str) -> CorruptError:

@@ -7,6 +7,7 @@ the connection ends; whatever the engine sends then is answered with DEADLINE.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import uuid
@@ -18,15 +19,17 @@ import pyarrow.flight as fl
 from foldflight.errors import CorruptError, FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.codec import Message, decode, decode_open, encode
 from foldflight.exchange.facts import encode_info
-from foldflight.exchange.frames import Barrier, Chunk, Frame, FunctionInfo, Limits, Log, Open
+from foldflight.exchange.frames import Frame, FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.server.account import Account
 from foldflight.server.edge import edge
 from foldflight.server.keys import allowed, tls_of, tokens_of
+from foldflight.server.status import STATUS_ACTION
 from foldflight.server.stream import VanishedError, check_columns, received, send
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from foldflight.fold.signing import StateSigner
     from foldflight.functions.registry import Registry
@@ -42,14 +45,14 @@ _LOOK_S_MAX = 1.0
 class _Running:
     """One open exchange, as the server sees it from outside."""
 
-    def __init__(self, opening: Open, exchange: ServerExchange, logger: Logger) -> None:
+    def __init__(self, opening: Open, exchange: ServerExchange, metrics: Metrics, logger: Logger) -> None:
         self.opening = opening
         self.exchange = exchange
+        self.account = Account(metrics, opening, exchange)
         self.logger = logger
         self.lock = threading.Lock()  # held while the exchange works; the watch takes it to end an idle one
         self.opened_at_s = self.heard_at_s = time.monotonic()
         self.ended: FoldflightError | None = None
-        self.rows = self.chunks = self.state_bytes = 0
 
 
 class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
@@ -61,6 +64,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         server_id: Its name in Opened.
         signer: Signs and verifies pickled states; None when there are no keys.
         metrics: Counts.
+        status: Gives what the action `status` answers.
         logger: Logs.
 
     Raises:
@@ -75,9 +79,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         server_id: str,
         signer: StateSigner | None,
         metrics: Metrics,
+        status: Callable[[], dict[str, Any]],
         logger: Logger,
     ) -> None:
         self.metrics = metrics
+        self._status = status
         self.logger = logger
         self._settings = settings
         self._registry = registry
@@ -196,14 +202,21 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         raise _not_served("DoPut")
 
     @edge
-    def do_action(self, context: Any, action: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
-        """Refuse: there are no actions."""
-        raise _not_served(f"DoAction({action.type!r})")
+    def do_action(self, context: Any, action: Any) -> Any:
+        """Answer `status`: the state of the fleet as JSON (see `foldflight.server.status`)."""
+        if action.type != STATUS_ACTION:
+            raise _not_served(f"DoAction({action.type!r})")
+        status = self._status()
+        for server in status["servers"]:
+            if "functions" in server:
+                names = allowed(context, server["functions"])
+                server["functions"] = {name: server["functions"][name] for name in names}
+        return [fl.Result(json.dumps(status).encode())]
 
     @edge
     def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
-        """List no actions."""
-        return []
+        """List the one action."""
+        return [fl.ActionType(STATUS_ACTION, "The state of the fleet, as JSON.")]
 
     # -- one exchange ------------------------------------------------------------------------------------------------
 
@@ -228,7 +241,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 signer=self._signer,
                 metrics=self.metrics,
             )
-            running = _Running(opening, exchange, logger)
+            running = _Running(opening, exchange, self.metrics, logger)
             with self._changed:
                 try:
                     self._check_admission()
@@ -236,12 +249,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                     exchange.close()
                     raise
                 self._running.add(running)
+                running.account.begin()
         except FoldflightError as error:
             self.metrics.refused.labels(error.code).inc()
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
             raise
-        self.metrics.opened.inc()
-        self.metrics.active.inc()
         logger.debug("exchange opened", calls=[call.function for call in opening.calls], peer=context.peer())
         return running
 
@@ -253,6 +265,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 "OVERLOADED",
                 f"server {self._server_id} has {len(self._running)} exchanges open and exchanges_max is "
                 f"{self._settings.exchanges_max}",
+                limit="exchanges_max",
             )
 
     def _release(self, running: _Running, outcome: str) -> None:
@@ -262,14 +275,12 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 return
             self._running.remove(running)
             self._changed.notify_all()
-        self.metrics.active.dec()
-        self.metrics.state_bytes.dec(running.state_bytes)
-        self.metrics.ended.labels(outcome).inc()
+        running.account.end(outcome)
         running.exchange.close()
         running.logger.debug(
             "exchange ended",
             outcome=outcome,
-            rows=running.rows,
+            rows=running.account.rows,
             seconds=round(time.monotonic() - running.opened_at_s, 3),
         )
 
@@ -288,7 +299,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 if isinstance(reply, Log):
                     _log_records(running.logger, reply)
                 send(writer, encode(reply, opened.schema))
-            self._count(running, frame, time.monotonic() - started_s)
+            running.heard_at_s = time.monotonic()
+            running.account.count(message, frame, running.heard_at_s - started_s)
 
     def _check_size(self, message: Message) -> None:
         size = len(message.metadata) + (0 if message.batch is None else message.batch.nbytes)
@@ -297,19 +309,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 "LIMIT",
                 f"a message has {size} bytes, and message_bytes_max is {self._limits.message_bytes_max}; "
                 "send smaller chunks",
+                limit="message_bytes_max",
             )
-
-    def _count(self, running: _Running, frame: Frame, seconds: float) -> None:
-        running.heard_at_s = time.monotonic()
-        stats = running.exchange.stats
-        if isinstance(frame, Chunk):
-            self.metrics.rows_folded.inc(stats.rows - running.rows)
-            self.metrics.chunks.inc()
-            running.rows = stats.rows
-        elif isinstance(frame, Barrier):
-            self.metrics.barrier_seconds.observe(seconds)
-            self.metrics.state_bytes.inc(stats.state_bytes - running.state_bytes)
-            running.state_bytes = stats.state_bytes
 
     # -- the watch over idle exchanges -------------------------------------------------------------------------------
 
@@ -420,4 +421,6 @@ def _signature_schema(function: Any) -> pa.Schema:
 
 
 def _not_served(verb: str) -> RejectedError:
-    return RejectedError("BAD_FRAME", f"{verb} is not served; use DoExchange, GetFlightInfo or ListFlights")
+    return RejectedError(
+        "BAD_FRAME", f"{verb} is not served; use DoExchange, GetFlightInfo, ListFlights or the action {STATUS_ACTION}"
+    )

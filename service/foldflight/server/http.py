@@ -1,44 +1,74 @@
-"""HTTP for probes and Prometheus: `/metrics`, `/healthz` (alive), `/readyz` (welcomes exchanges)."""
+"""HTTP for probes, Prometheus and people.
+
+| page | says |
+|---|---|
+| `/` | what the fleet is doing, for people; it asks `/status` again and again |
+| `/status`, `/status/own` | the same as JSON: of the fleet, of this server (see `foldflight.server.status`) |
+| `/metrics` | counts, in Prometheus text format |
+| `/healthz` | 200 as long as the process answers |
+| `/readyz` | 200 while the server welcomes exchanges, else 503 |
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from prometheus_client import generate_latest
 
 from foldflight.server.settings import port_taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from prometheus_client import CollectorRegistry
+
+    from foldflight.server.status import Status
+
 __all__ = ["HttpServer"]
 
 _POLL_S = 0.05  # how soon the acceptor notices that it should end
-_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TEXT = "text/plain; charset=utf-8"
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_JSON = "application/json"
+_HTML = "text/html; charset=utf-8"
+_STATUS_PAGE = Path(__file__).with_name("status.html").read_bytes()
+_HEADERS = {
+    # The page has its script and style in it and asks its own server only.
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
 
 
 class HttpServer:
-    """Serves the three pages from threads of its own.
+    """Serves the pages from threads of its own.
 
     Args:
         host: Address to bind.
         port: Port to bind; 0 takes a free one.
-        metrics_page: Gives the body of `/metrics`.
-        is_ready: Gives what `/readyz` says: 200 if true, else 503. `/healthz` is 200 as long as the process answers.
+        registry: What `/metrics` shows.
+        status: What `/status` shows.
+        is_ready: Gives what `/readyz` says.
 
     Raises:
         RejectedError: SETTINGS when the port is taken.
     """
 
     def __init__(
-        self, host: str, port: int, *, metrics_page: Callable[[], bytes], is_ready: Callable[[], bool]
+        self, host: str, port: int, *, registry: CollectorRegistry, status: Status, is_ready: Callable[[], bool]
     ) -> None:
         try:
             self._server = _Server((host, port), _Handler)
         except OSError as error:
             raise port_taken("http_port", host, port, error.strerror) from None
-        self._server.metrics_page = metrics_page
+        self._server.registry = registry
+        self._server.status = status
         self._server.is_ready = is_ready
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
@@ -55,7 +85,8 @@ class HttpServer:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    metrics_page: Callable[[], bytes]
+    registry: CollectorRegistry
+    status: Status
     is_ready: Callable[[], bool]
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -67,20 +98,29 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10  # seconds; a connection that says nothing must not hold a thread for ever
 
     def do_GET(self) -> None:
-        """Answer one of the three pages."""
-        if self.path == "/metrics":
-            self._answer(HTTPStatus.OK, self.server.metrics_page(), _METRICS_TYPE)
-        elif self.path == "/healthz":
-            self._answer(HTTPStatus.OK, b"alive\n")
-        elif self.path == "/readyz":
-            ready = self.server.is_ready()
-            status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
-            self._answer(status, b"ready\n" if ready else b"not ready\n")
-        else:
-            self._answer(HTTPStatus.NOT_FOUND, b"pages: /metrics /healthz /readyz\n")
+        """Answer one of the pages."""
+        match self.path.partition("?")[0]:
+            case "/":
+                self._answer(HTTPStatus.OK, _STATUS_PAGE, _HTML)
+            case "/status":
+                self._answer(HTTPStatus.OK, json.dumps(self.server.status.fleet()).encode(), _JSON)
+            case "/status/own":
+                self._answer(HTTPStatus.OK, json.dumps(self.server.status.own()).encode(), _JSON)
+            case "/metrics":
+                self._answer(HTTPStatus.OK, generate_latest(self.server.registry), _METRICS)
+            case "/healthz":
+                self._answer(HTTPStatus.OK, b"alive\n", _TEXT)
+            case "/readyz" if self.server.is_ready():
+                self._answer(HTTPStatus.OK, b"ready\n", _TEXT)
+            case "/readyz":
+                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n", _TEXT)
+            case _:
+                self._answer(HTTPStatus.NOT_FOUND, b"pages: / /status /metrics /healthz /readyz\n", _TEXT)
 
-    def _answer(self, status: HTTPStatus, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
         self.send_response(status)
+        for name, value in _HEADERS.items():
+            self.send_header(name, value)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

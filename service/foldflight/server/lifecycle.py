@@ -29,16 +29,20 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
+from foldflight.server.facts import Facts
 from foldflight.server.flight import FlightServer, authority
 from foldflight.server.health import HealthServer
 from foldflight.server.http import HttpServer
 from foldflight.server.logs import make_logger
 from foldflight.server.metrics import Metrics
 from foldflight.server.settings import SETTINGS, Settings, load_settings, port_taken
+from foldflight.server.status import Status
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from prometheus_client import CollectorRegistry
 
     from foldflight.server.logs import Logger
 
@@ -52,6 +56,7 @@ __all__ = [
     "load_registry",
     "run_server",
     "serving",
+    "versions_of",
 ]
 
 EXIT_DRAINED = 0
@@ -63,12 +68,17 @@ class Probes:
     """The health and HTTP ports of one server: what others ask to know whether it lives and welcomes work.
 
     Args:
-        settings: Host and the two ports; None turns a port off.
-        metrics_page: Gives the body of `/metrics`.
+        settings: Host, the two ports and the peers; None turns a port off.
+        server_id: The server's name.
+        functions: Each function's version, by name.
+        metrics: Where the server's metrics are.
     """
 
-    def __init__(self, settings: Settings, metrics_page: Callable[[], bytes]) -> None:
+    def __init__(
+        self, settings: Settings, server_id: str, functions: Mapping[str, str], metrics: CollectorRegistry
+    ) -> None:
         self._ready = False
+        self.status = Status(server_id, functions, metrics, is_ready=lambda: self._ready, peers=settings.peers)
         self._health: HealthServer | None = None
         self._http: HttpServer | None = None
         try:
@@ -76,8 +86,13 @@ class Probes:
                 self._health = HealthServer(settings.host, settings.health_port)
             if settings.http_port is not None:
                 self._http = HttpServer(
-                    settings.host, settings.http_port, metrics_page=metrics_page, is_ready=lambda: self._ready
+                    settings.host,
+                    settings.http_port,
+                    registry=metrics,
+                    status=self.status,
+                    is_ready=lambda: self._ready,
                 )
+                self.status.http_port = self._http.port
         except BaseException:
             self.close()
             raise
@@ -113,23 +128,40 @@ class Server:
         settings: What to do.
         registry: The functions to serve.
         logger: The log.
+        status: What the action `status` answers, where another process knows more.
 
     Raises:
         RejectedError: SETTINGS when a port is taken, or when a function's states are pickled and there are no state
             keys.
     """
 
-    def __init__(self, settings: Settings, registry: Registry, logger: Logger) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        registry: Registry,
+        logger: Logger,
+        *,
+        status: Callable[[], dict[str, Any]] | None = None,
+    ) -> None:
         _check_state_keys(settings, registry)
         self.settings = settings
         self.server_id = settings.server_id or default_server_id()
         self.logger = logger.bind(server_id=self.server_id)
         self.metrics = Metrics()
+        self.metrics.registry.register(
+            Facts(
+                exchanges_max=settings.exchanges_max,
+                cpus=pa.cpu_count(),
+                processes=lambda: {"0": os.getpid()},
+                workers=lambda: 1,
+                restarts=lambda: 0,
+            )
+        )
         self._functions = sorted(registry)
         self._closed = False
-        self.probes = Probes(settings, self.metrics.page)
+        self.probes = Probes(settings, self.server_id, versions_of(registry), self.metrics.registry)
         try:
-            self.flight = _bind_flight(settings, registry, self)
+            self.flight = _bind_flight(settings, registry, self, status or self.probes.status.fleet)
         except BaseException:
             self.probes.close()
             raise
@@ -186,6 +218,7 @@ def run_server(
     *,
     log_stream: TextIO | None = None,
     on_ready: Callable[[dict[str, Any]], None] | None = None,
+    status: Callable[[], dict[str, Any]] | None = None,
 ) -> int:
     """Serve until `stop` is set, then drain.
 
@@ -194,6 +227,7 @@ def run_server(
         stop: Set by whoever owns the signals.
         log_stream: Where the log goes; standard error unless told.
         on_ready: Called once with the ready line; prints it on standard output unless told.
+        status: As for `Server`.
 
     Returns:
         int: The exit code, for `leave_process`: 0 drained, 3 cut off.
@@ -207,7 +241,7 @@ def run_server(
         from foldflight.server.workers import run_workers  # workers.py builds on this module
 
         return run_workers(settings, stop, logger=logger, on_ready=on_ready)
-    with Server(settings, load_registry(settings), logger) as server:
+    with Server(settings, load_registry(settings), logger, status=status) as server:
         announce(server.ready_line, settings, logger, on_ready)
         await_stop(stop)
         drained = server.drain()
@@ -240,6 +274,11 @@ def leave_process(code: int) -> NoReturn:
 def load_registry(settings: Settings) -> Registry:
     """Load the modules that the settings name. Raises RejectedError MODULE or SIGNATURE."""
     return Registry.load(settings.modules)
+
+
+def versions_of(registry: Registry) -> dict[str, str]:
+    """Return each function's version, by name."""
+    return {name: registry[name].version for name in sorted(registry)}
 
 
 @contextlib.contextmanager
@@ -299,7 +338,9 @@ def _print_ready(ready_line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _bind_flight(settings: Settings, registry: Registry, server: _Logs) -> FlightServer:
+def _bind_flight(
+    settings: Settings, registry: Registry, server: _Logs, status: Callable[[], dict[str, Any]]
+) -> FlightServer:
     check_port_free("port", settings.host, settings.port)
     signer = StateSigner([key.encode() for key in settings.state_keys]) if settings.state_keys else None
     try:
@@ -309,6 +350,7 @@ def _bind_flight(settings: Settings, registry: Registry, server: _Logs) -> Fligh
             server_id=server.server_id,
             signer=signer,
             metrics=server.metrics,
+            status=status,
             logger=server.logger,
         )
     except (pa.ArrowException, OSError):

@@ -1,40 +1,168 @@
 """Everything the server counts, as Prometheus metrics.
 
+One table (`METRICS`) is behind the metrics, the test that checks rules and dashboard against them, and ARCHITECTURE.md.
+
 One `Metrics` per server, each with its own registry. When the environment of the process names a directory for
-prometheus_client's multiprocess mode, values live in files there and `workers.py` serves the sum as one page.
+prometheus_client's multiprocess mode, values live in files there and `shared_registry` sums those of all processes.
+What is known rather than counted (build, limits, processes) comes from `server/facts.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
-__all__ = ["METRIC_NAMES", "Metrics", "forget_process", "shared_page"]
+__all__ = ["METRICS", "MORE", "Metric", "Metrics", "forget_process", "metrics_table", "shared_registry"]
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_BYTES = tuple(float(4**power) for power in range(5, 14))  # 1 KiB to 64 MiB
 _DISTRIBUTION = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e5, 1e6, 1e9)
+_BUCKETS: Mapping[str, tuple[float, ...]] = {
+    "foldflight_chunk_bytes": _BYTES,
+    "foldflight_barrier_seconds": _SECONDS,
+    "foldflight_fold_seconds": _SECONDS,
+    "foldflight_function_distribution": _DISTRIBUTION,
+}
+_METRICS_OF_A_FUNCTION_MAX = 100
+MORE = "(more)"  # the label of a function's metrics beyond that many: no label grows without end
 
-METRIC_NAMES = (
-    "foldflight_exchanges_opened_total",
-    "foldflight_exchanges_ended_total",
-    "foldflight_exchanges_refused_total",
-    "foldflight_exchanges_active",
-    "foldflight_rows_folded_total",
-    "foldflight_chunks_total",
-    "foldflight_barrier_seconds",
-    "foldflight_state_bytes",
-    "foldflight_errors_total",
-    "foldflight_draining",
-    "foldflight_function_count_total",
-    "foldflight_function_gauge",
-    "foldflight_function_distribution",
-)
+
+class Metric(NamedTuple):
+    """One row of the table.
+
+    Args:
+        name: As it is on the page; a histogram's series add `_bucket`, `_sum` and `_count`.
+        type: What Prometheus takes it for.
+        unit: Of its value.
+        labels: What tells its series apart.
+        doc: What it means.
+    """
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    unit: str
+    labels: tuple[str, ...]
+    doc: str
+
+
+METRICS: Mapping[str, Metric] = {
+    row.name: row
+    for row in (
+        Metric("foldflight_exchanges_open", "gauge", "exchanges", (), "Exchanges open now."),
+        Metric("foldflight_exchanges_opened_total", "counter", "exchanges", (), "Exchanges admitted."),
+        Metric(
+            "foldflight_exchanges_ended_total",
+            "counter",
+            "exchanges",
+            ("outcome",),
+            "Exchanges that ended: done, vanished (the engine hung up), or the code of the error.",
+        ),
+        Metric(
+            "foldflight_exchanges_refused_total",
+            "counter",
+            "exchanges",
+            ("code",),
+            "Exchanges refused at open, by code.",
+        ),
+        Metric(
+            "foldflight_calls_opened_total",
+            "counter",
+            "calls",
+            ("function", "fold"),
+            "Calls of admitted exchanges, by the fold that runs them: interpreted, compiled, or counted (DISTINCT and "
+            "materialized).",
+        ),
+        Metric("foldflight_rows_total", "counter", "rows", (), "Rows of chunks, each once."),
+        Metric(
+            "foldflight_rows_folded_total",
+            "counter",
+            "rows",
+            ("function", "kind"),
+            "Rows given to calls of a function, by row kind, before FILTER; a row counts once for each call.",
+        ),
+        Metric("foldflight_chunk_bytes", "histogram", "bytes", (), "Sizes of chunks, as they came in."),
+        Metric("foldflight_fold_seconds", "histogram", "seconds", (), "Time to fold one chunk with all calls."),
+        Metric(
+            "foldflight_barrier_seconds",
+            "histogram",
+            "seconds",
+            (),
+            "Time from a barrier's arrival to its last result being handed to the transport.",
+        ),
+        Metric("foldflight_groups", "gauge", "slots", (), "Slots in use in open exchanges."),
+        Metric(
+            "foldflight_state_bytes",
+            "gauge",
+            "bytes",
+            (),
+            "Sizes of the states that open exchanges returned at their last barrier.",
+        ),
+        Metric("foldflight_errors_total", "counter", "errors", ("code",), "Errors sent to engines, by code."),
+        Metric(
+            "foldflight_function_errors_total",
+            "counter",
+            "errors",
+            ("function", "code"),
+            "Errors of authors' code among them: USER_CODE, RESULT_TYPE, OVERFLOW.",
+        ),
+        Metric(
+            "foldflight_limit_errors_total",
+            "counter",
+            "errors",
+            ("limit",),
+            "Errors among them because a bound was passed, by the setting that names it.",
+        ),
+        Metric("foldflight_draining", "gauge", "-", (), "1 while the server drains."),
+        Metric(
+            "foldflight_function_count_total",
+            "counter",
+            "-",
+            ("function", "metric"),
+            f"Counters and meters of functions; beyond {_METRICS_OF_A_FUNCTION_MAX} names of one function, the metric "
+            f"is {MORE}, here and below.",
+        ),
+        Metric("foldflight_function_gauge", "gauge", "-", ("function", "metric"), "Gauges of functions."),
+        Metric(
+            "foldflight_function_distribution", "histogram", "-", ("function", "metric"), "Distributions of functions."
+        ),
+        Metric("foldflight_build_info", "gauge", "-", ("version", "python", "arrow"), "1, with what is running."),
+        Metric("foldflight_exchanges_max", "gauge", "exchanges", (), "Exchanges that the server takes, all workers."),
+        Metric("foldflight_cpus", "gauge", "CPUs", (), "CPUs that the server may use: Arrow's threads follow."),
+        Metric("foldflight_workers", "gauge", "processes", (), "Processes that fold and are ready."),
+        Metric(
+            "foldflight_worker_restarts_total", "counter", "processes", (), "Workers started again after they died."
+        ),
+        Metric(
+            "process_cpu_seconds_total",
+            "counter",
+            "seconds",
+            ("worker",),
+            "CPU time of each process: 0, 1, ..., and parent, which relays to them.",
+        ),
+        Metric("process_resident_memory_bytes", "gauge", "bytes", ("worker",), "Memory of each process."),
+        Metric("process_virtual_memory_bytes", "gauge", "bytes", ("worker",), "Address space of each process."),
+        Metric("process_start_time_seconds", "gauge", "seconds", ("worker",), "When each process began, since 1970."),
+        Metric("process_open_fds", "gauge", "files", ("worker",), "Open file descriptors of each process."),
+        Metric("process_max_fds", "gauge", "files", ("worker",), "File descriptors that each process may open."),
+    )
+}
+
+
+def metrics_table() -> str:
+    """Return the metrics as a Markdown table, for the docs."""
+    lines = ["| metric | type | unit | labels | meaning |", "|---|---|---|---|---|"]
+    lines.extend(
+        f"| `{row.name}` | {row.type} | {row.unit} | {', '.join(f'`{label}`' for label in row.labels) or '-'} "
+        f"| {row.doc} |"
+        for row in METRICS.values()
+    )
+    return "\n".join(lines) + "\n"
 
 
 class Metrics:
@@ -44,85 +172,68 @@ class Metrics:
     """
 
     def __init__(self) -> None:
-        registry = CollectorRegistry()
-        self._registry = registry
-        self.opened = Counter("foldflight_exchanges_opened", "Exchanges admitted.", registry=registry)
-        self.ended = Counter(
-            "foldflight_exchanges_ended",
-            "Exchanges that ended, by outcome: done, vanished, or the code of the error.",
-            ["outcome"],
-            registry=registry,
-        )
-        self.refused = Counter(
-            "foldflight_exchanges_refused", "Exchanges refused at open, by code.", ["code"], registry=registry
-        )
-        self.active = Gauge(
-            "foldflight_exchanges_active", "Exchanges open now.", registry=registry, multiprocess_mode="livesum"
-        )
-        self.rows_folded = Counter("foldflight_rows_folded", "Rows folded.", registry=registry)
-        self.chunks = Counter("foldflight_chunks", "Chunks folded.", registry=registry)
-        self.barrier_seconds = Histogram(
-            "foldflight_barrier_seconds",
-            "Time from a barrier's arrival to its last result being handed to the transport.",
-            registry=registry,
-            buckets=_SECONDS,
-        )
-        self.state_bytes = Gauge(
-            "foldflight_state_bytes",
-            "Bytes of the states that open exchanges returned at their last barrier.",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.errors = Counter("foldflight_errors", "Errors sent to engines, by code.", ["code"], registry=registry)
-        self.draining = Gauge(
-            "foldflight_draining", "1 while the server drains.", registry=registry, multiprocess_mode="livemax"
-        )
-        labels = ["function", "metric"]
-        self._count = Counter(
-            "foldflight_function_count", "Counters and meters of functions.", labels, registry=registry
-        )
-        self._gauge = Gauge(
-            "foldflight_function_gauge",
-            "Gauges of functions.",
-            labels,
-            registry=registry,
-            multiprocess_mode="livemostrecent",
-        )
-        self._distribution = Histogram(
-            "foldflight_function_distribution",
-            "Distributions of functions.",
-            labels,
-            registry=registry,
-            buckets=_DISTRIBUTION,
-        )
+        self.registry = CollectorRegistry()
+        self.open = self._gauge("foldflight_exchanges_open", "livesum")
+        self.opened = self._counter("foldflight_exchanges_opened_total")
+        self.ended = self._counter("foldflight_exchanges_ended_total")
+        self.refused = self._counter("foldflight_exchanges_refused_total")
+        self.calls_opened = self._counter("foldflight_calls_opened_total")
+        self.rows = self._counter("foldflight_rows_total")
+        self.rows_folded = self._counter("foldflight_rows_folded_total")
+        self.chunk_bytes = self._histogram("foldflight_chunk_bytes")
+        self.fold_seconds = self._histogram("foldflight_fold_seconds")
+        self.barrier_seconds = self._histogram("foldflight_barrier_seconds")
+        self.groups = self._gauge("foldflight_groups", "livesum")
+        self.state_bytes = self._gauge("foldflight_state_bytes", "livesum")
+        self.errors = self._counter("foldflight_errors_total")
+        self.function_errors = self._counter("foldflight_function_errors_total")
+        self.limit_errors = self._counter("foldflight_limit_errors_total")
+        self.draining = self._gauge("foldflight_draining", "livemax")
+        self._function_count = self._counter("foldflight_function_count_total")
+        self._function_gauge = self._gauge("foldflight_function_gauge", "livemostrecent")
+        self._function_distribution = self._histogram("foldflight_function_distribution")
+        self._names: dict[str, set[str]] = {}
 
     def add(self, function: str, metric: str, amount: float) -> None:
         """Add to a function's counter or meter."""
         with contextlib.suppress(ValueError):  # a counter cannot go down
-            self._count.labels(function, metric).inc(amount)
+            self._function_count.labels(function, self._bounded(function, metric)).inc(amount)
 
     def set(self, function: str, metric: str, value: float) -> None:
         """Set a function's gauge."""
-        self._gauge.labels(function, metric).set(value)
+        self._function_gauge.labels(function, self._bounded(function, metric)).set(value)
 
     def observe(self, function: str, metric: str, value: float) -> None:
         """Record one value of a function's distribution."""
-        self._distribution.labels(function, metric).observe(value)
+        self._function_distribution.labels(function, self._bounded(function, metric)).observe(value)
 
-    def page(self) -> bytes:
-        """Return this process's metrics in Prometheus text format."""
-        return generate_latest(self._registry)
+    def _bounded(self, function: str, metric: str) -> str:
+        known = self._names.setdefault(function, set())
+        if metric in known:
+            return metric
+        if len(known) >= _METRICS_OF_A_FUNCTION_MAX:
+            return MORE
+        known.add(metric)
+        return metric
+
+    def _counter(self, name: str) -> Counter:
+        row = METRICS[name]
+        return Counter(name.removesuffix("_total"), row.doc, row.labels, registry=self.registry)
+
+    def _gauge(self, name: str, over_processes: Literal["livesum", "livemax", "livemostrecent"]) -> Gauge:
+        row = METRICS[name]
+        return Gauge(name, row.doc, row.labels, registry=self.registry, multiprocess_mode=over_processes)
+
+    def _histogram(self, name: str) -> Histogram:
+        row = METRICS[name]
+        return Histogram(name, row.doc, row.labels, registry=self.registry, buckets=_BUCKETS[name])
 
 
-def shared_page(directory: str) -> Callable[[], bytes]:
-    """Return a page that sums the metrics of all processes that write to `directory`."""
-
-    def page() -> bytes:
-        registry = CollectorRegistry()
-        MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
-
-    return page
+def shared_registry(directory: str) -> CollectorRegistry:
+    """Return a registry that sums the metrics of all processes that write to `directory`."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
+    return registry
 
 
 def forget_process(pid: int, directory: str) -> None:

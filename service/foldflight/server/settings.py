@@ -135,7 +135,9 @@ class Settings:
     host: str = _setting("127.0.0.1", _text, "Address to bind all ports to; 0.0.0.0 in a container.")
     port: int = _setting(8815, _port, "Port of Arrow Flight; 0 takes a free one.")
     health_port: int | None = _setting(8816, _port_or_off, "Port of grpc.health.v1; 0 takes a free one; off: none.")
-    http_port: int | None = _setting(8817, _port_or_off, "Port of /metrics, /healthz and /readyz; 0 or off as above.")
+    http_port: int | None = _setting(
+        8817, _port_or_off, "Port of the status page, /metrics, /healthz and /readyz; 0 or off as above."
+    )
     workers: int = _setting(1, _integer(1, 256), "Processes that fold; above 1, a parent relays connections to them.")
     ready_file: str | None = _setting(
         None, _optional_text, "File to write one JSON line with the actual ports to, once the server accepts."
@@ -164,6 +166,11 @@ class Settings:
         _secrets,
         "Keys that sign pickled states, separated by commas: the first signs, all verify. The same for a whole fleet.",
         secret=True,
+    )
+    peers: tuple[str, ...] = _setting(
+        (),
+        _names,
+        "Names that resolve to the servers of the fleet (host, or host:port of their HTTP pages); status shows them.",
     )
     log_format: str = _setting("json", _choice("json", "console"), "Format of the log on stderr: json or console.")
     log_level: str = _setting(

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 
@@ -21,8 +22,12 @@ def main() -> None:
     sys.path[:] = task["path"]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    from foldflight.server.lifecycle import leave_process, run_server  # after the storage is chosen
+    from foldflight.server.facts import use_cpus  # after the storage is chosen
+    from foldflight.server.lifecycle import leave_process, run_server
     from foldflight.server.settings import Settings
+    from foldflight.server.status import fleet_of
+
+    use_cpus(task["cpus"])
 
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in task["settings"].items()
@@ -34,7 +39,9 @@ def main() -> None:
         with os.fdopen(task["ready_fd"], "w", encoding="utf-8") as pipe:
             pipe.write(json.dumps(ready_line) + "\n")
 
-    leave_process(run_server(Settings(**given), stop, on_ready=on_ready))
+    status_at = task["status_at"]
+    status = None if status_at is None else partial(fleet_of, *status_at)
+    leave_process(run_server(Settings(**given), stop, on_ready=on_ready, status=status))
 
 
 def _await_end(stop: threading.Event) -> None:

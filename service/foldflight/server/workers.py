@@ -25,6 +25,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RetryableError
+from foldflight.server.facts import Facts, usable_cpus
 from foldflight.server.lifecycle import (
     EXIT_CUT_OFF,
     EXIT_DRAINED,
@@ -34,12 +35,15 @@ from foldflight.server.lifecycle import (
     check_port_free,
     default_server_id,
     load_registry,
+    versions_of,
 )
-from foldflight.server.metrics import forget_process, shared_page
+from foldflight.server.metrics import forget_process, shared_registry
 from foldflight.server.settings import Settings, port_taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from prometheus_client import CollectorRegistry
 
     from foldflight.server.logs import Logger
 
@@ -65,7 +69,9 @@ def run_workers(
         RejectedError: MODULE, SIGNATURE or SETTINGS, before anything is served.
         RetryableError: UNREACHABLE, when a worker did not come up.
     """
-    functions = sorted(load_registry(settings))  # a module that cannot be imported fails here, once, with its message
+    # A module that cannot be imported fails here, once, with its message.
+    functions = versions_of(load_registry(settings))
+    cpus = usable_cpus()
     check_port_free("port", settings.host, settings.port)
     server_id = settings.server_id or default_server_id()
     logger = logger.bind(server_id=server_id)
@@ -74,10 +80,10 @@ def run_workers(
             _Worker(index, _worker_settings(settings, f"{server_id}/{index}"), metrics_dir, logger)
             for index in range(settings.workers)
         ]
-        probes = Probes(settings, _page(metrics_dir, workers))
+        probes = Probes(settings, server_id, functions, _registry(metrics_dir, workers, settings, cpus))
         stack.callback(probes.close)
         for worker in workers:
-            worker.start()
+            worker.start({"status_at": _status_at(settings, probes), "cpus": max(cpus // len(workers), 1)})
         stack.callback(_kill_all, workers)
         _await_ready(workers)
         relay = _Relay(settings, workers, logger)
@@ -90,7 +96,7 @@ def run_workers(
             "flight": relay.port,
             "health": probes.health_port,
             "http": probes.http_port,
-            "functions": functions,
+            "functions": sorted(functions),
             "workers": [worker.pid for worker in workers],
         }
         announce(ready_line, settings, logger, on_ready)
@@ -124,20 +130,26 @@ def _worker_settings(settings: Settings, server_id: str) -> Settings:
     )
 
 
-def _page(metrics_dir: str, workers: list[_Worker]) -> Callable[[], bytes]:
-    shared = shared_page(metrics_dir)
-
-    def page() -> bytes:
-        own = (
-            "# HELP foldflight_workers Worker processes that are ready.\n# TYPE foldflight_workers gauge\n"
-            f"foldflight_workers {sum(worker.port is not None for worker in workers)}\n"
-            "# HELP foldflight_worker_restarts_total Worker processes started again after they died.\n"
-            "# TYPE foldflight_worker_restarts_total counter\n"
-            f"foldflight_worker_restarts_total {sum(worker.restarts for worker in workers)}\n"
+def _registry(metrics_dir: str, workers: list[_Worker], settings: Settings, cpus: int) -> CollectorRegistry:
+    """Return what the workers count together, and what their parent knows of them."""
+    registry = shared_registry(metrics_dir)
+    registry.register(
+        Facts(
+            exchanges_max=settings.exchanges_max * len(workers),
+            cpus=cpus,
+            processes=lambda: {"parent": os.getpid(), **{str(worker.index): worker.pid for worker in workers}},
+            workers=lambda: sum(worker.port is not None for worker in workers),
+            restarts=lambda: sum(worker.restarts for worker in workers),
         )
-        return shared() + own.encode()
+    )
+    return registry
 
-    return page
+
+def _status_at(settings: Settings, probes: Probes) -> tuple[str, int] | None:
+    """Return where the parent's pages are: a worker that is asked for the status sees a part of the server only."""
+    if probes.http_port is None:
+        return None
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host), probes.http_port  # noqa: S104
 
 
 def _await_ready(workers: list[_Worker]) -> None:
@@ -167,13 +179,15 @@ class _Worker:
         self._settings = settings
         self._metrics_dir = metrics_dir
         self._logger = logger.bind(worker=index)
+        self._told: dict[str, Any] = {}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._code: int | None = None
         self._keeper = threading.Thread(target=self._keep_running, name=f"foldflight-worker-{index}", daemon=True)
 
-    def start(self) -> None:
+    def start(self, told: dict[str, Any]) -> None:
+        self._told = told
         self._keeper.start()
 
     def tell_to_drain(self) -> None:
@@ -235,6 +249,7 @@ class _Worker:
             "metrics_dir": self._metrics_dir,
             "path": sys.path,
             "ready_fd": ready_write,
+            **self._told,
         }
         try:
             # Its own session: Ctrl-C in the terminal reaches the parent alone, which then drains.

@@ -1,0 +1,186 @@
+"""`foldflight status`: what the servers of a fleet are doing now."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Column, Table
+from rich.text import Text
+
+from foldflight.cli.target import target_options
+from foldflight.client.status import StatusReader
+from foldflight.errors import FoldflightError
+
+__all__ = ["merged", "rates", "status", "status_view"]
+
+EXIT_NO_ANSWER = 1
+_SAMPLE_S = 1.0
+_NUMBERS = ("up", "workers", "open", "rows/s", "rows", "groups", "states")
+_WIDE = {"workers", "groups", "states"}
+_WIDE_CHARS = 110
+_STYLES = {"ready": "green", "draining": "yellow"}
+
+Servers = list[dict[str, Any]]
+Answer = tuple[float, dict[str, Any]]
+Placed = dict[str, dict[str, list[str]]]
+
+
+@click.command()
+@click.argument("urls", nargs=-1, required=True, metavar="URL...")
+@click.option("--watch", is_flag=True, help="Ask and draw again, until Ctrl-C.")
+@click.option("--interval-s", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Pause of --watch.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@target_options
+def status(urls: tuple[str, ...], *, watch: bool, interval_s: float, as_json: bool, **connection: Any) -> None:
+    """Show what the servers at each URL are doing: a server's own, or a balancer's before them.
+
+    A server shows the others of its fleet too if its setting `peers` names them. Rates are taken from two answers, a
+    second apart. Exits with 1 if a URL, or a server of the fleet, does not answer.
+    """
+    with ExitStack() as stack:
+        readers = [stack.enter_context(closing(StatusReader(url, **connection))) for url in urls]
+        if watch:
+            _watch(readers, interval_s)
+            return
+        before = _ask(readers)
+        time.sleep(_SAMPLE_S)
+        after = _ask(readers)
+    servers = rates(before, after)
+    if as_json:
+        click.echo(json.dumps(servers, indent=2))
+    else:
+        console = Console()
+        console.print(status_view(servers, wide=console.width >= _WIDE_CHARS))
+    if any("problem" in server for server in servers):
+        click.get_current_context().exit(EXIT_NO_ANSWER)
+
+
+def _watch(readers: Sequence[StatusReader], interval_s: float) -> None:
+    before = _ask(readers)
+    console = Console()
+    with Live(Text("asking"), console=console, auto_refresh=False) as live:
+        try:
+            while True:
+                time.sleep(interval_s)
+                after = _ask(readers)
+                live.update(status_view(rates(before, after), wide=console.width >= _WIDE_CHARS), refresh=True)
+                before = after
+        except KeyboardInterrupt:
+            return
+
+
+def _ask(readers: Sequence[StatusReader]) -> list[Answer]:
+    answers: list[Answer] = []
+    for reader in readers:
+        try:
+            found = reader.read()
+        except FoldflightError as error:
+            found = {"servers": [{"address": reader.url, "problem": f"{error.code}: {error.message}"}]}
+        answers.append((time.monotonic(), found))
+    return answers
+
+
+def merged(answers: Sequence[Answer]) -> dict[str, tuple[float, dict[str, Any]]]:
+    """Return each server once, by name, with the time of the answer that has it; an answer beats a missing one."""
+    servers: dict[str, tuple[float, dict[str, Any]]] = {}
+    for at_s, answer in answers:
+        for server in answer["servers"]:
+            servers.setdefault(server.get("server_id") or server["address"], (at_s, server))
+    return dict(sorted(servers.items()))
+
+
+def rates(before: Sequence[Answer], after: Sequence[Answer]) -> Servers:
+    """Return the servers of the later answers, each with `rows_per_s`; None where there is nothing to compare with."""
+    old, servers = merged(before), []
+    for name, (at_s, server) in merged(after).items():
+        found = dict(server)
+        if "problem" not in server:
+            earlier_s, earlier = old.get(name, (at_s, server))
+            # A server that has begun again under its old name counts from zero.
+            comparable = at_s > earlier_s and server["rows"] >= earlier.get("rows", 0)
+            found["rows_per_s"] = (
+                round((server["rows"] - earlier["rows"]) / (at_s - earlier_s), 1) if comparable else None
+            )
+        servers.append(found)
+    return servers
+
+
+def status_view(servers: Servers, *, wide: bool = True) -> Group:
+    """Return servers, functions and versions for people; `wide` has all columns, else they fit into 80 characters."""
+    names = [name for name in _NUMBERS if wide or name not in _WIDE]
+    columns = [Column(name, justify="right", no_wrap=True) for name in names]
+    table = Table(Column("server", no_wrap=True), "state", *columns, "errors", box=SIMPLE_HEAD, pad_edge=False)
+    for server in servers:
+        if "problem" in server:
+            table.add_row(
+                server["address"], Text("no answer", "red"), *[""] * len(names), Text(server["problem"], "red")
+            )
+        else:
+            cells = _numbers(server)
+            errors = ", ".join(f"{code} {count:,}" for code, count in server["errors"].items())
+            state = Text(server["state"], _STYLES.get(server["state"], "red"))
+            shown = [cells[name] for name in names]
+            table.add_row(server["server_id"], state, *shown, Text(errors or "-", "red" if errors else "dim"))
+    answering = [server for server in servers if "problem" not in server]
+    versions = _placed(answering, lambda server: {"foldflight": server["version"]})
+    functions = _placed(answering, lambda server: server["functions"])
+    return Group(table, *_alike("version", versions, len(answering)), *_alike("functions", functions, len(answering)))
+
+
+def _numbers(server: Mapping[str, Any]) -> dict[str, str]:
+    exchanges, speed = server["exchanges"], server["rows_per_s"]
+    return {
+        "up": _duration(server["up_s"]),
+        "workers": str(server["workers"]),
+        "open": f"{exchanges['open']}/{exchanges['max']}",
+        "rows/s": "-" if speed is None else f"{speed:,.0f}",
+        "rows": f"{server['rows']:,}",
+        "groups": f"{server['groups']:,}",
+        "states": _size(server["state_bytes"]),
+    }
+
+
+def _placed(servers: Servers, versions_of: Callable[[dict[str, Any]], Mapping[str, str]]) -> Placed:
+    """Return which servers have which version of what: name, then version, then servers."""
+    placed: Placed = defaultdict(lambda: defaultdict(list))
+    for server in servers:
+        for name, version in versions_of(server).items():
+            placed[name][version].append(server["server_id"])
+    return placed
+
+
+def _alike(what: str, placed: Placed, servers: int) -> Iterator[Text]:
+    """Yield what all servers have alike, and what not: with a fleet that differs, jobs fail by chance."""
+    alike = {name: next(iter(by)) for name, by in placed.items() if [len(ids) for ids in by.values()] == [servers]}
+    if alike:
+        listed = ", ".join(f"{name} {version}" for name, version in sorted(alike.items()))
+        yield Text.assemble((f"{what}, the same everywhere: ", "dim"), listed)
+    for name, by in sorted(placed.items()):
+        if name not in alike:
+            where = "; ".join(f"{version} on {', '.join(sorted(ids))}" for version, ids in sorted(by.items()))
+            yield Text(f"{name} differs: {where}", "red")
+
+
+def _duration(seconds: float) -> str:
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def _size(count: float) -> str:
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    for unit in units[:-1]:
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.0f} {units[-1]}"

@@ -1,0 +1,74 @@
+"""What servers say of themselves and their fleet: the action `status` (its JSON: `foldflight.server.status`)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.flight as fl
+
+from foldflight.client.connect import tls_files
+from foldflight.client.edge import translated
+from foldflight.client.flight import SCHEMES
+from foldflight.errors import RejectedError
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["StatusReader"]
+
+_ACTION = "status"
+
+
+class StatusReader:
+    """Asks one URL, again and again, over one connection.
+
+    Args:
+        url: A server, or a balancer before servers: `grpc://host:port` or `grpc+tls://host:port`.
+        deadline_s: Longest wait for an answer.
+        token: As for `connect`, and so the rest.
+
+    Raises:
+        RejectedError: SIGNATURE, for another kind of URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        deadline_s: float,
+        token: str | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not url.startswith(SCHEMES):
+            raise RejectedError("SIGNATURE", f"cannot ask {url!r}; give grpc://host:port or grpc+tls://host:port")
+        self.url = url
+        self._deadline_s = deadline_s
+        self._headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+        self._client = fl.FlightClient(
+            url, **tls_files((url,), tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
+        )
+
+    def read(self) -> dict[str, Any]:
+        """Return the status of the fleet.
+
+        Raises:
+            RetryableError: UNREACHABLE or DEADLINE.
+            RejectedError: UNAUTHENTICATED; BAD_FRAME, when the server has no such action.
+        """
+        try:
+            options = fl.FlightCallOptions(timeout=self._deadline_s, headers=self._headers)
+            answers = list(self._client.do_action(fl.Action(_ACTION, b""), options))
+            status: dict[str, Any] = json.loads(answers[0].body.to_pybytes())
+        except Exception as error:
+            known = translated(error, url=self.url, deadline_s=self._deadline_s)
+            if known is error:
+                raise
+            raise known from None
+        return status
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()

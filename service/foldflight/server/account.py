@@ -1,0 +1,92 @@
+"""What one exchange adds to the server's metrics while it is open, and takes away again when it ends."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from foldflight.exchange.frames import Barrier, Chunk
+from foldflight.functions.rowkind import RowKind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from foldflight.exchange.codec import Message
+    from foldflight.exchange.frames import Frame, Open
+    from foldflight.exchange.serving import ServerExchange
+    from foldflight.server.metrics import Metrics
+
+__all__ = ["Account"]
+
+
+class Account:
+    """The account of one exchange.
+
+    Args:
+        metrics: What is counted on.
+        opening: What the engine asked for.
+        exchange: What it got.
+    """
+
+    def __init__(self, metrics: Metrics, opening: Open, exchange: ServerExchange) -> None:
+        self.rows = 0
+        self._metrics = metrics
+        self._exchange = exchange
+        self._functions = [call.function for call in opening.calls]
+        self._rows_folded = {
+            kind: [metrics.rows_folded.labels(function, kind.short) for function in self._functions] for kind in RowKind
+        }
+        self._groups = self._state_bytes = 0
+        self._lock = threading.Lock()  # an idle exchange is ended by another thread than its own
+        self._ended = False
+
+    def begin(self) -> None:
+        """Count the exchange as admitted."""
+        self._metrics.opened.inc()
+        self._metrics.open.inc()
+        for function, fold in zip(self._functions, self._exchange.folds, strict=True):
+            self._metrics.calls_opened.labels(function, fold).inc()
+
+    def count(self, message: Message, frame: Frame, seconds: float) -> None:
+        """Count a frame that was answered within `seconds`."""
+        with self._lock:
+            if not self._ended:
+                self._count(message, frame, seconds)
+
+    def _count(self, message: Message, frame: Frame, seconds: float) -> None:
+        match frame:
+            case Chunk():
+                self._metrics.fold_seconds.observe(seconds)
+                self._count_rows(frame.batch, len(message.metadata))
+            case Barrier():
+                self._metrics.barrier_seconds.observe(seconds)
+                state_bytes = self._exchange.stats.state_bytes
+                self._metrics.state_bytes.inc(state_bytes - self._state_bytes)
+                self._state_bytes = state_bytes
+        groups = self._exchange.groups
+        if groups != self._groups:
+            self._metrics.groups.inc(groups - self._groups)
+            self._groups = groups
+
+    def end(self, outcome: str) -> None:
+        """Count the end, and take back what was counted for as long as the exchange is open."""
+        with self._lock:
+            self._ended = True
+        self._metrics.open.dec()
+        self._metrics.groups.dec(self._groups)
+        self._metrics.state_bytes.dec(self._state_bytes)
+        self._metrics.ended.labels(outcome).inc()
+
+    def _count_rows(self, batch: pa.RecordBatch, metadata_bytes: int) -> None:
+        self.rows += batch.num_rows
+        self._metrics.rows.inc(batch.num_rows)
+        self._metrics.chunk_bytes.observe(batch.nbytes + metadata_bytes)
+        counts = [batch.num_rows, 0, 0, 0]
+        if "kind" in batch.schema.names:
+            counts = np.bincount(batch.column("kind").to_numpy(zero_copy_only=False), minlength=len(RowKind)).tolist()
+        for kind, number in zip(RowKind, counts, strict=True):
+            if number:
+                for folded in self._rows_folded[kind]:
+                    folded.inc(number)

@@ -1,0 +1,118 @@
+"""What a server knows without counting: its build, its bounds, its processes, and the CPUs that it may use."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from prometheus_client import ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from foldflight.server.metrics import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from prometheus_client.core import Metric as Family
+
+__all__ = ["BUILD", "Facts", "usable_cpus", "use_cpus"]
+
+BUILD: Mapping[str, str] = {
+    "version": version("foldflight"),
+    "python": platform.python_version(),
+    "arrow": pa.__version__,
+}
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+class Facts:
+    """A collector for a registry of prometheus_client.
+
+    Args:
+        exchanges_max: What all processes take together.
+        cpus: What the server may use.
+        processes: Gives the name and pid of each process of the server; a pid is None while its process starts.
+        workers: Gives how many of them fold and are ready.
+        restarts: Gives how many were started again.
+    """
+
+    def __init__(
+        self,
+        *,
+        exchanges_max: int,
+        cpus: int,
+        processes: Callable[[], Mapping[str, int | None]],
+        workers: Callable[[], int],
+        restarts: Callable[[], int],
+    ) -> None:
+        self._exchanges_max = exchanges_max
+        self._cpus = cpus
+        self._processes = processes
+        self._workers = workers
+        self._restarts = restarts
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the metrics."""
+        build = GaugeMetricFamily("foldflight_build_info", _doc("foldflight_build_info"), labels=list(BUILD))
+        build.add_metric(list(BUILD.values()), 1)
+        yield build
+        for name, value in (
+            ("foldflight_exchanges_max", self._exchanges_max),
+            ("foldflight_cpus", self._cpus),
+            ("foldflight_workers", self._workers()),
+        ):
+            yield GaugeMetricFamily(name, _doc(name), value)
+        restarts = "foldflight_worker_restarts_total"
+        yield CounterMetricFamily(restarts, _doc(restarts), self._restarts())
+        yield from self._of_processes()
+
+    def _of_processes(self) -> Iterator[Family]:
+        families: dict[str, Family] = {}
+        for worker, pid in self._processes().items():
+            if pid is None:
+                continue
+            for found in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
+                family = families.setdefault(found.name, found)
+                samples = [(each.name, {"worker": worker}, each.value) for each in found.samples]
+                if family is found:
+                    family.samples = []
+                for name, labels, value in samples:
+                    family.documentation = _doc(name)
+                    family.add_sample(name, labels, value)
+        yield from families.values()
+
+
+def usable_cpus(cgroup: Path = _CGROUP) -> int:
+    """Return how many CPUs this process may use: those it is bound to, or fewer if its container has a quota."""
+    bound = len(os.sched_getaffinity(0))
+    quota = _quota(cgroup)
+    return bound if quota is None else max(1, min(bound, math.ceil(quota)))
+
+
+def use_cpus(count: int) -> None:
+    """Make Arrow use this many threads: by itself it takes one for each CPU of the machine, whatever the quota."""
+    pa.set_cpu_count(count)
+
+
+def _quota(cgroup: Path) -> float | None:
+    """Return the CPUs that the container's quota is worth; None without one."""
+    try:  # cgroup v2
+        quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    try:  # cgroup v1
+        quota_us = int((cgroup / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii"))
+        period_us = int((cgroup / "cpu/cpu.cfs_period_us").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return None if quota_us <= 0 else quota_us / period_us
+
+
+def _doc(name: str) -> str:
+    return METRICS[name].doc

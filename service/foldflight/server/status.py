@@ -1,0 +1,180 @@
+"""What a server, and its fleet, is doing now: the page, `foldflight status` and the action `status` all show this.
+
+    {"at_s": 1766300000.0, "servers": [
+        {"server_id": "...", "state": "ready", "exchanges": {"open": 3, "max": 64, ...}, "rows": 123456, ...},
+        {"address": "10.1.2.3:8817", "problem": "timed out"}]}
+
+A server shows counts since its start; whoever asks twice has the rates. Servers do not know each other: `peers` is a
+name that resolves to all of them (a headless Service, a service of Docker Compose), and whichever server is asked asks
+every address behind it, in parallel, for its own part. So one answer through a balancer shows the whole fleet, and a
+server that hangs is shown too, by its address.
+"""
+
+from __future__ import annotations
+
+import http
+import http.client
+import json
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from foldflight.errors import RetryableError
+from foldflight.server.facts import BUILD
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["FLEET_PATH", "OWN_PATH", "STATUS_ACTION", "Status", "fleet_of"]
+
+STATUS_ACTION = "status"
+FLEET_PATH = "/status"
+OWN_PATH = "/status/own"
+_ANSWER_S = 2.0
+_ANSWER_BYTES_MAX = 4 * 2**20
+_ASKED_AT_ONCE = 32
+
+
+class Status:
+    """The status of one server and, through the others, of its fleet.
+
+    Args:
+        server_id: Its name.
+        functions: Each function's version, by name.
+        registry: Where its metrics are.
+        is_ready: Gives whether it welcomes exchanges.
+        peers: Names that resolve to the servers of the fleet: `host`, or `host:port` of their HTTP pages.
+    """
+
+    def __init__(
+        self,
+        server_id: str,
+        functions: Mapping[str, str],
+        registry: CollectorRegistry,
+        *,
+        is_ready: Callable[[], bool],
+        peers: Sequence[str] = (),
+    ) -> None:
+        self.http_port: int | None = None  # known once the pages are served; where peers have none of their own
+        self._server_id = server_id
+        self._functions = dict(functions)
+        self._registry = registry
+        self._is_ready = is_ready
+        self._peers = tuple(peers)
+        self._started_s = time.monotonic()
+
+    def own(self) -> dict[str, Any]:
+        """Return this server's part."""
+        values = _values(self._registry)
+        draining = values.total("foldflight_draining") > 0
+        return {
+            "server_id": self._server_id,
+            **BUILD,
+            "state": "draining" if draining else "ready" if self._is_ready() else "not ready",
+            "up_s": round(time.monotonic() - self._started_s, 1),
+            "workers": int(values.total("foldflight_workers")),
+            "functions": self._functions,
+            "exchanges": {
+                "open": int(values.total("foldflight_exchanges_open")),
+                "max": int(values.total("foldflight_exchanges_max")),
+                "opened": int(values.total("foldflight_exchanges_opened_total")),
+                "ended": values.by_label("foldflight_exchanges_ended_total", "outcome"),
+                "refused": values.by_label("foldflight_exchanges_refused_total", "code"),
+            },
+            "rows": int(values.total("foldflight_rows_total")),
+            "groups": int(values.total("foldflight_groups")),
+            "state_bytes": int(values.total("foldflight_state_bytes")),
+            "errors": values.by_label("foldflight_errors_total", "code"),
+        }
+
+    def fleet(self) -> dict[str, Any]:
+        """Return the parts of all servers, by name; this one's is there whatever the names resolve to."""
+        servers = {self._server_id: self.own()}
+        for part in self._ask_peers():
+            servers.setdefault(part.get("server_id") or part["address"], part)
+        return {"at_s": round(time.time(), 3), "servers": [servers[name] for name in sorted(servers)]}
+
+    def _ask_peers(self) -> list[dict[str, Any]]:
+        addresses: list[tuple[str, int]] = []
+        parts: list[dict[str, Any]] = []
+        for peer in self._peers:
+            try:
+                addresses += _resolve(peer, self.http_port)
+            except OSError as error:
+                parts.append({"address": peer, "problem": f"cannot resolve: {error.strerror or error}"})
+        if addresses:
+            with ThreadPoolExecutor(min(len(addresses), _ASKED_AT_ONCE), "foldflight-status") as threads:
+                parts += threads.map(lambda address: _ask_peer(*address), sorted(set(addresses)))
+        return parts
+
+
+class _Values:
+    """The samples of a registry, at one moment."""
+
+    def __init__(self, samples: Mapping[str, list[tuple[Mapping[str, str], float]]]) -> None:
+        self._samples = samples
+
+    def total(self, name: str) -> float:
+        return sum(value for _, value in self._samples.get(name, ()))
+
+    def by_label(self, name: str, label: str) -> dict[str, int]:
+        return {labels[label]: int(value) for labels, value in self._samples.get(name, ()) if value}
+
+
+def _values(registry: CollectorRegistry) -> _Values:
+    samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return _Values(samples)
+
+
+def fleet_of(host: str, port: int) -> dict[str, Any]:
+    """Return what the server at this HTTP port says of the fleet.
+
+    Raises:
+        RetryableError: UNREACHABLE.
+    """
+    try:
+        return _ask(host, port, FLEET_PATH, 2 * _ANSWER_S)  # it waits for others itself
+    except (OSError, ValueError) as error:
+        raise RetryableError("UNREACHABLE", f"no status from http://{host}:{port}{FLEET_PATH}: {error}") from None
+
+
+def _ask(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any]:
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read(_ANSWER_BYTES_MAX)
+    except http.client.HTTPException as error:
+        raise ValueError(f"no HTTP: {error!r}") from None
+    finally:
+        connection.close()
+    if answer.status != http.HTTPStatus.OK:
+        raise ValueError(f"answered {answer.status}")
+    found = json.loads(body)
+    if not isinstance(found, dict):
+        raise ValueError("answered with something else")  # noqa: TRY004  (another server's mistake, not our caller's)
+    return found
+
+
+def _ask_peer(host: str, port: int) -> dict[str, Any]:
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        return {**_ask(host, port, OWN_PATH, _ANSWER_S), "address": address}
+    except (OSError, ValueError) as error:
+        return {"address": address, "problem": str(error) or type(error).__name__}
+
+
+def _resolve(peer: str, default_port: int | None) -> list[tuple[str, int]]:
+    host, colon, port = peer.rpartition(":")
+    if not colon or not port.isdigit():
+        host, port = peer, str(default_port or "")
+    if not port:
+        raise OSError("it names no port, and this server has no HTTP port itself")
+    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    return [(str(address[0]), int(address[1])) for *_, address in found]

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# What the slow tests of this folder drive, on a Debian machine without a registry of images: a container engine, compose,
+# Prometheus, helm and Chromium.
+#   eval "$(tests/deploy/tools.sh start)"   installs what is missing and starts the engine; prints what to export
+#   tests/deploy/tools.sh stop              ends the engine
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+shared=${DEPLOY_SHARED_TOOLS:-$root/../shared/tools}
+export ENGINE_DIR=${ENGINE_DIR:-/var/tmp/foldflight-engine}
+tools=$ENGINE_DIR/tools
+
+start() {
+  bash "$shared/container-engine.sh" start
+  mkdir -p "$tools/bin" "$tools/docker/cli-plugins"
+  local missing=()
+  command -v chromium >/dev/null || missing+=(chromium fonts-dejavu-core)
+  if ((${#missing[@]})) || [[ ! -x $tools/bin/promtool ]]; then
+    apt-get update -qq >&2
+  fi
+  if ((${#missing[@]})); then
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$tools/apt.log" 2>&1
+  fi
+  if [[ ! -x $tools/bin/promtool ]]; then
+    # Unpacked, not installed: the package would start a Prometheus of its own.
+    (cd "$tools" && apt-get download -qq prometheus 2>/dev/null >&2 && dpkg-deb -x prometheus_*.deb unpacked && rm prometheus_*.deb)
+    cp "$tools"/unpacked/usr/bin/prom* "$tools/bin/"
+  fi
+  [[ -x $tools/bin/helm ]] || "$root/.venv/bin/python" "$shared/get-helm.py" "$tools/bin" >&2
+  ln -sf "$("$root/.venv/bin/python" -c 'import compose, pathlib; print(next(pathlib.Path(compose.__file__).parent.rglob("docker-compose")))')" \
+    "$tools/docker/cli-plugins/docker-compose"
+  cp "$("$root/.venv/bin/python" -c 'import envoy, pathlib; print(pathlib.Path(envoy.__file__).parent / "_bin/envoy")')" "$tools/bin/envoy"
+  echo "export DOCKER_CONFIG=$tools/docker DOCKER_BUILDKIT=1 DEPLOY_TOOLS=$tools/bin"
+}
+
+case ${1:-} in
+  start) start ;;
+  stop) bash "$shared/container-engine.sh" stop ;;
+  *) echo "usage: $0 start|stop" >&2; exit 2 ;;
+esac

@@ -1,0 +1,78 @@
+"""What `foldflight status` makes of answers: rates, who is there, what differs."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from foldflight.cli.status import rates, status_view
+
+
+def server(name, rows, *, state="ready", functions=None, errors=None, version="1.0"):
+    return {
+        "server_id": name,
+        "state": state,
+        "version": version,
+        "up_s": 7500,
+        "workers": 1,
+        "exchanges": {"open": 2, "max": 64},
+        "rows": rows,
+        "groups": 10,
+        "state_bytes": 3_000_000,
+        "errors": errors or {},
+        "functions": {"count": "1"} if functions is None else functions,
+    }
+
+
+def shown(servers, width=140):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(status_view(servers, wide=width >= 110))
+    return console.file.getvalue()
+
+
+def test_a_rate_is_the_difference_over_the_time_between():
+    """1,000 rows in two seconds are 500 a second, for each server by its own answers."""
+    before = [(10.0, {"servers": [server("a", 1000)]}), (20.0, {"servers": [server("b", 5)]})]
+    after = [(12.0, {"servers": [server("a", 2000)]}), (24.0, {"servers": [server("b", 5)]})]
+    assert [each["rows_per_s"] for each in rates(before, after)] == [500.0, 0.0]
+
+
+def test_a_server_that_is_new_or_began_again_has_no_rate_yet():
+    """Nothing to compare with is no rate, not a wrong one."""
+    before = [(10.0, {"servers": [server("a", 1000)]})]
+    after = [(12.0, {"servers": [server("a", 3), server("b", 9)]})]
+    assert [each["rows_per_s"] for each in rates(before, after)] == [None, None]
+
+
+def test_a_server_is_shown_once():
+    """Two URLs that show the same fleet do not double it."""
+    answer = {"servers": [server("a", 1), server("b", 1)]}
+    assert len(rates([(1.0, answer), (1.0, answer)], [(2.0, answer), (2.0, answer)])) == 2
+
+
+def test_who_does_not_answer_is_shown_with_the_reason():
+    """A server that hangs has a line with its address."""
+    text = shown(rates([], [(1.0, {"servers": [{"address": "10.0.0.1:8817", "problem": "timed out"}]})]))
+    assert "10.0.0.1:8817" in text
+    assert "timed out" in text
+
+
+def test_what_differs_between_servers_is_named():
+    """Another version of a function, or of foldflight, on one server names function, versions and servers."""
+    servers = [server("a", 1, functions={"f": "1", "g": "1"}), server("b", 1, functions={"f": "2", "g": "1"})]
+    text = shown(rates([], [(1.0, {"servers": servers})]))
+    assert "f differs: 1 on a; 2 on b" in text
+    assert "functions, the same everywhere: g 1" in text
+    mixed = [server("a", 1), server("b", 1, version="1.1")]
+    assert "foldflight differs: 1.0 on a; 1.1 on b" in shown(rates([], [(1.0, {"servers": mixed})]))
+
+
+def test_the_table_fits_into_eighty_characters():
+    """A narrow terminal gets fewer columns, not cut ones."""
+    name = "f" * 12 + "-1-abcd"
+    servers = rates([], [(1.0, {"servers": [server(name, 123_456_789, state="draining")]})])
+    lines = shown(servers, 80).splitlines()
+    assert any(name in line and "123,456,789" in line and "draining" in line for line in lines)
+    assert "states" not in shown(servers, 80)
+    assert "3 MiB" in shown(servers, 140)

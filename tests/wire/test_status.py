@@ -1,0 +1,162 @@
+"""The status of a fleet: each server's part, the others behind a name, the page's JSON, the command."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from foldflight.client import FlightTransport, OpenExchange
+from foldflight.client.status import StatusReader
+from foldflight.errors import RejectedError, RetryableError
+from foldflight.functions.call import Call
+from foldflight.server.lifecycle import Server, serving
+from tests.wire import wire_functions
+from tests.wire.kit import STATE_KEY, ServerProcess, end_epoch, environment, eventually, opening, rows
+from tests.wire.test_probes import page
+
+COUNT = Call("count")
+Spawn = Callable[..., ServerProcess]
+
+
+def read(url: str, **more: Any) -> list[dict[str, Any]]:
+    """Ask once and return the servers."""
+    reader = StatusReader(url, deadline_s=20, **more)
+    try:
+        servers: list[dict[str, Any]] = reader.read()["servers"]
+    finally:
+        reader.close()
+    return servers
+
+
+def fold_rows(exchange: OpenExchange, number: int) -> None:
+    """Fold rows of one group each and end epoch 1."""
+    exchange.chunk(rows(*((slot, 0) for slot in range(number))))
+    end_epoch(exchange, 1)
+
+
+def test_a_server_says_what_it_does() -> None:
+    """Open exchanges, rows, groups, errors, functions and state, before, during and after an exchange and a drain."""
+    with serving(wire_functions, state_keys=STATE_KEY, server_id="one", exchanges_max=7, drain_s=0) as server:
+        with FlightTransport([server.url], deadline_s=20).open(opening(COUNT)) as exchange:
+            fold_rows(exchange, 3)
+            assert eventually(lambda: read(server.url)[0]["groups"] == 3)
+            (during,) = read(server.url)
+        assert eventually(lambda: read(server.url)[0]["exchanges"]["open"] == 0)
+        server.drain()
+        (after,) = read(server.url)
+    assert during["server_id"] == "one"
+    assert during["state"] == "ready"
+    assert during["rows"] == after["rows"] == 3
+    assert during["exchanges"] == {"open": 1, "max": 7, "opened": 1, "ended": {}, "refused": {}}
+    assert during["functions"]["count"] == "1"
+    assert during["state_bytes"] > 0
+    assert after["state"] == "draining"
+    assert after["exchanges"]["ended"] == {"done": 1}
+    assert after["groups"] == after["state_bytes"] == 0
+
+
+def test_one_server_shows_all_that_a_name_resolves_to() -> None:
+    """Whichever is asked, over Flight or HTTP, shows every peer once; one that does not answer is named, with why."""
+    with socket.socket() as nobody, socket.socket() as silent:
+        for each in (nobody, silent):
+            each.bind(("127.0.0.1", 0))
+        silent.listen()  # takes connections and never answers, as a server that hangs
+        with serving(wire_functions, state_keys=STATE_KEY, server_id="b", http_port=0) as other:
+            gone, hung = (f"127.0.0.1:{each.getsockname()[1]}" for each in (nobody, silent))
+            peers = (f"localhost:{other.probes.http_port}", gone, hung, "no-such-host.invalid:1")
+            with serving(wire_functions, state_keys=STATE_KEY, server_id="a", http_port=0, peers=peers) as server:
+                over_flight = read(server.url)
+                over_http = json.loads(page(server.probes.http_port, "/status")[1])["servers"]
+    for servers in (over_flight, over_http):
+        answering = {each["server_id"]: each for each in servers if "problem" not in each}
+        problems = {each["address"]: each["problem"] for each in servers if "problem" in each}
+        assert set(answering) == {"a", "b"}
+        assert set(problems) == {gone, hung, "no-such-host.invalid:1"}
+        assert "refused" in problems[gone]
+        assert "timed out" in problems[hung]
+        assert "cannot resolve" in problems["no-such-host.invalid:1"]
+
+
+def test_workers_are_one_server(spawn: Spawn) -> None:
+    """With workers, the one that is asked over Flight tells of all: their sum, under the parent's name."""
+    server = spawn(workers=2, server_id="parent")
+    with FlightTransport([server.url], deadline_s=20).open(opening(COUNT)) as exchange:
+        fold_rows(exchange, 5)
+        assert eventually(lambda: read(server.url)[0]["rows"] == 5)
+        (found,) = read(server.url)
+    assert found["server_id"] == "parent"
+    assert found["workers"] == 2
+    assert found["exchanges"]["open"] == 1
+    assert found["exchanges"]["max"] == 128
+
+
+def test_a_token_sees_its_functions_only(tmp_path: Any) -> None:
+    """The status needs a token where calls do, and lists the functions that it opens."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("a token of sixteen\n".replace(" ", "-") + "another-token-of-sixteen count,su*\n")
+    with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(tokens)) as server:
+        with pytest.raises(RejectedError, match="token"):
+            read(server.url)
+        assert set(read(server.url, token="another-token-of-sixteen")[0]["functions"]) == {"count", "sum"}
+        assert len(read(server.url, token="a-token-of-sixteen")[0]["functions"]) > 10
+
+
+def test_other_actions_are_refused_and_the_one_is_listed() -> None:
+    """An action that does not exist is an error of the taxonomy."""
+    import pyarrow.flight as fl
+
+    with serving(wire_functions, state_keys=STATE_KEY) as server, fl.FlightClient(server.url) as client:
+        assert [action.type for action in client.list_actions()] == ["status"]
+        with pytest.raises(fl.FlightError, match="BAD_FRAME"):
+            list(client.do_action(fl.Action("shutdown", b"")))
+
+
+def test_nobody_there_is_unreachable() -> None:
+    """A port without a server is an error that names the URL."""
+    with pytest.raises(RetryableError, match=r"grpc://127\.0\.0\.1:1 "):
+        read("grpc://127.0.0.1:1")
+
+
+def foldflight(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the command line."""
+    command = [sys.executable, "-m", "foldflight.cli.main", *arguments]
+    found = {**environment(), "COLUMNS": "100"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=found, check=False)
+
+
+@pytest.fixture(scope="module")
+def two_servers() -> Any:
+    """Two servers that name each other through one of them."""
+    with (
+        serving(wire_functions, state_keys=STATE_KEY, server_id="left", http_port=0) as left,
+        serving(
+            wire_functions, state_keys=STATE_KEY, server_id="right", peers=(f"127.0.0.1:{left.probes.http_port}",)
+        ) as right,
+    ):
+        yield left, right
+
+
+def test_the_command_shows_servers_functions_and_versions(two_servers: tuple[Server, Server]) -> None:
+    """Several URLs show each server once; what they serve alike is said once."""
+    run = foldflight("status", *(server.url for server in two_servers))
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("left") == run.stdout.count("right") == 1
+    assert run.stdout.count("ready") == 2
+    assert "functions, the same everywhere" in run.stdout
+    assert "differs" not in run.stdout
+
+
+def test_the_command_says_which_url_does_not_answer(two_servers: tuple[Server, Server]) -> None:
+    """A URL without a server is a line of the table and exit code 1; the others are shown all the same."""
+    run = foldflight("status", two_servers[1].url, "grpc://127.0.0.1:1", "--json")
+    assert run.returncode == 1
+    servers = json.loads(run.stdout)
+    assert [each.get("server_id") for each in servers if "problem" not in each] == ["left", "right"]
+    assert [each["address"] for each in servers if "problem" in each] == ["grpc://127.0.0.1:1"]
+    assert all(each["rows_per_s"] == 0 for each in servers if "problem" not in each)

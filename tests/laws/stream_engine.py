@@ -119,7 +119,8 @@ class StreamEngine:
             carried=pa.schema([(each.name, carrier_type(each.type)) for each in states]),
             outputs=pa.schema(list(zip(calls, outputs, strict=True))),
         )
-        merges = folds_first and all(opened.can_merge) and not has_kinds
+        merges = folds_first and all(opened.can_merge) and not has_kinds and not options.has_sessions
+        self._hashed = len(keys) - (2 if options.has_sessions else 0)
         fold = PartialFold(
             transport, replace(opening, returns=Returns(states=True)), layout, bounds, keeps_buckets=True
         )
@@ -129,7 +130,7 @@ class StreamEngine:
             opening=replace(opening, returns=Returns(states=True, outputs=True), initial_outputs=True),
             layout=layout,
             options=options,
-            table=TableLayout(keys=keys, states=states, buckets=options.buckets),
+            table=TableLayout(keys=keys, states=states, buckets=options.buckets, hashed=self._hashed),
             merges=merges,
         )
 
@@ -155,8 +156,8 @@ class StreamEngine:
         return output
 
     def live_rows(self) -> dict[tuple[Any, ...], int]:
-        """Return the live rows of all groups that have state, by key; with windows, by key and window end."""
-        names = [name for name in self.layout.keys.names if name != "window_start"]
+        """Return the live rows of all groups that have state, by key; windows are two more."""
+        names = self.layout.keys.names
         found = {}
         for bucket in self.buckets:
             for batch in self._for(bucket)._table().scan():
@@ -167,7 +168,7 @@ class StreamEngine:
     def _batches(self, rows: Rows) -> Iterator[pa.RecordBatch]:
         schema = self.layout.rows
         whole = pa.RecordBatch.from_pylist(rows, schema=schema)
-        hashes = key_hashes(whole.select(self.layout.keys.names)) % self._options.buckets
+        hashes = key_hashes(whole.select(self.layout.keys.names[: self._hashed])) % self._options.buckets
         whole = whole.append_column(BUCKET, pa.array(hashes, pa.int32()))
         start = 0
         while start < whole.num_rows:

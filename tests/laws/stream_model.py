@@ -13,6 +13,7 @@ Key = tuple[Any, ...]
 INSERT, DELETE = 0, 3  # row kinds on the wire
 DELAY_MINUTES = 10
 WINDOW_MINUTES = 60
+GAP_MINUTES = 30
 
 
 def aggregated(rows: Rows) -> dict[str, Any]:
@@ -33,15 +34,16 @@ class StreamModel:
     """The groups of a query over random steps.
 
     Args:
-        windowed: Whether time is cut into windows of an hour, which are the last key.
+        windows: What time is cut into, whose start and end are the last keys: hours (`tumble`), or what has no gap of
+            half an hour (`session`); empty for none.
         closes: Whether windows close: with a watermark ten minutes behind the latest row.
         lateness_minutes: How much longer a window stays open.
         emit: As of `group_by`.
         has_kinds: Whether rows have kinds, and rows may be taken back.
     """
 
-    def __init__(self, *, windowed: bool, closes: bool, lateness_minutes: int, emit: str, has_kinds: bool) -> None:
-        self.windowed, self.closes, self.emit, self.has_kinds = windowed, closes, emit, has_kinds
+    def __init__(self, *, windows: str, closes: bool, lateness_minutes: int, emit: str, has_kinds: bool) -> None:
+        self.windows, self.closes, self.emit, self.has_kinds = windows, closes, emit, has_kinds
         self.lateness_minutes = lateness_minutes
         self.present: dict[Key, Rows] = defaultdict(list)
         self.watermark = -(10**6)  # minutes
@@ -49,9 +51,13 @@ class StreamModel:
         self.late = self.ignored = self.folded = 0
 
     def key(self, row: Mapping[str, Any]) -> Key:
-        if not self.windowed:
+        """Return the group of a row; of a session, as if the row were alone."""
+        if not self.windows:
             return (row["k"],)
-        return (row["k"], row["at"] // WINDOW_MINUTES * WINDOW_MINUTES + WINDOW_MINUTES)
+        if self.windows == "session":
+            return (row["k"], row["at"], row["at"] + GAP_MINUTES)
+        start = row["at"] // WINDOW_MINUTES * WINDOW_MINUTES
+        return (row["k"], start, start + WINDOW_MINUTES)
 
     def _is_closed(self, key: Key) -> bool:
         return self.closes and key[-1] + self.lateness_minutes <= self.watermark
@@ -59,6 +65,44 @@ class StreamModel:
     def epoch(self, steps: Sequence[tuple[str, dict[str, Any], int]]) -> tuple[Rows, list[dict[str, Any]]]:
         """Return the rows of an epoch, and the changes that it must give (in no order)."""
         table = {key: aggregated(rows) for key, rows in self.present.items() if rows}
+        rows = self._merged(steps) if self.windows == "session" else self._stepped(steps)
+        changes = self._changes(table)
+        closed = [key for key in self.present if self._is_closed(key)]
+        for key in closed:
+            gone = self.present.pop(key)
+            if gone and self.emit == "append":
+                changes.append(self._row(key, aggregated(gone)))
+        self.latest = max([self.latest, *(row["at"] for row in rows)])
+        self.watermark = max(self.watermark, self.latest - DELAY_MINUTES)
+        return rows, changes
+
+    def _merged(self, steps: Sequence[tuple[str, dict[str, Any], int]]) -> Rows:
+        """Insert rows into sessions, one after another; what touches grows together."""
+        came = [{**row, "kind": INSERT} for _, row, _ in steps]
+        still_open = {key: rows for key, rows in self.present.items() if not self._is_closed(key)}
+        sessions = [(key, rows, []) for key, rows in still_open.items()]
+        for row in came:
+            key, rows, new = self.key(row), [], [row]
+            apart = []
+            for other, others, news in sessions:
+                if other[0] == key[0] and other[1] <= key[2] and key[1] <= other[2]:
+                    key = (key[0], min(key[1], other[1]), max(key[2], other[2]))
+                    rows, new = rows + others, new + news
+                else:
+                    apart.append((other, others, news))
+            sessions = [*apart, (key, rows, new)]
+        for key in still_open:
+            del self.present[key]
+        for key, rows, new in sessions:
+            if new and self._is_closed(key):
+                self.late += len(new)
+            else:
+                self.present[key] = [*rows, *new]
+                self.folded += len(new)
+        return came
+
+    def _stepped(self, steps: Sequence[tuple[str, dict[str, Any], int]]) -> Rows:
+        """Insert rows, and take rows back."""
         rows: Rows = []
         never: Rows = []
         for step, row, pick in steps:
@@ -77,15 +121,7 @@ class StreamModel:
         never = [row for row in never if self.key(row) not in came]
         rows += never
         self._count(rows, never)
-        changes = self._changes(table)
-        closed = [key for key in self.present if self._is_closed(key)]
-        for key in closed:
-            gone = self.present.pop(key)
-            if gone and self.emit == "append":
-                changes.append(self._row(key, aggregated(gone)))
-        self.latest = max([self.latest, *(row["at"] for row in rows)])
-        self.watermark = max(self.watermark, self.latest - DELAY_MINUTES)
-        return rows, changes
+        return rows
 
     def _count(self, rows: Rows, never: Rows) -> None:
         late = sum(self._is_closed(self.key(row)) for row in rows)
@@ -110,5 +146,7 @@ class StreamModel:
         return changes
 
     def _row(self, key: Key, values: dict[str, Any], kind: str = "") -> dict[str, Any]:
-        shows_kind = self.emit == "changelog" or (self.emit == "update" and self.has_kinds)
+        shows_kind = self.emit == "changelog" or (
+            self.emit == "update" and (self.has_kinds or self.windows == "session")
+        )
         return {**({"row_kind": kind} if shows_kind else {}), "key": key, **values}

@@ -46,7 +46,7 @@ class Case:
     """A query, and what comes to it."""
 
     has_kinds: bool
-    windowed: bool
+    windows: str
     emit: str
     closes: bool
     lateness_minutes: int
@@ -61,9 +61,10 @@ class Case:
 def cases(draw: st.DrawFn) -> Case:
     """Draw a query and its input."""
     emit, closes = draw(EMITS)
+    windows = draw(st.sampled_from(["tumble", "session", "session"] if closes else ["", "tumble", "session"]))
     return Case(
-        has_kinds=draw(st.booleans()),
-        windowed=closes or draw(st.booleans()),
+        has_kinds=windows != "session" and draw(st.booleans()),
+        windows=windows,
         emit=emit,
         closes=closes,
         lateness_minutes=draw(st.sampled_from([0, 0, 45])),
@@ -91,7 +92,7 @@ def engine_of(transport: Transport, case: Case) -> StreamEngine:
     return StreamEngine(
         transport,
         calls,
-        pa.schema([KEY, *WINDOW] if case.windowed else [KEY]),
+        pa.schema([KEY, *WINDOW] if case.windows else [KEY]),
         COLUMNS,
         has_kinds=case.has_kinds,
         options=StreamOptions(
@@ -99,6 +100,7 @@ def engine_of(transport: Transport, case: Case) -> StreamEngine:
             buckets=3,
             strict=False,
             closing_lateness_ms=case.lateness_minutes * 60_000 if case.closes else None,
+            has_sessions=case.windows == "session",
         ),
         seed=case.seed,
         bounds=case.bounds,
@@ -110,7 +112,7 @@ def check(transport: Transport, case: Case) -> None:
     """Run a case, and compare each epoch with the model."""
     engine = engine_of(transport, case)
     model = StreamModel(
-        windowed=case.windowed,
+        windows=case.windows,
         closes=case.closes,
         lateness_minutes=case.lateness_minutes,
         emit=case.emit,
@@ -119,38 +121,34 @@ def check(transport: Transport, case: Case) -> None:
     for steps in case.epochs:
         watermark_ms = max(START_MS + model.watermark * 60_000, 0)
         rows, expected = model.epoch(steps)
-        sent = [as_input(row, model.key(row), windowed=case.windowed) for row in rows]
+        sent = [as_input(row, model.key(row)) for row in rows]
         engine.random.shuffle(sent)
         changes = engine.epoch([sent[place :: case.partitions] for place in range(case.partitions)], watermark_ms)
-        assert Counter(map(comparable, changes)) == Counter(
-            comparable(as_output(row, windowed=case.windowed)) for row in expected
-        )
+        assert Counter(map(comparable, changes)) == Counter(comparable(as_output(row)) for row in expected)
         in_order(changes)
         assert engine.live_rows() == {key_of(key): len(rows) for key, rows in model.present.items() if rows}
     figures = {name: engine.figures.get(name, 0) for name in ("rows", "late_rows", "ignored_retractions")}
     assert figures == {"rows": model.folded, "late_rows": model.late, "ignored_retractions": model.ignored}
 
 
-def as_input(row: dict[str, Any], key: tuple[Any, ...], *, windowed: bool) -> dict[str, Any]:
+def as_input(row: dict[str, Any], key: tuple[Any, ...]) -> dict[str, Any]:
     """Return a row of the model as a row of the query."""
-    end = START + dt.timedelta(minutes=key[-1]) if windowed else None
-    window = {} if end is None else {"window_start": end - dt.timedelta(hours=1), "window_end": end}
-    return {**row, **window, "filled": row["v"] is not None}
+    return {**row, **named(key), "filled": row["v"] is not None}
 
 
 def key_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a group of the model as the query's key: with windows, their end."""
-    return (key[0], *(START + dt.timedelta(minutes=end) for end in key[1:]))
+    """Return a group of the model as the query's key: with windows, their start and end."""
+    return (key[0], *(START + dt.timedelta(minutes=at) for at in key[1:]))
 
 
-def as_output(row: dict[str, Any], *, windowed: bool) -> dict[str, Any]:
+def named(key: tuple[Any, ...]) -> dict[str, Any]:
+    """Return a group of the model as columns of the query."""
+    return dict(zip(("k", "window_start", "window_end"), key_of(key), strict=False))
+
+
+def as_output(row: dict[str, Any]) -> dict[str, Any]:
     """Return a change of the model as a change of the query."""
-    key = row["key"]
-    named = {"k": key[0]}
-    if windowed:
-        end = key_of(key)[-1]
-        named |= {"window_start": end - dt.timedelta(hours=1), "window_end": end}
-    return {**named, **{name: value for name, value in row.items() if name != "key"}}
+    return {**named(row["key"]), **{name: value for name, value in row.items() if name != "key"}}
 
 
 def comparable(row: dict[str, Any]) -> tuple[tuple[str, Any], ...]:

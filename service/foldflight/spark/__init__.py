@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from foldflight.spark.batch import GroupedFrame, group_by
-from foldflight.spark.windows import Window, cumulate, hop, tumble
+from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
-__all__ = ["GroupedFrame", "Window", "cumulate", "group_by", "hop", "tumble"]
+__all__ = ["PROCESSING_TIME", "GroupedFrame", "Window", "cumulate", "group_by", "hop", "session", "tumble"]

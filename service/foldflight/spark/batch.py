@@ -67,12 +67,13 @@ def group_by(
         row_kinds: What the values of `row_kind` mean where they are not kinds themselves: `{"c": "+I", "d": "-D"}`.
         materialize: Append-only functions (`max`, `string_agg`...) over rows with kinds keep the rows of each group,
             and fold them anew for each value. Default: they are refused.
-        window: Windows of time, as two more keys `window_start` and `window_end`: `tumble`, `hop` or `cumulate`. In a
-            stream with a watermark on its time column a window closes when the watermark has passed its end: its state
-            goes, and rows that come for it later are left out and counted.
+        window: Windows of time, as two more keys `window_start` and `window_end`: `tumble`, `hop`, `cumulate` or
+            `session`. In a stream with a watermark on its time column a window closes when the watermark has passed its
+            end: its state goes, and rows that come for it later are left out and counted.
         emit: Of a stream: `update` gives new values (`+I`, `+U`) and groups that are gone (`-D`); `changelog` also the
             old value (`-U`) before each new one. The column `row_kind` is there in a changelog, and in updates where
-            the input has row kinds. `append` gives each group of a window once, when it closes.
+            the input has row kinds or windows are sessions: one that grows is gone, and another comes. `append` gives
+            each group of a window once, when it closes.
         allowed_lateness_s: Of a stream: how much longer a window stays open, in seconds.
         buckets: Of a stream: into how many parts its state is cut; fixed for the life of a checkpoint.
         strict: Of a stream: a row that takes back what is not there fails the query, instead of being counted.
@@ -83,9 +84,18 @@ def group_by(
     Raises:
         RejectedError: SIGNATURE, SCHEMA_MISMATCH.
     """
-    closing = _closing(df, window, emit, allowed_lateness_s)
     if window is not None:
-        df = window.assigned(df)
+        df = window.timed(df)
+    closing = _closing(df, window, emit, allowed_lateness_s)
+    has_sessions = window is not None and window.is_session
+    if has_sessions and row_kind is not None:
+        raise RejectedError(
+            "CANNOT_RETRACT",
+            "a session that a row is taken out of may fall into two, and accumulators cannot be cut; over rows with "
+            "kinds use tumble, hop or cumulate",
+        )
+    if window is not None:
+        df = window.assigned(df, [column_of(df, key) for key in keys])
         keys = (*keys, WINDOW_START, WINDOW_END)
     columns = tuple(column_of(df, key) for key in keys)
     names = tuple(key_name(df, key, column) for key, column in zip(keys, columns, strict=True))
@@ -94,7 +104,9 @@ def group_by(
     if kind is not None and row_kinds is not None:
         kind = translated_kind(kind, row_kinds)
     _check_stream_options(df, emit, buckets)
-    return GroupedFrame(df, columns, names, kind, materialize, StreamOptions(emit, buckets, strict, closing))
+    return GroupedFrame(
+        df, columns, names, kind, materialize, StreamOptions(emit, buckets, strict, closing, has_sessions)
+    )
 
 
 @dataclass(frozen=True)
@@ -106,12 +118,14 @@ class StreamOptions:
         buckets: How many buckets the groups are spread over.
         strict: Whether a retraction of what is not there is an error.
         closing_lateness_ms: How long after its end a window closes, in milliseconds of the watermark; None: never.
+        has_sessions: Whether windows are sessions, which merge.
     """
 
     emit: Emit
     buckets: int
     strict: bool
     closing_lateness_ms: int | None
+    has_sessions: bool = False
 
 
 def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s: float) -> int | None:
@@ -179,6 +193,7 @@ class GroupedFrame:
             list(aggregates),
             has_kinds=self.kind is not None,
             materialize=self.materialize,
+            has_sessions=self.stream.has_sessions,
         )
         if self.df.isStreaming:
             from foldflight.spark.stream import check_provider, stream_result
@@ -240,6 +255,7 @@ class Plan:
         *,
         has_kinds: bool,
         materialize: bool,
+        has_sessions: bool,
     ) -> Plan:
         """Resolve the types of a query with the server (or the embedded functions)."""
         schema = arrow_fields(rows.schema)
@@ -255,6 +271,8 @@ class Plan:
             opened = transport.describe(opening)
         if has_kinds:
             _check_retract(calls, opened)
+        if has_sessions:
+            _check_merge(calls, opened)
         places = range(len(calls))
         states = pa.schema([opened.schema.field(f"state_{place}") for place in places])
         results = result_types(outputs, [opened.schema.field(f"output_{place}").type for place in places])
@@ -344,6 +362,17 @@ def _check_retract(calls: Sequence[Call], opened: Opened) -> None:
                 "CANNOT_RETRACT",
                 f"{call.function} is append-only (it has no retract), and rows with kinds may take rows back; "
                 "define retract, let groups keep their rows (materialize=True), or aggregate without row_kind",
+                function=call.function,
+            )
+
+
+def _check_merge(calls: Sequence[Call], opened: Opened) -> None:
+    for call, found in zip(calls, opened.calls, strict=True):
+        if not found.can_merge:
+            raise RejectedError(
+                "CANNOT_MERGE",
+                f"{call.function} has no merge, and sessions merge when a row bridges them; define merge, or use "
+                "tumble, hop or cumulate",
                 function=call.function,
             )
 

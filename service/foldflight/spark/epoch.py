@@ -8,9 +8,9 @@ Memory is that of the groups that the epoch touches; rows pass block by block.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ from foldflight.spark.logs import forward
 from foldflight.spark.statetable import StateTable
 
 __all__ = ["BucketEpoch", "EpochStats"]
+
+_T = TypeVar("_T")
 
 _RETRACTING = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
@@ -53,6 +55,14 @@ class EpochStats:
     exchange_ms: float = 0.0
     runs: int = 0
     state_bytes: int = 0
+
+    def timed(self, work: Callable[[], _T]) -> _T:
+        """Do work in the exchange, and count its time."""
+        start = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.exchange_ms += (time.perf_counter() - start) * 1000
 
 
 class BucketEpoch:
@@ -120,7 +130,7 @@ class BucketEpoch:
             with self._transport.open(self._opening) as exchange:
                 for block in self._inserts_first(blocks):
                     self._feed(exchange, block)
-                results = self._timed(lambda: self._results(exchange))
+                results = self.stats.timed(lambda: self._results(exchange))
                 forward(exchange.take_logs(), self._key)
         except FunctionError as error:
             if error.slot is None or error.group is not None:
@@ -167,7 +177,7 @@ class BucketEpoch:
             slots, block = slots[~is_folded], block.filter(pa.array(~is_folded))
         if len(slots):
             chunk = self._layout.chunk_of(slots, block)
-            self._timed(lambda: exchange.chunk(chunk))
+            self.stats.timed(lambda: exchange.chunk(chunk))
 
     def _row_counts(self, block: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Return how many rows each row of a block stands for: those that a partial state holds."""
@@ -186,7 +196,7 @@ class BucketEpoch:
             exchange.states(batch)
             exchange.initial_outputs()  # an answer to all States; the outputs before the epoch have come already
 
-        self._timed(merge)
+        self.stats.timed(merge)
 
     def _in_time(self, block: pa.RecordBatch, closed_us: int) -> pa.RecordBatch:
         """Return the rows whose window is open, and note the windows."""
@@ -241,7 +251,7 @@ class BucketEpoch:
             exchange.states(batch)
             return exchange.initial_outputs()
 
-        self._before.append(self._timed(load))
+        self._before.append(self.stats.timed(load))
 
     def _results(self, exchange: OpenExchange) -> pa.RecordBatch:
         exchange.barrier(1)
@@ -297,13 +307,6 @@ class BucketEpoch:
         row = self._keys(np.array([slot], np.int32)).to_pylist()[0]
         return dict(zip(self._layout.names, row.values(), strict=True))
 
-    def _timed(self, work: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return work()
-        finally:
-            self.stats.exchange_ms += (time.perf_counter() - start) * 1000
-
 
 class ClosedWindows:
     """The groups of a bucket whose window is closed.
@@ -314,9 +317,14 @@ class ClosedWindows:
         layout: The columns; the last key is the window's end.
         table: The bucket's state table.
         closed_us: Windows that end up to this time are closed, in microseconds since 1970.
+
+    Attributes:
+        next_end_us: The earliest end of the windows that stay, in microseconds since 1970, once `drop` is through; None
+            without any.
     """
 
     def __init__(self, transport: Transport, opening: Open, layout: Layout, table: StateTable, closed_us: int) -> None:
+        self.next_end_us: int | None = None
         self._transport = transport
         self._opening = opening
         self._layout = layout
@@ -325,16 +333,21 @@ class ClosedWindows:
 
     def drop(self, *, wants_outputs: bool) -> Iterator[pa.RecordBatch]:
         """Drop their state, and yield their keys and outputs where they are wanted."""
-        closed = [
-            batch.filter(pa.array(_ends_us(batch, self._layout) <= self._closed_us)) for batch in self._table.scan()
-        ]
-        for batch in closed:
+        for batch in [self._closed(batch) for batch in self._table.scan()]:
             if not batch.num_rows:
                 continue
             if wants_outputs:
                 yield self._outputs(batch)
             states = batch.select([field.name for field in self._layout.states])
             self._table.commit(batch.select(self._layout.keys.names), np.zeros(batch.num_rows, np.int64), states)
+
+    def _closed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        ends = _ends_us(batch, self._layout)
+        is_closed = ends <= self._closed_us
+        if not is_closed.all():
+            earliest = int(ends[~is_closed].min())
+            self.next_end_us = earliest if self.next_end_us is None else min(self.next_end_us, earliest)
+        return batch.filter(pa.array(is_closed))
 
     def _outputs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         fields = [pa.field(SLOT, pa.int32()), *self._layout.states]

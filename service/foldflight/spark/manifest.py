@@ -58,11 +58,14 @@ class TableLayout:
         keys: The key columns; none for a table of one group.
         states: `state_0`... of the calls, with function, version and fingerprint in their metadata.
         buckets: How many buckets the groups of the query are spread over.
+        hashed: How many of the key columns, from the first, are hashed: groups that share them lie together, and are
+            found by them. None: all.
     """
 
     keys: pa.Schema
     states: pa.Schema
     buckets: int = 1
+    hashed: int | None = None
 
     def described(self) -> dict[str, Any]:
         """Return the layout as it stands in manifests."""
@@ -74,7 +77,13 @@ class TableLayout:
                 for each in self.states
             ],
             "buckets": self.buckets,
+            "hashed": len(self.hashed_names),
         }
+
+    @property
+    def hashed_names(self) -> list[str]:
+        """The key columns that are hashed."""
+        return list(self.keys.names)[: self.hashed]
 
     @property
     def rows(self) -> pa.Schema:
@@ -201,7 +210,7 @@ def decode_manifest(layout: TableLayout, data: bytes) -> tuple[list[Run], list[M
 
 
 def _check_layout(ours: dict[str, Any], stored: dict[str, Any]) -> None:
-    for name, what in (("keys", "grouping keys"), ("calls", "calls"), ("buckets", "buckets")):
+    for name, what in (("keys", "grouping keys"), ("calls", "calls"), ("buckets", "buckets"), ("hashed", "windows")):
         if stored[name] != ours[name]:
             raise RejectedError(
                 "STATE_MISMATCH",

@@ -104,7 +104,7 @@ class StateTable:
             CorruptError: STATE_CHECKSUM, INVARIANT.
         """
         count = keys.num_rows
-        hashes = self._hashes(keys)
+        hashes = self._hash(keys)
         open_ = np.ones(count, np.bool_)
         parts: list[pa.RecordBatch] = []
         places = np.full(count, -1, np.int64)
@@ -123,6 +123,52 @@ class StateTable:
                 taken += len(who)
                 open_[who] = False
         return self._found(parts, places)
+
+    def lookup_together(self, keys: pa.RecordBatch, count: int) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
+        """Look up the groups that share their hashed key columns with one of n different keys.
+
+        Args:
+            keys: n rows of the hashed key columns, in canonical form; no column where none is hashed.
+            count: n.
+
+        Returns:
+            For each group found the place of its key among the n, and its row: `hash`, keys, `live`, states.
+
+        Raises:
+            CorruptError: STATE_CHECKSUM, INVARIANT.
+        """
+        hashes = self._hash(keys, count)
+        owners: list[npt.NDArray[np.int64]] = []
+        parts: list[pa.RecordBatch] = []
+        # All runs are asked: the newest may have one of a key's groups, and an older one others.
+        for meta in (meta for run in reversed(self._runs) for meta in run.pieces):
+            asked = np.flatnonzero((hashes >= np.uint64(meta.low)) & (hashes <= np.uint64(meta.high)))
+            if not len(asked):
+                continue
+            piece = self._piece(meta)
+            first = np.searchsorted(piece.hashes, hashes[asked], "left")
+            lengths = np.searchsorted(piece.hashes, hashes[asked], "right") - first
+            who = np.repeat(asked, lengths)
+            where = np.arange(lengths.sum()) + np.repeat(first - np.r_[0, np.cumsum(lengths)[:-1]], lengths)
+            rows = piece.batch.take(pa.array(where))
+            if keys.num_columns:
+                same = equal_rows(keys.take(pa.array(who)), rows.select(keys.schema.names))
+                who, rows = who[same], rows.filter(pa.array(same))
+            owners.append(who)
+            parts.append(rows)
+        rows = _one(pa.Table.from_batches(parts, schema=self.layout.rows))
+        if not rows.num_rows:
+            return np.zeros(0, np.int64), rows
+        slots = KeyIndex(self.layout.keys).slots([rows.column(name) for name in self.layout.keys.names]).to_numpy()
+        _, newest = np.unique(slots, return_index=True)
+        newest = newest[rows.column(LIVE).to_numpy()[newest] > 0]
+        return np.concatenate(owners)[newest], rows.take(pa.array(newest))
+
+    def _hash(self, keys: pa.RecordBatch, count: int | None = None) -> Hashes:
+        names = self.layout.hashed_names
+        if not names and len(self.layout.keys):
+            return np.zeros(keys.num_rows if count is None else count, np.uint64)
+        return self._hashes(keys.select(names) if names else keys)
 
     def _matches(
         self, piece: Piece, keys: pa.RecordBatch, hashes: Hashes, asked: npt.NDArray[np.int64]
@@ -171,7 +217,7 @@ class StateTable:
             live: int64, shape (n,): live rows of each group; 0: it is gone.
             states: n rows of `state_0`...
         """
-        hashes = self._hashes(keys)
+        hashes = self._hash(keys)
         batch = pa.RecordBatch.from_arrays(
             [pa.array(hashes), *keys.columns, pa.array(live), *states.columns], schema=self.layout.rows
         )

@@ -31,6 +31,7 @@ from foldflight.spark.epoch import BucketEpoch, ClosedWindows
 from foldflight.spark.layout import BUCKET, Layout
 from foldflight.spark.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.spark.runs import RunCache
+from foldflight.spark.sessions import SessionEpoch
 from foldflight.spark.statetable import Bounds, StateTable, TableLayout
 from foldflight.spark.tasks import PartialFold
 
@@ -76,18 +77,19 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
         options: What comes out, and how the state is cut.
     """
     layout = plan.layout
-    count = options.buckets if layout.names else 1
-    keys = [sf.col(name) for name in layout.keys.names]
+    hashed = len(layout.keys) - (2 if options.has_sessions else 0)
+    keys = [sf.col(name) for name in layout.keys.names[:hashed]]
+    count = options.buckets if keys else 1
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
-    packed = with_bucket.mapInArrow(mapping(_packing(plan)), _PACKED)
+    packed = with_bucket.mapInArrow(mapping(_packing(plan, options)), _PACKED)
     processor = BucketProcessor(
         transport=plan.transport,
         opening=replace(plan.opening, returns=Returns(), initial_outputs=True),
         layout=layout,
         options=options,
-        table=TableLayout(keys=layout.keys, states=layout.states, buckets=count),
-        merges=_merges(plan),
+        table=TableLayout(keys=layout.keys, states=layout.states, buckets=count, hashed=hashed),
+        merges=_merges(plan, options),
     )
     folded = packed.groupBy(BUCKET).transformWithState(
         processor,
@@ -100,13 +102,16 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
     return observed.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(mapping(Unpack(results)), schema)
 
 
-def _merges(plan: Plan) -> bool:
-    """Tell whether rows are folded before they are shuffled: in a sum of live rows no ignored retraction shows."""
-    return plan.is_two_phase and not plan.layout.has_kinds
+def _merges(plan: Plan, options: StreamOptions) -> bool:
+    """Tell whether rows are folded before they are shuffled.
+
+    Not where rows have kinds: in a sum of live rows no ignored retraction shows. Nor where each row is a session.
+    """
+    return plan.is_two_phase and not plan.layout.has_kinds and not options.has_sessions
 
 
-def _packing(plan: Plan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    if not _merges(plan):
+def _packing(plan: Plan, options: StreamOptions) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    if not _merges(plan, options):
         return Pack(plan.layout.rows, plan.bounds)
     opening = replace(plan.opening, returns=Returns(states=True, outputs=False))
     fold = PartialFold(plan.transport, opening, plan.layout, plan.bounds, keeps_buckets=True)
@@ -119,7 +124,7 @@ def _metric_name(layout: Layout) -> str:
 
 
 def _shows_kind(options: StreamOptions, layout: Layout) -> bool:
-    return options.emit == "changelog" or (options.emit == "update" and layout.has_kinds)
+    return options.emit == "changelog" or (options.emit == "update" and (layout.has_kinds or options.has_sessions))
 
 
 def _results(plan: Plan, layout: Layout, *, shows_kind: bool) -> tuple[pa.Schema, st.StructType]:
@@ -178,18 +183,11 @@ class BucketProcessor(StatefulProcessor):
         closed_us = None
         if self._options.closing_lateness_ms is not None:
             closed_us = (timerValues.getCurrentWatermarkInMs() - self._options.closing_lateness_ms) * 1000
-        epoch = BucketEpoch(
-            self._transport,
-            self._opening,
-            self._layout,
-            table,
-            is_strict=self._options.strict,
-            merges=self._merges,
-            closed_us=closed_us,
-        )
+        epoch = self._epoch(table, closed_us)
         kinds, changes = epoch.run(chain([first_block], blocks))
-        for end_us in epoch.open_ends_us:
-            self._handle.registerTimer(end_us // 1000 + (self._options.closing_lateness_ms or 0))
+        if closed_us is not None:
+            for end_us in epoch.open_ends_us:
+                self._close_at(end_us)
         if self._options.emit == "append":
             kinds, changes = kinds[:0], changes.slice(0, 0)
         figures = [int(getattr(epoch.stats, name)) for name in _FIGURES]
@@ -202,12 +200,37 @@ class BucketProcessor(StatefulProcessor):
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """Close the windows that the watermark has passed: give them away in append mode, and drop their state."""
         lateness_ms = self._options.closing_lateness_ms or 0
-        closed_us = (expiredTimerInfo.getExpiryTimeInMs() - lateness_ms) * 1000
+        # Sessions have one timer for all of a bucket, at the earliest end; windows of one size have one for each end.
+        until = (
+            timerValues.getCurrentWatermarkInMs()
+            if self._options.has_sessions
+            else expiredTimerInfo.getExpiryTimeInMs()
+        )
+        closed_us = (until - lateness_ms) * 1000
         closed = ClosedWindows(self._transport, self._opening, self._layout, self._table(), closed_us)
         for changes in closed.drop(wants_outputs=self._options.emit == "append"):
             inserts = pa.array([int(RowKind.INSERT)] * changes.num_rows, pa.int8())
             for blob in self._blobs(inserts, changes):
                 yield _row(blob, [0] * len(_FIGURES))
+        if self._options.has_sessions and closed.next_end_us is not None:
+            self._close_at(closed.next_end_us)
+
+    def _close_at(self, end_us: int) -> None:
+        """Ask Spark for a call when a window closes: rounded up, for a timer has milliseconds."""
+        self._handle.registerTimer(-(-end_us // 1000) + (self._options.closing_lateness_ms or 0))
+
+    def _epoch(self, table: StateTable, closed_us: int | None) -> BucketEpoch | SessionEpoch:
+        if self._options.has_sessions:
+            return SessionEpoch(self._transport, self._opening, self._layout, table, closed_us=closed_us)
+        return BucketEpoch(
+            self._transport,
+            self._opening,
+            self._layout,
+            table,
+            is_strict=self._options.strict,
+            merges=self._merges,
+            closed_us=closed_us,
+        )
 
     def _table(self) -> StateTable:
         return StateTable(

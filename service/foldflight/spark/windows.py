@@ -2,40 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
+from pyspark.sql.window import Window as SparkWindow
 
 from foldflight.errors import RejectedError
 
-__all__ = ["WINDOW_END", "WINDOW_START", "Window", "cumulate", "hop", "tumble"]
+__all__ = [
+    "PROCESSING_TIME",
+    "WINDOW_END",
+    "WINDOW_START",
+    "Window",
+    "cumulate",
+    "hop",
+    "session",
+    "tumble",
+]
+
+PROCESSING_TIME = "processing time"
+"""For `tumble(PROCESSING_TIME, "1 minute")`: the time of the epoch that a row comes in."""
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
-_WINDOW = "foldflight window"
+_WINDOW, _NUMBER = "foldflight window", "foldflight session"
 _TIMES = (st.TimestampType, st.TimestampNTZType)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Windows over a column of time; made by `tumble`, `hop` and `cumulate`.
+    """Windows over a column of time; made by `tumble`, `hop`, `cumulate` and `session`.
 
     Args:
         time: The column.
         size: Length of a window, as Spark writes intervals: `1 hour`. Of `cumulate`, of the longest.
         slide: From the start of one window to that of the next; empty for windows that do not overlap.
         step: Of `cumulate`: by how much each window of a series is longer than the one before it.
+        is_session: Whether `size` is the time without rows after which a window ends.
     """
 
     time: str
     size: str
     slide: str = ""
     step: str = ""
+    is_session: bool = False
 
-    def assigned(self, df: DataFrame) -> DataFrame:
+    def timed(self, df: DataFrame) -> DataFrame:
+        """Return the rows with the column of time: over processing time, the time of their epoch, under a watermark.
+
+        Spark fixes it for the epoch and logs it, so a rerun has the same; and a window closes in the first epoch after
+        its end.
+
+        Raises:
+            RejectedError: SIGNATURE, for processing time over a batch, which has none.
+        """
+        if self.time != PROCESSING_TIME:
+            return df
+        if not df.isStreaming:
+            raise RejectedError("SIGNATURE", "processing time is for streams; a batch has no epochs")
+        return df.withColumn(PROCESSING_TIME, sf.current_timestamp()).withWatermark(PROCESSING_TIME, "0 seconds")
+
+    def assigned(self, df: DataFrame, keys: Sequence[Column]) -> DataFrame:
         """Return the rows with `window_start` and `window_end`, once for each window they lie in.
+
+        Over a stream a session window is that of its row alone: the state table knows which others it touches.
+
+        Args:
+            df: The rows.
+            keys: The grouping columns: sessions are theirs.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH for a column that is missing or no time; SIGNATURE for a bad interval.
@@ -44,6 +81,9 @@ class Window:
         time = sf.col("`" + self.time.replace("`", "``") + "`")
         wrong = sf.raise_error(sf.lit(f"SCHEMA_MISMATCH: the window's column {self.time} is NULL; leave such rows out"))
         known = df.withColumn(self.time, sf.coalesce(time, wrong))
+        if self.is_session:
+            alone = self._alone(known)
+            return alone if df.isStreaming else _merged(alone, keys)
         try:
             window = sf.window(time, self.size, self.slide) if self.slide else sf.window(time, self.size)
             windowed = known.select("*", window.alias(_WINDOW))
@@ -56,6 +96,27 @@ class Window:
         except (AnalysisException, ParseException) as error:
             raise RejectedError("SIGNATURE", f"the window {self} is none: {error.getMessage() or error}") from error
         return self._cumulated(chosen) if self.step else chosen
+
+    def _alone(self, df: DataFrame) -> DataFrame:
+        """Return each row with a window of its own, which ends after the gap."""
+        start = sf.col("`" + self.time.replace("`", "``") + "`")
+        try:
+            gap = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS gap")
+            end = start + sf.expr(f"INTERVAL {self.size}")
+            alone = df.withColumn(WINDOW_START, start).withColumn(WINDOW_END, end)
+            is_time = isinstance(alone.schema[WINDOW_END].dataType, _TIMES) and not isinstance(
+                gap.schema["gap"].dataType, st.YearMonthIntervalType
+            )
+            is_positive = (
+                gap.select(sf.col("gap") > sf.expr("INTERVAL 0 SECONDS")).collect()[0][0] if is_time else False
+            )
+        except (AnalysisException, ParseException) as error:
+            raise RejectedError("SIGNATURE", f"the window {self} is none: {error.getMessage() or error}") from error
+        if not is_positive:
+            raise RejectedError(
+                "SIGNATURE", f"the gap of a session is more than nothing, in days or less, not {self.size!r}"
+            )
+        return alone
 
     def _cumulated(self, df: DataFrame) -> DataFrame:
         """Give each row to the windows of its series that end after it."""
@@ -81,7 +142,7 @@ class Window:
 
 
 def tumble(time: str, size: str) -> Window:
-    """Cut time into windows of one size: `tumble("at", "1 hour")`."""
+    """Cut time into windows of one size: `tumble("at", "1 hour")`; in streams also over `PROCESSING_TIME`."""
     return Window(time, size)
 
 
@@ -90,6 +151,30 @@ def hop(time: str, slide: str, size: str) -> Window:
     return Window(time, size, slide=slide)
 
 
+def session(time: str, gap: str) -> Window:
+    """Give each key windows that end after a gap without rows: `session("at", "30 minutes")`.
+
+    A window goes from its first row to `gap` after its last one. Rows may come in any order, and bridge windows: so
+    every function must merge, and rows cannot be taken back.
+    """
+    return Window(time, gap, is_session=True)
+
+
 def cumulate(time: str, step: str, size: str) -> Window:
     """Begin a series of windows every `size`, each `step` longer than the last: `cumulate("at", "1 hour", "1 day")`."""
     return Window(time, size, step=step)
+
+
+def _merged(df: DataFrame, keys: Sequence[Column]) -> DataFrame:
+    """Return rows with the session that they lie in, in place of the one that each is alone."""
+    start, end = sf.col(WINDOW_START), sf.col(WINDOW_END)
+    by_key = SparkWindow.partitionBy(*keys)
+    in_order = by_key.orderBy(WINDOW_START)
+    # All gaps are equal, so a row's end is beyond those of all rows before it.
+    begins = sf.coalesce(start > sf.lag(end).over(in_order), sf.lit(True))
+    numbered = df.withColumn(_NUMBER, sf.sum(begins.cast("int")).over(in_order))
+    of_session = SparkWindow.partitionBy(*keys, _NUMBER)
+    merged = numbered.withColumn(WINDOW_START, sf.min(start).over(of_session)).withColumn(
+        WINDOW_END, sf.max(end).over(of_session)
+    )
+    return merged.drop(_NUMBER)

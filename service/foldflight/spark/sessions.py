@@ -1,0 +1,324 @@
+"""One epoch of one bucket whose windows are sessions: rows merge sessions, also those of epochs before.
+
+    rows > short sessions of each block, folded into slots of their own > barrier
+         > with the stored sessions of their keys: chains of sessions that touch > states merged > barrier > changelog
+
+Sessions touch when one begins before the other has ended, or just then. A session is known by its key, start and end:
+one that grows is gone (`-D`) and another has come (`+I`). A chain that has ended by the watermark is late; sessions
+that are closed already grow no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.client import OpenExchange, Transport
+from foldflight.errors import FunctionError
+from foldflight.exchange.changelog import changelog
+from foldflight.exchange.frames import Open
+from foldflight.fold.keys import KeyIndex
+from foldflight.spark.epoch import EpochStats
+from foldflight.spark.layout import LIVE, SLOT, Layout
+from foldflight.spark.logs import forward
+from foldflight.spark.statetable import StateTable
+
+__all__ = ["SessionEpoch", "chains"]
+
+Numbers = npt.NDArray[np.int64]
+
+
+def chains(keys: Numbers, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
+    """Find which of n sessions touch, directly or through others.
+
+    Args:
+        keys: int64, shape (n,): the key of each session, as a number from 0.
+        starts: int64, shape (n,): its start.
+        ends: int64, shape (n,): its end, not before its start.
+
+    Returns:
+        An order of the n sessions, by key and start, and for each in this order the number of its chain, from 0.
+    """
+    order = np.lexsort((ends, starts, keys))
+    if not len(order):
+        return order, order
+    keys, starts, ends = keys[order], starts[order], ends[order]
+    # Times as ranks: those of each key are lifted above all of the key before it, and one running maximum serves all.
+    times = np.unique(np.concatenate([starts, ends]))
+    lift = keys * len(times)
+    reached = np.maximum.accumulate(np.searchsorted(times, ends) + lift)
+    begins = np.searchsorted(times, starts) + lift
+    fresh = np.r_[True, (keys[1:] != keys[:-1]) | (begins[1:] > reached[:-1])]
+    return order, np.cumsum(fresh) - 1
+
+
+@dataclass
+class _Sessions:
+    """Sessions side by side: the key's number, start and end in microseconds since 1970, and live rows of each."""
+
+    keys: Numbers
+    starts: Numbers
+    ends: Numbers
+    live: Numbers
+
+    @classmethod
+    def none(cls) -> _Sessions:
+        return cls(*(np.zeros(0, np.int64) for _ in range(4)))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, places: Any) -> _Sessions:
+        return _Sessions(self.keys[places], self.starts[places], self.ends[places], self.live[places])
+
+    def followed_by(self, other: _Sessions) -> _Sessions:
+        names = ("keys", "starts", "ends", "live")
+        return _Sessions(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
+
+    def chained(self, chain: Numbers) -> _Sessions:
+        """Return each chain of n sessions, in the order that `chains` gives, as one session."""
+        if not len(chain):
+            return self
+        first = np.flatnonzero(np.r_[True, chain[1:] != chain[:-1]])
+        return _Sessions(
+            self.keys[first],
+            self.starts[first],
+            np.maximum.reduceat(self.ends, first),
+            np.add.reduceat(self.live, first),
+        )
+
+
+class SessionEpoch:
+    """Folds the rows of one bucket and epoch into sessions; beside `BucketEpoch`.
+
+    Args:
+        transport: The way to the functions.
+        opening: What to open: initial outputs, states and outputs.
+        layout: The columns; the last two keys are start and end of the session of one row.
+        table: The bucket's state table; its hashed keys are the others.
+        closed_us: Sessions that have ended by then are closed, in microseconds since 1970; None: none closes.
+
+    Attributes:
+        stats: What it did.
+        open_ends_us: The earliest end of the sessions that it stored, in microseconds since 1970; empty without any.
+    """
+
+    def __init__(
+        self, transport: Transport, opening: Open, layout: Layout, table: StateTable, *, closed_us: int | None = None
+    ) -> None:
+        self.stats = EpochStats()
+        self.open_ends_us: set[int] = set()
+        self._transport = transport
+        self._opening = opening
+        self._layout = layout
+        self._table = table
+        self._closed_us = closed_us
+        self._keys = pa.schema(list(layout.keys)[:-2])
+        self._index = KeyIndex(self._keys) if len(self._keys) else None
+        self._states = layout.states.names
+        self._outputs = [f"output_{place}" for place in range(len(layout.outputs))]
+        self._came = _Sessions.none()
+        self._slot_keys = np.zeros(0, np.int64)
+
+    def run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
+        """Fold all blocks, store what became of their sessions, and return the changelog.
+
+        Args:
+            blocks: Rows: keys, arguments and filters.
+
+        Returns:
+            n row kinds (int8) and n rows of keys and outputs, as the exchange gives them.
+
+        Raises:
+            FunctionError: With the key of the sessions.
+        """
+        try:
+            with self._transport.open(self._opening) as exchange:
+                for block in blocks:
+                    self._feed(exchange, block)
+                changes = self._merged(exchange)
+                forward(exchange.take_logs(), self._group)
+        except FunctionError as error:
+            if error.slot is None or error.group is not None:
+                raise
+            raise error.with_group(self._group(error.slot)) from None
+        return changes
+
+    def _feed(self, exchange: OpenExchange, block: pa.RecordBatch) -> None:
+        """Fold a block into one slot for each chain of its rows."""
+        rows = self._sessions_of(block)
+        order, chain = chains(rows.keys, rows.starts, rows.ends)
+        chained = rows.take(order).chained(chain)
+        slots = self._new_slots(chained.keys)
+        self._came = self._came.followed_by(chained)
+        chunk = self._layout.chunk_of(slots[chain], block.take(pa.array(order)))
+        self.stats.timed(lambda: exchange.chunk(chunk))
+
+    def _sessions_of(self, block: pa.RecordBatch) -> _Sessions:
+        """Return each row as a session of its own."""
+        if self._index is None:
+            keys = np.zeros(block.num_rows, np.int64)
+        else:
+            keys = self._index.slots([block.column(name) for name in self._keys.names]).to_numpy().astype(np.int64)
+        start, end = self._times(block)
+        return _Sessions(keys, start, end, np.ones(block.num_rows, np.int64))
+
+    def _times(self, batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+        start, end = self._layout.keys.names[-2:]
+        return batch.column(start).view(pa.int64()).to_numpy(), batch.column(end).view(pa.int64()).to_numpy()
+
+    def _new_slots(self, keys: Numbers) -> npt.NDArray[np.int32]:
+        """Return a new slot for each of n sessions."""
+        first = len(self._slot_keys)
+        self._slot_keys = np.concatenate([self._slot_keys, keys])
+        return np.arange(first, len(self._slot_keys), dtype=np.int32)
+
+    def _merged(self, exchange: OpenExchange) -> tuple[pa.Array, pa.RecordBatch]:
+        """Merge what came with what is stored, chain by chain; store it, and return the changelog."""
+        came_states = self._results(exchange, 1, 0)
+        stored, stored_rows = self._stored()
+        everything = stored.followed_by(self._came)
+        order, chain = chains(everything.keys, everything.starts, everything.ends)
+        final, wanted = self._wanted(everything.take(order), chain, order >= len(stored))
+        # The members of chains that are wanted, and the chain of each; first come the stored ones among all sessions.
+        members, chain = order[wanted[chain]], (np.cumsum(wanted) - 1)[chain[wanted[chain]]]
+        old = members[members < len(stored)]
+        old_chain = chain[members < len(stored)]
+        before = self._outputs_before(exchange, stored.keys[old], stored_rows.take(pa.array(old)))
+        slots = self._new_slots(final.keys)
+        states = [
+            pa.concat_arrays([stored_rows.column(name), came_states.column(name)]).take(pa.array(members))
+            for name in self._states
+        ]
+        self._send_states(exchange, slots[chain], states)
+        after = self._results(exchange, 2, len(slots))
+        old_sessions = stored.take(old)
+        gone = (old_sessions.starts != final.starts[old_chain]) | (old_sessions.ends != final.ends[old_chain])
+        was = np.full(len(final), -1, np.int64)
+        was[old_chain[~gone]] = np.flatnonzero(~gone)
+        self._commit(old_sessions.take(gone), stored_rows.take(pa.array(old[gone])), final, after)
+        return self._changes(old_sessions, gone, before, final, was, after)
+
+    def _stored(self) -> tuple[_Sessions, pa.RecordBatch]:
+        """Return the open sessions of all keys that have come, and their rows of the state table."""
+        count = 1 if self._index is None else len(self._index)
+        keys = _nothing(self._keys) if self._index is None else self._index.keys()
+        owners, rows = self._table.lookup_together(keys, count)
+        start, end = self._times(rows)
+        stored = _Sessions(owners, start, end, rows.column(LIVE).to_numpy())
+        if self._closed_us is None:
+            return stored, rows
+        is_open = stored.ends > self._closed_us
+        return stored.take(is_open), rows.filter(pa.array(is_open))
+
+    def _wanted(
+        self, ordered: _Sessions, chain: Numbers, is_new: npt.NDArray[np.bool_]
+    ) -> tuple[_Sessions, npt.NDArray[np.bool_]]:
+        """Return the chains that are to be stored, and which of all chains they are: those with new rows in time."""
+        final = ordered.chained(chain)
+        new_rows = np.bincount(chain, np.where(is_new, ordered.live, 0), len(final)).astype(np.int64)
+        wanted = new_rows > 0
+        if self._closed_us is not None:
+            late = wanted & (final.ends <= self._closed_us)
+            self.stats.late_rows += int(new_rows[late].sum())
+            wanted &= ~late
+        self.stats.rows += int(new_rows[wanted].sum())
+        return final.take(wanted), wanted
+
+    def _outputs_before(self, exchange: OpenExchange, keys: Numbers, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the outputs of stored sessions."""
+        if not rows.num_rows:
+            return _nothing(pa.schema([field for field in exchange.opened.schema if field.name in self._outputs]))
+        return self._send_states(exchange, self._new_slots(keys), [rows.column(name) for name in self._states])
+
+    def _send_states(
+        self, exchange: OpenExchange, slots: npt.NDArray[np.int32], states: list[pa.Array]
+    ) -> pa.RecordBatch:
+        """Merge states into slots, and return the outputs of these slots then."""
+        schema = pa.schema([pa.field(SLOT, pa.int32()), *self._layout.states])
+        batch = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *states], schema=schema)
+
+        def send() -> pa.RecordBatch:
+            exchange.states(batch)
+            return exchange.initial_outputs()
+
+        return self.stats.timed(send)
+
+    def _results(self, exchange: OpenExchange, epoch: int, count: int) -> pa.RecordBatch:
+        """Return the results of an epoch, by slot: of the last `count` slots, or of all if that is 0."""
+
+        def ask() -> pa.Table:
+            exchange.barrier(epoch)
+            return exchange.results(epoch)
+
+        found = self.stats.timed(ask).sort_by(SLOT).combine_chunks()
+        wanted = found.slice(found.num_rows - count) if count else found
+        batches = wanted.to_batches()
+        return batches[0] if batches else _nothing(exchange.opened.schema)
+
+    def _commit(self, gone: _Sessions, gone_rows: pa.RecordBatch, final: _Sessions, after: pa.RecordBatch) -> None:
+        if not len(final):
+            return
+        sessions = gone.followed_by(final)
+        states = [pa.concat_arrays([gone_rows.column(name), after.column(name)]) for name in self._states]
+        live = np.concatenate([np.zeros(len(gone), np.int64), final.live])
+        batch = pa.RecordBatch.from_arrays(states, names=self._states)
+        stored = self._table.commit(self._key_rows(sessions), live, batch)
+        self.stats.groups = len(sessions)
+        self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
+        self.open_ends_us.add(int(final.ends.min()))
+
+    def _changes(
+        self,
+        old: _Sessions,
+        gone: npt.NDArray[np.bool_],
+        before: pa.RecordBatch,
+        final: _Sessions,
+        was: Numbers,
+        after: pa.RecordBatch,
+    ) -> tuple[pa.Array, pa.RecordBatch]:
+        """Return the changelog: of sessions that are gone, then of those that are there.
+
+        Args:
+            old: The stored sessions that new rows touched; `gone` tells which are not there any more.
+            gone: bool, shape (old,).
+            before: Their outputs.
+            final: The sessions that are there.
+            was: int64, shape (final,): which of the old ones each still is; -1: none.
+            after: Their outputs.
+        """
+        ended = np.flatnonzero(gone)
+        keys = self._key_rows(old.take(ended).followed_by(final))
+        old_places = np.concatenate([ended, was])
+        new_places = np.concatenate([np.full(len(ended), -1, np.int64), np.arange(len(final))])
+        rows = []
+        for outputs, places in ((before, old_places), (after, new_places)):
+            chosen = pa.array(np.maximum(places, 0), mask=places < 0)
+            columns = [outputs.column(name).take(chosen) for name in self._outputs]
+            rows.append(
+                pa.RecordBatch.from_arrays([*keys.columns, *columns], names=[*keys.schema.names, *self._outputs])
+            )
+        return changelog(rows[0], rows[1], old_places >= 0, new_places >= 0, update_before=True)
+
+    def _key_rows(self, sessions: _Sessions) -> pa.RecordBatch:
+        """Return sessions as rows of all key columns."""
+        columns = [] if self._index is None else self._index.keys(pa.array(sessions.keys, pa.int32())).columns
+        start, end = list(self._layout.keys)[-2:]
+        columns += [pa.array(sessions.starts).view(start.type), pa.array(sessions.ends).view(end.type)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._layout.keys)
+
+    def _group(self, slot: int) -> dict[str, Any]:
+        """Return the key of a slot's sessions, by the user's names; which of its sessions it was is not said."""
+        if self._index is None:
+            return {}
+        key = self._index.keys(pa.array([self._slot_keys[slot]], pa.int32())).to_pylist()[0]
+        return dict(zip(self._layout.names, key.values(), strict=False))
+
+
+def _nothing(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)

@@ -24,7 +24,7 @@ __all__ = [
     "tumble",
 ]
 
-PROCESSING_TIME = "processing time"
+PROCESSING_TIME = "foldflight_processing_time"
 """For `tumble(PROCESSING_TIME, "1 minute")`: the time of the epoch that a row comes in."""
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"

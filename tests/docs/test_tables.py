@@ -3,13 +3,17 @@
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from foldflight.exchange.machine import diagram
 from foldflight.server.metrics import metrics_table
 from foldflight.server.settings import settings_table
+from foldflight.spark.epoch import EpochStats
+from foldflight.spark.metrics import StreamMetrics
 
 ARCHITECTURE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
+README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def test_the_settings_of_a_server() -> None:
@@ -34,3 +38,14 @@ def test_the_diagram_of_the_exchange() -> None:
         check=True,
     )
     assert printed.stdout.strip() == diagram()
+
+
+def test_the_figures_of_a_stream() -> None:
+    """Each figure of an epoch, and each Prometheus metric, has its line in the README, and no other has."""
+    lines = re.findall(r"^\| (?:-|`(\w+)`) \| `(foldflight_stream_\w+)` \|", README, re.MULTILINE)
+    assert [figure for figure, _ in lines if figure] == [each.name for each in fields(EpochStats)]
+    families = StreamMetrics().registry.collect()
+    assert {name.removesuffix("_total") for _, name in lines} == {family.name for family in families}
+    assert {name for _, name in lines if name.endswith("_total")} == {
+        f"{family.name}_total" for family in families if family.type == "counter"
+    }

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from unittest import mock
+
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from examples import flights_stream
+from foldflight.cli import demo as demo_module
 from foldflight.cli import flights
-from foldflight.cli.demo import differences
+from foldflight.cli.demo import EXIT_DIFFERENT, demo, differences
 from foldflight.cli.progress import StageCounts
 from foldflight.errors import RejectedError
 
@@ -66,3 +72,18 @@ def test_progress_counts_a_stage_that_is_gone_as_done():
     assert counts.see({1: (3, 4), 2: (0, 2)}) == (3, 6)
     assert counts.see({2: (1, 2)}) == (5, 6)
     assert counts.see({}) == (6, 6)
+
+
+@pytest.mark.parametrize(("compared", "streamed"), [(0, 0), (1, 0), (0, 1)])
+def test_any_difference_is_the_exit_status(monkeypatch, compared, streamed):
+    """The demo ends with 0 when batches and streams equal Spark SQL, and with 1 when either differs."""
+    nothing = mock.MagicMock()
+    monkeypatch.setattr(flights_stream, "run", lambda *_: streamed)
+    monkeypatch.setattr(demo_module, "_spark", lambda *_: contextlib.nullcontext(nothing))
+    monkeypatch.setattr(demo_module, "server_process", lambda _: contextlib.nullcontext("grpc://nowhere"))
+    monkeypatch.setattr(demo_module, "_compare", lambda *_: compared)
+    monkeypatch.setattr(demo_module, "write_flights", lambda *_: 0)
+    monkeypatch.setattr(demo_module.signal, "signal", lambda *_: None)
+    result = CliRunner().invoke(demo)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert result.exit_code == (EXIT_DIFFERENT if compared or streamed else 0)

@@ -1,11 +1,12 @@
 """`foldflight demo`: one query on real data, folded in Spark's own workers and on a server, beside Spark SQL.
 
-The query is the one of the README. Every group is compared with what Spark computes by itself, and any difference makes
-the demo fail.
+The query is the one of the README. Then the same flights come as a stream of changes, which is an example of its own.
+Every group is compared with what Spark computes by itself, and any difference makes the demo fail.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
@@ -36,6 +37,7 @@ __all__ = ["demo", "differences", "server_process"]
 
 EXIT_DIFFERENT = 1
 MODULE = "examples.weighted_avg"
+STREAM = "examples.flights_stream"
 KEYS = ("origin", "carrier")
 _SHOWN_DIFFERENCES = 10
 _START_S = 60.0
@@ -62,6 +64,7 @@ def demo(*, scale: int, server: str | None) -> None:
         raise RejectedError("SETTINGS", "the demo needs Spark: pip install 'foldflight[demo]'")
     if importlib.util.find_spec(MODULE.partition(".")[0]) is None or importlib.util.find_spec(MODULE) is None:
         raise RejectedError("MODULE", f"cannot find {MODULE}: run the demo in the folder of foldflight's source")
+    stream = importlib.import_module(STREAM)
     # What is started here is ended by the `with` statements below, also when somebody ends the demo.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console()
@@ -71,9 +74,13 @@ def demo(*, scale: int, server: str | None) -> None:
         rows = write_flights(data, scale)
         console.print(f"[bold]{rows:,} flights[/] of New York in 2013 ({scale} times the data set)")
         own_or_given = nullcontext(server) if server is not None else server_process(Path(folder) / "server.log")
-        with _errors_as_text(), _spark(Path(folder)) as spark, own_or_given as url:
-            console.print(f"folding at {url}" if server is not None else f"a server in another process folds at {url}")
-            different = _compare(console, spark.read.parquet(str(data)), url, rows)
+        with _errors_as_text(), _spark(Path(folder), stream.SETTINGS) as spark:
+            flights = spark.read.parquet(str(data))
+            with own_or_given as url:
+                console.print(f"{'folding' if server is not None else 'a server in another process folds'} at {url}")
+                different = _compare(console, flights, url, rows)
+            console.print("\n[bold]the same flights as a stream of changes[/]: published, corrected, cancelled")
+            different += stream.run(spark, flights, Path(folder), console)
     if different:
         click.get_current_context().exit(EXIT_DIFFERENT)
 
@@ -207,31 +214,48 @@ def _times_table(times: Sequence[tuple[str, float]], rows: int) -> Table:
 
 
 @contextmanager
-def _spark(folder: Path) -> Iterator[SparkSession]:
+def _spark(folder: Path, settings: dict[str, Any]) -> Iterator[SparkSession]:
     """Start Spark on this machine while the block runs, silent but for errors."""
     from pyspark.sql import SparkSession
 
     from foldflight.spark.java import prepare_local
 
     prepare_local(os.environ)
-    log4j = folder / "log4j2.properties"
+    log, log4j = folder / "spark.log", folder / "log4j2.properties"
     log4j.write_text(_LOG4J, encoding="utf-8")
-    spark = (
+    builder = (
         SparkSession.builder.master("local[*]")
         .appName("foldflight demo")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j.as_uri()}")
         .config("spark.log.level", "ERROR")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
-        .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
+        .config(map=settings)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
     )
+    try:
+        with _stderr_to(log):
+            spark = builder.getOrCreate()
+    except Exception:
+        sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
+        raise
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Let processes that start in the block write to a file what they have to say: Spark's workers report each step."""
+    kept = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 @contextmanager

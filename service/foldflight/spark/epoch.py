@@ -36,7 +36,7 @@ _RETRACTING = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
 @dataclass
 class EpochStats:
-    """What one epoch of one bucket did.
+    """What one epoch of one bucket did: the figures that a query's progress shows, summed over buckets.
 
     Args:
         rows: Rows folded.
@@ -44,6 +44,7 @@ class EpochStats:
         late_rows: Rows left out because their window was closed.
         ignored_retractions: Rows that took back what was not there.
         exchange_ms: Milliseconds in the exchange.
+        buckets: 1 for a bucket that had rows.
         runs: Runs of the bucket's state table now.
         state_bytes: Bytes of these runs.
     """
@@ -53,6 +54,7 @@ class EpochStats:
     late_rows: int = 0
     ignored_retractions: int = 0
     exchange_ms: float = 0.0
+    buckets: int = 0
     runs: int = 0
     state_bytes: int = 0
 
@@ -94,7 +96,7 @@ class BucketEpoch:
         merges: bool = False,
         closed_us: int | None = None,
     ) -> None:
-        self.stats = EpochStats()
+        self.stats = EpochStats(buckets=1, runs=table.pieces, state_bytes=table.stored_bytes)
         self.open_ends_us: set[int] = set()
         self._closed_us = closed_us
         self._transport = transport
@@ -127,7 +129,7 @@ class BucketEpoch:
             RejectedError: CANNOT_RETRACT, in strict mode, with the group.
         """
         try:
-            with self._transport.open(self._opening) as exchange:
+            with self._timed(lambda: self._transport.open(self._opening)) as exchange:
                 for block in self._inserts_first(blocks):
                     self._feed(exchange, block)
                 results = self.stats.timed(lambda: self._results(exchange))

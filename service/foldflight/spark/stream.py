@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from itertools import chain
 from typing import Any
 
@@ -27,7 +27,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import RowKind
 from foldflight.spark.batch import Plan, StreamOptions, mapping
-from foldflight.spark.epoch import BucketEpoch, ClosedWindows
+from foldflight.spark.epoch import BucketEpoch, ClosedWindows, EpochStats
 from foldflight.spark.layout import BUCKET, Layout
 from foldflight.spark.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.spark.runs import RunCache
@@ -40,12 +40,13 @@ __all__ = ["OBSERVED", "ROW_KIND", "check_provider", "stream_result"]
 ROW_KIND = "row_kind"
 OBSERVED = "foldflight"
 
-_FIGURES = ("rows", "groups", "late_rows", "ignored_retractions", "exchange_ms", "runs", "state_bytes")
 # Schemas as types: to parse a text, Spark Connect's client wants a session of its own choice.
 _PACKED = st.StructType([st.StructField(BUCKET, st.IntegerType()), st.StructField(BLOB, st.BinaryType())])
-_FOLDED = st.StructType(
-    [st.StructField(BLOB, st.BinaryType()), *(st.StructField(name, st.LongType()) for name in _FIGURES)]
-)
+_FIGURES = [
+    st.StructField(figure.name, st.DoubleType() if figure.type == "float" else st.LongType())
+    for figure in fields(EpochStats)
+]
+_FOLDED = st.StructType([st.StructField(BLOB, st.BinaryType()), *_FIGURES])
 _OUTPUT_ROWS_MAX = 1 << 16
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -97,7 +98,8 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
         "Append" if options.emit == "append" else "Update",
         "None" if options.closing_lateness_ms is None else "EventTime",
     )
-    observed = folded.observe(_metric_name(layout), *(sf.sum(name).alias(name) for name in _FIGURES))
+    sums = (sf.coalesce(sf.sum(each.name), sf.lit(0)).cast(each.dataType).alias(each.name) for each in _FIGURES)
+    observed = folded.observe(_metric_name(layout), *sums)
     results, schema = _results(plan, layout, shows_kind=_shows_kind(options, layout))
     return observed.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(mapping(Unpack(results)), schema)
 
@@ -190,12 +192,11 @@ class BucketProcessor(StatefulProcessor):
                 self._close_at(end_us)
         if self._options.emit == "append":
             kinds, changes = kinds[:0], changes.slice(0, 0)
-        figures = [int(getattr(epoch.stats, name)) for name in _FIGURES]
         blobs: list[bytes | None] = [*self._blobs(kinds, changes)]
         first, *others = blobs or [None]
-        yield _row(first, figures)
+        yield _row(first, epoch.stats)
         for blob in others:
-            yield _row(blob, [0] * len(_FIGURES))
+            yield _row(blob, EpochStats())
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """Close the windows that the watermark has passed: give them away in append mode, and drop their state."""
@@ -211,7 +212,7 @@ class BucketProcessor(StatefulProcessor):
         for changes in closed.drop(wants_outputs=self._options.emit == "append"):
             inserts = pa.array([int(RowKind.INSERT)] * changes.num_rows, pa.int8())
             for blob in self._blobs(inserts, changes):
-                yield _row(blob, [0] * len(_FIGURES))
+                yield _row(blob, EpochStats())
         if self._options.has_sessions and closed.next_end_us is not None:
             self._close_at(closed.next_end_us)
 
@@ -255,8 +256,8 @@ class BucketProcessor(StatefulProcessor):
         """Release nothing: an exchange lives no longer than an epoch."""
 
 
-def _row(blob: bytes | None, figures: list[int]) -> Row:
-    return Row(**{BLOB: blob}, **dict(zip(_FIGURES, figures, strict=True)))
+def _row(blob: bytes | None, figures: EpochStats) -> Row:
+    return Row(**{BLOB: blob}, **asdict(figures))
 
 
 class _SparkStore:

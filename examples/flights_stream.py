@@ -1,0 +1,201 @@
+"""The flights of New York in 2013 as a stream of changes, aggregated while they change; part of `make demo`.
+
+    python -m examples.flights_stream
+
+Each month's schedule is published a month ahead: a row +I for each flight, whose delay nobody knows. When the month is
+over, flights that arrived are corrected, -U and +U, and flights that were cancelled are deleted, -D. Two queries keep a
+table each. In the end both tables must hold, value for value, what Spark SQL computes over the flights that took place.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from threading import Event
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming import StreamingQueryListener
+from rich.console import Console
+
+from foldflight import connect
+from foldflight.cli.flights import write_flights
+from foldflight.spark import group_by, tumble
+from foldflight.spark.java import prepare_local
+
+MONTHS = range(13)  # in epoch 0 nothing has flown yet, and January is published
+SETTINGS = {
+    # The state table needs these two; the README says what the others save.
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.shuffle.partitions": str(os.cpu_count()),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+
+
+def changes_of(flights: DataFrame, month: int) -> DataFrame:
+    """What happens when a month is over: its flights are corrected, and the next month's are published."""
+
+    def rows(op: str, which: str, arr_delay: str = "CAST(NULL AS INT)") -> DataFrame:
+        scheduled = "make_timestamp_ntz(year, month, day, hour, minute, 0) AS scheduled"
+        row = ("carrier", "origin", scheduled, "distance", f"{arr_delay} AS arr_delay")
+        return flights.where(which).selectExpr(f"'{op}' AS op", *row)
+
+    arrived, cancelled = "arr_delay IS NOT NULL", "dep_time IS NULL"
+    return (
+        rows("+I", f"month = {month + 1}")
+        .union(rows("-U", f"month = {month} AND {arrived}"))
+        .union(rows("+U", f"month = {month} AND {arrived}", "arr_delay"))
+        .union(rows("-D", f"month = {month} AND {cancelled}"))
+    )
+
+
+def aggregated(changes: DataFrame) -> dict[str, tuple[tuple[str, ...], DataFrame]]:
+    """The queries: by name, their keys and the stream of changes of the table that they keep."""
+    functions = connect("embedded:examples.weighted_avg")
+    weighted_avg, avg, largest, count = (functions[name] for name in ("weighted_avg", "avg", "max", "count"))
+    values = {
+        "weighted": weighted_avg("arr_delay", "distance").where("arr_delay IS NOT NULL"),
+        "mean": avg("arr_delay"),
+        "worst": largest("arr_delay"),  # append-only: it needs the rows of its group to take one back (materialize)
+        "flights": count(),
+    }
+    hour = tumble("scheduled", "1 hour")
+    by_carrier = group_by(changes, "carrier", row_kind="op", materialize=True, buckets=4)
+    by_hour = group_by(changes, "origin", row_kind="op", materialize=True, window=hour)
+    return {
+        "by carrier": (("carrier",), by_carrier.agg(**values)),
+        "by origin and hour": (("origin", "window_start", "window_end"), by_hour.agg(**values)),
+    }
+
+
+def answers(flights: DataFrame) -> dict[str, DataFrame]:
+    """The same tables by Spark SQL, over the flights that took place."""
+    scheduled = sf.expr("make_timestamp_ntz(year, month, day, hour, minute, 0)")
+    flown = flights.where("dep_time IS NOT NULL").withColumn("window", sf.window(scheduled, "1 hour"))
+    values = (
+        sf.expr(
+            "CAST(sum(CAST(arr_delay AS BIGINT) * distance) / sum(distance) FILTER (WHERE arr_delay IS NOT NULL)"
+            " AS BIGINT) AS weighted"
+        ),
+        sf.expr("avg(arr_delay) AS mean"),
+        sf.expr("max(arr_delay) AS worst"),
+        sf.expr("count(*) AS flights"),
+    )
+    hours = ("origin", sf.col("window.start").alias("window_start"), sf.col("window.end").alias("window_end"))
+    return {
+        "by carrier": flown.groupBy("carrier").agg(*values),
+        "by origin and hour": flown.groupBy(*hours).agg(*values),
+    }
+
+
+class KeptTable:
+    """What a stream of changes adds up to: one row for each key. An epoch may come twice, which changes nothing."""
+
+    def __init__(self, keys: tuple[str, ...]):
+        self.keys = keys
+        self.rows = {}
+
+    def apply(self, batch: DataFrame, _epoch: int) -> None:
+        for row in batch.collect():
+            values = row.asDict()
+            kind = values.pop("row_kind")
+            key = tuple(values[name] for name in self.keys)
+            if kind == "-D":
+                self.rows.pop(key, None)
+            else:
+                self.rows[key] = values
+
+    def differences(self, answer: DataFrame) -> int:
+        expected = {tuple(row[name] for name in self.keys): row.asDict() for row in answer.collect()}
+        return sum(expected.get(key) != self.rows.get(key) for key in expected.keys() | self.rows.keys())
+
+
+class Progress(StreamingQueryListener):
+    """Print the figures of each epoch, and know when all queries have ended."""
+
+    def __init__(self, console: Console, queries: int):
+        self.console, self.running, self.ended = console, queries, Event()
+
+    def onQueryProgress(self, event):
+        progress = event.progress
+        for figures in progress.observedMetrics.values():
+            self.console.print(
+                f"{progress.name:<19} {progress.batchId:>5} {figures.rows:>10,} {figures.groups:>9,} "
+                f"{progress.batchDuration / 1000:>8.2f} {figures.exchange_ms / 1000:>8.2f} "
+                f"{figures.state_bytes / 1e6:>9.1f}"
+            )
+
+    def onQueryTerminated(self, event):
+        self.running -= 1
+        if not self.running:
+            self.ended.set()
+
+    def onQueryStarted(self, event):
+        """Nothing to show yet."""
+
+
+def run(spark: SparkSession, flights: DataFrame, folder: Path, console: Console) -> int:
+    """Stream the changes of a year of flights through both queries; return how many rows differ from Spark SQL's."""
+    source = str(folder / "changes")
+    for month in MONTHS:  # one file is one epoch
+        changes_of(flights, month).coalesce(1).write.mode("append").parquet(source)
+    changes = spark.readStream.schema(spark.read.parquet(source).schema).option("maxFilesPerTrigger", 1).parquet(source)
+
+    queries = aggregated(changes)
+    tables = {name: KeptTable(keys) for name, (keys, _) in queries.items()}
+    progress = Progress(console, len(queries))
+    console.print("query               epoch  rows folded   groups  seconds  folding  MB state", style="bold")
+    spark.streams.addListener(progress)
+    started = [
+        stream.writeStream.queryName(name)
+        .foreachBatch(tables[name].apply)
+        .option("checkpointLocation", str(folder / "checkpoints" / name))
+        .outputMode("update")
+        .trigger(availableNow=True)
+        .start()
+        for name, (_, stream) in queries.items()
+    ]
+    try:
+        for query in started:
+            query.awaitTermination()
+        progress.ended.wait(10)
+    finally:
+        for query in started:
+            query.stop()
+        spark.streams.removeListener(progress)
+
+    different = 0
+    for name, answer in answers(flights).items():
+        found = tables[name].differences(answer)
+        different += found
+        if found:
+            console.print(f"{name}: {found} of {len(tables[name].rows)} rows differ from Spark SQL's", style="bold red")
+        else:
+            console.print(f"{name}: all {len(tables[name].rows):,} rows equal Spark SQL's", style="bold green")
+    return different
+
+
+def main() -> int:
+    prepare_local(os.environ)  # finds a Java
+    with tempfile.TemporaryDirectory(prefix="foldflight-flights-") as folder:
+        data = Path(folder, "flights")
+        data.mkdir()
+        write_flights(data)
+        spark = SparkSession.builder.master("local[*]").config(map={**SETTINGS, **QUIET}).getOrCreate()
+        try:
+            return 1 if run(spark, spark.read.parquet(str(data)), Path(folder), Console()) else 0
+        finally:
+            spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The figures of streaming queries as Prometheus metrics of the driver.
+
+    metrics = StreamMetrics()
+    spark.streams.addListener(metrics)
+    prometheus_client.start_http_server(9464, registry=metrics.registry)
+
+Or a gateway: `prometheus_client.push_to_gateway("gateway:9091", job="orders", registry=metrics.registry)`. It is a
+listener as any other, in classic PySpark and in Spark Connect, where it runs in the client.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from foldflight.spark.stream import OBSERVED
+
+__all__ = ["StreamMetrics"]
+
+_LABELS = ("query", "aggregation")
+
+
+class StreamMetrics(StreamingQueryListener):
+    """Turns the progress of a session's streaming queries into metrics.
+
+    The labels are the query's name (its id, where it has none) and the aggregation: `customer > price,n`, as in the
+    name of its observation. So there are as many series as the session has aggregations. Gauges go when their query
+    ends.
+
+    Args:
+        registry: Where the metrics are registered; a new one unless given.
+
+    Attributes:
+        registry: To expose, or to push.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        self._epochs = self._counter("epochs", "Epochs committed.")
+        self._counters = {
+            "rows": self._counter("rows", "Rows folded."),
+            "groups": self._counter("groups", "Groups touched, summed over epochs."),
+            "late_rows": self._counter("late_rows", "Rows left out because their window was closed."),
+            "ignored_retractions": self._counter("ignored_retractions", "Rows that took back what was not there."),
+        }
+        self._exchange_seconds = self._counter("exchange_seconds", "Time in exchanges, summed over tasks.")
+        self._gauges = {
+            "buckets": self._gauge("buckets", "Buckets that had rows in the last epoch."),
+            "runs": self._gauge("runs", "Runs of the state tables of these buckets."),
+            "state_bytes": self._gauge("state_bytes", "Bytes of these runs."),
+        }
+        self._shown: dict[Any, set[tuple[str, str]]] = {}
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name, as those below
+        """Wait for its progress."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        """Count one epoch."""
+        progress = event.progress
+        for observed, figures in progress.observedMetrics.items():
+            prefix, _, aggregation = observed.partition(" ")
+            if prefix != OBSERVED:
+                continue
+            labels = (progress.name or str(progress.id), aggregation)
+            self._shown.setdefault(progress.runId, set()).add(labels)
+            self._epochs.labels(*labels).inc()
+            for name, counter in self._counters.items():
+                counter.labels(*labels).inc(figures[name])
+            self._exchange_seconds.labels(*labels).inc(figures["exchange_ms"] / 1000)
+            for name, gauge in self._gauges.items():
+                gauge.labels(*labels).set(figures[name])
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Nothing has changed."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Take its gauges away: a query that has ended has no state to show."""
+        for labels in self._shown.pop(event.runId, ()):
+            for gauge in self._gauges.values():
+                gauge.remove(*labels)
+
+    def _counter(self, name: str, meaning: str) -> Counter:
+        return Counter(f"foldflight_stream_{name}", meaning, _LABELS, registry=self.registry)
+
+    def _gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(f"foldflight_stream_{name}", meaning, _LABELS, registry=self.registry)

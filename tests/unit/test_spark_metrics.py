@@ -1,0 +1,65 @@
+"""The figures of streams as Prometheus metrics, from progress that is written down here."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from foldflight.spark.metrics import StreamMetrics
+
+FIGURES = {
+    "rows": 100,
+    "groups": 7,
+    "late_rows": 3,
+    "ignored_retractions": 2,
+    "exchange_ms": 250.0,
+    "buckets": 4,
+    "runs": 12,
+    "state_bytes": 5000,
+}
+
+
+def progress(observed: dict[str, dict[str, Any]], name: str | None = "orders", run: int = 1) -> SimpleNamespace:
+    return SimpleNamespace(progress=SimpleNamespace(name=name, id="id-1", runId=run, observedMetrics=observed))
+
+
+def value(metrics: StreamMetrics, name: str, query: str = "orders", aggregation: str = "k > n") -> float | None:
+    labels = {"query": query, "aggregation": aggregation}
+    return metrics.registry.get_sample_value(f"foldflight_stream_{name}", labels)
+
+
+def test_counters_add_and_gauges_show_the_last_epoch() -> None:
+    """Two epochs: what is counted adds up, what is measured is that of the second."""
+    metrics = StreamMetrics()
+    metrics.onQueryProgress(progress({"foldflight k > n": FIGURES}))
+    metrics.onQueryProgress(progress({"foldflight k > n": {**FIGURES, "buckets": 1, "runs": 2, "state_bytes": 70}}))
+    assert {name: value(metrics, f"{name}_total") for name in ("epochs", "rows", "groups", "late_rows")} == {
+        "epochs": 2,
+        "rows": 200,
+        "groups": 14,
+        "late_rows": 6,
+    }
+    assert value(metrics, "ignored_retractions_total") == 4
+    assert value(metrics, "exchange_seconds_total") == 0.5
+    assert [value(metrics, name) for name in ("buckets", "runs", "state_bytes")] == [1, 2, 70]
+
+
+def test_each_aggregation_of_each_query_has_series_of_its_own() -> None:
+    """Chained aggregations differ by label, a query without a name has its id; others' observations are not ours."""
+    metrics = StreamMetrics()
+    metrics.onQueryProgress(progress({"foldflight a > n": FIGURES, "foldflight b > m": FIGURES}, name=None))
+    metrics.onQueryProgress(progress({"foldflights": {"rows": 1}, "mine": {}}))
+    assert value(metrics, "rows_total", "id-1", "a > n") == 100
+    assert value(metrics, "rows_total", "id-1", "b > m") == 100
+    samples = [each for family in metrics.registry.collect() for each in family.samples]
+    assert {each.labels["aggregation"] for each in samples} == {"a > n", "b > m"}
+
+
+def test_gauges_go_with_their_query() -> None:
+    """A query that has ended shows no state; what it has counted stays, and other queries are untouched."""
+    metrics = StreamMetrics()
+    metrics.onQueryProgress(progress({"foldflight k > n": FIGURES}, run=1))
+    metrics.onQueryProgress(progress({"foldflight k > n": FIGURES}, name="other", run=2))
+    metrics.onQueryTerminated(SimpleNamespace(runId=1))
+    metrics.onQueryTerminated(SimpleNamespace(runId=3))  # one that never made progress
+    assert value(metrics, "state_bytes") is None
+    assert value(metrics, "rows_total") == 100
+    assert value(metrics, "state_bytes", "other") == 5000

@@ -44,7 +44,7 @@ def test_the_figures_of_a_stream() -> None:
     """Each figure of an epoch, and each Prometheus metric, has its line in the README, and no other has."""
     lines = re.findall(r"^\| (?:-|`(\w+)`) \| `(foldflight_stream_\w+)` \|", README, re.MULTILINE)
     assert [figure for figure, _ in lines if figure] == [each.name for each in fields(EpochStats)]
-    families = StreamMetrics().registry.collect()
+    families = list(StreamMetrics().registry.collect())
     assert {name.removesuffix("_total") for _, name in lines} == {family.name for family in families}
     assert {name for _, name in lines if name.endswith("_total")} == {
         f"{family.name}_total" for family in families if family.type == "counter"

@@ -129,7 +129,7 @@ class BucketEpoch:
             RejectedError: CANNOT_RETRACT, in strict mode, with the group.
         """
         try:
-            with self._timed(lambda: self._transport.open(self._opening)) as exchange:
+            with self.stats.timed(lambda: self._transport.open(self._opening)) as exchange:
                 for block in self._inserts_first(blocks):
                     self._feed(exchange, block)
                 results = self.stats.timed(lambda: self._results(exchange))

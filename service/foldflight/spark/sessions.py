@@ -111,7 +111,7 @@ class SessionEpoch:
     def __init__(
         self, transport: Transport, opening: Open, layout: Layout, table: StateTable, *, closed_us: int | None = None
     ) -> None:
-        self.stats = EpochStats()
+        self.stats = EpochStats(buckets=1, runs=table.pieces, state_bytes=table.stored_bytes)
         self.open_ends_us: set[int] = set()
         self._transport = transport
         self._opening = opening
@@ -138,7 +138,7 @@ class SessionEpoch:
             FunctionError: With the key of the sessions.
         """
         try:
-            with self._transport.open(self._opening) as exchange:
+            with self.stats.timed(lambda: self._transport.open(self._opening)) as exchange:
                 for block in blocks:
                     self._feed(exchange, block)
                 changes = self._merged(exchange)

@@ -1,0 +1,157 @@
+"""The status page as a person sees it: in a real browser, with servers that work, that hang and that differ."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from foldflight.client import FlightTransport, close_connections
+from foldflight.errors import FunctionError
+from foldflight.exchange.steps import Bounds
+from foldflight.functions.call import Call
+from foldflight.server.lifecycle import Server, serving
+from tests.wire import wire_functions
+from tests.wire.kit import STATE_KEY, end_epoch, opening, rows
+
+pytestmark = pytest.mark.slow
+
+COUNT = Call("count")
+LONG_MS = 20_000
+NUMBER = re.compile(r"^\d[\d,]*$")
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[Page]:
+    """A page of Debian's Chromium, which complains of nothing and asks nobody but the server."""
+    chromium = shutil.which("chromium")
+    assert chromium, "no chromium: apt-get install chromium (tests/deploy/tools.sh does)"
+    said: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        found = browser.new_page(viewport={"width": 1280, "height": 800})
+        found.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+        found.on("pageerror", lambda error: said.append(str(error)))
+        found.on("request", lambda request: said.append(request.url) if "127.0.0.1" not in request.url else None)
+        yield found
+        browser.close()
+    # What a browser says of a server that has gone, or of an icon that is not there, is no mistake of the page.
+    assert [each for each in said if "Failed to load resource" not in each] == []
+
+
+@contextlib.contextmanager
+def busy(server: Server) -> Iterator[None]:
+    """Fold rows on a server, without a pause, while the block runs."""
+    stop = threading.Event()
+
+    def work() -> None:
+        batch = rows(*((slot % 5000, 0) for slot in range(20_000)))
+        with FlightTransport([server.url], deadline_s=20).open(opening(COUNT)) as exchange:
+            for epoch in range(1, 1_000_000):
+                exchange.chunk(batch)
+                end_epoch(exchange, epoch)
+                if stop.wait(0.05):
+                    return
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        worker.join()
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Server]:
+    """Two servers that fold, one of which serves less; a third does not answer. Yields the one to look at."""
+    with contextlib.ExitStack() as stack:
+        hung = stack.enter_context(socket.socket())
+        hung.bind(("127.0.0.1", 0))
+        hung.listen()
+        other = stack.enter_context(serving("examples.weighted_avg", server_id="folds-1", http_port=0))
+        peers = (f"127.0.0.1:{other.probes.http_port}", f"127.0.0.1:{hung.getsockname()[1]}")
+        server = stack.enter_context(
+            serving(wire_functions, state_keys=STATE_KEY, server_id="folds-0", http_port=0, peers=peers)
+        )
+        failing = FlightTransport([server.url], deadline_s=20, bounds=Bounds(patience_s=0))
+        with (
+            contextlib.suppress(FunctionError),
+            failing.open(opening(Call("fails_to_accumulate", ("value",)))) as exchange,
+        ):
+            exchange.chunk(rows((0, 0, 13)))
+            end_epoch(exchange, 1)
+        stack.callback(close_connections)
+        stack.enter_context(busy(server))
+        stack.enter_context(busy(other))
+        yield server
+
+
+def cells(page: Page, table: str) -> dict[str, list[str]]:
+    """Return the rows of a table by their first cell."""
+    found: list[list[str]] = page.locator(f"#{table} tr").evaluate_all(
+        "rows => rows.map(row => [...row.cells].map(cell => cell.textContent))"
+    )
+    return {row[0]: row[1:] for row in found}
+
+
+def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: Server) -> None:
+    """Servers, rates, errors, who does not answer and what differs are there, and numbers move without a reload."""
+    page.goto(f"http://127.0.0.1:{fleet.probes.http_port}/")
+    expect(page.locator("#servers tr")).to_have_count(4, timeout=LONG_MS)
+    expect(page.locator("#totals div").nth(1).locator("b")).to_have_text(NUMBER, timeout=LONG_MS)
+    servers = cells(page, "servers")
+    head = servers["server"]
+    both = [dict(zip(head, servers[name], strict=True)) for name in ("folds-0", "folds-1")]
+    assert [each["state"] for each in both] == ["ready", "ready"]
+    assert [each["exchanges"] for each in both] == ["1 / 64", "1 / 64"]
+    assert [each["groups"] for each in both] == ["5,000", "5,000"]
+    assert both[0]["errors"] == "USER_CODE 1"
+    assert "USER_CODE 1" in both[0]["ended, refused"]
+    (silent,) = [row for row in servers.values() if row[0].startswith("no answer")]
+    assert "timed out" in silent[0]
+    functions = cells(page, "functions")
+    assert functions["count"] == ["1", "all servers"]
+    assert functions["talks"] == ["1", "folds-0"]
+    first = both[0]["rows"]
+    expect(page.locator("#servers tr", has_text="folds-0")).not_to_contain_text(f" {first} ", timeout=LONG_MS)
+    drawn = re.compile(r"^(\S+,\S+ ){3}")
+    expect(page.locator("#chart polyline")).to_have_attribute("points", drawn, timeout=LONG_MS)
+    assert cells(page, "servers")["folds-0"][head.index("rows")] != first
+    page.screenshot(path=picture("status"), full_page=True)
+
+
+def test_the_page_fits_a_phone_and_a_dark_room(page: Page, fleet: Server) -> None:
+    """On a narrow screen nothing but the tables scrolls sideways."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.emulate_media(color_scheme="dark")
+    page.goto(f"http://127.0.0.1:{fleet.probes.http_port}/")
+    expect(page.locator("#servers tr")).to_have_count(4, timeout=LONG_MS)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.screenshot(path=picture("status-narrow"))
+
+
+def test_the_page_says_when_its_server_is_gone(page: Page) -> None:
+    """What was last seen stays, and the page says that it is old and tries again."""
+    with serving(wire_functions, state_keys=STATE_KEY, server_id="mortal", http_port=0) as server:
+        page.goto(f"http://127.0.0.1:{server.probes.http_port}/")
+        expect(page.locator("#servers")).to_contain_text("mortal", timeout=LONG_MS)
+        server.drain()
+        expect(page.locator("#servers")).to_contain_text("draining", timeout=LONG_MS)
+    expect(page.locator("#news")).to_contain_text("no answer", timeout=LONG_MS)
+    expect(page.locator("#servers")).to_contain_text("mortal")
+
+
+def picture(name: str) -> Path:
+    """Return where a screenshot goes: a folder that `DEPLOY_PICTURES` names, or the machine's for temporary files."""
+    folder = Path(os.environ.get("DEPLOY_PICTURES", "/tmp/foldflight-pictures"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name}.png"

@@ -1,6 +1,6 @@
 # Needs git, make and Python 3.11 or newer; the rest comes with `make setup` (Java: service/foldflight/spark/java.py).
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-all demo lint format proto bench lock clean
+.PHONY: help setup test test-all demo lint format proto chart bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,6 +38,9 @@ format: $(STAMP) ## Format the code
 proto: $(STAMP) ## Generate the protocol's Python code again
 	$(BIN)/python proto/generate.py
 
+chart: $(STAMP) ## Write the chart's README from its values
+	$(BIN)/python helm/generate.py
+
 bench: $(STAMP) ## Measure rows per second of each layer, beside Spark's own ways
 	$(BIN)/python -m bench
 
@@ -50,6 +53,9 @@ lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest vers
 	$(VENV)-lock/bin/pip install --quiet pip-tools
 	$(COMPILE) --output-file=requirements.txt pyproject.toml
 	$(COMPILE) --all-extras --constraint=requirements.txt --output-file=requirements-dev.txt pyproject.toml
+	$(COMPILE) --extra=demo --constraint=requirements-dev.txt --output-file=requirements-spark.txt pyproject.toml
+	$(COMPILE) --build-deps-for=wheel --only-build-deps --constraint=requirements-dev.txt \
+		--output-file=requirements-build.txt pyproject.toml
 	rm -rf $(VENV)-lock
 
 clean: ## Remove what was made

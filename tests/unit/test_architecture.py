@@ -72,6 +72,8 @@ def test_every_dependency_is_locked_with_hashes():
     for file, wanted in (
         ("requirements.txt", project["dependencies"]),
         ("requirements-dev.txt", project["dependencies"] + extras),
+        ("requirements-spark.txt", project["dependencies"] + project["optional-dependencies"]["demo"]),
+        ("requirements-build.txt", ["hatchling"]),
     ):
         lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
         assert not any("://" in line or line.startswith("--") for line in lines)

@@ -1,0 +1,68 @@
+{{- define "foldflight.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "foldflight.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "foldflight.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "foldflight.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* What never changes while a release lives: selectors cannot be changed. */ -}}
+{{- define "foldflight.selector" -}}
+app.kubernetes.io/name: {{ include "foldflight.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: server
+{{- end -}}
+
+{{- define "foldflight.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/version: {{ default .Chart.AppVersion .Values.image.tag | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: foldflight
+{{ include "foldflight.selector" . }}
+{{- end -}}
+
+{{- define "foldflight.image" -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+
+{{- define "foldflight.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "foldflight.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* The settings file: JSON's strings, numbers and lists are TOML's too. */ -}}
+{{- define "foldflight.settings" -}}
+{{- $chart := dict
+  "host" "0.0.0.0"
+  "port" 8815
+  "health_port" 8816
+  "http_port" 8817
+  "workers" .Values.workers
+  "drain_s" .Values.drainSeconds
+  "peers" (list (printf "%s-peers" (include "foldflight.fullname" .)))
+-}}
+{{- if .Values.auth.tokensSecret }}{{ $_ := set $chart "tokens_file" "/etc/foldflight/tokens/tokens" }}{{ end -}}
+{{- if .Values.tls.secret }}
+{{- $_ := set $chart "tls_cert_file" "/etc/foldflight/tls/tls.crt" }}
+{{- $_ := set $chart "tls_key_file" "/etc/foldflight/tls/tls.key" }}
+{{- end -}}
+{{- if .Values.tls.clientCaSecret }}{{ $_ := set $chart "tls_client_ca_file" "/etc/foldflight/client-ca/ca.crt" }}{{ end -}}
+{{- range $name, $value := merge $chart .Values.settings }}
+{{ $name }} = {{ toJson $value }}
+{{- end }}
+{{- end -}}

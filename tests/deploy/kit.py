@@ -1,0 +1,212 @@
+"""A fleet from the compose file on a private engine, and the load that checks it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import urllib.parse
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from foldflight.client import FlightTransport, OpenExchange
+from foldflight.client.status import StatusReader
+from foldflight.exchange.steps import Bounds
+from foldflight.functions.call import Call
+from tests.wire.kit import end_epoch, opening, rows
+
+ROOT = Path(__file__).parents[2]
+# What the compose file takes from a registry; here it is made of binaries that tools.sh has found.
+FOREIGN = {"envoy": "envoyproxy/envoy:v1.40.0", "prometheus": "prom/prometheus:v3.5.0"}
+IMAGES = {"server": "foldflight/server", "spark": "foldflight/spark"}
+COUNT = Call("count")
+
+
+def tool(name: str) -> str:
+    """Return the path of a program; a missing one is a failure, never a skip."""
+    found = shutil.which(name, path=f"{os.environ.get('DEPLOY_TOOLS', '')}:/usr/bin")
+    assert found, f'no {name}: eval "$(tests/deploy/tools.sh start)" installs and starts what these tests drive'
+    return found
+
+
+def run(*command: str, timeout_s: float = 300, check: bool = True, **more: Any) -> str:
+    """Run a command and return what it prints."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, **more)
+    assert not check or done.returncode == 0, (
+        f"{command}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    )
+    return done.stdout + ("" if check else done.stderr)
+
+
+def docker(*arguments: str, **more: Any) -> str:
+    """Run docker on the private engine."""
+    assert "DOCKER_HOST" in os.environ, 'no engine: eval "$(tests/deploy/tools.sh start)"'
+    return run(tool("docker"), *arguments, **more).strip()
+
+
+def build_images() -> None:
+    """Build our images, and those that the compose file would pull."""
+    base = os.environ["BASE_IMAGE"]
+    for name, tag in FOREIGN.items():
+        with tempfile.TemporaryDirectory() as context:
+            shutil.copy(tool(name), context)
+            arguments = ["--build-arg", f"BASE_IMAGE={base}", "--target", name, "--tag", tag]
+            docker("build", "--quiet", *arguments, "--file", str(Path(__file__).with_name("Dockerfile")), context)
+    for target, tag in IMAGES.items():
+        arguments = ["--build-arg", f"BASE_IMAGE={base}", "--target", target, "--tag", tag]
+        docker("build", "--quiet", *arguments, str(ROOT), timeout_s=1200)
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody has just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class Fleet:
+    """The compose file, under a project name of its own."""
+
+    def __init__(self, project: str, **environment: str) -> None:
+        self.project = project
+        self.ports = {name: free_port() for name in ("FLIGHT_PORT", "STATUS_PORT", "PROMETHEUS_PORT")}
+        self._environment = {
+            **os.environ,
+            **{name: str(port) for name, port in self.ports.items()},
+            **environment,
+        }
+
+    @property
+    def url(self) -> str:
+        return f"grpc://127.0.0.1:{self.ports['FLIGHT_PORT']}"
+
+    def compose(self, *arguments: str, **more: Any) -> str:
+        return docker("compose", "--project-name", self.project, *arguments, cwd=ROOT, env=self._environment, **more)
+
+    def up(self, *services: str, servers: int = 2) -> None:
+        self.compose("up", "--detach", "--no-build", "--wait", "--scale", f"server={servers}", *services)
+
+    def down(self) -> None:
+        self.compose("down", "--timeout", "2", "--volumes")
+
+    def servers(self) -> list[str]:
+        """Return the ids of the servers' containers."""
+        return self.compose("ps", "--quiet", "server").split()
+
+    def status(self) -> list[dict[str, Any]]:
+        """Return what the servers behind the balancer say."""
+        reader = StatusReader(self.url, deadline_s=10)
+        try:
+            servers: list[dict[str, Any]] = reader.read()["servers"]
+        finally:
+            reader.close()
+        return servers
+
+    def are_balanced(self, number: int) -> bool:
+        """Return whether so many servers are ready, and the balancer gives new exchanges to each of them."""
+        if [each.get("state") for each in self.status()] != ["ready"] * number:
+            return False
+        transport = FlightTransport([self.url], deadline_s=10)
+        with ExitStack() as stack:
+            opened = [stack.enter_context(transport.open(opening(COUNT))).opened for _ in range(4 * number)]
+        return len({each.server_id for each in opened}) == number
+
+    def are_healthy(self) -> bool:
+        """Return whether the engine takes all servers for healthy."""
+        format_ = "{{.State.Health.Status}}"
+        return all(docker("inspect", "--format", format_, each) == "healthy" for each in self.servers())
+
+    def prometheus(self, expression: str) -> list[dict[str, Any]]:
+        """Ask the fleet's Prometheus and return the series."""
+        query = urllib.parse.urlencode({"query": expression})
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{self.ports['PROMETHEUS_PORT']}/api/v1/query?{query}", timeout=10
+        ) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        return found
+
+    def total(self, expression: str) -> float:
+        """Return the sum over an expression's series."""
+        return sum(float(series["value"][1]) for series in self.prometheus(expression))
+
+
+class Load:
+    """Exchanges that fold without a pause, each in a thread, each of which checks every answer.
+
+    Each epoch adds a known number of rows to a count: an answer that lost a row, or has one twice, is seen at once.
+
+    Args:
+        url: The servers.
+        exchanges: How many.
+        deadline_s: After which time without an answer a server is given up.
+        pause_s: Between the epochs.
+    """
+
+    ROWS = 200
+
+    def __init__(self, url: str, exchanges: int, *, deadline_s: float = 30, pause_s: float = 0.02) -> None:
+        self._transport = FlightTransport([url], deadline_s=deadline_s, bounds=Bounds(patience_s=90))
+        self._pause_s = pause_s
+        self._stop = threading.Event()
+        self.epochs = [0] * exchanges
+        self.servers: list[set[str]] = [set() for _ in range(exchanges)]
+        self.problems: list[BaseException] = []
+        self._threads = [threading.Thread(target=self._work, args=(place,)) for place in range(exchanges)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def seen(self) -> set[str]:
+        """The servers that any exchange has been on."""
+        return set().union(*self.servers)
+
+    def goes_on(self) -> bool:
+        """Return whether each exchange has ended an epoch since last asked; a problem ends the test."""
+        if self.problems:
+            raise self.problems[0]
+        before, self._before = getattr(self, "_before", [-1] * len(self.epochs)), list(self.epochs)
+        moved = [now > then for now, then in zip(self._before, before, strict=True)]
+        if not all(moved):
+            self._before = before
+        return all(moved)
+
+    def check(self) -> None:
+        """Raise what went wrong."""
+        if self.problems:
+            raise self.problems[0]
+        assert all(self.epochs), f"exchanges that never answered: {self.epochs}"
+
+    def _work(self, place: int) -> None:
+        batch = rows(*((row % 7, 0) for row in range(self.ROWS)))
+        expected = [sum(row % 7 == slot for row in range(self.ROWS)) for slot in range(7)]
+        try:
+            with self._transport.open(opening(COUNT)) as exchange:
+                epoch = 0
+                while not self._stop.wait(self._pause_s):
+                    epoch += 1
+                    self._one_epoch(exchange, epoch, batch, expected)
+                    self.epochs[place] = epoch
+                    self.servers[place].add(exchange.opened.server_id)
+        except BaseException as problem:  # the thread's own; `check` raises it
+            self.problems.append(problem)
+
+    @staticmethod
+    def _one_epoch(exchange: OpenExchange, epoch: int, batch: Any, expected: list[int]) -> None:
+        exchange.chunk(batch)
+        found = end_epoch(exchange, epoch)["output_0"].to_pylist()
+        assert found == [epoch * count for count in expected], f"epoch {epoch}: {found}"

@@ -1,0 +1,304 @@
+"""The chart through real helm: rendered for several sets of values, linted, packaged, and what it must refuse."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from foldflight.server.settings import load_settings
+from tests.deploy.kit import ROOT, run, tool
+
+pytestmark = pytest.mark.slow
+
+CHART = ROOT / "helm" / "foldflight"
+KUBERNETES = ("1.30", "1.34")
+FULL: dict[str, Any] = {
+    "functions": {"modules": ["my_functions", "more.functions"], "configMap": "my-functions"},
+    "workers": 4,
+    "settings": {"exchanges_max": 128, "message_bytes_max": "32MiB", "idle_s_max": 30.5, "log_level": "debug"},
+    "auth": {"tokensSecret": "tokens", "stateKeysSecret": "keys"},
+    "tls": {"secret": "certificate", "clientCaSecret": "ca"},
+    "resources": {"limits": {"cpu": "4", "memory": "8Gi"}},
+    "service": {"type": "LoadBalancer", "annotations": {"example.com/internal": "true"}},
+    "autoscaling": {"enabled": True, "min": 3, "max": 30},
+    "networkPolicy": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "data"}}}]},
+    "metrics": {part: {"enabled": True} for part in ("serviceMonitor", "rules", "dashboard")},
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"c": "d"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "folds", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "priorityClassName": "high",
+}
+SETS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "full": FULL,
+    "keda": {"autoscaling": {"enabled": True, "kind": "keda", "cpuPercent": 0}},
+    "open": {"networkPolicy": {"enabled": False}, "nameOverride": "folds", "replicas": 1, "preStopSeconds": 0},
+}
+
+
+def helm(*arguments: str, check: bool = True) -> str:
+    return run(tool("helm"), *arguments, check=check)
+
+
+def render(values: dict[str, Any], tmp_path: Path) -> list[dict[str, Any]]:
+    """Return the objects that the chart makes of values."""
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
+    text = helm("template", "folds", str(CHART), "--namespace", "jobs", "--values", str(file))
+    return [each for each in yaml.safe_load_all(text) if each is not None]
+
+
+def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+def pod_of(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    (deployment,) = of_kind(objects, "Deployment")
+    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.fixture(params=SETS, ids=str)
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> list[dict[str, Any]]:
+    """What the chart makes of each set of values."""
+    return render(SETS[request.param], tmp_path)
+
+
+def test_lint_is_strict_and_finds_nothing(tmp_path: Path) -> None:
+    """`helm lint --strict` of every set of values."""
+    for name, values in SETS.items():
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(values), encoding="utf-8")
+        assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART), "--values", str(file))
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+def test_kubernetes_takes_the_objects(objects: list[dict[str, Any]], version: str, tmp_path: Path) -> None:
+    """Each object keeps the schema of its kind, without unknown fields."""
+    known = [each for each in objects if each["kind"] not in {"ServiceMonitor", "PrometheusRule", "ScaledObject"}]
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(known), encoding="utf-8")
+    validate = Path(sys.executable).with_name("kubernetes-validate")
+    said = run(str(validate), "-k", version, "--strict", str(file))
+    assert said.count("passed for resource") == len(known)
+
+
+def test_objects_are_told_apart_and_found(objects: list[dict[str, Any]]) -> None:
+    """Names are unique in their kind; labels are the customary ones; selectors are three of them and find the pods."""
+    assert len({(each["kind"], each["metadata"]["name"]) for each in objects}) == len(objects)
+    (deployment,) = of_kind(objects, "Deployment")
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    pod_labels = deployment["spec"]["template"]["metadata"]["labels"]
+    customary = {f"app.kubernetes.io/{each}" for each in ("name", "instance", "component")}
+    assert set(selector) == customary
+    assert selector.items() <= pod_labels.items()
+    for each in objects:
+        labels = each["metadata"]["labels"]
+        assert customary | {"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"} <= set(labels)
+    for service in of_kind(objects, "Service"):
+        assert service["spec"]["selector"] == selector
+    (test,) = of_kind(objects, "Pod")
+    assert not selector.items() <= test["metadata"]["labels"].items(), "the test's pod must not get traffic"
+
+
+def test_pods_are_restricted(objects: list[dict[str, Any]]) -> None:
+    """Every pod keeps the restricted standard: no root, no rights, a root file system that cannot be written to."""
+    for pod in (pod_of(objects), of_kind(objects, "Pod")[0]["spec"]):
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+            assert [path for path, mount in mounts.items() if not mount.get("readOnly")] == ["/tmp"]
+
+
+def test_a_server_gets_the_time_to_drain(objects: list[dict[str, Any]]) -> None:
+    """It is killed only after the pause and the drain; none goes before another is there; probes know their pages."""
+    pod = pod_of(objects)
+    (server,) = pod["containers"]
+    settings = settings_of(objects)
+    pause_s = int(server["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > pause_s + settings["drain_s"]
+    (deployment,) = of_kind(objects, "Deployment")
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    probes = {name: server[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
+    assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
+
+
+def settings_of(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the settings file that the chart writes, as TOML reads it."""
+    (config,) = [each for each in of_kind(objects, "ConfigMap") if "foldflight.toml" in each["data"]]
+    return tomllib.loads(config["data"]["foldflight.toml"])
+
+
+def test_the_server_reads_the_settings_file(objects: list[dict[str, Any]], tmp_path: Path) -> None:
+    """What the chart writes is what `foldflight serve` loads; the ports are the container's."""
+    (config,) = [each for each in of_kind(objects, "ConfigMap") if "foldflight.toml" in each["data"]]
+    file = tmp_path / "foldflight.toml"
+    file.write_text(config["data"]["foldflight.toml"], encoding="utf-8")
+    settings = load_settings({"config": str(file)}, {})
+    (server,) = pod_of(objects)["containers"]
+    ports = {port["name"]: port["containerPort"] for port in server["ports"]}
+    assert ports == {"flight": settings.port, "health": settings.health_port, "http": settings.http_port}
+    assert {*settings.peers} < {service["metadata"]["name"] for service in of_kind(objects, "Service")}
+    assert settings.host == "0.0.0.0"
+
+
+def test_values_reach_the_server(tmp_path: Path) -> None:
+    """Modules, settings, secrets and certificates are where the server looks for them."""
+    objects = render(FULL, tmp_path)
+    settings = settings_of(objects)
+    assert {name: settings[name] for name in FULL["settings"]} == FULL["settings"]
+    assert settings["workers"] == 4
+    pod = pod_of(objects)
+    (server,) = pod["containers"]
+    assert server["args"] == ["serve", "my_functions", "more.functions"]
+    mounted = {mount["mountPath"]: mount["name"] for mount in server["volumeMounts"]}
+    secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    assert secrets[mounted[str(Path(settings["tokens_file"]).parent)]] == "tokens"
+    assert secrets[mounted[str(Path(settings["tls_cert_file"]).parent)]] == "certificate"
+    assert secrets[mounted[str(Path(settings["tls_client_ca_file"]).parent)]] == "ca"
+    (keys,) = [each for each in server["env"] if each["name"] == "FOLDFLIGHT_STATE_KEYS"]
+    assert keys["valueFrom"]["secretKeyRef"] == {"name": "keys", "key": "state-keys"}
+    ports = [port for each in of_kind(objects, "Service") for port in each["spec"]["ports"] if port["name"] == "flight"]
+    assert len(ports) == 2
+    assert all("appProtocol" not in port for port in ports), "with TLS the port is no cleartext HTTP/2"
+
+
+def test_a_change_of_settings_makes_new_pods(tmp_path: Path) -> None:
+    """The pods carry a checksum of the settings file, so that a rollout follows a change, and none without one."""
+
+    def checksum(values: dict[str, Any]) -> str:
+        (deployment,) = of_kind(render(values, tmp_path), "Deployment")
+        found: str = deployment["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+        return found
+
+    assert checksum({}) == checksum({"replicas": 5})
+    assert checksum({}) != checksum({"settings": {"exchanges_max": 3}})
+
+
+def test_scaling_owns_the_number_of_servers(tmp_path: Path) -> None:
+    """With autoscaling the Deployment names no number; both kinds scale by open exchanges, and down slowly."""
+    (fixed,) = of_kind(render({"replicas": 7}, tmp_path), "Deployment")
+    assert fixed["spec"]["replicas"] == 7
+    for kind, name in (("hpa", "HorizontalPodAutoscaler"), ("keda", "ScaledObject")):
+        objects = render({"autoscaling": {"enabled": True, "kind": kind}}, tmp_path)
+        (deployment,) = of_kind(objects, "Deployment")
+        assert "replicas" not in deployment["spec"]
+        (scaler,) = of_kind(objects, name)
+        assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+        text = json.dumps(scaler)
+        assert "foldflight_exchanges_open" in text
+        assert '"stabilizationWindowSeconds": 600' in text
+        others = {"HorizontalPodAutoscaler", "ScaledObject"} - {name}
+        assert not any(of_kind(objects, other) for other in others)
+
+
+def test_the_operators_objects(tmp_path: Path) -> None:
+    """The scrape finds the peers' Service by its labels; rules and dashboard are the files, untouched by templates."""
+    objects = render(FULL, tmp_path)
+    (monitor,) = of_kind(objects, "ServiceMonitor")
+    wanted = monitor["spec"]["selector"]["matchLabels"]
+    found = [each for each in of_kind(objects, "Service") if wanted.items() <= each["metadata"]["labels"].items()]
+    assert [each["metadata"]["name"] for each in found] == ["folds-foldflight-peers"]
+    assert found[0]["spec"]["publishNotReadyAddresses"] is True
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["port"] in {port["name"] for port in found[0]["spec"]["ports"]}
+    (rules,) = of_kind(objects, "PrometheusRule")
+    assert rules["spec"] == yaml.safe_load((CHART / "files/rules.yml").read_text(encoding="utf-8"))
+    (dashboard,) = [each for each in of_kind(objects, "ConfigMap") if "foldflight.json" in each["data"]]
+    original = json.loads((CHART / "dashboards/foldflight.json").read_text(encoding="utf-8"))
+    assert json.loads(dashboard["data"]["foldflight.json"]) == original
+
+
+def test_the_network_lets_in_who_is_named(tmp_path: Path) -> None:
+    """Clients reach Flight, observers the pages, the fleet itself both; a server reaches names and its peers."""
+    (policy,) = of_kind(render(FULL, tmp_path), "NetworkPolicy")
+    own = {"app.kubernetes.io/instance": "folds", "app.kubernetes.io/name": "foldflight"}
+    flight, pages = policy["spec"]["ingress"]
+    assert flight["from"] == [*FULL["networkPolicy"]["clients"], {"podSelector": {"matchLabels": own}}]
+    assert pages["from"] == [{"podSelector": {}}, {"podSelector": {"matchLabels": own}}]
+    assert {port["port"] for port in flight["ports"]} == {"flight", "health"}
+    assert [[port["port"] for port in rule["ports"]] for rule in policy["spec"]["egress"]] == [[53, 53], [8817]]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("replica=3", "replica"),
+        ("settings.exchange_max=3", "exchange_max"),
+        ("settings.port=3", "port"),
+        ("workers=0", "workers"),
+        ("autoscaling.kind=cron", "autoscaling"),
+        ("tls.clientCaSecret=ca", "tls"),
+        ("functions.modules={my-functions}", "functions"),
+        ("metrics.serviceMonitor.interval=often", "interval"),
+    ],
+)
+def test_the_schema_refuses(given: str, complaint: str) -> None:
+    """A value that does not exist, or that cannot be, is refused before anything is installed, and is named."""
+    command = [tool("helm"), "template", "folds", str(CHART), "--set", given]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+
+
+def test_the_package_has_all_and_only_the_charts_files(tmp_path: Path) -> None:
+    """What `helm package` makes renders as the folder does."""
+    helm("package", str(CHART), "--destination", str(tmp_path))
+    (package,) = tmp_path.glob("foldflight-*.tgz")
+    with tarfile.open(package) as archive:
+        names = {name.removeprefix("foldflight/") for name in archive.getnames()}
+    on_disk = {str(path.relative_to(CHART)) for path in CHART.rglob("*") if path.is_file()}
+    assert names == on_disk
+    assert helm("template", "folds", str(package)) == helm("template", "folds", str(CHART))
+
+
+def test_notes_say_where_to_connect(tmp_path: Path) -> None:
+    """Whoever installs it reads the URL, and that calls need no token as long as none is set."""
+    plain = helm("install", "folds", str(CHART), "--dry-run=client", "--namespace", "jobs")
+    assert 'connect("grpc://folds-foldflight.jobs:8815")' in plain
+    assert "auth.tokensSecret" in plain
+    closed = helm(
+        *("install", "folds", str(CHART), "--dry-run=client", "--set", "auth.tokensSecret=t", "--set", "tls.secret=c")
+    )
+    assert 'connect("grpc+tls://' in closed.partition("NOTES:")[2]
+    assert "auth.tokensSecret" not in closed.partition("NOTES:")[2]
+
+
+def test_promtool_takes_rules_dashboard_and_configuration(tmp_path: Path) -> None:
+    """Rules do what their tests say; every query of the dashboard parses; compose's Prometheus is configured right."""
+    promtool = tool("promtool")
+    assert "SUCCESS" in run(promtool, "test", "rules", str(ROOT / "tests/deploy/rules_test.yml"))
+    dashboard = json.loads((CHART / "dashboards/foldflight.json").read_text(encoding="utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    plain = [query.replace("$__rate_interval", "5m") for query in queries]
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(plain)]
+    file = tmp_path / "queries.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}), encoding="utf-8")
+    assert f"SUCCESS: {len(queries)} rules found" in run(promtool, "check", "rules", str(file))
+    configuration = yaml.safe_load((ROOT / "deploy/prometheus.yml").read_text(encoding="utf-8"))
+    configuration["rule_files"] = [str(CHART / "files/rules.yml")]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(configuration), encoding="utf-8")
+    assert "SUCCESS" in run(promtool, "check", "config", str(tmp_path / "prometheus.yml"))
+
+
+def test_envoy_takes_its_configuration() -> None:
+    """Envoy itself finds no fault with the file."""
+    said = run(tool("envoy"), "--mode", "validate", "--config-path", str(ROOT / "deploy/envoy.yaml"), check=False)
+    assert "configuration 'deploy/envoy.yaml' OK" in said.replace(str(ROOT) + "/", "")

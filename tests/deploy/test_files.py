@@ -1,0 +1,203 @@
+"""What the files of a deployment say of each other and of the code, without anything that runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from foldflight.server.metrics import METRICS
+from foldflight.server.settings import SETTINGS
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "foldflight"
+# What the chart has values of its own for, or nothing to do with.
+OF_THE_CHART = {"modules", "host", "port", "health_port", "http_port", "workers", "drain_s", "peers", "ready_file"}
+OF_THE_CHART |= {
+    "server_id",
+    "tokens",
+    "tokens_file",
+    "tls_cert_file",
+    "tls_key_file",
+    "tls_client_ca_file",
+    "state_keys",
+}
+# What a metric's name may be followed by in a query: a histogram's series.
+SERIES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}
+EXPORTED = {name + end for name, row in METRICS.items() for end in SERIES[row.type]}
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+VALUES = load(CHART / "values.yaml")
+SCHEMA = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+RULES = [rule for group in load(CHART / "files/rules.yml")["groups"] for rule in group["rules"]]
+DASHBOARD = json.loads((CHART / "dashboards/foldflight.json").read_text(encoding="utf-8"))
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
+COMPOSE = load(ROOT / "docker-compose.yml")
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the metrics that a query names: ours, those of processes, and recorded ones."""
+    found = re.findall(r"\b(?:foldflight[_:]|process_)[a-z0-9_:]+", re.sub(r'"[^"]*"', "", expression))
+    return {name for name in found if name != "process_"}
+
+
+def test_rules_name_exported_metrics() -> None:
+    """Each rule asks for what a server exports or what a rule before it records, and alerts say what to do."""
+    known = set(EXPORTED)
+    for rule in RULES:
+        assert names_in(rule["expr"]), rule
+        assert names_in(rule["expr"]) <= known, rule
+        known.add(rule.get("record", rule.get("alert")))
+        if "alert" in rule:
+            assert rule["labels"]["severity"] in {"warning", "critical"}
+            assert set(rule["annotations"]) == {"summary", "remedy"}
+
+
+def test_every_rule_has_a_test() -> None:
+    """The tests of promtool name each alert and each recorded series."""
+    tested = (ROOT / "tests/deploy/rules_test.yml").read_text(encoding="utf-8")
+    assert [rule for rule in RULES if rule.get("record", rule.get("alert")) not in tested] == []
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_the_dashboard_asks_for_exported_metrics(expression: str) -> None:
+    """Each query of the dashboard names exported series and labels that those have, and looks at what is chosen."""
+    names = names_in(expression)
+    assert names
+    assert names <= EXPORTED
+    assert expression.count('job=~"$job",instance=~"$server"') == len(re.findall(r"\{[^}]*\}", expression))
+    labels = {label for name in names for label in METRICS[re.sub(r"_(bucket|sum|count)$", "", name)].labels}
+    asked = {label.strip() for each in re.findall(r"by \(([^)]*)\)", expression) for label in each.split(",")}
+    assert asked <= labels | {"instance", "job", "le"}
+
+
+def test_the_dashboard_shows_every_metric() -> None:
+    """What is exported is on the dashboard, but for parts of what is."""
+    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for each in EXPRESSIONS for name in names_in(each)}
+    details = {name for name in METRICS if name.startswith("process_")} - {"process_cpu_seconds_total"}
+    assert set(METRICS) - shown - details == set()
+
+
+def test_panels_have_names_places_and_ids_of_their_own() -> None:
+    """No panel hides another."""
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+    titles = [panel["title"] for panel in PANELS]
+    assert len(set(titles)) == len(titles)
+
+
+def test_the_charts_values_keep_their_schema() -> None:
+    """The defaults are valid, and every value of values.yaml is described."""
+    jsonschema.validate(VALUES, SCHEMA)
+    assert described(VALUES, SCHEMA) == set()
+
+
+def described(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> set[str]:
+    """Return the values that the schema does not name, and the names that there is no value for."""
+    named = schema.get("properties")
+    if named is None or path == ".settings":
+        return set()
+    wrong = {f"{path}.{name}" for name in set(values) ^ set(named)}
+    for name, value in values.items():
+        if isinstance(value, dict) and name in named:
+            wrong |= described(value, named[name], f"{path}.{name}")
+    return wrong
+
+
+def test_the_schema_is_strict_everywhere() -> None:
+    """A value with a typing mistake is refused at every depth; only Kubernetes' own objects are left to Kubernetes."""
+
+    def strict(schema: dict[str, Any], path: str) -> list[str]:
+        inner = schema.get("properties", {})
+        loose = [path] if inner and schema.get("additionalProperties") is not False else []
+        return loose + [each for name, part in inner.items() for each in strict(part, f"{path}.{name}")]
+
+    assert strict(SCHEMA, "") == []
+
+
+def test_the_chart_takes_every_setting_of_a_server() -> None:
+    """A setting is a value of the chart or under `settings`, and there under its own name."""
+    assert set(SCHEMA["properties"]["settings"]["properties"]) == set(SETTINGS) - OF_THE_CHART
+    assert set(SETTINGS) >= OF_THE_CHART
+
+
+def test_the_charts_readme_is_generated() -> None:
+    """The table of values is the one that helm/generate.py writes, and every value says what it is."""
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "helm/generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    assert (CHART / "README.md").read_text(encoding="utf-8") == generate.readme(text)
+    table = generate.values_table(text)
+    assert [path for path, _, meaning in table if not meaning] == []
+    assert {path.partition(".")[0] for path, _, _ in table} == set(VALUES)
+
+
+def test_versions_agree() -> None:
+    """The chart deploys the version that stands here."""
+    chart = load(CHART / "Chart.yaml")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert chart["appVersion"] == project["version"]
+
+
+def test_compose_publishes_on_the_loopback_only() -> None:
+    """No port of a container is open to others than this host."""
+    published = [port for service in COMPOSE["services"].values() for port in service.get("ports", ())]
+    assert len(published) == 3
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_compose_gives_a_drain_its_time() -> None:
+    """A container is not killed before its server had the time to drain, and no container can write or gain rights."""
+    server = COMPOSE["services"]["server"]
+    assert int(server["stop_grace_period"].rstrip("s")) > server["environment"]["FOLDFLIGHT_DRAIN_S"]
+    variables = {setting.variable for setting in SETTINGS.values()}
+    assert set(server["environment"]) <= variables
+    for service in COMPOSE["services"].values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_the_balancer_ends_no_stream_by_itself() -> None:
+    """No timeout of Envoy is about a stream, and it does not ping servers, which would end their idle streams."""
+    envoy = load(ROOT / "deploy/envoy.yaml")["static_resources"]
+    flight = next(each for each in envoy["listeners"] if each["name"] == "flight")
+    manager = flight["filter_chains"][0]["filters"][0]["typed_config"]
+    assert manager["stream_idle_timeout"] == manager["request_timeout"] == "0s"
+    route = manager["route_config"]["virtual_hosts"][0]["routes"][0]["route"]
+    assert route["timeout"] == "0s"
+    servers = next(each for each in envoy["clusters"] if each["name"] == "servers")
+    assert servers["lb_policy"] == "LEAST_REQUEST"
+    assert "connection_keepalive" not in json.dumps(servers)
+    endpoint = servers["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    assert endpoint["health_check_config"]["port_value"] == SETTINGS["health_port"].default
+
+
+def test_no_file_names_a_registry_of_packages() -> None:
+    """Images are built from whatever index pip is set up for."""
+    for name in ("Dockerfile", "docker-compose.yml", "tests/deploy/Dockerfile"):
+        assert not re.search(
+            r"https?://|index-url|^# *syntax=", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE
+        )

@@ -1,0 +1,156 @@
+"""The compose file's fleet, with a real Envoy and a real Prometheus, while servers come, go, hang and die."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from foldflight.client import FlightTransport
+from foldflight.functions.call import Call
+from tests.deploy.kit import COUNT, Fleet, Load, docker
+from tests.wire.kit import end_epoch, eventually, opening, rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("images")]
+
+SOON_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Iterator[Fleet]:
+    """Two servers, the balancer and Prometheus; each test leaves two that are ready."""
+    found = Fleet(f"fleet{os.getpid()}")
+    try:
+        found.up("server", "balancer", "prometheus")
+        yield found
+    finally:
+        found.down()
+
+
+@pytest.fixture(autouse=True)
+def two_are_ready(fleet: Fleet) -> None:
+    """Begin each test with two servers that are ready, as the balancer sees them."""
+    assert eventually(fleet.are_healthy, SOON_S)
+    fleet.up("server", "balancer", "prometheus")
+    assert eventually(lambda: fleet.are_balanced(2), SOON_S), fleet.status()
+
+
+def test_streams_of_one_client_spread_over_all_servers(fleet: Fleet) -> None:
+    """Twenty exchanges over one connection are shared out by the balancer, and none has many more than the other."""
+    transport = FlightTransport([fleet.url], deadline_s=30)
+    with ExitStack() as stack:
+        exchanges = [stack.enter_context(transport.open(opening(COUNT))) for _ in range(20)]
+        by_server = Counter(exchange.opened.server_id for exchange in exchanges)
+        shown = {each["server_id"]: each["exchanges"]["open"] for each in fleet.status()}
+    assert len(by_server) == 2
+    assert min(by_server.values()) >= 6, by_server
+    assert shown == by_server
+
+
+def test_prometheus_has_what_was_sent(fleet: Fleet) -> None:
+    """Rows by function and kind, summed over the servers, are those of the exchanges; rules and targets are fine."""
+    names = ("sum", "max")
+    series = [f'foldflight_rows_folded_total{{function="{name}"}}' for name in names]
+    before = [fleet.total(each) for each in series]
+    transport = FlightTransport([fleet.url], deadline_s=30)
+    for _ in range(6):
+        with transport.open(opening(Call("sum", ("value",)), Call("max", ("value",)))) as exchange:
+            exchange.chunk(rows(*((slot, 0, slot) for slot in range(100))))
+            exchange.chunk(rows(*((slot, 2, slot) for slot in range(30))))
+            end_epoch(exchange, 1)
+    assert eventually(
+        lambda: [fleet.total(each) - old for each, old in zip(series, before, strict=True)] == [780, 780], SOON_S
+    )
+    by_kind = {each["metric"]["kind"] for each in fleet.prometheus(f"{series[0]} > 0")}
+    assert by_kind == {"+I", "+U"}
+    assert fleet.total('up{job="foldflight"}') == 2
+    assert eventually(lambda: len(fleet.prometheus("foldflight:rows:rate1m")) == 2, SOON_S)
+    assert eventually(lambda: fleet.total("foldflight_exchanges_open") == 0, SOON_S)
+
+
+def test_the_page_comes_through_the_balancer(fleet: Fleet) -> None:
+    """The status page and its data are on one port of the host; metrics and probes are not."""
+    base = f"http://127.0.0.1:{fleet.ports['STATUS_PORT']}"
+    with urllib.request.urlopen(f"{base}/", timeout=10) as page:
+        assert b"<title>foldflight</title>" in page.read()
+    with urllib.request.urlopen(f"{base}/status", timeout=10) as status:
+        assert status.read().count(b'"server_id"') == 2
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{base}/metrics", timeout=10)
+
+
+def test_servers_come_and_go_under_load(fleet: Fleet) -> None:
+    """Four servers share new work; two of them go while they fold, and no exchange loses or repeats a row."""
+    with Load(fleet.url, 6) as load:
+        assert eventually(load.goes_on, SOON_S)
+        fleet.up("server", servers=4)
+        assert eventually(lambda: fleet.are_balanced(4), SOON_S)
+        with Load(fleet.url, 12) as more:
+            assert eventually(lambda: len(more.seen) == 4, SOON_S), more.seen
+            fleet.up("server", servers=2)
+            assert len(fleet.servers()) == 2
+            assert eventually(load.goes_on, SOON_S)
+            assert eventually(load.goes_on, SOON_S)
+            assert eventually(more.goes_on, SOON_S)
+    load.check()
+    more.check()
+
+
+def test_rolling_restart_under_load(fleet: Fleet) -> None:
+    """Each server in turn drains, ends with exit code 0 and comes back; exchanges move, and every count is right."""
+    with Load(fleet.url, 8) as load:
+        assert eventually(load.goes_on, SOON_S)
+        for server in fleet.servers():
+            docker("stop", "--time", "40", server)
+            assert docker("inspect", "--format", "{{.State.ExitCode}}", server) == "0"
+            assert eventually(load.goes_on, SOON_S)
+            docker("start", server)
+            assert eventually(lambda: fleet.are_balanced(2), SOON_S)
+            assert eventually(load.goes_on, SOON_S)
+    load.check()
+    assert all(len(servers) > 1 for servers in load.servers), load.servers
+
+
+def test_a_server_that_hangs(fleet: Fleet) -> None:
+    """A paused server gets no new exchange and is shown as silent; its own leave it by their deadline and go on."""
+    hung, _ = fleet.servers()
+    with Load(fleet.url, 6, deadline_s=4) as load:
+        assert eventually(load.goes_on, SOON_S)
+        docker("pause", hung)
+        try:
+            assert eventually(load.goes_on, SOON_S)
+            assert eventually(load.goes_on, SOON_S)
+            assert eventually(lambda: any("timed out" in each.get("problem", "") for each in fleet.status()), SOON_S)
+            transport = FlightTransport([fleet.url], deadline_s=30)
+            with ExitStack() as stack:
+                new = [stack.enter_context(transport.open(opening(COUNT))) for _ in range(8)]
+                assert len({exchange.opened.server_id for exchange in new}) == 1
+        finally:
+            docker("unpause", hung)
+        assert eventually(load.goes_on, SOON_S)
+    load.check()
+
+
+def test_a_server_that_is_killed(fleet: Fleet) -> None:
+    """What was on a server that dies at once goes on elsewhere, exactly once, and it comes back to take its share."""
+    killed, _ = fleet.servers()
+    with Load(fleet.url, 6) as load:
+        assert eventually(load.goes_on, SOON_S)
+        docker("kill", killed)
+        assert eventually(load.goes_on, SOON_S)
+        assert eventually(load.goes_on, SOON_S)
+        docker("start", killed)
+        assert eventually(lambda: fleet.are_balanced(2), SOON_S)
+        assert eventually(load.goes_on, SOON_S)
+    load.check()
+
+
+def test_a_job_in_a_container_uses_the_fleet(fleet: Fleet) -> None:
+    """The compose file's own Spark job folds the flights on the servers, and equals Spark's own answer."""
+    printed = fleet.compose("run", "--rm", "--no-deps", "spark", timeout_s=400)
+    assert "folding at grpc://balancer:8815" in printed
+    assert "every value of 36 groups equals Spark SQL's, embedded and remote" in printed

@@ -1,0 +1,173 @@
+"""The server's image: who it runs as, what it may write, how functions get in, and its life from health to drain."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from testcontainers.core.container import DockerContainer
+
+from foldflight.client import FlightTransport, close_connections
+from foldflight.exchange.steps import Bounds
+from tests.deploy.kit import COUNT, docker
+from tests.wire.kit import end_epoch, eventually, opening, rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("images")]
+
+IMAGE = "foldflight/server"
+RESTRICTED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges"]}
+FUNCTION = '''
+from foldflight import udaf
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Longest:
+    """Return the greatest value."""
+
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def accumulate(self, accumulator, value):
+        accumulator[0] = max(accumulator[0], value)
+
+    def get_value(self, accumulator):
+        return accumulator[0]
+'''
+
+
+class Server(DockerContainer):
+    """One server as an operator should run it: nothing can be written but /tmp, and no right is left."""
+
+    def __init__(self, image: str = IMAGE, *command: str, **more: object) -> None:
+        super().__init__(image, **more)
+        self.with_kwargs(**RESTRICTED).with_tmpfs_mount("/tmp")
+        self.with_exposed_ports(8815, 8817)  # the private engine publishes on the loopback only
+        if command:
+            self.with_command(list(command))
+
+    def page(self, path: str) -> tuple[int, str]:
+        """Fetch a page of the HTTP port: status and body; 0 while nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.get_exposed_port(8817)}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+    @property
+    def url(self) -> str:
+        return f"grpc://127.0.0.1:{self.get_exposed_port(8815)}"
+
+    def await_ready(self) -> None:
+        assert eventually(lambda: self.page("/readyz")[0] == 200, 60), self.get_logs()
+
+    def functions(self) -> dict[str, str]:
+        """Return the functions that it serves."""
+        found: dict[str, str] = json.loads(self.page("/status/own")[1])["functions"]
+        return found
+
+
+@pytest.fixture(autouse=True)
+def _connections() -> Iterator[None]:
+    yield
+    close_connections()
+
+
+def test_it_says_what_it_is() -> None:
+    """The image is labelled, names a user by number, has a health check, and is as small as its libraries allow."""
+    (facts,) = json.loads(docker("inspect", IMAGE))
+    config = facts["Config"]
+    assert config["User"] == "10001:10001"
+    assert config["Labels"]["org.opencontainers.image.licenses"] == "Apache-2.0"
+    assert {"title", "description", "version", "revision"} <= {key.rpartition(".")[2] for key in config["Labels"]}
+    assert set(config["ExposedPorts"]) == {"8815/tcp", "8816/tcp", "8817/tcp"}
+    assert config["Healthcheck"]["Test"][0] == "CMD"
+    (base,) = json.loads(docker("inspect", "python:3.11-slim-bookworm"))
+    # Arrow and LLVM are 330 MB of it; headers, tests and pip are not in it.
+    assert facts["Size"] - base["Size"] < 520e6
+    look = "import importlib.util, pathlib, pyarrow; print(importlib.util.find_spec('pip'), "
+    look += "(pathlib.Path(pyarrow.__file__).parent / 'include').exists())"
+    assert docker("run", "--rm", "--entrypoint", "python", IMAGE, "-c", look) == "None False"
+
+
+def test_it_folds_without_rights_and_with_a_bounded_share_of_the_machine() -> None:
+    """As nobody, with a root file system that cannot be written to, it serves, with workers too, on the CPUs it has."""
+    server = Server(IMAGE, "serve", "--workers", "2").with_kwargs(**RESTRICTED, nano_cpus=10**9, mem_limit="1g")
+    with server:
+        server.await_ready()
+        with FlightTransport([server.url], deadline_s=30).open(opening(COUNT)) as exchange:
+            exchange.chunk(rows((0, 0), (0, 0)))
+            assert end_epoch(exchange, 1)["output_0"].to_pylist() == [2]
+        metrics = server.page("/metrics")[1]
+        name = server.get_wrapped_container().id
+        assert docker("exec", name, "id", "-u") == "10001"
+        assert "Read-only" in docker("exec", name, "touch", "/functions/x", check=False)
+        assert "Read-only" in docker("exec", name, "touch", "/opt/foldflight/x", check=False)
+    assert "foldflight_cpus 1.0" in metrics
+    assert "foldflight_workers 2.0" in metrics
+
+
+def test_functions_come_from_a_folder(tmp_path: Path) -> None:
+    """A module in a mounted folder, named by the variable, is served."""
+    (tmp_path / "my_functions.py").write_text(FUNCTION)
+    tmp_path.chmod(0o755)
+    server = Server().with_volume_mapping(str(tmp_path), "/functions", "ro")
+    with server.with_env("FOLDFLIGHT_MODULES", "my_functions"):
+        server.await_ready()
+        assert "longest" in server.functions()
+
+
+def test_functions_come_from_a_derived_image(tmp_path: Path) -> None:
+    """An image from ours, with a module copied in, serves it without a word more."""
+    (tmp_path / "my_functions.py").write_text(FUNCTION)
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {IMAGE}\nCOPY my_functions.py /functions/\nENV FOLDFLIGHT_MODULES=my_functions\n"
+    )
+    docker("build", "--quiet", "--tag", "foldflight-derived", str(tmp_path))
+    with Server("foldflight-derived") as server:
+        server.await_ready()
+        assert "longest" in server.functions()
+
+
+def test_a_module_that_is_not_there_ends_the_container_with_the_reason() -> None:
+    """A wrong name is one line of the log, not a server without functions."""
+    said = docker("run", "--rm", IMAGE, "serve", "no_such_module", check=False)
+    assert "no_such_module" in said
+    assert "Traceback" not in said
+
+
+def test_health_from_start_to_drain() -> None:
+    """Healthy once it serves; while it drains it is alive and not ready; when the exchange ends, so does it, with 0."""
+    with Server(IMAGE, "serve", "--drain-s", "30") as server:
+        server.await_ready()
+        name = server.get_wrapped_container().id
+        health = "{{.State.Health.Status}}"
+        assert eventually(lambda: docker("inspect", "--format", health, name) == "healthy", 60)
+        transport = FlightTransport([server.url], deadline_s=30, bounds=Bounds(patience_s=0))
+        with transport.open(opening(COUNT)) as exchange:
+            exchange.chunk(rows((0, 0)))
+            assert end_epoch(exchange, 1)["output_0"].to_pylist() == [1]
+            docker("kill", "--signal", "TERM", name)
+            assert eventually(lambda: server.page("/readyz")[0] == 503, 30)
+            assert server.page("/healthz")[0] == 200
+            assert json.loads(server.page("/status/own")[1])["state"] == "draining"
+            assert docker("exec", name, "python", "/opt/foldflight/healthcheck.py", "/healthz") == ""
+            assert "503" in docker("exec", name, "python", "/opt/foldflight/healthcheck.py", "/readyz", check=False)
+        state = "{{.State.Status}} {{.State.ExitCode}}"
+        assert eventually(lambda: docker("inspect", "--format", state, name) == "exited 0", 60)
+
+
+def test_a_drain_has_an_end() -> None:
+    """An engine that never ends its exchange is cut off after drain_s, and the exit code says so."""
+    with Server(IMAGE, "serve", "--drain-s", "1") as server:
+        server.await_ready()
+        name = server.get_wrapped_container().id
+        with FlightTransport([server.url], deadline_s=30).open(opening(COUNT)):
+            docker("kill", "--signal", "TERM", name)
+            state = "{{.State.Status}} {{.State.ExitCode}}"
+            assert eventually(lambda: docker("inspect", "--format", state, name) == "exited 3", 60)

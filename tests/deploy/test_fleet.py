@@ -7,6 +7,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -23,7 +24,7 @@ SOON_S = 60.0
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
     """Two servers, the balancer and Prometheus; each test leaves two that are ready."""
-    found = Fleet(f"fleet{os.getpid()}")
+    found = Fleet(f"fleet{os.getpid()}", FOLDFLIGHT_AGE_S_MAX="4")
     try:
         found.up("server", "balancer", "prometheus")
         yield found
@@ -84,11 +85,12 @@ def test_the_page_comes_through_the_balancer(fleet: Fleet) -> None:
 
 
 def test_servers_come_and_go_under_load(fleet: Fleet) -> None:
-    """Four servers share new work; two of them go while they fold, and no exchange loses or repeats a row."""
+    """Four servers share the work, old exchanges too; two go while they fold; no exchange loses or repeats a row."""
     with Load(fleet.url, 6) as load:
         assert eventually(load.goes_on, SOON_S)
         fleet.up("server", servers=4)
         assert eventually(lambda: fleet.are_balanced(4), SOON_S)
+        assert eventually(lambda: len(load.seen) == 4, SOON_S), load.seen
         with Load(fleet.url, 12) as more:
             assert eventually(lambda: len(more.seen) == 4, SOON_S), more.seen
             fleet.up("server", servers=2)
@@ -147,6 +149,40 @@ def test_a_server_that_is_killed(fleet: Fleet) -> None:
         assert eventually(lambda: fleet.are_balanced(2), SOON_S)
         assert eventually(load.goes_on, SOON_S)
     load.check()
+
+
+def test_a_streaming_query_outlives_every_server(fleet: Fleet, tmp_path: Path) -> None:
+    """While a query of Spark runs, each server is stopped and started in turn: no task fails, no total is wrong."""
+    tmp_path.chmod(0o777)
+    job = f"{fleet.project}-stream"
+    mount = ["--volume", f"{tmp_path}:/told:ro", "--name", job]
+    command = ["python", "tests/deploy/stream_job.py", "/told", "grpc://balancer:8815"]
+    fleet.compose("run", "--detach", "--no-deps", *mount, "spark", *command)
+    try:
+        for server in fleet.servers():
+            await_epochs(job, 2)
+            docker("stop", "--time", "40", server)
+            assert docker("inspect", "--format", "{{.State.ExitCode}}", server) == "0"
+            await_epochs(job, 2)
+            docker("start", server)
+            assert eventually(lambda: fleet.are_balanced(2), SOON_S)
+        await_epochs(job, 2)
+        (tmp_path / "stop").touch()
+        assert docker("wait", job) == "0", docker("logs", job, check=False)
+        assert "every total is right" in docker("logs", job)
+    finally:
+        docker("rm", "--force", job)
+
+
+def await_epochs(job: str, number: int) -> None:
+    """Wait until a job has said that it has ended so many more epochs."""
+
+    def ended() -> int:
+        assert docker("inspect", "--format", "{{.State.Status}}", job) == "running", docker("logs", job, check=False)
+        return docker("logs", job, check=False).count("epoch ")
+
+    before = ended()
+    assert eventually(lambda: ended() >= before + number, 4 * SOON_S), docker("logs", job, check=False)
 
 
 def test_a_job_in_a_container_uses_the_fleet(fleet: Fleet) -> None:

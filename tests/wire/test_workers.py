@@ -61,10 +61,18 @@ def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
         assert count_rows(exchange, 1, 1) == [1]
         server.terminate()
         assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
-        with pytest.raises(RetryableError):
-            FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT))
+        assert eventually(lambda: refuses(server))
         assert count_rows(exchange, 2, 1) == [2]
     assert server.process.wait(20) == EXIT_DRAINED
+
+
+def refuses(server: ServerProcess) -> bool:
+    """Return whether a server takes no new exchange."""
+    try:
+        FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)).close()
+    except RetryableError:
+        return True
+    return False
 
 
 def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,13 +12,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import fold, spark_batch
+from bench import fold, spark_batch, spark_stream
 from bench.data import Measured
+from bench.spark_stream import Epochs
 from foldflight.cli.demo import server_process
+
+SUITES = ["fold", "spark", "stream"]
 
 
 def main() -> None:
     """Measure and print."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the server ends with the bench
     arguments = _parser().parse_args()
     groups = [int(each) for each in arguments.groups.split(",")]
     console = Console()
@@ -30,13 +36,20 @@ def main() -> None:
         if "spark" in arguments.only:
             found = list(spark_batch.measure(arguments.rows, groups, url))
             console.print(table_of("The same in Spark, local[*]", found, spark_batch.BUILT_IN))
+        if "stream" in arguments.only:
+            console.print(rates_of(list(spark_stream.throughput(url))))
+            totals = [int(each) for each in arguments.stream_groups.split(",")]
+            console.print(epochs_of(list(spark_stream.touched(url, totals))))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the data (default: %(default)s)")
     parser.add_argument("--groups", default="100,10000,1000000", help="numbers of keys (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", choices=["fold", "spark"], default=["fold", "spark"])
+    parser.add_argument("--only", nargs="+", choices=SUITES, default=SUITES)
+    parser.add_argument(
+        "--stream-groups", default="100000,1000000,5000000", help="numbers of groups of streams (default: %(default)s)"
+    )
     return parser
 
 
@@ -51,6 +64,35 @@ def table_of(title: str, measured: Iterable[Measured], base: str) -> Table:
         shown.add_column(f"{count:,} groups", justify="right")
     for way in dict.fromkeys(each.way for each in found):
         shown.add_row(way, *(_cell(by_place, way, base, count) for count in groups))
+    return shown
+
+
+def rates_of(found: list[Epochs]) -> Table:
+    """Return a table of rows a second."""
+    base = found[0].rows / found[0].typical_s
+    shown = Table(title=f"A stream over {found[0].groups:,} groups, its ratio to: {found[0].way}", title_justify="left")
+    for column in ("way", "rows an epoch", "seconds an epoch", "rows/s", "ratio"):
+        shown.add_column(column, justify="left" if column == "way" else "right")
+    for each in found:
+        rate = each.rows / each.typical_s
+        shown.add_row(each.way, f"{each.rows:,}", f"{each.typical_s:.2f}", f"{rate:,.0f}", f"{rate / base:.3f}")
+    return shown
+
+
+def epochs_of(found: list[Epochs]) -> Table:
+    """Return a table of ways by numbers of groups: the median and the longest epoch, and the ratio of medians."""
+    base = {each.groups: each.typical_s for each in found if each.way == spark_stream.BUILT_IN}
+    title = f"Seconds of an epoch that touches {found[0].rows:,} groups: median, longest (multiple of the first median)"
+    shown = Table("way", title=title, title_justify="left")
+    for total in base:
+        shown.add_column(f"{total:,} groups in all", justify="right")
+    for way in dict.fromkeys(each.way for each in found):
+        cells = [
+            f"{each.typical_s:.2f}, {max(each.seconds):.2f} ({each.typical_s / base[each.groups]:.2f})"
+            for each in found
+            if each.way == way
+        ]
+        shown.add_row(way, *cells)
     return shown
 
 

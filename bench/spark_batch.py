@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,36 +23,35 @@ BUILT_IN = "built-in SQL (no Python)"
 
 def measure(rows: int, groups: list[int], url: str, times: int = 2) -> Iterator[Measured]:
     """Measure each way over the same rows, read from the same Parquet files and written nowhere."""
-    with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
-        spark = _session()
-        try:
-            for count in groups:
-                path = Path(folder) / str(count)
-                path.mkdir()
-                data = table(rows, count)
-                parts = os.cpu_count() or 1
-                for part in range(parts):
-                    size = -(-rows // parts)
-                    pq.write_table(data.slice(part * size, size), path / f"{part}.parquet")
-                frame = spark.read.parquet(str(path))
-                for way, query in _ways(url).items():
-                    if way.startswith("grouped") and count > UDF_GROUPS_MAX:
-                        continue
-                    _consume(query(frame.limit(10_000)))  # starts workers, compiles plans
-                    yield Measured(
-                        way, count, rows, best_of(times, lambda query=query, frame=frame: _consume(query(frame)))
-                    )
-        finally:
-            spark.stop()
+    shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
+    with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
+        for count in groups:
+            path = Path(folder) / str(count)
+            path.mkdir()
+            data = table(rows, count)
+            parts = os.cpu_count() or 1
+            for part in range(parts):
+                size = -(-rows // parts)
+                pq.write_table(data.slice(part * size, size), path / f"{part}.parquet")
+            frame = spark.read.parquet(str(path))
+            for way, query in _ways(url).items():
+                if way.startswith("grouped") and count > UDF_GROUPS_MAX:
+                    continue
+                _consume(query(frame.limit(10_000)))  # starts workers, compiles plans
+                yield Measured(
+                    way, count, rows, best_of(times, lambda query=query, frame=frame: _consume(query(frame)))
+                )
 
 
-def _session() -> Any:
+@contextmanager
+def session(settings: Mapping[str, str]) -> Iterator[Any]:
+    """Start Spark on this machine while the block runs."""
     from pyspark.sql import SparkSession
 
     from foldflight.spark.java import prepare_local
 
     prepare_local(os.environ)
-    return (
+    spark = (
         SparkSession.builder.master("local[*]")
         .appName("foldflight bench")
         .config("spark.ui.enabled", "false")
@@ -60,10 +60,14 @@ def _session() -> Any:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "4g")
         .config("spark.log.level", "ERROR")
-        .config("spark.sql.shuffle.partitions", str(2 * (os.cpu_count() or 1)))
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
+        .config(map=dict(settings))
         .getOrCreate()
     )
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def _consume(frame: Any) -> None:
@@ -72,21 +76,21 @@ def _consume(frame: Any) -> None:
 
 def _ways(url: str) -> dict[str, Callable[[Any], Any]]:
     return {
-        BUILT_IN: _built_in,
-        "foldflight, embedded": _ours(connect("embedded:examples.weighted_avg")),
-        "foldflight, remote": _ours(connect(url)),
+        BUILT_IN: built_in,
+        "foldflight, embedded": ours(connect("embedded:examples.weighted_avg")),
+        "foldflight, remote": ours(connect(url)),
         "grouped arrow_udf (vectorised)": _arrow_udf(),
         "grouped pandas_udf (vectorised)": _pandas_udf(),
     }
 
 
-def _built_in(frame: Any) -> Any:
+def built_in(frame: Any) -> Any:
     from pyspark.sql import functions as sf
 
     return frame.groupBy("k").agg(sf.expr("CAST(sum(v * w) / sum(w) AS BIGINT)").alias("o"))
 
 
-def _ours(functions: Functions) -> Callable[[Any], Any]:
+def ours(functions: Functions) -> Callable[[Any], Any]:
     from foldflight.spark import group_by
 
     return lambda frame: group_by(frame, "k").agg(o=functions["weighted_avg"]("v", "w"))

@@ -131,6 +131,7 @@ class StreamEngine:
             layout=layout,
             options=options,
             table=TableLayout(keys=keys, states=states, buckets=options.buckets, hashed=self._hashed),
+            bounds=bounds,
             merges=merges,
         )
 

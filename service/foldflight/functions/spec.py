@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -267,7 +268,7 @@ class BoundFunction:
     shape: Shape | None
     literals: Mapping[str, Any]
 
-    @property
+    @functools.cached_property
     def fingerprint(self) -> str:
         """What a state of this call depends on, as 16 hexadecimal digits.
 

@@ -27,6 +27,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import RowKind
 from foldflight.spark.batch import Plan, StreamOptions, mapping
+from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.epoch import BucketEpoch, ClosedWindows, EpochStats
 from foldflight.spark.layout import BUCKET, Layout
 from foldflight.spark.packing import BLOB, Pack, Unpack, blob_of, rows_of
@@ -47,6 +48,8 @@ _FIGURES = [
     for figure in fields(EpochStats)
 ]
 _FOLDED = st.StructType([st.StructField(BLOB, st.BinaryType()), *_FIGURES])
+# Epochs are small beside batches: where most rows are groups of their own, merging their states costs more than folding.
+_UNFOLDED_GROUPS_MIN = 1 << 10
 _OUTPUT_ROWS_MAX = 1 << 16
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -90,6 +93,7 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
         layout=layout,
         options=options,
         table=TableLayout(keys=layout.keys, states=layout.states, buckets=count, hashed=hashed),
+        bounds=plan.bounds,
         merges=_merges(plan, options),
     )
     folded = packed.groupBy(BUCKET).transformWithState(
@@ -116,7 +120,8 @@ def _packing(plan: Plan, options: StreamOptions) -> Callable[[Iterable[pa.Record
     if not _merges(plan, options):
         return Pack(plan.layout.rows, plan.bounds)
     opening = replace(plan.opening, returns=Returns(states=True, outputs=False))
-    fold = PartialFold(plan.transport, opening, plan.layout, plan.bounds, keeps_buckets=True)
+    bounds = replace(plan.bounds, unfolded_groups_min=_UNFOLDED_GROUPS_MIN)
+    fold = PartialFold(plan.transport, opening, plan.layout, bounds, keeps_buckets=True)
     return Pack(plan.layout.partial, plan.bounds, fold)
 
 
@@ -146,6 +151,7 @@ class BucketProcessor(StatefulProcessor):
         layout: The columns.
         options: What comes out, and when windows close.
         table: The layout of the state table.
+        bounds: How much is held at once.
         merges: Whether partial states come, and rows.
     """
 
@@ -157,6 +163,7 @@ class BucketProcessor(StatefulProcessor):
         layout: Layout,
         options: StreamOptions,
         table: TableLayout,
+        bounds: BlockBounds,
         merges: bool,
     ) -> None:
         self._transport = transport
@@ -164,7 +171,9 @@ class BucketProcessor(StatefulProcessor):
         self._layout = layout
         self._options = options
         self._table_layout = table
+        self._bounds = bounds
         self._merges = merges
+        self._rows = layout.partial if merges else layout.rows
 
     def init(self, handle: Any) -> None:
         """Declare the state of a bucket: a manifest, and runs by name."""
@@ -178,7 +187,8 @@ class BucketProcessor(StatefulProcessor):
         """Fold the rows of one bucket and epoch."""
         table = self._table()
         table.declare()
-        blocks = (block for row in rows if (block := rows_of(bytes(row[BLOB]))).num_rows)
+        # A blob comes from each partition, and a block has its cost however few its rows are.
+        blocks = gather((rows_of(bytes(row[BLOB])) for row in rows), self._rows, self._bounds)
         first_block = next(blocks, None)
         if first_block is None:
             return

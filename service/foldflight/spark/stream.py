@@ -48,7 +48,7 @@ _FIGURES = [
     for figure in fields(EpochStats)
 ]
 _FOLDED = st.StructType([st.StructField(BLOB, st.BinaryType()), *_FIGURES])
-# Epochs are small beside batches: where most rows are groups of their own, merging their states costs more than folding.
+# Where most rows of an epoch are groups of their own, merging their states costs more than folding the rows.
 _UNFOLDED_GROUPS_MIN = 1 << 10
 _OUTPUT_ROWS_MAX = 1 << 16
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"

@@ -1,0 +1,81 @@
+"""Functions that notice: a row that is lost, folded twice or out of order changes what they return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foldflight.functions import FunctionContext, Registry, udaf
+
+__all__ = ["functions"]
+
+_PRIME = 1_000_003
+
+
+def functions(version: str = "1") -> Registry:
+    """Return the functions of a fleet, in a version."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", version=version)
+    class Digest:
+        """Depends on each row and on their order; it cannot merge."""
+
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return (accumulator * 31 + value + 1) % _PRIME
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    @udaf(input_types=["BIGINT"], result_type="STRING", version=version)
+    class Custom:
+        """Keeps its last rows, and writes them down itself."""
+
+        def create_accumulator(self):  # type: ignore[no-untyped-def]  # noqa: ANN202  (no annotation: no typed state)
+            return []
+
+        def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            accumulator.append(value)
+            del accumulator[:-5]
+
+        def get_value(self, accumulator):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            return " ".join(map(str, accumulator))
+
+        def serialize(self, accumulator: Any) -> bytes:
+            return " ".join(map(str, accumulator)).encode()
+
+        def deserialize(self, serialized: bytes) -> Any:
+            return [int(each) for each in serialized.decode().split()]
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", version=version)
+    class Pickled:
+        """Counts values in a way that only pickle can write down."""
+
+        def create_accumulator(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
+            return {frozenset(): 0}
+
+        def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            key = frozenset({value % 3})
+            accumulator[key] = accumulator.get(key, 0) + value
+
+        def get_value(self, accumulator):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            return sum(total * (min(key) + 1) for key, total in accumulator.items() if key)
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", version=version)
+    class Talks:
+        """Logs each row."""
+
+        def open(self, context: FunctionContext) -> None:
+            self.context = context
+
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            self.context.logger.info("row", value=value)
+            return accumulator + value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    return Registry.load([Digest, Custom, Pickled, Talks])

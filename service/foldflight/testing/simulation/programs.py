@@ -1,0 +1,111 @@
+"""What the partitions of a simulated engine do, drawn from a seed."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from foldflight.exchange.frames import Limits, Open, Returns
+from foldflight.exchange.serving import describe
+from foldflight.functions import Call, Registry
+
+__all__ = ["LIMITS", "PARTITIONS_MAX", "Epoch", "Program", "limits_of", "program_of"]
+
+PARTITIONS_MAX: Final = 3
+_SLOTS: Final = 12
+_COLUMNS: Final = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("wanted", pa.bool_())])
+_CALLS: Final = (
+    Call("digest", ("v",)),
+    Call("digest", ("v",), filter="wanted"),
+    Call("custom", ("v",)),
+    Call("pickled", ("v",)),
+    Call("talks", ("v",)),
+    Call("count", ("v",), distinct=True),
+    Call("count"),
+    Call("digest", ("v",), materialize=True),
+)
+# Messages of some 1,500 bytes besides their overhead: results come in several.
+LIMITS: Final = Limits(
+    message_bytes_max=18_000,
+    slots_max=1000,
+    state_bytes_max=1 << 20,
+    exchange_state_bytes_max=1 << 24,
+    exchanges_max=8,
+    idle_s_max=5.0,
+    age_s_max=3600.0,
+)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of one partition.
+
+    Args:
+        chunks: Its rows.
+        is_eager: Whether the outputs after each row are fetched chunk by chunk.
+        forgets: The slots that are forgotten after it.
+    """
+
+    chunks: tuple[pa.RecordBatch, ...]
+    is_eager: bool
+    forgets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one partition does.
+
+    Args:
+        opening: What its exchanges are opened with.
+        epochs: The epochs.
+        runs_ahead: Whether rows of the next epoch may be sent before the results of one have been fetched.
+    """
+
+    opening: Open
+    epochs: tuple[Epoch, ...]
+    runs_ahead: bool
+
+
+def program_of(chance: random.Random, registry: Registry) -> Program:
+    """Draw a program."""
+    calls = chance.sample(_CALLS, chance.randint(1, 3))
+    states = chance.random() < 0.7
+    opening = Open(
+        calls=tuple(calls),
+        columns=_COLUMNS,
+        returns=Returns(states=states, outputs=not states or chance.random() < 0.8),
+        initial_outputs=chance.random() < 0.5,
+        row_outputs=chance.random() < 0.3,
+    )
+    agreed = describe(opening, registry, LIMITS, "plan").fingerprints
+    named = tuple(
+        dataclasses.replace(call, fingerprint=fingerprint) for call, fingerprint in zip(calls, agreed, strict=True)
+    )
+    return Program(
+        dataclasses.replace(opening, calls=named),
+        tuple(_epoch(chance, forgets_all=not states) for _ in range(chance.randint(1, 6))),
+        states and not opening.row_outputs and chance.random() < 0.5,
+    )
+
+
+def limits_of(chance: random.Random) -> Limits:
+    """Draw the bounds of servers: some hold as many exchanges as there are partitions, if need be, and no more."""
+    return dataclasses.replace(LIMITS, exchanges_max=chance.choice([PARTITIONS_MAX, 8]))
+
+
+def _epoch(chance: random.Random, *, forgets_all: bool) -> Epoch:
+    chunks = []
+    for _ in range(chance.randint(1, 6)):
+        rows = chance.choice([1, 5, 30])
+        columns = [
+            pa.array([chance.randrange(_SLOTS) for _ in range(rows)], pa.int32()),
+            pa.array([chance.randrange(1000) for _ in range(rows)], pa.int64()),
+            pa.array([chance.choice([True, False, None]) for _ in range(rows)], pa.bool_()),
+        ]
+        chunks.append(pa.RecordBatch.from_arrays(columns, schema=_COLUMNS))
+    some = chance.sample(range(_SLOTS), chance.choice([0, 0, 3, _SLOTS]))
+    return Epoch(tuple(chunks), chance.random() < 0.5, tuple(range(_SLOTS)) if forgets_all else tuple(some))

@@ -1,0 +1,298 @@
+"""What a seed runs: a few partitions of an engine over a world that harms them, against the same without a world.
+
+A partition is what a stream does: groups are touched epoch by epoch, loaded where they are cold, forgotten now and
+then; what an epoch gave is committed, and after a crash it goes on from the last commit. The oracle runs the same
+program over one fold in this process, where nothing ever goes wrong.
+
+What must hold: each epoch is committed once, with the oracle's results, outputs after rows and log lines; a loaded
+group shows the output that was committed; what is kept for failover is bounded; servers are left with nothing; and once
+the faults are over, it ends.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from foldflight.client import EmbeddedTransport, OpenExchange, Transport
+from foldflight.client.failover import SurvivingExchange
+from foldflight.errors import FoldflightError, RejectedError, RetryableError
+from foldflight.exchange.circuits import Circuits
+from foldflight.exchange.coordinator import Coordinator
+from foldflight.exchange.frames import FunctionInfo, Open, Opened
+from foldflight.exchange.serving import describe
+from foldflight.exchange.steps import Bounds, Stats
+from foldflight.functions import Registry
+from foldflight.testing.simulation.functions import functions
+from foldflight.testing.simulation.programs import LIMITS, PARTITIONS_MAX, Program, limits_of, program_of
+from foldflight.testing.simulation.world import EngineCrashed, World
+
+__all__ = ["Report", "SimulatedTransport", "run_seed"]
+
+_KEY: Final = b"the key of the oracle, never compared"
+# What states of so few groups may take, stale ones among them, and a chunk that has just been added.
+_KEPT_BYTES_MAX: Final = 64 << 10
+# When the last exchange that nobody ends has idled away.
+_LEFTOVERS_S: Final = 8.0
+
+
+@dataclass(frozen=True)
+class _Commit:
+    """What an epoch gave."""
+
+    epoch: int
+    results: list[dict[str, Any]]
+    rows: list[list[dict[str, Any]]]
+    logs: list[str]
+
+
+@dataclass
+class Report:
+    """What a seed did.
+
+    Args:
+        seed: The seed.
+        seconds: Simulated time.
+        steps: Steps of the world.
+        commits: Epochs that were committed.
+        retries: Partitions that were started again, because failover gave up or the engine crashed.
+        harms: How often each harm was done.
+        stats: What failover has cost, over all exchanges.
+    """
+
+    seed: int
+    seconds: float = 0.0
+    steps: int = 0
+    commits: int = 0
+    retries: int = 0
+    harms: Counter[str] = field(default_factory=Counter)
+    stats: Stats = field(default_factory=Stats)
+
+
+class SimulatedTransport:
+    """A way to the servers of a world, as one process of an engine knows it.
+
+    Args:
+        world: The world.
+        registry: The functions, as the plan knew them.
+        bounds: What failover may cost.
+    """
+
+    def __init__(self, world: World, registry: Registry, bounds: Bounds) -> None:
+        self.stats: list[Stats] = []
+        self._world = world
+        self._registry = registry
+        self._bounds = bounds
+        self._circuits = Circuits(world.random.random, first_turn=world.random.randrange(100))
+
+    def infos(self) -> list[FunctionInfo]:
+        """Return what the servers offer."""
+        return [FunctionInfo.of(self._registry[name]) for name in sorted(self._registry)]
+
+    def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
+        """Return what an exchange would be opened with."""
+        return describe(open, self._registry, LIMITS, "plan")
+
+    def open(self, open: Open) -> SurvivingExchange:  # noqa: A002
+        """Open an exchange over the servers of the world."""
+        coordinator = Coordinator(open, self._world.urls, self._circuits, bounds=self._bounds)
+        self.stats.append(coordinator.stats)
+        return SurvivingExchange(coordinator, self._world.dial, self._world)
+
+
+class _Partition:
+    """The engine's side of one program: what it has committed, and how it goes on from there."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.commits: list[_Commit] = []
+        self.began_s = 0.0
+        self._states: dict[int, pa.RecordBatch] = {}
+        self._loaded: set[int] = set()
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.commits) == len(self.program.epochs)
+
+    def run(self, transport: Transport) -> Generator[OpenExchange, None, None]:
+        """Go on from the last commit; yields between frames, where others may have their turn."""
+        self._loaded = set()
+        with transport.open(self.program.opening) as exchange:
+            sent_ahead = 0
+            for number in range(len(self.commits) + 1, len(self.program.epochs) + 1):
+                epoch = self.program.epochs[number - 1]
+                rows: list[pa.RecordBatch] = []
+                for chunk in epoch.chunks[sent_ahead:]:
+                    self._send(exchange, chunk)
+                    if self.program.opening.row_outputs and epoch.is_eager:
+                        rows.append(exchange.row_outputs())
+                    yield exchange
+                exchange.barrier(number)
+                sent_ahead = self._run_ahead(exchange, number)
+                yield exchange
+                if self.program.opening.row_outputs and not epoch.is_eager:
+                    rows += [exchange.row_outputs() for _ in epoch.chunks]
+                self._commit(exchange, number, exchange.results(number), rows)
+                yield exchange
+                gone = [slot for slot in epoch.forgets if slot in self._loaded]
+                if gone:
+                    exchange.forget(pa.array(gone, pa.int32()))
+                    self._loaded.difference_update(gone)
+
+    def _send(self, exchange: OpenExchange, chunk: pa.RecordBatch) -> None:
+        touched = set(chunk.column("slot").to_pylist())
+        cold = sorted(slot for slot in touched - self._loaded if slot in self._states)
+        self._loaded |= touched
+        if cold:
+            stored = pa.Table.from_batches([self._states[slot] for slot in cold])
+            names = ["slot", *(name for name in stored.column_names if name.startswith("state_"))]
+            exchange.states(stored.select(names).combine_chunks().to_batches()[0])
+            if self.program.opening.initial_outputs:
+                found = exchange.initial_outputs()
+                if self.program.opening.returns.outputs:
+                    assert _outputs(found) == _outputs(stored), f"loaded groups {cold} show other outputs"
+        exchange.chunk(chunk)
+
+    def _run_ahead(self, exchange: OpenExchange, number: int) -> int:
+        """Send a chunk of the next epoch while the results of this one are out; return how many were sent."""
+        if not self.program.runs_ahead or number == len(self.program.epochs):
+            return 0
+        chunk = self.program.epochs[number].chunks[0]
+        if self.program.epochs[number - 1].forgets or set(chunk.column("slot").to_pylist()) - self._loaded:
+            return 0
+        exchange.chunk(chunk)
+        return 1
+
+    def _commit(self, exchange: OpenExchange, number: int, results: pa.Table, rows: list[pa.RecordBatch]) -> None:
+        slots = results.column("slot").to_pylist()
+        assert slots == sorted(set(slots)), f"slots of epoch {number} are not ascending: {slots}"
+        if self.program.opening.returns.states:
+            for place, slot in enumerate(slots):
+                self._states[slot] = pa.Table.combine_chunks(results.slice(place, 1)).to_batches()[0]
+        logs = [f"{line.function} {line.slot} {line.message} {dict(line.fields)}" for line in exchange.take_logs()]
+        self.commits.append(_Commit(number, _readable(results), [_outputs(batch) for batch in rows], logs))
+
+
+def _readable(results: pa.Table) -> list[dict[str, Any]]:
+    """Return results as values; equal accumulators may have different pickles."""
+    pickles = [name for name in results.column_names if results.schema.field(name).type == pa.binary()]
+    return list(results.drop_columns(pickles).to_pylist())
+
+
+def _outputs(batch: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
+    return list(batch.select([name for name in batch.schema.names if name.startswith("output_")]).to_pylist())
+
+
+# -- a seed ------------------------------------------------------------------------------------------------------------
+
+
+def run_seed(seed: int, *, is_calm: bool = False) -> Report:
+    """Run what follows from a seed.
+
+    Args:
+        seed: The seed.
+        is_calm: Whether nothing bad happens.
+
+    Raises:
+        AssertionError: Something that must hold does not; `python -m foldflight.testing.simulation --seed N` runs the
+            same again.
+    """
+    chance = random.Random(f"scenario {seed}")  # noqa: S311  (not for secrets)
+    registry = functions()
+    bounds = Bounds(patience_s=chance.choice([3.0, 20.0]), replay_bytes_max=chance.choice([600, 3_000, 1 << 20]))
+    partitions = [_Partition(program_of(chance, registry)) for _ in range(chance.randint(1, PARTITIONS_MAX))]
+    world = World(
+        seed, registry, functions("2"), limits_of(chance), servers=chance.choice([1, 2, 2, 3]), is_calm=is_calm
+    )
+    report = Report(seed)
+    try:
+        _run(partitions, world, registry, bounds, report, chance)
+        _compare(partitions, registry)
+        world.heals_at_s = min(world.heals_at_s, world.now_s())
+        world.rest_until(world.now_s() + _LEFTOVERS_S)
+        assert not world.open_streams, f"servers still hold {world.open_streams} exchanges"
+    except AssertionError as error:
+        trace = "\n  ".join(world.trace)
+        raise AssertionError(
+            f"seed {seed}: {error}\nagain: python -m foldflight.testing.simulation --seed {seed}\n  {trace}"
+        ) from error
+    report.seconds, report.steps, report.harms = world.now_s(), world.steps, world.harms
+    return report
+
+
+def _run(
+    partitions: list[_Partition],
+    world: World,
+    registry: Registry,
+    bounds: Bounds,
+    report: Report,
+    chance: random.Random,
+) -> None:
+    """Let the partitions go on in any order, and again where they failed, until all have committed everything."""
+    transport = SimulatedTransport(world, registry, bounds)
+    runs: dict[int, Generator[OpenExchange, None, None]] = {}
+    while unfinished := [place for place, each in enumerate(partitions) if not each.is_done or place in runs]:
+        place = chance.choice(unfinished)
+        partition = partitions[place]
+        if place not in runs:
+            partition.began_s = world.now_s()
+            runs[place] = partition.run(transport)
+        try:
+            exchange = next(runs[place], None)
+            if exchange is None:
+                del runs[place]
+            else:
+                _check_bounds(exchange, bounds)
+        except EngineCrashed:
+            # All partitions are in one process, and with it goes what it knew of servers.
+            for run in runs.values():
+                run.close()
+            runs.clear()
+            report.retries += len(unfinished)
+            _add(report.stats, transport)
+            transport = SimulatedTransport(world, registry, bounds)
+        except FoldflightError as error:
+            world.say(f"partition {place} failed: {error.code}")
+            if partition.began_s > world.heals_at_s + _LEFTOVERS_S or not isinstance(
+                error, (RetryableError, RejectedError)
+            ):
+                raise AssertionError(f"partition {place} failed without a reason: {error}") from error
+            del runs[place]
+            report.retries += 1
+    _add(report.stats, transport)
+    report.commits = sum(len(partition.commits) for partition in partitions)
+
+
+def _check_bounds(exchange: OpenExchange, bounds: Bounds) -> None:
+    assert isinstance(exchange, SurvivingExchange)
+    held, most = exchange.coordinator.held_bytes, bounds.replay_bytes_max + _KEPT_BYTES_MAX
+    assert held <= most, f"{held} bytes are kept for failover, and {most} are the most"
+
+
+def _compare(partitions: list[_Partition], registry: Registry) -> None:
+    oracle = EmbeddedTransport(registry, state_key=_KEY)
+    for place, partition in enumerate(partitions):
+        expected = _Partition(partition.program)
+        for _ in expected.run(oracle):
+            pass
+        assert [commit.epoch for commit in partition.commits] == [commit.epoch for commit in expected.commits]
+        for found, wanted in zip(partition.commits, expected.commits, strict=True):
+            for name in ("results", "rows", "logs"):
+                ours, theirs = getattr(found, name), getattr(wanted, name)
+                assert ours == theirs, (
+                    f"partition {place}, epoch {found.epoch}: {name} differ:\n  found  {ours}\n  wanted {theirs}"
+                )
+
+
+def _add(stats: Stats, transport: SimulatedTransport) -> None:
+    for each in transport.stats:
+        stats.losses += each.losses
+        stats.replays += each.replays
+        stats.rows_refolded += each.rows_refolded
+        stats.checkpoints += each.checkpoints
+        stats.stall_s_max = max(stats.stall_s_max, each.stall_s_max)

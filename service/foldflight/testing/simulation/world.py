@@ -1,0 +1,353 @@
+"""A world in one process: servers, links and a clock, driven by one seed.
+
+The fold, both ends of the exchange, the codec, the coordinator and the shell that carries it out are the real ones.
+Only what lies between is made up: a link is a queue each way, a server takes a message of one of its streams when its
+turn comes, and time is a number. Each step may do harm, until `heals_at_s`; from then on all is well.
+
+Which harms a world knows, and how often they strike, is drawn anew for each seed: some faults hide others.
+
+Source: A. Groce et al., "Swarm testing" (2012); W. Wilson, "Testing distributed systems with deterministic simulation"
+(2014).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from typing import Final
+
+from foldflight.client.exchange import ClientExchange
+from foldflight.errors import FoldflightError, RetryableError
+from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
+from foldflight.exchange.facts import decode_error, encode_error
+from foldflight.exchange.frames import Frame, Limits, Open
+from foldflight.exchange.machine import Role
+from foldflight.exchange.serving import ServerExchange
+from foldflight.fold import StateSigner
+from foldflight.functions import Registry
+
+__all__ = ["EngineCrashed", "SimulatedLink", "StuckError", "World"]
+
+_DEADLINE_S: Final = 1.0
+_IDLE_S_MAX: Final = 5.0
+_DRAIN_S: Final = 2.0
+_STEPS_MAX: Final = 200_000
+_TRACE_MAX: Final = 400
+_KEY: Final = b"the key of the simulated fleet"
+_NEW_KEY: Final = b"the key that some servers sign with already, and all know"
+_HARMS: Final = (
+    "kill",
+    "hang",
+    "slow",
+    "drain",
+    "reset",
+    "garble",
+    "fill up",
+    "open in vain",
+    "other version",
+    "new key",
+    "crash the engine",
+)
+
+
+class EngineCrashed(Exception):  # noqa: N818  (it is no error: it is what the simulation does)
+    """The engine's process has ended here and now; what it had not committed is gone."""
+
+
+class StuckError(AssertionError):
+    """The faults are over and the engine still gets nowhere."""
+
+
+class _Stream:
+    """One exchange as the server holds it, and what is on its way between the two ends."""
+
+    def __init__(self, exchange: ServerExchange, now_s: float) -> None:
+        self.exchange = exchange
+        self.inbound: deque[Message] = deque()
+        self.outbound: deque[Message | FoldflightError] = deque()
+        self.is_broken = False
+        self.heard_at_s = now_s
+
+
+class _Server:
+    def __init__(self, url: str, limits: Limits) -> None:
+        self.url = url
+        self.limits = limits
+        self.streams: list[_Stream] = []
+        self.starts = 0
+        self.is_like_the_others = self.signs_as_before = True
+        self.differs_until_s = 0.0
+        self.down_until_s = self.hung_until_s = self.slow_until_s = self.full_until_s = 0.0
+        self.drains_until_s: float | None = None
+
+    @property
+    def signer(self) -> StateSigner:
+        return StateSigner([_KEY, _NEW_KEY] if self.signs_as_before else [_NEW_KEY, _KEY])
+
+    @property
+    def id(self) -> str:
+        return f"{self.url.removeprefix('sim://')}#{self.starts}"
+
+
+class World:
+    """Servers, links and a clock.
+
+    Args:
+        seed: All that happens follows from it.
+        registry: The functions of the servers.
+        newer: The functions of a server of another version.
+        limits: The bounds of the servers.
+        servers: How many there are.
+        is_calm: Whether nothing bad happens at all.
+
+    Attributes:
+        urls: The servers.
+        harms: How often each harm was done.
+        trace: The last things that happened.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        registry: Registry,
+        newer: Registry,
+        limits: Limits,
+        *,
+        servers: int = 2,
+        is_calm: bool = False,
+    ) -> None:
+        self.random = random.Random(f"world {seed}")  # noqa: S311  (not for secrets)
+        self.harms: Counter[str] = Counter()
+        self.trace: deque[str] = deque(maxlen=_TRACE_MAX)
+        self.steps = 0
+        self._now_s = 0.0
+        self._registries = {True: registry, False: newer}
+        self._servers = [_Server(f"sim://{number}", limits) for number in range(servers)]
+        self.urls = tuple(server.url for server in self._servers)
+        known = [harm for harm in _HARMS if self.random.random() < 0.5]
+        self._harms = [] if is_calm else known
+        self._rate = self.random.choice([0.01, 0.03, 0.1])
+        self.heals_at_s = 0.0 if is_calm else self.random.uniform(1.0, 40.0)
+
+    # -- the clock of the engine -------------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        """Return the time."""
+        return self._now_s
+
+    def rest_until(self, until_s: float) -> None:
+        """Let the world go on until then."""
+        while self._now_s < until_s:
+            self.step(until_s - self._now_s)
+
+    # -- what happens ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_healed(self) -> bool:
+        """Whether all is well from now on."""
+        return self._now_s >= self.heals_at_s
+
+    @property
+    def open_streams(self) -> int:
+        """Exchanges that servers hold."""
+        return sum(len(server.streams) for server in self._servers)
+
+    def step(self, at_most_s: float = 1.0) -> None:
+        """Let one thing happen: some time passes, a server may take a message, and something may go wrong."""
+        self.steps += 1
+        if self.steps > _STEPS_MAX:
+            raise StuckError(
+                f"{_STEPS_MAX} steps and no end, {self._now_s - self.heals_at_s:.1f} s after the last fault"
+            )
+        ready = [server for server in self._servers if self._is_able(server) and any(s.inbound for s in server.streams)]
+        self._now_s += min(self.random.expovariate(500.0 if ready else 10.0), at_most_s)
+        if self._harms and not self.is_healed and self.random.random() < self._rate:
+            self._do_harm()
+        self._let_servers_be()
+        if ready and (server := self.random.choice(ready)).streams:
+            self._serve(server)
+
+    def say(self, what: str) -> None:
+        """Add a line to the trace."""
+        self.trace.append(f"{self._now_s:8.3f} {what}")
+
+    def _is_able(self, server: _Server) -> bool:
+        if self._now_s < server.slow_until_s and self.random.random() < 0.9:
+            return False
+        return max(server.down_until_s, server.hung_until_s) <= self._now_s
+
+    def _let_servers_be(self) -> None:
+        """Do what time alone does to servers."""
+        for server in self._servers:
+            is_like_the_others = server.is_like_the_others and server.signs_as_before
+            if not is_like_the_others and (self.is_healed or self._now_s > server.differs_until_s):
+                self._start(server)
+            if self.is_healed:
+                server.down_until_s = server.hung_until_s = server.slow_until_s = server.full_until_s = 0.0
+            for stream in [each for each in server.streams if self._now_s - each.heard_at_s > _IDLE_S_MAX]:
+                stream.outbound.append(RetryableError("DEADLINE", "the exchange was idle"))
+                self._end(server, stream)
+            if server.drains_until_s is not None and (not server.streams or self._now_s > server.drains_until_s):
+                self.say(f"{server.id} has drained")
+                self._start(server, down_s=self.random.uniform(0.0, 3.0))
+
+    def _do_harm(self) -> None:
+        harm = self.random.choice(self._harms)
+        server = self.random.choice(self._servers)
+        self.harms[harm] += 1
+        self.say(f"{harm}: {server.id}")
+        until_s = self._now_s + self.random.choice([0.05, 0.5, 3.0])
+        match harm:
+            case "kill":
+                self._start(server, down_s=until_s - self._now_s)
+            case "hang":
+                server.hung_until_s = until_s
+            case "slow":
+                server.slow_until_s = until_s
+            case "fill up":
+                server.full_until_s = until_s
+            case "drain":
+                server.drains_until_s = self._now_s + _DRAIN_S
+                for stream in server.streams:
+                    stream.exchange.request_reopen()
+            case "reset" if server.streams:
+                self._break(server, self.random.choice(server.streams))
+            case "garble" if server.streams:
+                stream = self.random.choice(server.streams)
+                for way in (stream.inbound, stream.outbound):
+                    if way and isinstance(way[-1], Message):
+                        way[-1] = Message(b"\xff" + way[-1].metadata, way[-1].batch)
+            case "other version" | "new key":
+                self._start(server, is_like_the_others=harm != "other version", signs_as_before=harm != "new key")
+                server.differs_until_s = until_s
+            case "crash the engine":
+                raise EngineCrashed
+            case _:
+                pass  # an attempt in vain is drawn where one is made, and some find nobody to harm
+
+    def _start(
+        self, server: _Server, *, down_s: float = 0.0, is_like_the_others: bool = True, signs_as_before: bool = True
+    ) -> None:
+        """End a server's process with all its exchanges; another takes its place after a while."""
+        for stream in list(server.streams):
+            self._break(server, stream)
+        server.starts += 1
+        server.is_like_the_others = is_like_the_others
+        server.signs_as_before = signs_as_before
+        server.down_until_s = self._now_s + down_s
+        server.hung_until_s = server.full_until_s = 0.0
+        server.drains_until_s = None
+
+    def _break(self, server: _Server, stream: _Stream) -> None:
+        """Cut a stream; some of what was on its way still arrives."""
+        arrives = self.random.randint(0, len(stream.outbound))
+        while len(stream.outbound) > arrives:
+            stream.outbound.pop()
+        self._end(server, stream)
+
+    @staticmethod
+    def _end(server: _Server, stream: _Stream) -> None:
+        stream.is_broken = True
+        stream.inbound.clear()
+        server.streams.remove(stream)
+        stream.exchange.close()
+
+    def _serve(self, server: _Server) -> None:
+        """Let a server take one message of one of its streams."""
+        stream = self.random.choice([each for each in server.streams if each.inbound] or [None])
+        if stream is None:
+            return
+        stream.heard_at_s = self._now_s
+        try:
+            frame = decode(stream.inbound.popleft(), Role.ENGINE)
+            for reply in stream.exchange.handle(frame):
+                stream.outbound.append(encode(reply, stream.exchange.opened.schema))
+        except FoldflightError as error:
+            told = decode_error(encode_error(error))
+            stream.outbound.append(error if told is None else told)
+            self._end(server, stream)
+
+    # -- links -------------------------------------------------------------------------------------------------------
+
+    def dial(self, url: str, opening: Open) -> SimulatedLink:
+        """Open a link. Raises what a client would raise."""
+        return SimulatedLink(self, url, opening)
+
+    def open_stream(self, url: str, opening: Open) -> _Stream:
+        """Let a server take an exchange, or refuse it."""
+        server = next(each for each in self._servers if each.url == url)
+        began_s = self._now_s
+        self.step()
+        while server.hung_until_s > self._now_s:
+            if self._now_s - began_s > _DEADLINE_S:
+                raise RetryableError("DEADLINE", f"{url} did not answer")
+            self.step()
+        if server.down_until_s > self._now_s:
+            raise RetryableError("UNREACHABLE", f"{url} refused")
+        if server.drains_until_s is not None:
+            raise RetryableError("DRAINING", f"{server.id} is shutting down")
+        if server.full_until_s > self._now_s or len(server.streams) >= server.limits.exchanges_max:
+            raise RetryableError("OVERLOADED", f"{server.id} is full")
+        exchange = ServerExchange(
+            decode_open(encode_open(opening)),
+            self._registries[server.is_like_the_others],
+            limits=server.limits,
+            server_id=server.id,
+            signer=server.signer,
+        )
+        stream = _Stream(exchange, self._now_s)
+        server.streams.append(stream)
+        if "open in vain" in self._harms and not self.is_healed and self.random.random() < 0.1:
+            # The server has opened it, and the engine never hears of that: it tries again, and the first one idles.
+            self.harms["open in vain"] += 1
+            raise RetryableError("UNREACHABLE", f"{url}: reset while opening")
+        stream.outbound.append(encode(exchange.opened, exchange.opened.schema))
+        return stream
+
+    def leave(self, stream: _Stream) -> None:
+        """Let the server know that the engine has gone; a crash sometimes tells it nothing."""
+        for server in self._servers:
+            if stream in server.streams and (self.is_healed or self.random.random() < 0.8):
+                self._end(server, stream)
+
+
+class SimulatedLink(ClientExchange):
+    """One exchange with a server of a world."""
+
+    def __init__(self, world: World, url: str, opening: Open) -> None:
+        super().__init__(opening, deadline_s=_DEADLINE_S)
+        self._world = world
+        self._schema = opening.columns
+        self._stream = world.open_stream(url, opening)
+        try:
+            self._start()
+        except BaseException:
+            self.cut()
+            raise
+
+    def _send(self, frame: Frame) -> None:
+        self._world.step()
+        if self._stream.is_broken and self._world.random.random() < 0.5:
+            raise self._ended()
+        self._stream.inbound.append(encode(frame, self._schema))
+
+    def _receive(self) -> Frame | None:
+        waits_until_s = self._world.now_s() + self.deadline_s
+        while not self._stream.outbound:
+            if self._stream.is_broken:
+                raise self._ended()
+            if self._world.now_s() > waits_until_s:
+                raise RetryableError("DEADLINE", "the server did not answer")
+            self._world.step()
+        message = self._stream.outbound.popleft()
+        if isinstance(message, FoldflightError):
+            raise message
+        return decode(message, Role.SERVER)
+
+    def _ended(self) -> FoldflightError:
+        """Return why the stream is broken: the server's own last word, if that got through."""
+        last = self._stream.outbound[-1] if self._stream.outbound else None
+        return last if isinstance(last, FoldflightError) else RetryableError("UNREACHABLE", "the stream was reset")
+
+    def _end(self) -> None:
+        self._world.leave(self._stream)

@@ -7,18 +7,18 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
+from foldflight import connect
+from foldflight.client import Functions
 from foldflight.spark.java import prepare_local
 
 
-def main(folder: Path) -> None:
+def session(folder: Path) -> Any:
     prepare_local(os.environ)
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from foldflight import connect
-    from foldflight.spark import group_by
-
-    spark = (
+    return (
         SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
@@ -32,7 +32,13 @@ def main(folder: Path) -> None:
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
         .getOrCreate()
     )
-    functions = connect("embedded:tests.spark.spark_functions")
+
+
+def run_stream(spark: Any, folder: Path, functions: Functions) -> None:
+    """Fold all files of the input, one in each epoch."""
+    from pyspark.sql import DataFrame
+
+    from foldflight.spark import group_by
 
     def sink(batch: DataFrame, epoch: int) -> None:
         rows = [row.asDict() for row in batch.collect()]
@@ -61,8 +67,9 @@ def main(folder: Path) -> None:
     )
     print("STARTED", flush=True)
     query.awaitTermination()
-    spark.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    spark = session(Path(sys.argv[1]))
+    run_stream(spark, Path(sys.argv[1]), connect("embedded:tests.spark.spark_functions"))
+    spark.stop()

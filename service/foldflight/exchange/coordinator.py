@@ -122,6 +122,7 @@ class Coordinator:
         self._tried: set[str] = set()
         self._error: FoldflightError | None = None
         self._lost_at_s: float | None = None  # since then the engine goes without a server
+        self._refolded = 0  # rows that the operator has been told of
         self._began_s: float | None = None
         self._story: deque[str] = deque(maxlen=_STORY_STEPS)
 
@@ -348,7 +349,9 @@ class Coordinator:
             return []
         stall_s, self._lost_at_s = now_s - self._lost_at_s, None
         self.stats.stall_s_max = max(self.stats.stall_s_max, stall_s)
-        return [Report(f"an exchange goes on at {link.url} after {stall_s:.1f} s; {_told(self._error)}")]
+        again, self._refolded = self.stats.rows_refolded - self._refolded, self.stats.rows_refolded
+        text = f"an exchange goes on at {link.url} after {stall_s:.1f} s, with {again} rows sent again"
+        return [Report(f"{text}; {_told(self._error)}")]
 
     def _lost(self, error: FoldflightError, now_s: float) -> list[Instruction]:
         link = self._link

@@ -87,7 +87,7 @@ def program_of(chance: random.Random, registry: Registry) -> Program:
     )
     return Program(
         dataclasses.replace(opening, calls=named),
-        tuple(_epoch(chance, forgets_all=not states) for _ in range(chance.randint(1, 6))),
+        tuple(_epoch(chance, forgets_all=not states) for _ in range(chance.randint(1, 8))),
         states and not opening.row_outputs and chance.random() < 0.5,
     )
 
@@ -99,10 +99,11 @@ def limits_of(chance: random.Random) -> Limits:
 
 def _epoch(chance: random.Random, *, forgets_all: bool) -> Epoch:
     chunks = []
-    for _ in range(chance.randint(1, 6)):
+    touched = chance.sample(range(_SLOTS), chance.choice([1, 3, _SLOTS]))
+    for _ in range(chance.randint(1, 4)):
         rows = chance.choice([1, 5, 30])
         columns = [
-            pa.array([chance.randrange(_SLOTS) for _ in range(rows)], pa.int32()),
+            pa.array([chance.choice(touched) for _ in range(rows)], pa.int32()),
             pa.array([chance.randrange(1000) for _ in range(rows)], pa.int64()),
             pa.array([chance.choice([True, False, None]) for _ in range(rows)], pa.bool_()),
         ]

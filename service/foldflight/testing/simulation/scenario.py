@@ -258,14 +258,18 @@ def _run(
             transport = SimulatedTransport(world, registry, bounds)
         except FoldflightError as error:
             world.say(f"partition {place} failed: {error.code}")
-            if partition.began_s > world.heals_at_s + _LEFTOVERS_S or not isinstance(
-                error, (RetryableError, RejectedError)
-            ):
+            if partition.began_s > world.heals_at_s + _LEFTOVERS_S or not _has_reason(error):
                 raise AssertionError(f"partition {place} failed without a reason: {error}") from error
             del runs[place]
             report.retries += 1
     _add(report.stats, transport)
     report.commits = sum(len(partition.commits) for partition in partitions)
+
+
+def _has_reason(error: FoldflightError) -> bool:
+    """Tell whether failover gave up, after servers had been lost or had refused."""
+    given_up = isinstance(error, (RetryableError, RejectedError))
+    return given_up and any(" lost " in step or " refused by " in step for step in error.story)
 
 
 def _check_bounds(exchange: OpenExchange, bounds: Bounds) -> None:

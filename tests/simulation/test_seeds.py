@@ -1,0 +1,116 @@
+"""Failover under whatever a seed thinks of. A failing seed is run again by the line that its error ends with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from foldflight.exchange.coordinator import Coordinator
+from foldflight.exchange.journal import Journal, KeptStates
+from foldflight.testing.simulation import run_seed
+from foldflight.testing.simulation.scenario import Report
+
+BLOCK = 50
+QUICK, ALL = 200, 10_000
+
+
+def run_block(first: int, count: int) -> Counter[str]:
+    """Run seeds, and return what happened in them, summed."""
+    done: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        report = run_seed(seed)
+        done += report.harms
+        done["commits"] += report.commits
+        done["replays"] += report.stats.replays
+        done["checkpoints"] += report.stats.checkpoints
+    return done
+
+
+@pytest.mark.parametrize("first", range(0, QUICK, BLOCK))
+def test_seeds(first: int) -> None:
+    """Each epoch is committed once and right, nothing is unbounded, and all ends when the faults do."""
+    done = run_block(first, BLOCK)
+    assert done["commits"] > BLOCK
+    assert done["replays"] > 10
+    assert done["checkpoints"] > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(QUICK, ALL, 10 * BLOCK))
+def test_many_seeds(first: int) -> None:
+    """The same, ten thousand times."""
+    done = run_block(first, min(10 * BLOCK, ALL - first))
+    assert {harm for harm, times in done.items() if times} >= {
+        "kill",
+        "hang",
+        "slow",
+        "drain",
+        "reset",
+        "garble",
+        "fill up",
+        "open in vain",
+        "other version",
+        "new key",
+        "crash the engine",
+    }
+
+
+def test_a_seed_is_a_story() -> None:
+    """The same seed does the same, step by step."""
+    harmed = [seed for seed in range(20) if run_seed(seed).harms]
+    assert len(harmed) > 5
+    for seed in harmed[:5]:
+        assert run_seed(seed) == run_seed(seed)
+
+
+def test_without_faults_nothing_is_done_twice() -> None:
+    """In a calm world no server is lost, no row is folded again and no partition starts again."""
+    for seed in range(20):
+        report = run_seed(seed, is_calm=True)
+        calm = Report(seed, report.seconds, report.steps, report.commits)
+        calm.stats.checkpoints = report.stats.checkpoints
+        assert report == calm
+
+
+def _keep_what_was_saved(self: Journal, entry: Any, states: Any) -> None:
+    self.kept.update(states)
+
+
+def _send_no_states(self: KeptStates) -> None:
+    return None
+
+
+def _remember_what_was_forgotten(self: KeptStates, slots: Any) -> None:
+    pass
+
+
+def _deliver_again(coordinator: Coordinator, event: Any) -> Any:
+    coordinator._link.owed[0].answered = False
+    return ANSWERED(coordinator, event)
+
+
+def _forget_that_states_were_given(coordinator: Coordinator, event: Any) -> Any:
+    coordinator._link.is_restored = False
+    return ANSWERED(coordinator, event)
+
+
+ANSWERED = Coordinator._answered
+MISTAKES: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    "frames are sent again though their states are kept": (Journal, "commit", _keep_what_was_saved),
+    "kept states are not sent": (KeptStates, "to_batch", _send_no_states),
+    "forgotten states come back": (KeptStates, "forget", _remember_what_was_forgotten),
+    "answers are delivered twice": (Coordinator, "_answered", _deliver_again),
+    "loaded slots count as changed": (Coordinator, "_answered", _forget_that_states_were_given),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a mistake in the coordinator, a seed fails before long: the simulation can."""
+    cls, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(cls, name, wrong)
+    with pytest.raises((AssertionError, IndexError, KeyError)):
+        run_block(0, 300)

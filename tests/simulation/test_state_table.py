@@ -1,0 +1,146 @@
+"""Streams over the simulated world: the real epochs and state table, a commit like Spark's, an engine that crashes."""
+
+from __future__ import annotations
+
+import copy
+import random
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight.errors import FoldflightError
+from foldflight.exchange.frames import Open, Returns
+from foldflight.exchange.steps import Bounds
+from foldflight.functions import Call, RowKind
+from foldflight.spark.epoch import BucketEpoch
+from foldflight.spark.layout import Layout
+from foldflight.spark.statetable import Bounds as TableBounds
+from foldflight.spark.statetable import StateTable, TableLayout
+from foldflight.testing.simulation import EngineCrashed, SimulatedTransport, World
+from foldflight.testing.simulation.functions import functions
+from foldflight.testing.simulation.programs import LIMITS
+from tests.laws.test_statetable_model import Store
+
+KEYS = pa.schema([("key_0", pa.string())])
+COLUMNS = pa.schema([("column_0", pa.int64())])
+CALLS = (
+    Call("count"),
+    Call("sum", ("v",)),
+    Call("count", ("v",), distinct=True),
+    Call("digest", ("v",), materialize=True),
+)
+SMALL = TableBounds(piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2)
+BOUNDS = Bounds(patience_s=5.0, replay_bytes_max=2_000)
+
+
+def planned(transport: SimulatedTransport) -> tuple[Open, Layout]:
+    """Return what the driver of a query would plan."""
+    chunk = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
+    opening = Open(CALLS, chunk, returns=Returns(), initial_outputs=True)
+    schema = transport.describe(opening).schema
+    states = pa.schema([schema.field(f"state_{place}") for place in range(len(CALLS))])
+    outputs = pa.schema([schema.field(f"output_{place}") for place in range(len(CALLS))])
+    layout = Layout(KEYS, ("name",), COLUMNS, ("v",), has_kinds=True, states=states, carried=states, outputs=outputs)
+    return opening, layout
+
+
+class Rows:
+    """The input of a query, epoch by epoch, and its answer by definition."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(f"rows {seed}")
+        self.live: list[tuple[str, int]] = []
+
+    def epoch(self) -> list[tuple[int, str, int]]:
+        rows = []
+        for _ in range(self.random.randint(0, 25)):
+            if self.live and self.random.random() < 0.4:
+                row = self.live.pop(self.random.randrange(len(self.live)))
+                rows.append((int(RowKind.DELETE), *row))
+            else:
+                row = (self.random.choice("abcdefghij"), self.random.randrange(9))
+                self.live.append(row)
+                rows.append((int(RowKind.INSERT), *row))
+        return rows
+
+
+def answer(rows: list[tuple[int, str, int]]) -> dict[str, tuple[int, int, int]]:
+    """Return count, sum and distinct count of each group that has rows."""
+    groups: dict[str, list[int]] = {}
+    for kind, key, value in rows:
+        held = groups.setdefault(key, [])
+        if kind == RowKind.INSERT:
+            held.append(value)
+        else:
+            held.remove(value)
+    return {key: (len(held), sum(held), len(set(held))) for key, held in groups.items() if held}
+
+
+def run(seed: int) -> World:
+    """Run a query to its end, restarting it from its last commit whenever it ends early."""
+    world = World(seed, functions(), functions("2"), LIMITS, servers=2)
+    rows, ids = Rows(seed), count()
+    epochs = [rows.epoch() for _ in range(6)]
+    store, sink = Store(), {}  # what Spark has committed: the state, and each epoch's changelog
+    while len(sink) < len(epochs):
+        began_s = world.now_s()
+        transport = SimulatedTransport(world, functions(), BOUNDS)
+        opening, layout = planned(transport)
+        try:
+            while len(sink) < len(epochs):
+                working = copy.deepcopy(store)  # uncommitted state is thrown away with its epoch
+                table_layout = TableLayout(keys=KEYS, states=layout.states, buckets=1)
+                table = StateTable(
+                    table_layout, working, cache=None, bounds=SMALL, new_run_id=lambda: f"run {next(ids)}"
+                )
+                batch = block(layout, epochs[len(sink)])
+                cuts = sorted(world.random.choices(range(batch.num_rows + 1), k=2))
+                blocks = [batch.slice(a, b - a) for a, b in zip([0, *cuts], [*cuts, batch.num_rows], strict=True)]
+                epoch = BucketEpoch(transport, opening, layout, table, is_strict=True)
+                kinds, changes = epoch.run(iter(piece for piece in blocks if piece.num_rows))
+                store, sink[len(sink)] = working, (kinds.to_pylist(), changes.to_pylist())
+        except EngineCrashed:
+            continue
+        except FoldflightError as error:
+            if began_s > world.heals_at_s + 8 or not error.story:
+                raise
+    check(sink, epochs)
+    return world
+
+
+def block(layout: Layout, rows: list[tuple[int, str, int]]) -> pa.RecordBatch:
+    columns: list[Any] = [[row[1] for row in rows], [row[0] for row in rows], [row[2] for row in rows]]
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, layout.rows, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=layout.rows)
+
+
+def check(sink: dict[int, Any], epochs: list[list[tuple[int, str, int]]]) -> None:
+    """Apply the changelogs: after each epoch the table is the batch answer, and no change contradicts it."""
+    table: dict[str, tuple[Any, ...]] = {}
+    for number, (kinds, changes) in sorted(sink.items()):
+        for kind, change in zip(kinds, changes, strict=True):
+            key, *outputs = change.values()
+            if kind in (RowKind.UPDATE_BEFORE, RowKind.DELETE):
+                assert table.pop(key) == tuple(outputs)
+            else:
+                assert key not in table
+                table[key] = tuple(outputs)
+        wanted = answer([row for epoch in epochs[: number + 1] for row in epoch])
+        assert {key: row[:3] for key, row in table.items()} == wanted
+
+
+@pytest.mark.parametrize("first", range(0, 40, 20))
+def test_streams_survive(first: int) -> None:
+    """Over lost servers and crashes of the engine the changelog, applied, is the batch answer after every epoch."""
+    harms = sum(sum(run(seed).harms.values()) for seed in range(first, first + 20))
+    assert harms > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(40, 2040, 100))
+def test_many_streams_survive(first: int) -> None:
+    """The same, many times."""
+    for seed in range(first, first + 100):
+        run(seed)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -117,22 +118,42 @@ def test_rolling_restart_under_load(fleet: Fleet) -> None:
     assert all(len(servers) > 1 for servers in load.servers), load.servers
 
 
-def test_a_server_that_hangs(fleet: Fleet) -> None:
-    """A paused server gets no new exchange and is shown as silent; its own leave it by their deadline and go on."""
-    hung, _ = fleet.servers()
+def pause(server: str) -> Callable[[], str]:
+    """Stop a server's processes where they are; return what lets them go on."""
+    docker("pause", server)
+    return lambda: docker("unpause", server)
+
+
+def cut_off(server: str) -> Callable[[], str]:
+    """Take a server off the network; return what puts it back under its name."""
+    (network,) = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", server))
+    docker("network", "disconnect", network, server)
+    return lambda: docker("network", "connect", "--alias", "server", network, server)
+
+
+def problems(fleet: Fleet) -> str:
+    """Return what the status says of servers that do not answer."""
+    return "; ".join(each.get("problem", "") for each in fleet.status())
+
+
+@pytest.mark.parametrize("harm", [pause, cut_off])
+def test_a_server_that_is_silent(fleet: Fleet, harm: Callable[[str], Callable[[], str]]) -> None:
+    """One that hangs, or cannot be reached, gets no new exchange; its own leave it by their deadline and go on."""
+    silent, _ = fleet.servers()
     with Load(fleet.url, 6, deadline_s=4) as load:
         assert eventually(load.goes_on, SOON_S)
-        docker("pause", hung)
+        undo = harm(silent)
         try:
             assert eventually(load.goes_on, SOON_S)
             assert eventually(load.goes_on, SOON_S)
-            assert eventually(lambda: any("timed out" in each.get("problem", "") for each in fleet.status()), SOON_S)
+            if harm is pause:  # what is off the network is no longer behind the name either
+                assert eventually(lambda: "timed out" in problems(fleet), SOON_S)
             transport = FlightTransport([fleet.url], deadline_s=30)
             with ExitStack() as stack:
                 new = [stack.enter_context(transport.open(opening(COUNT))) for _ in range(8)]
                 assert len({exchange.opened.server_id for exchange in new}) == 1
         finally:
-            docker("unpause", hung)
+            undo()
         assert eventually(load.goes_on, SOON_S)
     load.check()
 

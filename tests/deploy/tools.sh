@@ -18,11 +18,12 @@ start() {
     apt-get update -qq >&2
   fi
   if ((${#missing[@]})); then
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$tools/apt.log" 2>&1
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >"$tools/apt.log" 2>&1 \
+      || { tail -20 "$tools/apt.log" >&2; exit 1; }
   fi
   if [[ ! -x $tools/bin/promtool ]]; then
     # Unpacked, not installed: the package would start a Prometheus of its own.
-    (cd "$tools" && apt-get download -qq prometheus 2>/dev/null >&2 && dpkg-deb -x prometheus_*.deb unpacked && rm prometheus_*.deb)
+    (cd "$tools" && apt-get download -qq prometheus >&2 && dpkg-deb -x prometheus_*.deb unpacked && rm prometheus_*.deb)
     cp "$tools"/unpacked/usr/bin/prom* "$tools/bin/"
   fi
   [[ -x $tools/bin/helm ]] || "$root/.venv/bin/python" "$shared/get-helm.py" "$tools/bin" >&2

@@ -6,7 +6,8 @@ import io
 
 from rich.console import Console
 
-from foldflight.cli.status import rates, status_view
+from foldflight.cli.status import _watch, rates, status_view
+from foldflight.errors import RetryableError
 
 
 def server(name, rows, *, state="ready", functions=None, errors=None, version="1.0"):
@@ -76,3 +77,27 @@ def test_the_table_fits_into_eighty_characters():
     assert any(name in line and "123,456,789" in line and "draining" in line for line in lines)
     assert "states" not in shown(servers, 80)
     assert "3 MiB" in shown(servers, 140)
+
+
+class Reader:
+    """Gives answers one after the other; an exception among them is raised."""
+
+    url = "grpc://somewhere"
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def read(self):
+        answer = self.answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+def test_watching_goes_on_until_it_is_interrupted(capsys):
+    """A server that is away for a while is a line of the table, not the end; Ctrl-C is."""
+    away = RetryableError("UNREACHABLE", "nobody there")
+    back = {"servers": [server("a", 7_777)]}
+    _watch([Reader({"servers": [server("a", 1)]}, away, back, KeyboardInterrupt())], interval_s=0)
+    shown = capsys.readouterr().out
+    assert "7,777" in shown

@@ -56,6 +56,14 @@ def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
     assert eventually(lambda: "foldflight_worker_restarts_total 1.0" in page(server.ready["http"], "/metrics")[1])
     assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
     assert page(server.ready["http"], "/readyz")[0] == 200
+    # what the dead one has counted still counts; what it had open does not
+    assert eventually(lambda: "foldflight_exchanges_open 0.0" in page(server.ready["http"], "/metrics")[1])
+    body = page(server.ready["http"], "/metrics")[1]
+    assert "foldflight_rows_total 50000.0" in body
+    assert 'foldflight_rows_folded_total{function="count",kind="+I"} 50000.0' in body
+    assert "foldflight_groups 0.0" in body
+    assert "foldflight_exchanges_max 128.0" in body
+    assert all(f'process_cpu_seconds_total{{worker="{worker}"}}' in body for worker in ("parent", "0", "1"))
     close_connections()
     with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
         assert count_rows(exchange, 1, 1) == [1]

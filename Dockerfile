@@ -13,7 +13,7 @@ RUN python -m venv /opt/build
 COPY requirements-build.txt /src/
 RUN /opt/build/bin/python -m pip install --disable-pip-version-check --no-cache-dir --require-hashes \
       --requirement /src/requirements-build.txt
-COPY pyproject.toml README.md CHANGELOG.md LICENSE /src/
+COPY pyproject.toml README.md LICENSE /src/
 COPY service /src/service
 RUN cd /src && /opt/build/bin/hatchling build --target wheel --directory /wheels
 

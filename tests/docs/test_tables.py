@@ -49,3 +49,12 @@ def test_the_figures_of_a_stream() -> None:
     assert {name for _, name in lines if name.endswith("_total")} == {
         f"{family.name}_total" for family in families if family.type == "counter"
     }
+
+
+def test_each_failure_has_its_test() -> None:
+    """The tests that the failure matrix names are there."""
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", ARCHITECTURE)
+    assert len(named) > 10
+    root = Path(__file__).parents[2]
+    for path, test in named:
+        assert f"def {test}(" in (root / path).read_text(), f"{path}::{test}"

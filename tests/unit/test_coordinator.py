@@ -271,6 +271,15 @@ def test_a_server_unlike_the_first_is_passed_over() -> None:
     assert isinstance(rest, Rest)
 
 
+def test_the_first_refusal_is_the_jobs() -> None:
+    """What the first server refuses to open is raised at once: nobody has agreed to it."""
+    for code in ("UNKNOWN_FUNCTION", "UNAUTHENTICATED", "BAD_FRAME"):
+        telling = Telling()
+        telling.tell(Started())
+        error = RejectedError(code, "no")
+        assert telling.tell(LinkLost(error)) == [CutLink(), GiveUp(error)]
+
+
 def test_patience_and_back_off() -> None:
     """Servers that refuse rest, longer each time; when patience is over the error tells the story."""
     telling = Telling(("grpc://a",), patience_s=10.0)

@@ -385,8 +385,10 @@ class Coordinator:
         if not isinstance(error, RejectedError):
             return False
         if not link.is_open:
-            # Fingerprints come from a server: what this one refuses, that one has agreed to.
-            return all(call.fingerprint for call in self._opening.calls)
+            # Fingerprints come from a server: what this one refuses, that one has agreed to. A token that nobody has
+            # accepted yet is the job's.
+            is_agreed = all(call.fingerprint for call in self._opening.calls)
+            return is_agreed and (error.code != "UNAUTHENTICATED" or self.opened is not None)
         # The engine's own table lets no wrong frame out: BAD_FRAME is damage on the way. And what this server cannot
         # load, another has saved.
         return error.code == "BAD_FRAME" or (error.code == "STATE_MISMATCH" and link.is_restored)

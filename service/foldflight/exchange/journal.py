@@ -129,6 +129,9 @@ class KeptStates:
 
     Results are kept as they came, and a slot knows which row is its own; when most rows are stale they are copied
     together. So each state is copied a bounded number of times, however many barriers there are.
+
+    Attributes:
+        nbytes: Bytes that are held, stale rows among them.
     """
 
     def __init__(self) -> None:
@@ -136,11 +139,7 @@ class KeptStates:
         # Where the state of a slot stands in the batches, one after another; -1: it has none.
         self._places: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._rows = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are held, stale rows among them."""
-        return sum(int(batch.nbytes) for batch in self._batches)
+        self.nbytes = 0
 
     def update(self, states: pa.Table) -> None:
         """Put n states in, each in place of its slot's older one.
@@ -157,6 +156,7 @@ class KeptStates:
                 self._places = np.concatenate([self._places, more])
             self._places[slots] = self._rows + np.arange(batch.num_rows)
             self._batches.append(batch)
+            self.nbytes += int(batch.nbytes)
             self._rows += batch.num_rows
         if self._rows > 2 * int((self._places >= 0).sum()) + _STALE_ROWS_MIN:
             self._compact()
@@ -165,7 +165,7 @@ class KeptStates:
         """Take the states of n slots out."""
         self._places[slots[slots < len(self._places)]] = -1
         if not (self._places >= 0).any():
-            self._batches, self._rows = [], 0
+            self._batches, self._rows, self.nbytes = [], 0, 0
 
     def to_batch(self) -> pa.RecordBatch | None:
         """Return all states as one batch, slots ascending; None if there are none."""
@@ -178,7 +178,7 @@ class KeptStates:
         places = self._places[self._places >= 0]
         table = pa.Table.from_batches(self._batches).take(pa.array(places)).combine_chunks()
         self._batches = [pa.RecordBatch.from_arrays([_one(column) for column in table.columns], schema=table.schema)]
-        self._rows = len(places)
+        self._rows, self.nbytes = len(places), int(self._batches[0].nbytes)
         self._places[self._places >= 0] = np.arange(len(places))
 
 

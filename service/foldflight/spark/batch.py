@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.client import Aggregate, Transport
 from foldflight.errors import RejectedError
-from foldflight.exchange.frames import Open, Opened, Returns
+from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
 from foldflight.functions import Call, RowKind
 from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type, result_types
@@ -66,10 +66,12 @@ def group_by(
             rows are all taken back is gone. Default: every row adds.
         row_kinds: What the values of `row_kind` mean where they are not kinds themselves: `{"c": "+I", "d": "-D"}`.
         materialize: Append-only functions (`max`, `string_agg`...) over rows with kinds keep the rows of each group,
-            and fold them anew for each value. Default: they are refused.
+            and fold them anew for each value; so do functions without merge over the sessions of a stream. Default:
+            they are refused.
         window: Windows of time, as two more keys `window_start` and `window_end`: `tumble`, `hop`, `cumulate` or
             `session`. In a stream with a watermark on its time column a window closes when the watermark has passed its
-            end: its state goes, and rows that come for it later are left out and counted.
+            end: its state goes, and rows that come for it later are left out and counted. Sessions take rows without
+            kinds, and those of a stream merge.
         emit: Of a stream: `update` gives new values (`+I`, `+U`) and groups that are gone (`-D`); `changelog` also the
             old value (`-U`) before each new one. The column `row_kind` is there in a changelog, and in updates where
             the input has row kinds or windows are sessions: one that grows is gone, and another comes. `append` gives
@@ -105,7 +107,12 @@ def group_by(
         kind = translated_kind(kind, row_kinds)
     _check_stream_options(df, emit, buckets)
     return GroupedFrame(
-        df, columns, names, kind, materialize, StreamOptions(emit, buckets, strict, closing, has_sessions)
+        df,
+        columns,
+        names,
+        kind,
+        materialize,
+        StreamOptions(emit, buckets, strict, closing, has_sessions, str(window or "")),
     )
 
 
@@ -119,6 +126,7 @@ class StreamOptions:
         strict: Whether a retraction of what is not there is an error.
         closing_lateness_ms: How long after its end a window closes, in milliseconds of the watermark; None: never.
         has_sessions: Whether windows are sessions, which merge.
+        window: How time is cut; it stands with the state, which another query does not fit.
     """
 
     emit: Emit
@@ -126,6 +134,7 @@ class StreamOptions:
     strict: bool
     closing_lateness_ms: int | None
     has_sessions: bool = False
+    window: str = ""
 
 
 def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s: float) -> int | None:
@@ -265,14 +274,13 @@ class Plan:
         layout = Layout(keys, names, columns, shown, has_kinds, states=nothing, carried=nothing, outputs=nothing)
         opening = Open(calls=calls, columns=layout.chunk)
         opened = transport.describe(opening)
-        if has_kinds and materialize and not all(opened.can_retract):
-            calls = tuple(_materialized(calls, opened))
+        # The sessions of a batch are found before its rows are folded: they are keys like others.
+        needs = _Needs(retract=has_kinds, merge=has_sessions and rows.isStreaming)
+        if materialize and not all(map(needs.are_met, opened.calls)):
+            calls = tuple(_materialized(calls, opened, needs))
             opening = replace(opening, calls=calls)
             opened = transport.describe(opening)
-        if has_kinds:
-            _check_retract(calls, opened)
-        if has_sessions:
-            _check_merge(calls, opened)
+        needs.check(calls, opened)
         places = range(len(calls))
         states = pa.schema([opened.schema.field(f"state_{place}") for place in places])
         results = result_types(outputs, [opened.schema.field(f"output_{place}").type for place in places])
@@ -350,31 +358,39 @@ def _pinned(calls: Sequence[Call], opened: Opened) -> Iterator[Call]:
         yield replace(call, fingerprint=found.fingerprint)
 
 
-def _materialized(calls: Sequence[Call], opened: Opened) -> Iterator[Call]:
+@dataclass(frozen=True)
+class _Needs:
+    """What each function of a query must be able to do."""
+
+    retract: bool
+    merge: bool
+
+    def are_met(self, call: OpenedCall) -> bool:
+        """Tell whether a call can do it."""
+        return (call.can_retract or not self.retract) and (call.can_merge or not self.merge)
+
+    def check(self, calls: Sequence[Call], opened: Opened) -> None:
+        """Refuse a call that cannot. Raises RejectedError CANNOT_RETRACT, CANNOT_MERGE."""
+        for call, found in zip(calls, opened.calls, strict=True):
+            if self.retract and not found.can_retract:
+                raise RejectedError(
+                    "CANNOT_RETRACT",
+                    f"{call.function} is append-only (it has no retract), and rows with kinds may take rows back; "
+                    "define retract, let groups keep their rows (materialize=True), or aggregate without row_kind",
+                    function=call.function,
+                )
+            if self.merge and not found.can_merge:
+                raise RejectedError(
+                    "CANNOT_MERGE",
+                    f"{call.function} has no merge, and sessions of a stream merge when a row bridges them; define "
+                    "merge, let sessions keep their rows (materialize=True), or use tumble, hop or cumulate",
+                    function=call.function,
+                )
+
+
+def _materialized(calls: Sequence[Call], opened: Opened, needs: _Needs) -> Iterator[Call]:
     for call, found in zip(calls, opened.calls, strict=True):
-        yield call if found.can_retract else replace(call, materialize=True)
-
-
-def _check_retract(calls: Sequence[Call], opened: Opened) -> None:
-    for call, found in zip(calls, opened.calls, strict=True):
-        if not found.can_retract:
-            raise RejectedError(
-                "CANNOT_RETRACT",
-                f"{call.function} is append-only (it has no retract), and rows with kinds may take rows back; "
-                "define retract, let groups keep their rows (materialize=True), or aggregate without row_kind",
-                function=call.function,
-            )
-
-
-def _check_merge(calls: Sequence[Call], opened: Opened) -> None:
-    for call, found in zip(calls, opened.calls, strict=True):
-        if not found.can_merge:
-            raise RejectedError(
-                "CANNOT_MERGE",
-                f"{call.function} has no merge, and sessions merge when a row bridges them; define merge, or use "
-                "tumble, hop or cumulate",
-                function=call.function,
-            )
+        yield call if needs.are_met(found) else replace(call, materialize=True)
 
 
 def mapping(

@@ -60,12 +60,14 @@ class TableLayout:
         buckets: How many buckets the groups of the query are spread over.
         hashed: How many of the key columns, from the first, are hashed: groups that share them lie together, and are
             found by them. None: all.
+        window: What the last two keys are windows of, as `session 30 minutes`; empty without windows.
     """
 
     keys: pa.Schema
     states: pa.Schema
     buckets: int = 1
     hashed: int | None = None
+    window: str = ""
 
     def described(self) -> dict[str, Any]:
         """Return the layout as it stands in manifests."""
@@ -78,6 +80,7 @@ class TableLayout:
             ],
             "buckets": self.buckets,
             "hashed": len(self.hashed_names),
+            "window": self.window,
         }
 
     @property
@@ -210,7 +213,15 @@ def decode_manifest(layout: TableLayout, data: bytes) -> tuple[list[Run], list[M
 
 
 def _check_layout(ours: dict[str, Any], stored: dict[str, Any]) -> None:
-    for name, what in (("keys", "grouping keys"), ("calls", "calls"), ("buckets", "buckets"), ("hashed", "windows")):
+    # In this order: one change shows in several, and the first that differs says it best.
+    parts = {
+        "window": "windows",
+        "keys": "grouping keys",
+        "calls": "calls",
+        "buckets": "buckets",
+        "hashed": "hashed keys",
+    }
+    for name, what in parts.items():
         if stored[name] != ours[name]:
             raise RejectedError(
                 "STATE_MISMATCH",

@@ -92,7 +92,7 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
         opening=replace(plan.opening, returns=Returns(), initial_outputs=True),
         layout=layout,
         options=options,
-        table=TableLayout(keys=layout.keys, states=layout.states, buckets=count, hashed=hashed),
+        table=TableLayout(keys=layout.keys, states=layout.states, buckets=count, hashed=hashed, window=options.window),
         bounds=plan.bounds,
         merges=_merges(plan, options),
     )

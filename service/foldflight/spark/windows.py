@@ -50,6 +50,14 @@ class Window:
     step: str = ""
     is_session: bool = False
 
+    def __str__(self) -> str:
+        """Return how time is cut, whatever its column is called: `hop 5 minutes, 1 hour`."""
+        if self.is_session:
+            return f"session {self.size}"
+        if self.slide:
+            return f"hop {self.slide}, {self.size}"
+        return f"cumulate {self.step}, {self.size}" if self.step else f"tumble {self.size}"
+
     def timed(self, df: DataFrame) -> DataFrame:
         """Return the rows with the column of time: over processing time, the time of their epoch, under a watermark.
 
@@ -170,8 +178,10 @@ def _merged(df: DataFrame, keys: Sequence[Column]) -> DataFrame:
     start, end = sf.col(WINDOW_START), sf.col(WINDOW_END)
     by_key = SparkWindow.partitionBy(*keys)
     in_order = by_key.orderBy(WINDOW_START)
-    # All gaps are equal, so a row's end is beyond those of all rows before it.
-    begins = sf.coalesce(start > sf.lag(end).over(in_order), sf.lit(True))
+    # Not the end of the row before: on the day when clocks go back, a day after it may come before a day after an
+    # earlier row.
+    before = in_order.rowsBetween(SparkWindow.unboundedPreceding, -1)
+    begins = sf.coalesce(start > sf.max(end).over(before), sf.lit(True))
     numbered = df.withColumn(_NUMBER, sf.sum(begins.cast("int")).over(in_order))
     of_session = SparkWindow.partitionBy(*keys, _NUMBER)
     merged = numbered.withColumn(WINDOW_START, sf.min(start).over(of_session)).withColumn(

@@ -1,37 +1,135 @@
 """Session windows and windows of processing time, on Spark itself; tests/laws has them against a model."""
 
 import datetime as dt
+import importlib
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect
+from foldflight.client import Functions
 from foldflight.spark import PROCESSING_TIME, group_by, session, tumble
 from tests.spark import spark_functions
 from tests.spark.test_stream import Stream, stream_spark  # noqa: F401 - a fixture
-from tests.spark.test_stream_windows import START, Clicks, minute, watermarked
+from tests.spark.test_stream_windows import DDL, START, Clicks, minute, watermarked
+
+GAP = "30 minutes"
 
 
-def test_batch_sessions_are_those_of_spark(classic: SparkSession) -> None:
-    """Over random rows, with ties and gaps that are just closed, each session is the one that Spark finds."""
-    functions = connect(spark_functions)
+def minutes_of(row: dict[str, Any]) -> tuple[int, int]:
+    """Return the minutes at which a row's session starts and ends."""
+    first, last = (row[name].astimezone(dt.UTC) - START for name in ("window_start", "window_end"))
+    return int(first / dt.timedelta(minutes=1)), int(last / dt.timedelta(minutes=1))
+
+
+@pytest.mark.parametrize("keys", [["page"], []], ids=["keys", "no keys"])
+def test_batch_sessions_are_those_of_spark(spark: Any, embedded: Functions, keys: list[str]) -> None:
+    """Over random rows, with ties and gaps that are just closed, each session is Spark's; no function need merge."""
+    is_connect = "connect" in type(spark).__module__
+    sf = importlib.import_module("pyspark.sql.connect.functions" if is_connect else "pyspark.sql.functions")
     chosen = random.Random(5)
     rows = [
-        (chosen.choice(["a", "b", None]), START + dt.timedelta(minutes=5 * chosen.randrange(200)), number)
-        for number in range(150)
+        (
+            chosen.choice(["a", "b", None]),
+            START + dt.timedelta(minutes=5 * chosen.randrange(2000), microseconds=chosen.choice([0, 0, 1])),
+            number,
+        )
+        for number in range(500)
     ]
-    frame = classic.createDataFrame(rows, "page string, at timestamp, v bigint")
-    ours = group_by(frame, "page", window=session("at", "15 minutes")).agg(
-        n=functions["count"](), total=functions["sum"]("v")
+    frame = spark.createDataFrame(rows, "page string, at timestamp, v bigint").repartition(5)
+    ours = group_by(frame, *keys, window=session("at", GAP)).agg(
+        n=embedded["count"](), total=embedded["sum"]("v"), middle=embedded["median"]("v")
     )
-    window = sf.session_window("at", "15 minutes")
-    theirs = frame.groupBy("page", window.alias("w")).agg(sf.count("*").alias("n"), sf.sum("v").alias("total"))
-    expected = theirs.select("page", "w.start", "w.end", "n", "total")
-    assert sorted(map(tuple, ours.collect()), key=repr) == sorted(map(tuple, expected.collect()), key=repr)
+    middle = sf.sort_array(sf.collect_list("v"))[(sf.count("*") / 2).cast("int")]
+    theirs = frame.groupBy(*keys, sf.session_window("at", GAP).alias("w")).agg(
+        sf.count("*").alias("n"), sf.sum("v").alias("total"), middle.alias("middle")
+    )
+    expected = theirs.select(*keys, "w.start", "w.end", "n", "total", "middle").collect()
+    assert len(expected) > 50
+    assert sorted(map(tuple, ours.collect()), key=repr) == sorted(map(tuple, expected), key=repr)
+
+
+def test_gaps_of_a_day_are_those_of_spark(classic: SparkSession) -> None:
+    """Where clocks go back, a day after a row may come before a day after an earlier one; sessions are Spark's."""
+    functions = connect(spark_functions)
+    zone = classic.conf.get("spark.sql.session.timeZone")
+    classic.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        frame = classic.createDataFrame(
+            [
+                (dt.datetime(2024, 10, day, hour, minute, tzinfo=dt.UTC),)
+                for day, hour, minute in ((27, 0, 30), (27, 1, 10), (28, 1, 20), (30, 0, 0))
+            ],
+            "at timestamp",
+        )
+        ours = group_by(frame, window=session("at", "1 day")).agg(n=functions["count"]()).collect()
+        theirs = frame.groupBy(sf.session_window("at", "1 day").alias("w")).count()
+        expected = theirs.select("w.start", "w.end", "count").collect()
+    finally:
+        classic.conf.set("spark.sql.session.timeZone", zone)
+    assert sorted(map(tuple, ours)) == sorted(map(tuple, expected))
+
+
+class Sink:
+    """A table that applies changes."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self.kinds: Counter[str] = Counter()
+
+    def apply(self, epoch: list[dict[str, Any]]) -> None:
+        # Spark keeps no order between buckets, nor for a test that collects: what takes back comes first.
+        for row in sorted(epoch, key=lambda row: row["row_kind"] in ("+I", "+U")):
+            kind, key = row["row_kind"], (row["page"], *minutes_of(row))
+            value = (row["n"], row["total"], row["middle"])
+            self.kinds[kind] += 1
+            if kind == "-U":
+                assert self.rows[key] == value
+            elif kind == "-D":
+                assert self.rows.pop(key) == value
+            else:
+                assert (kind == "+U") == (key in self.rows)
+                self.rows[key] = value
+
+
+@pytest.mark.parametrize("emit", ["changelog", "update"])
+def test_any_order_over_a_restart_ends_as_the_batch(
+    stream_spark: SparkSession,  # noqa: F811
+    tmp_path: Path,
+    emit: str,
+) -> None:
+    """Rows out of order extend and bridge sessions; the changes, applied, are what the batch says."""
+    functions = connect(spark_functions)
+    chosen = random.Random(7)
+
+    def query(df: Any) -> Any:
+        # The median does not merge: in the stream its sessions keep their rows.
+        return group_by(
+            df,
+            "page",
+            window=session("at", GAP),
+            emit=emit if df.isStreaming else "update",  # type: ignore[arg-type]
+            buckets=2,
+            materialize=True,
+        ).agg(n=functions["count"](), total=functions["sum"]("v"), middle=functions["median"]("v"))
+
+    stream, sink = Clicks(stream_spark, tmp_path, query), Sink()
+    for files in (2, 2):  # a restart between them
+        for _ in range(files):
+            stream.minutes(*((chosen.randrange(0, 3000, 5), chosen.choice("ab"), number) for number in range(40)))
+        for epoch in stream.run():
+            sink.apply(epoch)
+    batch = query(stream_spark.read.schema(DDL).parquet(str(tmp_path / "input"))).collect()
+    assert sink.rows == {
+        (row["page"], *minutes_of(row)): (row["n"], row["total"], row["middle"]) for row in map(Row.asDict, batch)
+    }
+    assert sink.kinds["-D"] > 10
+    assert (sink.kinds["-U"] > 0) == (emit == "changelog")
 
 
 def test_sessions_of_a_stream_merge_and_close(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
@@ -76,6 +174,68 @@ def test_a_session_that_grows_is_another(stream_spark: SparkSession, tmp_path: P
     ]
 
 
+def test_sessions_stay_open_for_the_allowed_lateness(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+    """A session closes that much later, and rows that come after that are counted; over a restart all the same."""
+    functions = connect(spark_functions)
+    stream = Clicks(
+        stream_spark,
+        tmp_path,
+        lambda df: group_by(
+            watermarked(df), "page", window=session("at", GAP), emit="append", allowed_lateness_s=3600, buckets=2
+        ).agg(n=functions["count"](), total=functions["sum"]("v")),
+        mode="append",
+    )
+    stream.minutes((0, "a", 1), (90, "b", 2))
+    stream.minutes((10, "a", 4))  # the watermark stands at 80; a is open until 90
+    emitted = stream.run()
+    stream.minutes((111, "b", 8))
+    stream.minutes((10, "a", 16))  # at 101: a, which ends at 40, has closed
+    stream.minutes((500, "c", 32))
+    emitted += stream.run()
+    assert sorted((row["page"], *minutes_of(row), row["n"], row["total"]) for epoch in emitted for row in epoch) == [
+        ("a", 0, 40, 2, 5),
+        ("b", 90, 141, 2, 10),
+    ]
+    assert sum(each["late_rows"] or 0 for each in stream.progress) == 1
+
+
+def test_sessions_feed_another_aggregation(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+    """The changes of sessions are rows with kinds for the next aggregation: how many sessions and rows there are."""
+    functions = connect(spark_functions)
+
+    def query(df: DataFrame) -> DataFrame:
+        sessions = group_by(df, "page", window=session("at", GAP), emit="changelog", buckets=2).agg(
+            n=functions["count"]()
+        )
+        return group_by(sessions, "page", row_kind="row_kind", buckets=2).agg(
+            sessions=functions["count"](), rows=functions["sum"]("n")
+        )
+
+    stream = Clicks(stream_spark, tmp_path, query)
+    stream.minutes((0, "a", 1), (60, "a", 1), (120, "a", 1))
+    stream.minutes((30, "a", 1))
+    assert [[(row["sessions"], row["rows"]) for row in epoch] for epoch in stream.run()] == [[(3, 3)], [(2, 4)]]
+
+
+def test_a_checkpoint_of_other_windows_is_refused(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+    """A query that cuts time otherwise than the one that wrote the checkpoint is refused, with both."""
+    functions = connect(spark_functions)
+    windows = [session("at", GAP)]
+    stream = Clicks(
+        stream_spark,
+        tmp_path,
+        lambda df: group_by(df, "page", window=windows[-1], buckets=2).agg(n=functions["count"]()),
+    )
+    stream.minutes((0, "a", 1))
+    stream.run()
+    stream.minutes((0, "a", 1))
+    windows.append(session("at", "20 minutes"))
+    with pytest.raises(
+        Exception, match=r"other windows than the query: stored session 30 minutes, .* session 20 minutes"
+    ):
+        stream.run()
+
+
 def test_windows_of_processing_time(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
     """A row's window is that of its epoch's time, and closes in an epoch after its end."""
     functions = connect(spark_functions)
@@ -103,15 +263,32 @@ def test_mistakes_with_sessions(stream_spark: SparkSession) -> None:  # noqa: F8
     """What cannot be is refused when the query is built."""
     functions = connect(spark_functions)
     frame = stream_spark.createDataFrame([(START, "a", "+I", 1)], "at timestamp, page string, op string, v bigint")
-    for gap in ("0 minutes", "-5 minutes", "3 months", "soon"):
+    for gap in ("0 minutes", "-5 minutes", "3 months", "soon", ""):
         with pytest.raises(RejectedError, match=r"session|none|month|INTERVAL|gap") as caught:
             group_by(frame, "page", window=session("at", gap))
         assert caught.value.code == "SIGNATURE"
+    with pytest.raises(RejectedError, match="the window's column v is bigint, not a timestamp"):
+        group_by(frame, "page", window=session("v", GAP))
     with pytest.raises(RejectedError, match="fall into two") as caught:
         group_by(frame, "page", row_kind="op", window=session("at", "5 minutes"))
     assert caught.value.code == "CANNOT_RETRACT"
-    with pytest.raises(RejectedError, match="has no merge") as caught:
-        group_by(frame, "page", window=session("at", "5 minutes")).agg(x=functions["peak_kilobytes_unmerged"]("v"))
-    assert caught.value.code == "CANNOT_MERGE"
     with pytest.raises(RejectedError, match="processing time is for streams"):
         group_by(frame, "page", window=tumble(PROCESSING_TIME, "1 hour"))
+    with pytest.raises(Exception, match="the window's column at is NULL"):
+        group_by(frame.selectExpr("CAST(NULL AS TIMESTAMP) AS at"), window=session("at", GAP)).agg(
+            n=functions["count"]()
+        ).collect()
+
+
+def test_sessions_of_a_stream_need_merge(stream_spark: SparkSession) -> None:  # noqa: F811
+    """A function without merge is refused, unless its rows are kept: for DISTINCT, or because the query says so."""
+    functions = connect(spark_functions)
+    stream = stream_spark.readStream.format("rate").load()
+    window = session("timestamp", GAP)
+    with pytest.raises(RejectedError, match=r"median has no merge.*materialize=True") as caught:
+        group_by(stream, window=window).agg(x=functions["median"]("value"))
+    assert caught.value.code == "CANNOT_MERGE"
+    assert group_by(stream, window=window).agg(x=functions["median"]("value").distinct()).isStreaming
+    assert group_by(stream, window=window, materialize=True).agg(x=functions["median"]("value")).isStreaming
+    with pytest.raises(RejectedError, match=r"emit='append'.*withWatermark\('timestamp', \.\.\.\)"):
+        group_by(stream, window=window, emit="append")

@@ -321,8 +321,8 @@ class ClosedWindows:
         closed_us: Windows that end up to this time are closed, in microseconds since 1970.
 
     Attributes:
-        next_end_us: The earliest end of the windows that stay, in microseconds since 1970, once `drop` is through; None
-            without any.
+        next_end_us: A time at or before the earliest end of the windows that stay, in microseconds since 1970, once
+            `drop` is through; None without any.
     """
 
     def __init__(self, transport: Transport, opening: Open, layout: Layout, table: StateTable, closed_us: int) -> None:
@@ -335,21 +335,24 @@ class ClosedWindows:
 
     def drop(self, *, wants_outputs: bool) -> Iterator[pa.RecordBatch]:
         """Drop their state, and yield their keys and outputs where they are wanted."""
-        for batch in [self._closed(batch) for batch in self._table.scan()]:
-            if not batch.num_rows:
-                continue
+        for batch in list(self._table.scan(self._are_closed)):
             if wants_outputs:
                 yield self._outputs(batch)
             states = batch.select([field.name for field in self._layout.states])
             self._table.commit(batch.select(self._layout.keys.names), np.zeros(batch.num_rows, np.int64), states)
 
-    def _closed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        ends = _ends_us(batch, self._layout)
-        is_closed = ends <= self._closed_us
-        if not is_closed.all():
-            earliest = int(ends[~is_closed].min())
+    def _are_closed(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Tell which of n stored rows are of closed windows, and note when the next may close.
+
+        A row that is not the newest of its group may make that too early: then it is looked for again, once.
+        """
+        ends = _ends_us(rows, self._layout)
+        closed: npt.NDArray[np.bool_] = ends <= self._closed_us
+        later = ends[~closed & (rows.column(LIVE).to_numpy() > 0)]
+        if len(later):
+            earliest = int(later.min())
             self.next_end_us = earliest if self.next_end_us is None else min(self.next_end_us, earliest)
-        return batch.filter(pa.array(is_closed))
+        return closed
 
     def _outputs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         fields = [pa.field(SLOT, pa.int32()), *self._layout.states]

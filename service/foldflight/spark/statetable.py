@@ -40,6 +40,8 @@ __all__ = ["Bounds", "Committed", "Found", "RunStore", "StateTable", "TableLayou
 
 _HASHES: Final = 1 << 64
 
+Mask = npt.NDArray[np.bool_]
+
 
 class StateTable:
     """The groups of one bucket.
@@ -228,13 +230,17 @@ class StateTable:
         self._write_manifest()
         return Committed(batch.num_rows, merged, self.pieces, self.stored_bytes)
 
-    def scan(self) -> Iterator[pa.RecordBatch]:
-        """Yield the groups that are there, by ranges of hashes: `hash`, keys, `live`, states."""
+    def scan(self, where: Callable[[pa.RecordBatch], Mask] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the groups that are there, by ranges of hashes: `hash`, keys, `live`, states.
+
+        Args:
+            where: Tells which of n stored rows are wanted, by their keys alone: it sees old rows of a group as well.
+        """
         total = sum(run.rows for run in self._runs)
         parts = max(-(-total // self._bounds.piece_rows_max), 1)
         width = -(-_HASHES // parts)
         for part in range(parts):
-            batch = self._newest(self._runs, part * width, min((part + 1) * width, _HASHES) - 1)
+            batch = self._newest(self._runs, part * width, min((part + 1) * width, _HASHES) - 1, where)
             rows = batch.filter(pa.array(batch.column(LIVE).to_numpy() > 0))
             if rows.num_rows:
                 yield rows
@@ -290,7 +296,9 @@ class StateTable:
         if self._cache is not None:
             self._cache.drop(gone)
 
-    def _newest(self, runs: Sequence[Run], low: int, high: int) -> pa.RecordBatch:
+    def _newest(
+        self, runs: Sequence[Run], low: int, high: int, where: Callable[[pa.RecordBatch], Mask] | None = None
+    ) -> pa.RecordBatch:
         """Return the newest row of each group whose hash is in a range, sorted by hash; tombstones are among them."""
         parts = [
             self._piece(meta).slice(low, high)
@@ -298,6 +306,8 @@ class StateTable:
             for meta in run.pieces
             if meta.low <= high and meta.high >= low
         ]
+        if where is not None:
+            parts = [part.filter(pa.array(where(part))) for part in parts]
         rows = _one(pa.Table.from_batches([part for part in parts if part.num_rows], schema=self.layout.rows))
         if not rows.num_rows:
             return rows

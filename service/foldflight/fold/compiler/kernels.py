@@ -1,0 +1,297 @@
+"""The loops over rows, states and slots, around the compiled functions of an author.
+
+All loops take the accumulators as a table (uint8, shape (slots * bytes of a record,)) and the slots that have one
+(`present`, bool, shape (slots,)). Before a loop lets the author's code at a record it notes its place in `progress`
+(int64, shape (1,)) and the record as it was in `spare` (uint8, shape (bytes of a record,)): after an exception, what
+one step has done by half can be undone, and the interpreter goes on from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.core.typing import signature
+from numba.extending import intrinsic, overload, register_jitable
+
+from foldflight.fold.compiler import operators
+from foldflight.fold.compiler.kinds import KINDS, Refused, kind_of
+from foldflight.fold.compiler.records import Layout, Reference, copy_record, reference_at
+from foldflight.fold.compiler.rewrite import Author
+
+__all__ = ["Kernels", "Plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What kernels are made of.
+
+    Args:
+        functions: The author's functions, plain, by verb.
+        with_self: The verbs whose first parameter is the author's instance.
+        cls: The author's class.
+        instance: The attributes of the instance.
+        accumulator_class: The class of the accumulator; None where the accumulator is one number, in the field `value`.
+        accumulator: Its attributes.
+        arguments: The NumPy types of the argument columns.
+        result: The kind of the result.
+        result_bits: The width of a result that is a whole number.
+    """
+
+    functions: dict[str, Any]
+    with_self: frozenset[str]
+    cls: type
+    instance: Layout
+    accumulator_class: type | None
+    accumulator: Layout
+    arguments: tuple[np.dtype[Any], ...]
+    result: str
+    result_bits: int
+
+
+def _vector(dtype: types.Type, *, readonly: bool = False) -> types.Array:
+    return types.Array(dtype, 1, "C", readonly=readonly)
+
+
+_BYTES = _vector(types.uint8)
+_FLAGS = _vector(types.boolean)
+_SLOTS = _vector(types.int32, readonly=True)
+_PLACE = _vector(types.int64)
+
+
+class Kernels:
+    """The loops of one function; each is compiled when it is first asked for.
+
+    Raises:
+        Refused: From whatever compiles code that is not understood.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.author = Author()
+        self.instance = Reference(plan.cls, plan.instance, changeable=False)
+        cls = plan.accumulator_class or plan.cls
+        self.accumulator = Reference(cls, plan.accumulator, changeable=True)
+        self.shown = Reference(cls, plan.accumulator, changeable=False)
+        self._at = reference_at(self.accumulator)
+        self._at_instance = reference_at(self.instance)
+        self._made: dict[str, Any] = {}
+
+    def fold(self, *, nulls: bool) -> Any:
+        """Return `fold(table, present, instance, spare, progress, slots, retracts, columns, valid)`.
+
+        `retracts` is bool, shape (n,), or (0,) where no row takes another back; `columns` are n values each, `valid`
+        n flags each (without `nulls`, an empty tuple).
+        """
+        return self._get(f"fold {nulls}", lambda: self._fold(nulls))
+
+    def merge(self) -> Any:
+        """Return `merge(table, present, instance, spare, progress, slots, states)`; states are n records, uint8."""
+        return self._get("merge", self._merge)
+
+    def values(self) -> Any:
+        """Return `values(table, present, instance, spare, fresh, slots, values, valid)`: it fills n values and flags."""
+        return self._get("values", self._values)
+
+    def _get(self, name: str, make: Any) -> Any:
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    def _verb(self, verb: str, *, result: Any = None) -> Any:
+        """Return `call(instance, accumulator, arguments)`, to be used in a loop."""
+        function = self.author.compiled(self.plan.functions[verb], result)
+        if verb in self.plan.with_self:
+            return register_jitable(lambda instance, accumulator, arguments: function(instance, accumulator, *arguments))
+        return register_jitable(lambda instance, accumulator, arguments: function(accumulator, *arguments))
+
+    def _step(self, verb: str) -> Any:
+        """Return `step(instance, record, arguments)`, which changes the record."""
+        call, is_number = self._verb(verb), self.plan.accumulator_class is None
+
+        if is_number:
+            return register_jitable(
+                lambda instance, record, arguments: _put(record, call(instance, record.value, arguments))
+            )
+        return register_jitable(lambda instance, record, arguments: _keep(record, call(instance, record, arguments)))
+
+    def _fold(self, nulls: bool) -> Any:  # noqa: FBT001
+        at, at_instance = self._at, self._at_instance
+        accumulate = self._step("accumulate")
+        retracts_rows = "retract" in self.plan.functions
+        retract = self._step("retract" if retracts_rows else "accumulate")
+
+        def fold(table, present, instance, spare, progress, slots, retracts, columns, valid):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            me, before = at_instance(instance, 0), at(spare, 0)
+            for row in range(len(slots)):
+                slot = slots[row]
+                record = at(table, slot)
+                copy_record(before, record)
+                progress[0] = row
+                present[slot] = True
+                arguments = _row(columns, valid, row)
+                if retracts_rows and len(retracts) and retracts[row]:
+                    retract(me, record, arguments)
+                else:
+                    accumulate(me, record, arguments)
+
+        columns = [_vector(numba.from_dtype(dtype), readonly=True) for dtype in self.plan.arguments]
+        flags = [_vector(types.boolean, readonly=True)] * (len(columns) if nulls else 0)
+        return self._compile(
+            fold, _SLOTS, _vector(types.boolean, readonly=True), types.Tuple(columns), types.Tuple(flags)
+        )
+
+    def _merge(self) -> Any:
+        at, at_instance, merge_one = self._at, self._at_instance, self._step_merge()
+
+        def merge(table, present, instance, spare, progress, slots, states):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            me, before = at_instance(instance, 0), at(spare, 0)
+            for row in range(len(slots)):
+                slot = slots[row]
+                record, state = at(table, slot), at(states, row)
+                copy_record(before, record)
+                progress[0] = row
+                if present[slot]:
+                    merge_one(me, record, state)
+                else:
+                    copy_record(record, state)
+                    present[slot] = True
+
+        return self._compile(merge, _SLOTS, _BYTES)
+
+    def _step_merge(self) -> Any:
+        step, is_number = self._step("merge"), self.plan.accumulator_class is None
+        if is_number:
+            return register_jitable(lambda me, record, state: step(me, record, (state.value,)))
+        return register_jitable(lambda me, record, state: step(me, record, (state,)))
+
+    def _values(self) -> Any:
+        at, at_instance, is_number = reference_at(self.shown), self._at_instance, self.plan.accumulator_class is None
+        call = self._verb("get_value", result=operators.result_of(self.plan.result, self.plan.result_bits))
+        if is_number:
+            get_value = register_jitable(lambda me, record: call(me, record.value, ()))
+        else:
+            get_value = register_jitable(lambda me, record: call(me, record, ()))
+
+        def values(table, present, instance, fresh, slots, found, valid):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            me = at_instance(instance, 0)
+            for row in range(len(slots)):
+                slot = slots[row]
+                record = at(table, slot) if slot < len(present) and present[slot] else at(fresh, 0)
+                _show(found, valid, row, get_value(me, record))
+
+        kind = _vector(KINDS[self.plan.result])
+        return self._jit(values, (_BYTES, _FLAGS, _BYTES, _BYTES, _SLOTS, kind, _FLAGS))
+
+    def _compile(self, kernel: Any, *more: types.Type) -> Any:
+        return self._jit(kernel, (_BYTES, _FLAGS, _BYTES, _BYTES, _PLACE, *more))
+
+    @staticmethod
+    def _jit(kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
+        compiled = numba.njit(nogil=True)(kernel)
+        compiled.compile(signature(types.void, *arguments).args)
+        return compiled
+
+
+@intrinsic
+def _row(typing: Any, columns: Any, valid: Any, index: Any) -> Any:
+    """Return the values of one row as a tuple: ints, floats and truth values, None where they are not valid."""
+    kinds = [KINDS[str(kind_of(_widened(column.dtype)))] for column in columns]
+    nulls = len(valid) > 0
+    result = types.Tuple([types.Optional(kind) if nulls else kind for kind in kinds])
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        members = []
+        for place, column in enumerate(columns):
+            one = context.compile_internal(
+                builder,
+                lambda array, index: array[index],
+                signature(column.dtype, column, types.intp),
+                [builder.extract_value(arguments[0], place), context.cast(builder, arguments[2], index, types.intp)],
+            )
+            value = context.cast(builder, one, column.dtype, kinds[place])
+            if nulls:
+                flag = context.compile_internal(
+                    builder,
+                    lambda array, index: array[index],
+                    signature(types.boolean, valid[place], types.intp),
+                    [builder.extract_value(arguments[1], place), context.cast(builder, arguments[2], index, types.intp)],
+                )
+                optional = context.make_helper(builder, types.Optional(kinds[place]))
+                optional.data, optional.valid = value, flag
+                value = optional._getvalue()  # noqa: SLF001 - numba's own name for it
+            members.append(value)
+        return context.make_tuple(builder, result, members)
+
+    return signature(result, columns, valid, index), generate
+
+
+def _widened(dtype: types.Type) -> types.Type:
+    """Return the type that values of a column have in Python, as numba names it."""
+    if isinstance(dtype, types.Integer):
+        return types.int64
+    return types.float64 if isinstance(dtype, types.Float) else dtype
+
+
+def _keep(record: Any, returned: Any) -> None:
+    """Keep what accumulate, retract or merge returned: nothing, or the accumulator."""
+    raise NotImplementedError
+
+
+@overload(_keep)
+def _keep_returned(record: Any, returned: Any) -> Any:
+    if isinstance(returned, Reference) and returned is record:
+        return lambda record, returned: copy_record(record, returned)
+    if isinstance(returned, types.NoneType):
+        return lambda record, returned: None
+    raise Refused(f"accumulate, retract or merge returns {returned}")
+
+
+def _put(record: Any, number: Any) -> None:
+    """Keep the number that accumulate, retract or merge returned."""
+    raise NotImplementedError
+
+
+@overload(_put)
+def _put_number(record: Any, number: Any) -> Any:
+    wanted, given = record.fields["value"], str(kind_of(number))
+    if given.removesuffix("?") != wanted.kind and not (given == "none" and wanted.optional):
+        raise Refused(f"accumulate, retract or merge returns {number}, and the accumulator is {wanted.kind}")
+
+    def put(record: Any, number: Any) -> None:
+        record.value = number  # raises for None where the accumulator cannot be None
+
+    return put
+
+
+def _show(values: Any, valid: Any, index: int, value: Any) -> None:
+    """Put one result, or None, to its place."""
+    raise NotImplementedError
+
+
+@overload(_show)
+def _show_value(values: Any, valid: Any, index: Any, value: Any) -> Any:
+    kind = str(kind_of(value))
+    if kind == "none":
+
+        def nothing(values, valid, index, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            valid[index] = False
+
+        return nothing
+    if kind.endswith("?"):
+
+        def optional(values, valid, index, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            valid[index] = value is not None
+            if value is not None:
+                values[index] = value
+
+        return optional
+
+    def known(values, valid, index, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        valid[index] = True
+        values[index] = value
+
+    return known

@@ -1,0 +1,204 @@
+"""What of a bound function is compiled, and how its accumulators lie in memory; or why it is not."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import inspect
+import math
+import typing
+from types import CodeType, FunctionType
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.fold.compiler.kernels import Plan
+from foldflight.fold.compiler.kinds import Refused
+from foldflight.fold.compiler.records import Field, Layout
+from foldflight.functions.shape import Nullable, may_be_none
+from foldflight.functions.spec import BoundFunction, Verbs
+from foldflight.functions.types import sql_name
+from foldflight.functions.values import CastError
+
+__all__ = ["Start", "plan_of"]
+
+_VERBS: Final = ("accumulate", "retract", "merge", "get_value")
+_KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool}
+_HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
+
+
+class Start(typing.NamedTuple):
+    """What a table begins with: a fresh accumulator, and the attributes of the author's instance, uint8 each."""
+
+    fresh: Any
+    instance: Any
+
+
+def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
+    """Return how a function is compiled. Raises Refused, saying why it is not."""
+    function = bound.function
+    if bound.shape is None:
+        raise Refused(f"its states are not typed: {function.capabilities.codec_reason}")
+    separate = hasattr(function.cls, "create_accumulator")
+    instance = getattr(verbs.get_value, "__self__", None) if separate else None
+    functions, with_self = _functions(function.cls, separate=separate)
+    is_number = not pa.types.is_struct(bound.shape.arrow) or isinstance(bound.shape, Nullable)
+    cls = None if is_number else function.accumulator_class
+    if cls is None and not is_number:
+        raise Refused("its accumulator is no object with annotated attributes")
+    for each in {function.cls, cls} - {None}:
+        hooks = [name for name in _HOOKS if getattr(each, name, None) not in (None, getattr(object, name, None))]
+        if hooks:
+            raise Refused(f"{each.__name__} has {hooks[0]}")
+    accumulators = _fresh(verbs, function.cls, cls, separate=separate)
+    layout = _layout(bound, cls, accumulators[0])
+    fresh = [_record(layout, each, is_number=is_number) for each in accumulators]
+    if fresh[0].tobytes() != fresh[1].tobytes():
+        raise Refused("create_accumulator does not always make the same")
+    attributes = {name: value for name, value in getattr(instance, "__dict__", {}).items() if _is_number(value)}
+    own = Layout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
+    kind, bits = _result(bound.result_type)
+    plan = Plan(
+        functions=functions,
+        with_self=with_self,
+        cls=function.cls,
+        instance=own,
+        accumulator_class=cls,
+        accumulator=layout,
+        arguments=tuple(_argument(*each) for each in zip(_names(bound), bound.input_types, strict=True)),
+        result=kind,
+        result_bits=bits,
+    )
+    return plan, Start(fresh[0], _record(own, attributes, is_number=False))
+
+
+def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[str]]:
+    functions, with_self = {}, set()
+    for verb in _VERBS:
+        if getattr(cls, verb, None) is None:
+            continue
+        found = inspect.getattr_static(cls, verb)
+        if separate and isinstance(found, staticmethod):
+            found = found.__func__
+        elif separate:
+            with_self.add(verb)
+        if not isinstance(found, FunctionType):
+            raise Refused(f"{verb} is no plain method")
+        functions[verb] = found
+    return functions, frozenset(with_self)
+
+
+def _names(bound: BoundFunction) -> list[str]:
+    names = bound.function.input_names
+    return [names[place] if place < len(names) else str(place + 1) for place in range(len(bound.input_types))]
+
+
+def _argument(name: str, type_: pa.DataType) -> np.dtype[Any]:
+    fits = pa.types.is_integer(type_) and type_ != pa.uint64()
+    if fits or pa.types.is_boolean(type_) or type_ in (pa.float32(), pa.float64()):
+        return np.dtype(type_.to_pandas_dtype())
+    raise Refused(f"its argument {name} is {sql_name(type_)}")
+
+
+def _result(type_: pa.DataType) -> tuple[str, int]:
+    if pa.types.is_signed_integer(type_):
+        return "int", type_.bit_width
+    if type_ == pa.float64():
+        return "float", 64
+    if pa.types.is_boolean(type_):
+        return "bool", 8
+    raise Refused(f"its result is {sql_name(type_)}")
+
+
+def _kind(name: str, type_: pa.DataType) -> str:
+    if pa.types.is_signed_integer(type_):
+        return "int"
+    if type_ == pa.float64():
+        return "float"
+    if pa.types.is_boolean(type_):
+        return "bool"
+    raise Refused(f"its state has a {sql_name(type_)}" + (f", {name}" if name else ""))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (float, bool) or (type(value) is int and -(1 << 63) <= value < 1 << 63)
+
+
+def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> Layout:
+    assert bound.shape is not None
+    arrow = bound.shape.arrow
+    if cls is None:
+        type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
+        return Layout((Field("value", _kind("", type_), isinstance(bound.shape, Nullable)),))
+    try:
+        bound.shape.to_arrow([fresh])
+    except CastError as error:
+        raise Refused(f"its state: {error}") from None
+    hints = typing.get_type_hints(cls, include_extras=True)
+    fields = []
+    for member in arrow:
+        if inspect.isdatadescriptor(getattr(cls, member.name, None)) and not hasattr(cls, "__slots__"):
+            raise Refused(f"{cls.__name__}.{member.name} is a property")
+        optional = may_be_none(hints.get(member.name)) or getattr(fresh, member.name) is None
+        fields.append(Field(member.name, _kind(member.name, member.type), optional))
+    return Layout(tuple(fields))
+
+
+def _record(layout: Layout, value: Any, *, is_number: bool) -> Any:
+    """Return an accumulator, or the attributes of an instance, as a record (uint8)."""
+    record = np.zeros(1, layout.dtype)
+    for field in layout.fields:
+        if isinstance(value, dict):
+            member = value[field.name]
+        else:
+            member = value if is_number else getattr(value, field.name)
+        if field.optional:
+            record[field.valid] = member is not None
+            if member is None:
+                continue
+        if type(member) is not _KINDS[field.kind] or not _is_number(member):
+            what = "it" if is_number else field.name
+            remedy = f"; write {float(member)}" if type(member) is int and field.kind == "float" else ""
+            raise Refused(f"{what} begins as {member!r} and is annotated {field.kind}{remedy}")
+        record[field.name] = member
+    return record.view(np.uint8)
+
+
+def _fresh(verbs: Verbs, cls: type, accumulator_class: type | None, *, separate: bool) -> tuple[Any, Any]:
+    """Return two fresh accumulators, of a class whose way to make them has no effect besides."""
+    names = {cls, accumulator_class} - {None}
+    if separate:
+        _check_pure("create_accumulator", inspect.unwrap(cls.create_accumulator), names)  # type: ignore[attr-defined]
+    if accumulator_class is not None:
+        for maker in ("__init__", "__new__", "__post_init__"):
+            made = getattr(accumulator_class, maker, None)
+            if isinstance(made, FunctionType):
+                _check_pure(f"{accumulator_class.__name__}.{maker}", made, names)
+    try:
+        one, other = verbs.create_accumulator(), verbs.create_accumulator()
+    except Exception as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
+        raise Refused(f"create_accumulator raises {type(error).__name__}") from None
+    if one is other and accumulator_class is not None:
+        raise Refused("create_accumulator returns one object again and again")
+    return one, other
+
+
+def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
+    """Refuse code that may do something else than to make an accumulator: compiled folds call it once for all slots."""
+    code = function.__code__
+    assert isinstance(code, CodeType)
+    first = code.co_varnames[0] if code.co_argcount else ""
+    before = None
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            name = str(step.argval)
+            value = function.__globals__.get(name, getattr(builtins, name, None))
+            if not (_is_number(value) or value in classes or value in (None, int, float, bool, super, object, math)):
+                raise Refused(f"{what} uses {name}")
+        elif step.opname in ("STORE_GLOBAL", "LOAD_METHOD", "CALL_FUNCTION_EX", "STORE_SUBSCR"):
+            if step.argval != "__init__":
+                raise Refused(f"{what} calls or changes {step.argval}")
+        elif step.opname == "STORE_ATTR" and what == "create_accumulator" and before == first:
+            raise Refused(f"{what} changes {first}.{step.argval}")
+        before = step.argval if step.opname == "LOAD_FAST" else None

@@ -1,0 +1,180 @@
+"""Records in memory that compiled code sees as objects with attributes: accumulators, and the author's instance."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from llvmlite import ir as llvm
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.core.imputils import impl_ret_untracked
+from numba.core.typing import signature
+from numba.core.typing.templates import AttributeTemplate
+from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, lower_setattr_generic, register_model
+
+from foldflight.fold.compiler.kinds import KINDS, Refused
+
+__all__ = ["Field", "Layout", "Reference", "copy_record", "reference_at"]
+
+_FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?"}
+_number: Final = itertools.count()
+
+
+@dataclass(frozen=True)
+class Field:
+    """One attribute: its name, its kind, and whether it may be None."""
+
+    name: str
+    kind: str
+    optional: bool = False
+
+    @property
+    def valid(self) -> str:
+        """The name of the member that tells whether the value is not None."""
+        return f"{self.name}?"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The members of a record, the wide ones first."""
+
+    fields: tuple[Field, ...]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The record as NumPy sees it; its size is a multiple of eight bytes."""
+        members = [(field.name, _FORMATS[field.kind]) for field in self.fields]
+        members += [(field.valid, "?") for field in self.fields if field.optional]
+        members.sort(key=lambda member: member[1] == "?")
+        sizes = [1 if format_ == "?" else 8 for _, format_ in members]
+        offsets = [sum(sizes[:place]) for place in range(len(sizes))]
+        return np.dtype({
+            "names": [name for name, _ in members],
+            "formats": [format_ for _, format_ in members],
+            "offsets": offsets,
+            "itemsize": max(8, -(-sum(sizes) // 8) * 8),
+        })
+
+    def offset(self, member: str) -> int:
+        """Return where a member begins."""
+        found = self.dtype.fields
+        assert found is not None
+        return found[member][1]
+
+
+class Reference(types.Type):
+    """A pointer to a record, as the object that it stands for.
+
+    Args:
+        cls: The class of the object: where its methods are.
+        layout: Its attributes.
+        changeable: Whether code may assign them.
+    """
+
+    def __init__(self, cls: type, layout: Layout, *, changeable: bool) -> None:
+        self.cls = cls
+        self.layout = layout
+        self.changeable = changeable
+        self.fields = {field.name: field for field in layout.fields}
+        super().__init__(name=f"Reference({cls.__qualname__}, {next(_number)})")
+
+    def static(self, attribute: str) -> Any:
+        """Return what the class has under this name, unbound. Raises Refused where there is no such thing."""
+        try:
+            return inspect.getattr_static(self.cls, attribute)
+        except AttributeError:
+            raise Refused(f"it uses {self.cls.__name__}.{attribute}, which is no annotated number or method") from None
+
+    def type_of(self, attribute: str) -> types.Type | None:
+        """Return the type of an attribute that is kept in the record."""
+        field = self.fields.get(attribute)
+        if field is None:
+            return None
+        return types.Optional(KINDS[field.kind]) if field.optional else KINDS[field.kind]
+
+
+@register_model(Reference)
+class _ReferenceModel(models.OpaqueModel):  # type: ignore[misc]
+    pass
+
+
+@infer_getattr
+class _Attributes(AttributeTemplate):  # type: ignore[misc]
+    key = Reference
+
+    def generic_resolve(self, reference: Reference, attribute: str) -> types.Type | None:
+        return reference.type_of(attribute)
+
+
+def _member(builder: Any, pointer: Any, layout: Layout, member: str, width: Any) -> Any:
+    address = builder.gep(pointer, [llvm.Constant(llvm.IntType(64), layout.offset(member))])
+    return builder.bitcast(address, width.as_pointer())
+
+
+@lower_getattr_generic(Reference)
+def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
+    field = reference.fields[attribute]
+    width = context.get_data_type(KINDS[field.kind])
+    value = context.data_model_manager[KINDS[field.kind]].from_data(
+        builder, builder.load(_member(builder, pointer, reference.layout, field.name, width))
+    )
+    result = reference.type_of(attribute)
+    if field.optional:
+        byte = llvm.IntType(8)
+        valid = builder.load(_member(builder, pointer, reference.layout, field.valid, byte))
+        made = context.make_helper(builder, result)
+        made.data = value
+        made.valid = builder.icmp_unsigned("!=", valid, byte(0))
+        value = made._getvalue()  # noqa: SLF001 - numba's own name for it
+    return impl_ret_untracked(context, builder, result, value)
+
+
+@lower_setattr_generic(Reference)
+def _store(context: Any, builder: Any, made: Any, arguments: Any, attribute: str) -> None:
+    reference, value_type = made.args
+    pointer, value = arguments
+    field = reference.fields[attribute]
+    result = reference.type_of(attribute)
+    value = context.cast(builder, value, value_type, result)
+    if field.optional:
+        optional = context.make_helper(builder, result, value=value)
+        valid = builder.zext(optional.valid, llvm.IntType(8))
+        builder.store(valid, _member(builder, pointer, reference.layout, field.valid, llvm.IntType(8)))
+        value = optional.data
+    width = context.get_data_type(KINDS[field.kind])
+    data = context.data_model_manager[KINDS[field.kind]].as_data(builder, value)
+    builder.store(data, _member(builder, pointer, reference.layout, field.name, width))
+
+
+def reference_at(reference: Reference) -> Callable[..., Any]:
+    """Return the function that makes a reference to the record at an index of a table, uint8, shape (n, bytes)."""
+
+    @intrinsic
+    def at(typing: Any, table: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            array = context.make_array(made.args[0])(context, builder, arguments[0])
+            where = context.cast(builder, arguments[1], made.args[1], types.int64)
+            size = llvm.Constant(llvm.IntType(64), reference.layout.dtype.itemsize)
+            data = builder.bitcast(array.data, cgutils.voidptr_t)
+            return builder.gep(data, [builder.mul(where, size)])
+
+        return signature(reference, table, index), generate
+
+    return at
+
+
+@intrinsic
+def copy_record(typing: Any, into: Any, source: Any) -> Any:
+    """Copy one record over another of the same layout."""
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        size = made.args[0].layout.dtype.itemsize
+        cgutils.raw_memcpy(builder, arguments[0], arguments[1], llvm.Constant(llvm.IntType(64), size), 1)
+        return context.get_dummy_value()
+
+    return signature(types.void, into, source), generate

@@ -1,0 +1,439 @@
+"""How numba is made to compile what Python means: two passes over its intermediate code.
+
+The first one replaces operators and calls by the stand-ins of `operators`, calls of methods and functions of the author
+by compiled ones, and code that only leads to an exception by leaving at once. The second one, when types are known,
+refuses what would change a value on its way: a whole number that becomes a float where two branches meet.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+import types as python
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numba
+from numba.core import ir, ir_utils, types
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import AnalysisPass, FunctionPass, register_pass
+from numba.core.typed_passes import NopythonTypeInference
+from numba.core.untyped_passes import IRProcessing
+
+from foldflight.fold.compiler import operators
+from foldflight.fold.compiler.kinds import Refused, kind_of
+from foldflight.fold.compiler.records import Reference
+
+__all__ = ["Author"]
+
+_CONSTANTS: Final = (int, float, bool, type(None))
+_ALLOWED: Final = frozenset(
+    {"call", "getattr", "cast", "phi", "undef", "null", "build_tuple", "exhaust_iter", "static_getitem", "getiter", "iternext",
+     "pair_first", "pair_second"}
+)  # fmt: skip
+_NAMES: Final = {"build_list": "a list", "build_map": "a dict", "build_set": "a set", "build_string": "text",
+                 "make_function": "a function in a function", "yield": "yield"}  # fmt: skip
+
+
+@dataclass
+class Author:
+    """Compiles the functions of one author's class; each once.
+
+    Args:
+        calls: Which function calls which, to find recursion, which could exhaust the stack of the process.
+    """
+
+    known: dict[tuple[Any, Any], Any] = field(default_factory=dict)
+    calls: dict[Any, set[Any]] = field(default_factory=dict)
+
+    def compiled(self, function: Any, result: Any = None) -> Any:
+        """Return the dispatcher of a function; `result` wraps what it returns. Raises Refused for what is no function."""
+        if not isinstance(function, python.FunctionType):
+            raise Refused(f"{function!r} is no plain function")
+        key = (function, result)
+        if key not in self.known:
+            _check_code(function)
+            copied = python.FunctionType(
+                function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+            )
+            copied.__kwdefaults__ = function.__kwdefaults__
+            copied.__dict__["foldflight"] = _Role(self, function, result)
+            self.known[key] = numba.njit(pipeline_class=_Pipeline, nogil=True)(copied)
+        return self.known[key]
+
+    def called(self, caller: Any, function: Any) -> Any:
+        """Return the dispatcher of a function that another one calls."""
+        self.calls.setdefault(caller, set()).add(function)
+        if self._reaches(function, caller, set()):
+            raise Refused(f"{function.__name__} calls itself")
+        return self.compiled(function)
+
+    def _reaches(self, start: Any, goal: Any, seen: set[Any]) -> bool:
+        if start is goal:
+            return True
+        seen.add(start)
+        return any(self._reaches(each, goal, seen) for each in self.calls.get(start, ()) if each not in seen)
+
+
+@dataclass(frozen=True)
+class _Role:
+    author: Author
+    function: Any
+    result: Any
+
+
+def _check_code(function: Any) -> None:
+    code = function.__code__
+    if code.co_exceptiontable:
+        raise Refused(f"{function.__name__} has try or with")
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+        raise Refused(f"{function.__name__} is no plain function")
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Replace(FunctionPass):  # type: ignore[misc]
+    _name = "foldflight_replace"
+
+    def __init__(self) -> None:
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        role: _Role = state.func_id.func.__dict__["foldflight"]
+        _Rewriter(role, state.func_ir, state.args).run()
+        return True
+
+
+@dataclass
+class _Method:
+    dispatcher: Any
+    receiver: ir.Var | None
+
+
+class _Rewriter:
+    """One function on its way through the first pass."""
+
+    def __init__(self, role: _Role, code: ir.FunctionIR, arguments: tuple[types.Type, ...]) -> None:
+        self.role = role
+        self.code = code
+        self.arguments = arguments
+        # What is known of a variable before types are: an object of Python, or a method on its way to its call.
+        self.constants: dict[str, Any] = {}
+        self.methods: dict[str, _Method] = {}
+        self.made: list[ir.Stmt] = []
+        self.names = 0
+
+    def run(self) -> None:
+        for label in sorted(self.code.blocks):
+            block = self.code.blocks[label]
+            if isinstance(block.body[-1], ir.Raise):
+                # The interpreter repeats the row, so nothing that was on the way to the exception matters.
+                block.body = [ir.StaticRaise(ArithmeticError, None, block.body[-1].loc)]
+                continue
+            self.made = []
+            for statement in block.body:
+                self.statement(statement)
+            block.body = self.made
+        for label in ir_utils.compute_cfg_from_blocks(self.code.blocks).dead_nodes():
+            del self.code.blocks[label]
+        self.check_leftovers()
+        self.code._definitions = ir_utils.build_definitions(self.code.blocks)  # noqa: SLF001 - as numba's passes do
+
+    def check_leftovers(self) -> None:
+        """Refuse objects of Python that are used in a way that nothing above has understood."""
+        for block in self.code.blocks.values():
+            for statement in block.body:
+                if isinstance(statement, ir.Del):
+                    continue
+                for var in statement.list_vars():
+                    own = isinstance(statement, ir.Assign) and var == statement.target
+                    if not own and (var.name in self.methods or self.is_opaque(var.name)):
+                        raise Refused(f"it uses {self.shown(var.name)} as a value")
+
+    def is_opaque(self, name: str) -> bool:
+        return name in self.constants and type(self.constants[name]) not in _CONSTANTS
+
+    def shown(self, name: str) -> str:
+        value = self.constants.get(name, "a method")
+        return getattr(value, "__name__", None) or repr(value)[:60]
+
+    # --- statements -----------------------------------------------------------------------------------------------
+
+    def statement(self, statement: ir.Stmt) -> None:
+        match statement:
+            case ir.Assign():
+                self.assign(statement)
+            case ir.Return() if self.role.result is not None:
+                wrapped = self.call(self.role.result, (statement.value,), statement.loc)
+                self.made.append(ir.Return(wrapped, statement.loc))
+            case ir.Branch() if statement.cond.name in self.constants:
+                chosen = statement.truebr if self.constants[statement.cond.name] else statement.falsebr
+                self.made.append(ir.Jump(chosen, statement.loc))
+            case ir.SetAttr():
+                reference = self.reference(statement.target)
+                if reference is None or not reference.changeable:
+                    raise Refused(f"it assigns the attribute {statement.attr} of something that is no accumulator")
+                if statement.attr not in reference.fields:
+                    raise Refused(f"it assigns {statement.attr}, which the accumulator does not annotate")
+                self.made.append(statement)
+            case ir.Return() | ir.Branch() | ir.Jump() | ir.Del() | ir.StaticRaise():
+                self.made.append(statement)
+            case _:
+                raise Refused(f"it has a statement that is not compiled: {type(statement).__name__}")
+
+    def assign(self, statement: ir.Assign) -> None:
+        value, target = statement.value, statement.target
+        match value:
+            case ir.Global() | ir.FreeVar():
+                self.object(statement, value.value)
+            case ir.Const():
+                self.object(statement, value.value)
+            case ir.Expr():
+                self.expression(statement, value)
+            case ir.Var():
+                if value.name in self.methods or self.is_opaque(value.name):
+                    raise Refused(f"it keeps {self.shown(value.name)} in a variable")
+                self.made.append(ir.Assign(value, target, statement.loc))
+            case _:
+                self.made.append(statement)
+
+    def object(self, statement: ir.Assign, value: Any) -> None:
+        """Take an object that is known: a number stays, all others are kept aside."""
+        self.constants[statement.target.name] = value
+        if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+            raise Refused(f"it uses the number {value}")
+        if type(value) in _CONSTANTS:
+            self.made.append(ir.Assign(ir.Const(value, statement.loc), statement.target, statement.loc))
+
+    def expression(self, statement: ir.Assign, expr: ir.Expr) -> None:
+        loc, target = statement.loc, statement.target
+        if expr.op in ("binop", "inplace_binop"):
+            self.binary(statement, expr)
+        elif expr.op == "unary":
+            function = getattr(operator, {"-": "neg", "+": "pos", "~": "invert", "not": "not_"}.get(expr.fn, ""), None) \
+                if isinstance(expr.fn, str) else expr.fn  # fmt: skip
+            if function is operator.not_ and expr.value.name in self.constants:
+                self.object(statement, not self.constants[expr.value.name])
+            else:
+                self.emit_call(target, self.stand_in(function), (expr.value,), loc)
+        elif expr.op == "getattr":
+            self.attribute(statement, expr)
+        elif expr.op == "call":
+            self.calling(statement, expr)
+        elif expr.op == "build_tuple" and expr.items and all(item.name in self.constants for item in expr.items):
+            self.constants[target.name] = tuple(self.constants[item.name] for item in expr.items)
+        elif expr.op in _ALLOWED:
+            self.made.append(statement)
+        else:
+            raise Refused(f"it makes {_NAMES.get(expr.op, expr.op)}")
+
+    def binary(self, statement: ir.Assign, expr: ir.Expr) -> None:
+        function = expr.immutable_fn if expr.op == "inplace_binop" else expr.fn
+        if function in (operator.is_, operator.is_not):
+            value, other = expr.lhs, expr.rhs
+            if self.constants.get(value.name, "") is None:
+                value, other = other, value
+            if self.constants.get(other.name, "") is not None:
+                raise Refused("it compares with `is` what is not None")
+            if function is operator.is_:
+                self.emit_call(statement.target, operators.is_none, (value,), statement.loc)
+            else:
+                answer = self.call(operators.is_none, (value,), statement.loc)
+                self.emit_call(statement.target, operators.OPERATORS[operator.not_], (answer,), statement.loc)
+            return
+        self.emit_call(statement.target, self.stand_in(function), (expr.lhs, expr.rhs), statement.loc)
+
+    def stand_in(self, function: Any) -> Any:
+        if function not in operators.OPERATORS:
+            raise Refused(f"it uses the operator {getattr(function, '__name__', function)}")
+        return operators.OPERATORS[function]
+
+    def attribute(self, statement: ir.Assign, expr: ir.Expr) -> None:
+        base = expr.value.name
+        if base in self.constants:
+            try:
+                self.object(statement, getattr(self.constants[base], expr.attr))
+            except AttributeError:
+                raise Refused(f"{self.shown(base)} has no {expr.attr}") from None
+            return
+        reference = self.reference(expr.value)
+        if reference is None:
+            raise Refused(f"it uses the attribute {expr.attr} of a value")
+        if expr.attr in reference.fields:
+            self.made.append(statement)
+            return
+        found = reference.static(expr.attr)
+        if isinstance(found, property):
+            dispatcher = self.role.author.called(self.role.function, found.fget)
+            self.emit_call(statement.target, dispatcher, (expr.value,), statement.loc)
+        elif isinstance(found, staticmethod):
+            self.methods[statement.target.name] = _Method(self.compiled(found.__func__), None)
+        elif isinstance(found, python.FunctionType):
+            self.methods[statement.target.name] = _Method(self.compiled(found), expr.value)
+        elif type(found) in _CONSTANTS:
+            self.object(statement, found)
+        else:
+            raise Refused(f"it uses {reference.cls.__name__}.{expr.attr}, a {type(found).__name__}")
+
+    def compiled(self, function: Any) -> Any:
+        return self.role.author.called(self.role.function, function)
+
+    def calling(self, statement: ir.Assign, expr: ir.Expr) -> None:
+        name = expr.func.name
+        arguments = tuple(expr.args)
+        if name in self.methods:
+            method = self.methods[name]
+            given = arguments if method.receiver is None else (method.receiver, *arguments)
+            self.emit_call(statement.target, method.dispatcher, given, statement.loc, expr)
+            return
+        if name not in self.constants:
+            raise Refused("it calls a function that is a value")
+        function = self.constants[name]
+        if function is isinstance and len(arguments) == 2 and arguments[1].name in self.constants:
+            self.is_instance(statement, arguments[0], self.constants[arguments[1].name])
+        elif function is bool and len(arguments) == 1 and arguments[0].name in self.constants:
+            self.object(statement, bool(self.constants[arguments[0].name]))
+        elif _is_known(function):
+            if expr.kws or expr.vararg:
+                raise Refused(f"it calls {function.__name__} with named or starred arguments")
+            if function in (min, max) and not 2 <= len(arguments) <= 3:
+                raise Refused(f"it calls {function.__name__} with {len(arguments)} arguments")
+            self.emit_call(statement.target, operators.CALLS[function], arguments, statement.loc)
+        elif isinstance(function, python.FunctionType):
+            self.emit_call(statement.target, self.compiled(function), arguments, statement.loc, expr)
+        else:
+            raise Refused(f"it calls {getattr(function, '__qualname__', type(function).__name__)}")
+
+    def is_instance(self, statement: ir.Assign, value: ir.Var, classes: Any) -> None:
+        given = classes if isinstance(classes, tuple) else (classes,)
+        if not all(isinstance(each, type) for each in given):
+            raise Refused("it calls isinstance with something that is no class")
+        root = self.root(value)
+        kind = kind_of(self.arguments[root.index]) if isinstance(root, ir.Arg) else None
+        if kind in ("int", "float", "bool"):
+            self.object(statement, issubclass({"int": int, "float": float, "bool": bool}[kind], given))
+        else:
+            self.emit_call(statement.target, operators.isinstance_of(given), (value,), statement.loc)
+
+    # --- the parts of statements ----------------------------------------------------------------------------------
+
+    def root(self, var: ir.Var) -> Any:
+        """Return what a variable was first assigned from, through other variables; None where there are several."""
+        found: Any = var
+        while isinstance(found, ir.Var):
+            definitions = self.code._definitions[found.name]  # noqa: SLF001 - numba has no other way to ask before SSA
+            if len(definitions) != 1:
+                return None
+            found = definitions[0]
+        return found
+
+    def reference(self, var: ir.Var) -> Reference | None:
+        root = self.root(var)
+        type_ = self.arguments[root.index] if isinstance(root, ir.Arg) else None
+        return type_ if isinstance(type_, Reference) else None
+
+    def fresh(self, loc: Any) -> ir.Var:
+        self.names += 1
+        scope = next(iter(self.code.blocks.values())).scope
+        return ir.Var(scope, f"$foldflight{self.names}", loc)
+
+    def call(self, function: Any, arguments: tuple[ir.Var, ...], loc: Any) -> ir.Var:
+        target = self.fresh(loc)
+        self.emit_call(target, function, arguments, loc)
+        return target
+
+    def emit_call(
+        self, target: ir.Var, function: Any, arguments: tuple[ir.Var, ...], loc: Any, like: ir.Expr | None = None
+    ) -> None:
+        callee = self.fresh(loc)
+        self.made.append(ir.Assign(ir.Global(callee.name, function, loc), callee, loc))
+        kws = () if like is None else like.kws
+        vararg = None if like is None else like.vararg
+        self.made.append(ir.Assign(ir.Expr.call(callee, arguments, kws, loc, vararg=vararg), target, loc))
+
+
+def _is_known(function: Any) -> bool:
+    try:
+        return function in operators.CALLS
+    except TypeError:
+        return False
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Check(AnalysisPass):  # type: ignore[misc]
+    _name = "foldflight_check"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        for block in state.func_ir.blocks.values():
+            for statement in block.body:
+                match statement:
+                    case ir.Assign():
+                        _check_assignment(statement, state.typemap)
+                    case ir.SetAttr():
+                        reference = state.typemap[statement.target.name]
+                        wanted = reference.type_of(statement.attr)
+                        _check_same(f"the attribute {statement.attr}", wanted, state.typemap[statement.value.name])
+                    case ir.Return():
+                        _check_same("what it returns", state.return_type, state.typemap[statement.value.name])
+        return False
+
+
+def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> None:
+    name = statement.target.name
+    type_ = typemap[name]
+    _check_type(type_)
+    sources = [statement.value] if isinstance(statement.value, ir.Var) else []
+    if isinstance(statement.value, ir.Expr) and statement.value.op == "phi":
+        sources = [each for each in statement.value.incoming_values if isinstance(each, ir.Var)]
+    if isinstance(statement.value, ir.Expr) and statement.value.op == "cast":
+        sources = [statement.value.value]
+    for source in sources:
+        # Before the loop, a variable that a loop assigns has no value.
+        if source.name in typemap and typemap[source.name] is not types.undefined:
+            shown = "a value" if name.startswith("$") else f"the variable {name.partition('.')[0]}"
+            _check_same(shown, type_, typemap[source.name])
+
+
+def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
+    """Refuse a conversion from one kind to another; None beside values is no conversion."""
+    if kind_of(wanted) is None and kind_of(given) is None:
+        return
+    one, other = str(kind_of(wanted)), str(kind_of(given))
+    if one.endswith("?") and other == "none":
+        return
+    if one.removesuffix("?") != other.removesuffix("?") or (other.endswith("?") and not one.endswith("?")):
+        names = {"int": "a whole number", "float": "a float", "bool": "a truth value", "none": "None"}
+        shown = [names.get(kind.removesuffix("?"), kind) for kind in (one, other)]
+        if shown[0] == shown[1]:
+            shown[1] = "None"
+        raise Refused(f"{what} is {shown[0]} in one place and {shown[1]} in another")
+
+
+def _check_type(type_: types.Type) -> None:
+    if kind_of(type_) is not None or isinstance(
+        type_,
+        (Reference, types.Function, types.Dispatcher, types.Module, types.RangeType, types.RangeIteratorType, types.Undefined),
+    ):
+        return
+    if isinstance(type_, types.BaseTuple):
+        for each in type_:
+            _check_type(each)
+        return
+    if isinstance(type_, types.Pair):
+        _check_type(type_.first_type)
+        _check_type(type_.second_type)
+        return
+    raise Refused(f"it has a value of type {type_}")
+
+
+class _Pipeline(CompilerBase):  # type: ignore[misc]
+    def define_pipelines(self) -> list[Any]:
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.add_pass_after(_Replace, IRProcessing)
+        passes.add_pass_after(_Check, NopythonTypeInference)
+        passes.finalize()
+        return [passes]

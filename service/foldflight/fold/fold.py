@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.calls import BoundCall, result_schema
+from foldflight.fold.compiled import Compiled
 from foldflight.fold.counted import Counted
 from foldflight.fold.interpreted import Interpreted, cannot_retract
 from foldflight.fold.rows import Column, Mask, Rows, Slots
@@ -88,7 +89,7 @@ class Fold:
                     call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
                 )
                 inner = Interpreted(call.bound, context=context, signer=signer)
-                self._accumulators.append(Counted(inner, each_once=call.call.distinct) if call.is_counted else inner)
+                self._accumulators.append(Counted(inner, each_once=call.call.distinct) if call.is_counted else Compiled(inner))
         except FoldflightError:
             self.close()
             raise

@@ -266,6 +266,10 @@ class Interpreted(Accumulators):
                 error.code, f"get_value returned {error}", function=self.name, slot=int(slots[error.index])
             ) from None
 
+    def occupied(self) -> Slots:
+        """Return the slots that have an accumulator, ascending."""
+        return np.flatnonzero(self._present).astype(np.int32)
+
     def forget(self, slots: Slots) -> None:
         for slot in slots[slots < len(self._held)].tolist():
             self._held[slot] = _EMPTY

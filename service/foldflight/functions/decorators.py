@@ -6,7 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, overload
 
 import pyarrow as pa
 
@@ -47,6 +47,7 @@ def udaf(
     skip_nulls: bool = False,
     deterministic: bool = True,
     invertible: bool = False,
+    compile: bool | Literal["auto"] = "auto",
 ) -> Callable[[C], C]: ...
 def udaf(
     cls: type | None = None,
@@ -59,6 +60,7 @@ def udaf(
     skip_nulls: bool = False,
     deterministic: bool = True,
     invertible: bool = False,
+    compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the word of every tool that does it
 ) -> Any:
     """Register a class as an aggregate function.
 
@@ -90,6 +92,9 @@ def udaf(
         skip_nulls: Do not call the function for rows with a NULL argument.
         deterministic: False if the same rows may give another result.
         invertible: Retracting is exact in any order, also before the row it takes back has been seen.
+        compile: `"auto"` compiles the methods to machine code where that cannot be told from Python but by its speed:
+            numbers and truth values as arguments, attributes and results, arithmetic, comparisons, `math`, and
+            methods and functions of that kind. True refuses to fold in any other way; False always interprets.
 
     Returns:
         The class itself, so that it stays a plain Python class.
@@ -101,7 +106,7 @@ def udaf(
     def register(target: type) -> type:
         builder = _Builder(target, name or _snake_case(target.__name__))
         function = builder.function(
-            input_types, result_type, state_type, version, skip_nulls, deterministic, invertible
+            input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile
         )
         setattr(target, _REGISTERED, function)
         return target
@@ -145,6 +150,7 @@ class _Builder:
         skip_nulls: bool,
         deterministic: bool,
         invertible: bool,
+        compile: bool | Literal["auto"],  # noqa: A002 - as in `udaf`
     ) -> Function:
         if not isinstance(self.cls, type):
             raise self.error(" is not a class", "put @udaf on a class")
@@ -153,7 +159,7 @@ class _Builder:
         self.check_parameters(None if callable(inputs) else len(inputs))
         shape, reason = self.shape()
         accumulator = self.accumulator_annotation()
-        codec: typing.Literal["typed", "custom", "pickle"] = "typed" if shape or state_type is not None else "pickle"
+        codec: Literal["typed", "custom", "pickle"] = "typed" if shape or state_type is not None else "pickle"
         if state_type is not None:
             reason = "declared by state_type"
         if self.has("serialize"):
@@ -184,6 +190,7 @@ class _Builder:
             ),
             parameters=self.direct_arguments(),
             returns=self.returns(shape, accumulator),
+            compile=compile,
         )
 
     def check_names(self) -> None:
@@ -332,7 +339,7 @@ class _Builder:
         except Untyped as why:
             return None, str(why)
 
-    def returns(self, shape: Shape | None, annotation: Any) -> typing.Literal["always", "some", "may"]:
+    def returns(self, shape: Shape | None, annotation: Any) -> Literal["always", "some", "may"]:
         if self.separate and shape is not None and shape.immutable:
             return "always" if may_be_none(annotation) else "some"
         return "may"

@@ -101,6 +101,7 @@ class Function:
         parameters: Its direct arguments.
         returns: What `accumulate`, `retract` and `merge` return: `always` the accumulator (which may be None), `some`
             accumulator that is not None, or they `may` return one or change it in place and return None.
+        compile: Whether folds compile it to machine code: `auto` if they can and it pays.
     """
 
     name: str
@@ -118,6 +119,7 @@ class Function:
     capabilities: Capabilities
     parameters: tuple[Parameter, ...] = ()
     returns: Literal["always", "some", "may"] = "may"
+    compile: bool | Literal["auto"] = "auto"
 
     @property
     def input_types(self) -> tuple[pa.DataType, ...] | None:

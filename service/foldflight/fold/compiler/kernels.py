@@ -1,9 +1,9 @@
 """The loops over rows, states and slots, around the compiled functions of an author.
 
 All loops take the accumulators as a table (uint8, shape (slots * bytes of a record,)) and the slots that have one
-(`present`, bool, shape (slots,)). Before a loop lets the author's code at a record it notes its place in `progress`
-(int64, shape (1,)) and the record as it was in `spare` (uint8, shape (bytes of a record,)): after an exception, what
-one step has done by half can be undone, and the interpreter goes on from there.
+(`present`, bool, shape (slots,)), and the attributes of the author's instance. The author's code works on a copy of a
+record, in registers, which is put back after each step: so an exception leaves the accumulators as they were before the
+row whose index stands in `progress` (int64, shape (1,)), and the interpreter goes on from there.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
 
 from foldflight.fold.compiler import operators
 from foldflight.fold.compiler.kinds import KINDS, Refused, kind_of
-from foldflight.fold.compiler.records import Layout, Reference, copy_record, reference_at
+from foldflight.fold.compiler.records import Layout, Reference, copy_record, local_record, reference_at
 from foldflight.fold.compiler.rewrite import Author
 
 __all__ = ["Kernels", "Plan"]
@@ -30,7 +31,7 @@ class Plan:
     """What kernels are made of.
 
     Args:
-        functions: The author's functions, plain, by verb.
+        functions: The author's functions, plain, with their verbs.
         with_self: The verbs whose first parameter is the author's instance.
         cls: The author's class.
         instance: The attributes of the instance.
@@ -41,7 +42,7 @@ class Plan:
         result_bits: The width of a result that is a whole number.
     """
 
-    functions: dict[str, Any]
+    functions: tuple[tuple[str, Any], ...]
     with_self: frozenset[str]
     cls: type
     instance: Layout
@@ -50,6 +51,11 @@ class Plan:
     arguments: tuple[np.dtype[Any], ...]
     result: str
     result_bits: int
+
+    @property
+    def verbs(self) -> dict[str, Any]:
+        """The functions by verb."""
+        return dict(self.functions)
 
 
 def _vector(dtype: types.Type, *, readonly: bool = False) -> types.Array:
@@ -60,6 +66,7 @@ _BYTES = _vector(types.uint8)
 _FLAGS = _vector(types.boolean)
 _SLOTS = _vector(types.int32, readonly=True)
 _PLACE = _vector(types.int64)
+_GONE = object()
 
 
 class Kernels:
@@ -81,7 +88,7 @@ class Kernels:
         self._made: dict[str, Any] = {}
 
     def fold(self, *, nulls: bool) -> Any:
-        """Return `fold(table, present, instance, spare, progress, slots, retracts, columns, valid)`.
+        """Return `fold(table, present, instance, progress, slots, retracts, columns, valid)`.
 
         `retracts` is bool, shape (n,), or (0,) where no row takes another back; `columns` are n values each, `valid`
         n flags each (without `nulls`, an empty tuple).
@@ -89,21 +96,26 @@ class Kernels:
         return self._get(f"fold {nulls}", lambda: self._fold(nulls))
 
     def merge(self) -> Any:
-        """Return `merge(table, present, instance, spare, progress, slots, states)`; states are n records, uint8."""
+        """Return `merge(table, present, instance, progress, slots, states)`; states are n records, uint8."""
         return self._get("merge", self._merge)
 
     def values(self) -> Any:
-        """Return `values(table, present, instance, spare, fresh, slots, values, valid)`: it fills n values and flags."""
+        """Return `values(table, present, instance, fresh, slots, values, valid)`: it fills n values and flags."""
         return self._get("values", self._values)
 
+    def is_current(self) -> bool:
+        """Tell whether the constants that the author's code takes from modules are still what they were."""
+        return all(namespace.get(name, _GONE) is value for namespace, name, value in self.author.reads)
+
     def _get(self, name: str, make: Any) -> Any:
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
+        with global_compiler_lock:
+            if name not in self._made:
+                self._made[name] = make()
+            return self._made[name]
 
     def _verb(self, verb: str, *, result: Any = None) -> Any:
         """Return `call(instance, accumulator, arguments)`, to be used in a loop."""
-        function = self.author.compiled(self.plan.functions[verb], result)
+        function = self.author.compiled(self.plan.verbs[verb], result)
         if verb in self.plan.with_self:
             return register_jitable(lambda instance, accumulator, arguments: function(instance, accumulator, *arguments))
         return register_jitable(lambda instance, accumulator, arguments: function(accumulator, *arguments))
@@ -119,24 +131,25 @@ class Kernels:
         return register_jitable(lambda instance, record, arguments: _keep(record, call(instance, record, arguments)))
 
     def _fold(self, nulls: bool) -> Any:  # noqa: FBT001
-        at, at_instance = self._at, self._at_instance
+        at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
         accumulate = self._step("accumulate")
-        retracts_rows = "retract" in self.plan.functions
+        retracts_rows = "retract" in self.plan.verbs
         retract = self._step("retract" if retracts_rows else "accumulate")
 
-        def fold(table, present, instance, spare, progress, slots, retracts, columns, valid):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-            me, before = at_instance(instance, 0), at(spare, 0)
+        def fold(table, present, instance, progress, slots, retracts, columns, valid):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            me, copy = at_instance(instance, 0), local()
             for row in range(len(slots)):
                 slot = slots[row]
                 record = at(table, slot)
-                copy_record(before, record)
                 progress[0] = row
                 present[slot] = True
+                copy_record(copy, record)
                 arguments = _row(columns, valid, row)
                 if retracts_rows and len(retracts) and retracts[row]:
-                    retract(me, record, arguments)
+                    retract(me, copy, arguments)
                 else:
-                    accumulate(me, record, arguments)
+                    accumulate(me, copy, arguments)
+                copy_record(record, copy)
 
         columns = [_vector(numba.from_dtype(dtype), readonly=True) for dtype in self.plan.arguments]
         flags = [_vector(types.boolean, readonly=True)] * (len(columns) if nulls else 0)
@@ -145,17 +158,19 @@ class Kernels:
         )
 
     def _merge(self) -> Any:
-        at, at_instance, merge_one = self._at, self._at_instance, self._step_merge()
+        at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
+        merge_one = self._step_merge()
 
-        def merge(table, present, instance, spare, progress, slots, states):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-            me, before = at_instance(instance, 0), at(spare, 0)
+        def merge(table, present, instance, progress, slots, states):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+            me, copy = at_instance(instance, 0), local()
             for row in range(len(slots)):
                 slot = slots[row]
                 record, state = at(table, slot), at(states, row)
-                copy_record(before, record)
                 progress[0] = row
                 if present[slot]:
-                    merge_one(me, record, state)
+                    copy_record(copy, record)
+                    merge_one(me, copy, state)
+                    copy_record(record, copy)
                 else:
                     copy_record(record, state)
                     present[slot] = True
@@ -187,12 +202,13 @@ class Kernels:
         return self._jit(values, (_BYTES, _FLAGS, _BYTES, _BYTES, _SLOTS, kind, _FLAGS))
 
     def _compile(self, kernel: Any, *more: types.Type) -> Any:
-        return self._jit(kernel, (_BYTES, _FLAGS, _BYTES, _BYTES, _PLACE, *more))
+        return self._jit(kernel, (_BYTES, _FLAGS, _BYTES, _PLACE, *more))
 
     @staticmethod
     def _jit(kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
         compiled = numba.njit(nogil=True)(kernel)
-        compiled.compile(signature(types.void, *arguments).args)
+        compiled.compile(arguments)
+        compiled.disable_compile()
         return compiled
 
 
@@ -241,7 +257,7 @@ def _keep(record: Any, returned: Any) -> None:
     raise NotImplementedError
 
 
-@overload(_keep)
+@overload(_keep, strict=False)
 def _keep_returned(record: Any, returned: Any) -> Any:
     if isinstance(returned, Reference) and returned is record:
         return lambda record, returned: copy_record(record, returned)
@@ -255,7 +271,7 @@ def _put(record: Any, number: Any) -> None:
     raise NotImplementedError
 
 
-@overload(_put)
+@overload(_put, strict=False)
 def _put_number(record: Any, number: Any) -> Any:
     wanted, given = record.fields["value"], str(kind_of(number))
     if given.removesuffix("?") != wanted.kind and not (given == "none" and wanted.optional):
@@ -272,7 +288,7 @@ def _show(values: Any, valid: Any, index: int, value: Any) -> None:
     raise NotImplementedError
 
 
-@overload(_show)
+@overload(_show, strict=False)
 def _show_value(values: Any, valid: Any, index: Any, value: Any) -> Any:
     kind = str(kind_of(value))
     if kind == "none":

@@ -13,7 +13,15 @@ KINDS: Final[dict[str, types.Type]] = {"int": types.int64, "float": types.float6
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer (this code is interpreted, and why), not a failure
-    """Code that is not compiled; the text says why."""
+    """Code that is not compiled.
+
+    Args:
+        reason: Why; numba puts words of its own into the text of an exception, but not into this.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 def kind_of(type_: types.Type) -> str | None:

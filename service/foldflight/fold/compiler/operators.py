@@ -321,7 +321,7 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
     def stand_in(a: Any, b: Any) -> Any:
         raise NotImplementedError(name)
 
-    @overload(stand_in)
+    @overload(stand_in, strict=False)
     def choose(a: Any, b: Any) -> Any:
         kinds = _kinds(name, a, b)
         if mixed is not None and set(kinds) in ({"int", "float"}, {"bool", "float"}):
@@ -346,7 +346,7 @@ def _unary(name: str, ints: Any = None, floats: Any = None, bools: Any = None) -
     def stand_in(a: Any) -> Any:
         raise NotImplementedError(name)
 
-    @overload(stand_in)
+    @overload(stand_in, strict=False)
     def choose(a: Any) -> Any:
         (kind,) = _kinds(name, a)
         chosen = {"int": ints, "float": floats, "bool": bools or ints}[kind]
@@ -367,7 +367,7 @@ def truth(a: Any) -> bool:
     raise NotImplementedError
 
 
-@overload(truth)
+@overload(truth, strict=False)
 def _truth(a: Any) -> Any:
     kind = kind_of(a)
     if isinstance(a, types.BaseTuple):
@@ -389,7 +389,7 @@ def not_true(a: Any) -> bool:
     raise NotImplementedError
 
 
-@overload(not_true)
+@overload(not_true, strict=False)
 def _not_true(a: Any) -> Any:
     return lambda a: not truth(a)
 
@@ -399,7 +399,7 @@ def is_none(a: Any) -> bool:
     raise NotImplementedError
 
 
-@overload(is_none)
+@overload(is_none, strict=False)
 def _is_none(a: Any) -> Any:
     kind = kind_of(a)
     if kind is None:
@@ -418,7 +418,7 @@ def isinstance_of(classes: tuple[type, ...]) -> Any:
     def stand_in(a: Any) -> Any:
         raise NotImplementedError
 
-    @overload(stand_in)
+    @overload(stand_in, strict=False)
     def choose(a: Any) -> Any:
         kind = kind_of(a)
         if kind is None:
@@ -439,7 +439,7 @@ def _picking(name: str, wins: Any) -> Any:
     def stand_in(a: Any, b: Any, c: Any = None) -> Any:
         raise NotImplementedError(name)
 
-    @overload(stand_in)
+    @overload(stand_in, strict=False)
     def choose(a: Any, b: Any, c: Any = None) -> Any:
         third = not (c is None or kind_of(c) == "none" or isinstance(c, types.Omitted))
         kinds = _kinds(name, a, b, c) if third else _kinds(name, a, b)
@@ -568,7 +568,7 @@ def result_of(kind: str, bits: int) -> Any:
     def stand_in(a: Any) -> Any:
         raise NotImplementedError
 
-    @overload(stand_in)
+    @overload(stand_in, strict=False)
     def choose(a: Any) -> Any:
         found = kind_of(a)
         if found is None:

@@ -60,7 +60,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     own = Layout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
     kind, bits = _result(bound.result_type)
     plan = Plan(
-        functions=functions,
+        functions=tuple(functions.items()),
         with_self=with_self,
         cls=function.cls,
         instance=own,

@@ -19,7 +19,7 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, low
 
 from foldflight.fold.compiler.kinds import KINDS, Refused
 
-__all__ = ["Field", "Layout", "Reference", "copy_record", "reference_at"]
+__all__ = ["Field", "Layout", "Reference", "copy_record", "local_record", "reference_at"]
 
 _FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?"}
 _number: Final = itertools.count()
@@ -178,3 +178,17 @@ def copy_record(typing: Any, into: Any, source: Any) -> Any:
         return context.get_dummy_value()
 
     return signature(types.void, into, source), generate
+
+
+def local_record(reference: Reference) -> Callable[..., Any]:
+    """Return the function that makes a record in the frame of its caller, or rather in registers."""
+
+    @intrinsic
+    def local(typing: Any) -> Any:
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            words = llvm.ArrayType(llvm.IntType(64), reference.layout.dtype.itemsize // 8)
+            return builder.bitcast(cgutils.alloca_once(builder, words), cgutils.voidptr_t)
+
+        return signature(reference), generate
+
+    return local

@@ -43,10 +43,12 @@ class Author:
 
     Args:
         calls: Which function calls which, to find recursion, which could exhaust the stack of the process.
+        reads: The constants that compiled code has taken from modules: namespace, name and value.
     """
 
     known: dict[tuple[Any, Any], Any] = field(default_factory=dict)
     calls: dict[Any, set[Any]] = field(default_factory=dict)
+    reads: list[tuple[dict[str, Any], str, Any]] = field(default_factory=list)
 
     def compiled(self, function: Any, result: Any = None) -> Any:
         """Return the dispatcher of a function; `result` wraps what it returns. Raises Refused for what is no function."""
@@ -185,7 +187,12 @@ class _Rewriter:
     def assign(self, statement: ir.Assign) -> None:
         value, target = statement.value, statement.target
         match value:
-            case ir.Global() | ir.FreeVar():
+            case ir.Global():
+                namespace = self.role.function.__globals__
+                if value.name in namespace:
+                    self.role.author.reads.append((namespace, value.name, value.value))
+                self.object(statement, value.value)
+            case ir.FreeVar():
                 self.object(statement, value.value)
             case ir.Const():
                 self.object(statement, value.value)
@@ -252,10 +259,12 @@ class _Rewriter:
     def attribute(self, statement: ir.Assign, expr: ir.Expr) -> None:
         base = expr.value.name
         if base in self.constants:
-            try:
-                self.object(statement, getattr(self.constants[base], expr.attr))
-            except AttributeError:
-                raise Refused(f"{self.shown(base)} has no {expr.attr}") from None
+            known = self.constants[base]
+            if not hasattr(known, expr.attr):
+                raise Refused(f"{self.shown(base)} has no {expr.attr}")
+            if isinstance(known, python.ModuleType):
+                self.role.author.reads.append((vars(known), expr.attr, getattr(known, expr.attr)))
+            self.object(statement, getattr(known, expr.attr))
             return
         reference = self.reference(expr.value)
         if reference is None:

@@ -1,0 +1,141 @@
+"""Compiled functions of this process: when compiling pays, what has been compiled, and why something was not.
+
+A short exchange is over before its function would be compiled. So functions are interpreted until this process has
+folded `HOT_ROWS` rows with them; one that is compiled already, when a server starts for instance, is used at once.
+numba is imported no earlier than that.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from foldflight.errors import RejectedError
+from foldflight.functions.spec import BoundFunction, Verbs
+
+if TYPE_CHECKING:
+    from foldflight.fold.compiler.kernels import Kernels
+
+__all__ = ["HOT_ROWS", "Program", "compiled_program", "program_of", "warm_program"]
+
+# About half a second of the interpreter; to compile a function takes one to three.
+HOT_ROWS: Final = 1 << 18
+_KNOWN_MAX: Final = 256
+_logger: Final = logging.getLogger(__name__)
+_DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_}
+# (class, fingerprint) -> rows folded so far, and what compiling came to.
+_rows: dict[tuple[type, str], int] = {}
+_found: dict[tuple[type, str], str] = {}
+_kernels: dict[Any, Kernels] = {}
+
+
+class Program:
+    """The compiled code of one function with direct arguments.
+
+    Args:
+        kernels: The loops.
+        fresh: A new accumulator, uint8, shape (bytes of a record,).
+        instance: The attributes of the author's instance, uint8.
+    """
+
+    def __init__(self, kernels: Kernels, fresh: Any, instance: Any) -> None:
+        self._kernels = kernels
+        self.fresh = fresh
+        self.instance = instance
+        self.layout = kernels.plan.accumulator
+        self.dtype = self.layout.dtype
+        self.arguments = kernels.plan.arguments
+        self.merge = kernels.merge() if "merge" in kernels.plan.verbs else None
+        self.values = kernels.values()
+        self._fold = kernels.fold(nulls=False)
+
+    def fold(self, *, nulls: bool) -> Any:
+        """Return the loop over rows, with or without NULLs; None where it cannot be compiled."""
+        if not nulls:
+            return self._fold
+        try:
+            return self._kernels.fold(nulls=True)
+        except Exception as error:  # noqa: BLE001 - the interpreter takes what the compiler does not
+            _logger.info("%s is interpreted from its first NULL on: %s", self._kernels.plan.cls.__name__, _why(error))
+            return None
+
+    def room(self, count: int) -> tuple[Any, Any]:
+        """Return arrays for `count` results and their flags."""
+        return np.zeros(count, _DTYPES[self._kernels.plan.result]), np.zeros(count, np.bool_)
+
+
+def program_of(bound: BoundFunction, verbs: Verbs) -> Program | str:
+    """Return the compiled code of a function, or why there is none.
+
+    Args:
+        bound: The function.
+        verbs: The methods of its instance.
+    """
+    try:
+        from foldflight.fold.compiler.kernels import Kernels
+        from foldflight.fold.compiler.plan import plan_of
+
+        plan, start = plan_of(bound, verbs)
+        kernels = _kernels.get(plan)
+        if kernels is None or not kernels.is_current():
+            kernels = Kernels(plan)
+        program = Program(kernels, *start)
+        _remember(_kernels, plan, kernels)
+    except Exception as error:  # noqa: BLE001 - whatever the compiler stumbles over, the interpreter takes it
+        return _why(error)
+    return program
+
+
+def compiled_program(bound: BoundFunction, verbs: Verbs) -> Program:
+    """Return the compiled code of a function that must be compiled. Raises RejectedError SIGNATURE with the reason."""
+    found = program_of(bound, verbs)
+    if isinstance(found, str):
+        raise RejectedError(
+            "SIGNATURE",
+            f"{bound.function.name} is declared compile=True and cannot be compiled: {found}; "
+            'change it, or leave it to foldflight (compile="auto")',
+            function=bound.function.name,
+        )
+    return found
+
+
+def warm_program(bound: BoundFunction, verbs: Verbs, rows: int) -> Program | str | None:
+    """Count rows of a function; return its compiled code, or why there is none, once it pays; None before.
+
+    Args:
+        bound: The function.
+        verbs: The methods of its instance.
+        rows: How many rows come now.
+    """
+    key = (bound.function.cls, bound.fingerprint)
+    if key in _found and _found[key]:
+        return _found[key]
+    _remember(_rows, key, _rows.get(key, 0) + rows)
+    if key not in _found and _rows[key] < HOT_ROWS:
+        return None
+    found = program_of(bound, verbs)
+    why = found if isinstance(found, str) else ""
+    if why and key not in _found:
+        _logger.info("%s is interpreted, not compiled: %s", bound.function.name, why)
+    _remember(_found, key, why)
+    return found
+
+
+def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    known[key] = value
+    while len(known) > _KNOWN_MAX:
+        known.pop(next(iter(known)))
+
+
+def _why(error: BaseException) -> str:
+    from foldflight.fold.compiler.kinds import Refused
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, Refused):
+            return str(seen.reason)
+        seen = seen.__cause__ or seen.__context__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"numba: {type(error).__name__}: {lines[1] if len(lines) > 1 else ''.join(lines)}"

@@ -8,6 +8,7 @@ numba is imported no earlier than that.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from foldflight.functions.spec import BoundFunction, Verbs
 if TYPE_CHECKING:
     from foldflight.fold.compiler.kernels import Kernels
 
-__all__ = ["HOT_ROWS", "Program", "compiled_program", "program_of", "warm_program"]
+__all__ = ["HOT_ROWS", "Program", "compiled_program", "keep_compiled", "program_of", "warm_program"]
 
 # About half a second of the interpreter; to compile a function takes one to three.
 HOT_ROWS: Final = 1 << 18
@@ -28,7 +29,14 @@ _DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_}
 # (class, fingerprint) -> rows folded so far, and what compiling came to.
 _rows: dict[tuple[type, str], int] = {}
 _found: dict[tuple[type, str], str] = {}
-_kernels: dict[Any, Kernels] = {}
+_kernels: dict[str, Kernels] = {}
+_folder: Path | None = None
+
+
+def keep_compiled(folder: Path | None) -> None:
+    """Keep compiled code in a folder from now on, for the processes that come after this one; None keeps none."""
+    global _folder  # noqa: PLW0603 - it is a property of the process, as what has been compiled in it is
+    _folder = folder
 
 
 class Program:
@@ -74,15 +82,19 @@ def program_of(bound: BoundFunction, verbs: Verbs) -> Program | str:
         verbs: The methods of its instance.
     """
     try:
+        from foldflight.fold.compiler.digest import digest_of
         from foldflight.fold.compiler.kernels import Kernels
         from foldflight.fold.compiler.plan import plan_of
+        from foldflight.fold.compiler.store import Store
 
         plan, start = plan_of(bound, verbs)
-        kernels = _kernels.get(plan)
-        if kernels is None or not kernels.is_current():
-            kernels = Kernels(plan)
+        digest = digest_of(plan)
+        folder = _folder
+        kernels = _kernels.get(digest) or Kernels(
+            plan, None if folder is None else lambda name: Store(folder, f"{digest}.{name}")
+        )
         program = Program(kernels, *start)
-        _remember(_kernels, plan, kernels)
+        _remember(_kernels, digest, kernels)
     except Exception as error:  # noqa: BLE001 - whatever the compiler stumbles over, the interpreter takes it
         return _why(error)
     return program

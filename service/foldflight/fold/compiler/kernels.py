@@ -8,6 +8,7 @@ row whose index stands in `progress` (int64, shape (1,)), and the interpreter go
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,18 +67,23 @@ _BYTES = _vector(types.uint8)
 _FLAGS = _vector(types.boolean)
 _SLOTS = _vector(types.int32, readonly=True)
 _PLACE = _vector(types.int64)
-_GONE = object()
+_TABLE = (_BYTES, _FLAGS, _BYTES)
 
 
 class Kernels:
-    """The loops of one function; each is compiled when it is first asked for.
+    """The loops of one function; each is compiled, or found in the store, when it is first asked for.
+
+    Args:
+        plan: What they are made of.
+        store: Returns where a loop is kept, by its name; None for nowhere.
 
     Raises:
         Refused: From whatever compiles code that is not understood.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, store: Callable[[str], Any] | None = None) -> None:
         self.plan = plan
+        self._store = store
         self.author = Author()
         self.instance = Reference(plan.cls, plan.instance, changeable=False)
         cls = plan.accumulator_class or plan.cls
@@ -93,7 +99,7 @@ class Kernels:
         `retracts` is bool, shape (n,), or (0,) where no row takes another back; `columns` are n values each, `valid`
         n flags each (without `nulls`, an empty tuple).
         """
-        return self._get(f"fold {nulls}", lambda: self._fold(nulls))
+        return self._get("fold_nulls" if nulls else "fold", lambda: self._fold(nulls))
 
     def merge(self) -> Any:
         """Return `merge(table, present, instance, progress, slots, states)`; states are n records, uint8."""
@@ -103,14 +109,10 @@ class Kernels:
         """Return `values(table, present, instance, fresh, slots, values, valid)`: it fills n values and flags."""
         return self._get("values", self._values)
 
-    def is_current(self) -> bool:
-        """Tell whether the constants that the author's code takes from modules are still what they were."""
-        return all(namespace.get(name, _GONE) is value for namespace, name, value in self.author.reads)
-
     def _get(self, name: str, make: Any) -> Any:
         with global_compiler_lock:
             if name not in self._made:
-                self._made[name] = make()
+                self._made[name] = self._compiled(name, *make())
             return self._made[name]
 
     def _verb(self, verb: str, *, result: Any = None) -> Any:
@@ -130,7 +132,7 @@ class Kernels:
             )
         return register_jitable(lambda instance, record, arguments: _keep(record, call(instance, record, arguments)))
 
-    def _fold(self, nulls: bool) -> Any:  # noqa: FBT001
+    def _fold(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:  # noqa: FBT001
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
         accumulate = self._step("accumulate")
         retracts_rows = "retract" in self.plan.verbs
@@ -153,11 +155,10 @@ class Kernels:
 
         columns = [_vector(numba.from_dtype(dtype), readonly=True) for dtype in self.plan.arguments]
         flags = [_vector(types.boolean, readonly=True)] * (len(columns) if nulls else 0)
-        return self._compile(
-            fold, _SLOTS, _vector(types.boolean, readonly=True), types.Tuple(columns), types.Tuple(flags)
-        )
+        retracts_type = _vector(types.boolean, readonly=True)
+        return fold, (*_TABLE, _PLACE, _SLOTS, retracts_type, types.Tuple(columns), types.Tuple(flags))
 
-    def _merge(self) -> Any:
+    def _merge(self) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
         merge_one = self._step_merge()
 
@@ -175,7 +176,7 @@ class Kernels:
                     copy_record(record, state)
                     present[slot] = True
 
-        return self._compile(merge, _SLOTS, _BYTES)
+        return merge, (*_TABLE, _PLACE, _SLOTS, _BYTES)
 
     def _step_merge(self) -> Any:
         step, is_number = self._step("merge"), self.plan.accumulator_class is None
@@ -183,7 +184,7 @@ class Kernels:
             return register_jitable(lambda me, record, state: step(me, record, (state.value,)))
         return register_jitable(lambda me, record, state: step(me, record, (state,)))
 
-    def _values(self) -> Any:
+    def _values(self) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, is_number = reference_at(self.shown), self._at_instance, self.plan.accumulator_class is None
         call = self._verb("get_value", result=operators.result_of(self.plan.result, self.plan.result_bits))
         if is_number:
@@ -199,17 +200,15 @@ class Kernels:
                 _show(found, valid, row, get_value(me, record))
 
         kind = _vector(KINDS[self.plan.result])
-        return self._jit(values, (_BYTES, _FLAGS, _BYTES, _BYTES, _SLOTS, kind, _FLAGS))
+        return values, (*_TABLE, _BYTES, _SLOTS, kind, _FLAGS)
 
-    def _compile(self, kernel: Any, *more: types.Type) -> Any:
-        return self._jit(kernel, (_BYTES, _FLAGS, _BYTES, _PLACE, *more))
-
-    @staticmethod
-    def _jit(kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
-        compiled = numba.njit(nogil=True)(kernel)
-        compiled.compile(arguments)
-        compiled.disable_compile()
-        return compiled
+    def _compiled(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
+        dispatcher = numba.njit(nogil=True)(kernel)
+        if self._store is not None:
+            dispatcher._cache = self._store(name)  # noqa: SLF001 - numba has a folder of its own for sources, else nothing
+        dispatcher.compile(arguments)
+        dispatcher.disable_compile()
+        return dispatcher
 
 
 @intrinsic

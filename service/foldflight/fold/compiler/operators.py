@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -167,7 +168,7 @@ def _truediv_int(a: int, b: int) -> float:
     if rest != types.uint64(0):
         quotient |= types.uint64(1)
     result = math.ldexp(builtins.float(quotient), -scale)
-    return result if (a > 0) == (b > 0) else -result
+    return result if (a >= 0) == (b > 0) else -result
 
 
 # --- floats -----------------------------------------------------------------------------------------------------------
@@ -184,6 +185,7 @@ def _c_function(name: str, count: int) -> types.ExternalFunction:
 
 
 _c_pow: Final = _c_function("pow", 2)
+_c_fmod: Final = _c_function("fmod", 2)
 
 
 @register_jitable
@@ -208,7 +210,7 @@ def _pow_float(a: float, b: float) -> float:
 def _mod_float(a: float, b: float) -> float:
     if b == 0.0:
         raise ZeroDivisionError
-    mod = math.fmod(a, b)
+    mod = _c_fmod(a, b)
     if mod != 0.0:
         return mod + b if (b < 0.0) != (mod < 0.0) else mod
     return math.copysign(0.0, b)
@@ -218,7 +220,7 @@ def _mod_float(a: float, b: float) -> float:
 def _floordiv_float(a: float, b: float) -> float:
     if b == 0.0:
         raise ZeroDivisionError
-    mod = math.fmod(a, b)
+    mod = _c_fmod(a, b)
     div = (a - mod) / b
     if mod != 0.0 and (b < 0.0) != (mod < 0.0):
         div -= 1.0
@@ -325,10 +327,10 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
     def choose(a: Any, b: Any) -> Any:
         kinds = _kinds(name, a, b)
         if mixed is not None and set(kinds) in ({"int", "float"}, {"bool", "float"}):
-            swapped = kinds[0] == "float"
-            if swapped:
-                return lambda a, b: mixed[1](_order(_int(b), _float(a)))
-            return lambda a, b: mixed[0](_order(_int(a), _float(b)))
+            straight, swapped = mixed
+            if kinds[0] == "float":
+                return lambda a, b: swapped(_order(_int(b), _float(a)))
+            return lambda a, b: straight(_order(_int(a), _float(b)))
         if "float" in kinds:
             chosen, as_one, as_other = floats, _float, _float
         elif kinds == ["bool", "bool"] and bools is not None:
@@ -410,10 +412,8 @@ def _is_none(a: Any) -> Any:
     return lambda a: answer
 
 
-def isinstance_of(classes: tuple[type, ...]) -> Any:
-    """Return the stand-in of `isinstance(a, classes)`."""
-    fitting = {kind for kind, cls in (("int", int), ("float", float), ("bool", bool)) if issubclass(cls, classes)}
-    fits_none = issubclass(type(None), classes)
+def _is_instance(fitting: frozenset[str]) -> Any:
+    """Return the stand-in of `isinstance` with classes that fit some kinds of values."""
 
     def stand_in(a: Any) -> Any:
         raise NotImplementedError
@@ -423,13 +423,26 @@ def isinstance_of(classes: tuple[type, ...]) -> Any:
         kind = kind_of(a)
         if kind is None:
             raise Refused(f"isinstance of {a}")
-        fits = kind.removesuffix("?") in fitting
+        fits, fits_none = kind.removesuffix("?") in fitting, "none" in fitting
         if kind.endswith("?"):
             return lambda a: fits_none if a is None else fits
-        answer = fits_none if kind == "none" else fits
-        return lambda a: answer
+        return lambda a: fits
 
     return stand_in
+
+
+_CLASSES: Final = {"int": int, "float": float, "bool": bool, "none": type(None)}
+# All there can be, and made now: numba does not see what is made while it compiles.
+_INSTANCE: Final = {
+    frozenset(kinds): _is_instance(frozenset(kinds))
+    for count in range(len(_CLASSES) + 1)
+    for kinds in itertools.combinations(_CLASSES, count)
+}
+
+
+def isinstance_of(classes: tuple[type, ...]) -> Any:
+    """Return the stand-in of `isinstance(a, classes)`."""
+    return _INSTANCE[frozenset(kind for kind, cls in _CLASSES.items() if issubclass(cls, classes))]
 
 
 def _picking(name: str, wins: Any) -> Any:

@@ -43,12 +43,10 @@ class Author:
 
     Args:
         calls: Which function calls which, to find recursion, which could exhaust the stack of the process.
-        reads: The constants that compiled code has taken from modules: namespace, name and value.
     """
 
     known: dict[tuple[Any, Any], Any] = field(default_factory=dict)
     calls: dict[Any, set[Any]] = field(default_factory=dict)
-    reads: list[tuple[dict[str, Any], str, Any]] = field(default_factory=list)
 
     def compiled(self, function: Any, result: Any = None) -> Any:
         """Return the dispatcher of a function; `result` wraps what it returns. Raises Refused for what is no function."""
@@ -187,12 +185,7 @@ class _Rewriter:
     def assign(self, statement: ir.Assign) -> None:
         value, target = statement.value, statement.target
         match value:
-            case ir.Global():
-                namespace = self.role.function.__globals__
-                if value.name in namespace:
-                    self.role.author.reads.append((namespace, value.name, value.value))
-                self.object(statement, value.value)
-            case ir.FreeVar():
+            case ir.Global() | ir.FreeVar():
                 self.object(statement, value.value)
             case ir.Const():
                 self.object(statement, value.value)
@@ -262,8 +255,6 @@ class _Rewriter:
             known = self.constants[base]
             if not hasattr(known, expr.attr):
                 raise Refused(f"{self.shown(base)} has no {expr.attr}")
-            if isinstance(known, python.ModuleType):
-                self.role.author.reads.append((vars(known), expr.attr, getattr(known, expr.attr)))
             self.object(statement, getattr(known, expr.attr))
             return
         reference = self.reference(expr.value)
@@ -344,8 +335,7 @@ class _Rewriter:
 
     def fresh(self, loc: Any) -> ir.Var:
         self.names += 1
-        scope = next(iter(self.code.blocks.values())).scope
-        return ir.Var(scope, f"$foldflight{self.names}", loc)
+        return next(iter(self.code.blocks.values())).scope.define(f"$foldflight{self.names}", loc)
 
     def call(self, function: Any, arguments: tuple[ir.Var, ...], loc: Any) -> ir.Var:
         target = self.fresh(loc)

@@ -1,0 +1,303 @@
+"""Compiled folds are the interpreter's: states, outputs and errors, bit for bit, whatever the rows hold."""
+
+import math
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from examples.weighted_avg import WeightedAvg
+from foldflight import FoldflightError, udaf
+from foldflight.fold import programs
+from foldflight.fold.compiled import Compiled
+from foldflight.fold.interpreted import Interpreted
+from foldflight.fold.rows import Column, Rows
+from foldflight.functions import Registry
+from foldflight.functions.context import FunctionContext
+from foldflight.functions.spec import BoundFunction
+
+SLOTS = 4
+FACTOR = 3
+
+
+def scaled(value: int, by: int = FACTOR) -> int:
+    return value * by
+
+
+@udaf
+class Own:
+    """Its own accumulator, with methods, a property and a direct argument."""
+
+    total: int
+    rows: int
+    step: int
+
+    def __init__(self, step: int = 2) -> None:
+        self.total = 0
+        self.rows = 0
+        self.step = step
+
+    @property
+    def empty(self) -> bool:
+        return self.rows == 0
+
+    def add(self, value: int, sign: int) -> None:
+        self.total += sign * scaled(value) // self.step
+        self.rows += sign
+
+    def accumulate(self, value: int) -> None:
+        self.add(value, 1)
+
+    def retract(self, value: int) -> None:
+        self.add(value, -1)
+
+    def merge(self, other: "Own") -> None:
+        self.total += other.total
+        self.rows += other.rows
+
+    def get_value(self) -> float | None:
+        return None if self.empty else self.total / self.rows
+
+
+@udaf(invertible=True)
+class Whole:
+    """A number as its accumulator; NULL counts as one."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + (1 if value is None else value)
+
+    def retract(self, accumulator: int, value: int) -> int:
+        return accumulator - (1 if value is None else value)
+
+    def merge(self, accumulator: int, other: int) -> int:
+        return accumulator + other
+
+    def get_value(self, accumulator: int) -> int:
+        if accumulator == 13:
+            raise ValueError(f"bad luck: {accumulator}")
+        return accumulator
+
+
+@udaf(result_type="INT")
+class Greatest:
+    """An accumulator that may be None, with a result narrower than its arguments."""
+
+    def create_accumulator(self) -> int | None:
+        return None
+
+    def accumulate(self, accumulator: int | None, value: int) -> int | None:
+        if value is None:
+            return accumulator
+        return value if accumulator is None or value > accumulator else accumulator
+
+    def merge(self, accumulator: int | None, other: int | None) -> int | None:
+        if other is None:
+            return accumulator
+        return other if accumulator is None else max(accumulator, other)
+
+    def get_value(self, accumulator: int | None) -> int | None:
+        return accumulator
+
+
+class Shape:
+    low: float | None
+    geometric: float
+    powers: float
+    positive: bool
+
+    def __init__(self) -> None:
+        self.low = None
+        self.geometric = self.powers = 0.0
+        self.positive = True
+
+
+@udaf(input_types=["DOUBLE", "BOOLEAN"], result_type="BIGINT")
+class Sketched:
+    """Floats, truth values, `math` and a result that is cut to a whole number."""
+
+    def __init__(self, power: float = 1.5, strict: bool = False) -> None:
+        self.power = power
+        self.strict = strict
+
+    def create_accumulator(self) -> Shape:
+        return Shape()
+
+    def accumulate(self, accumulator: Shape, value: float, flag: bool) -> None:
+        if value is None or (flag is not None and not flag):
+            return
+        if self.strict:
+            assert value >= 0, "negative"
+        accumulator.low = value if accumulator.low is None else min(accumulator.low, value)
+        accumulator.geometric += math.log(abs(value) + 1.0)
+        accumulator.powers += abs(value) ** self.power % 7.25
+        accumulator.positive = accumulator.positive and value > 0
+
+    def merge(self, accumulator: Shape, other: Shape) -> None:
+        if other.low is not None:
+            accumulator.low = other.low if accumulator.low is None else min(accumulator.low, other.low)
+        accumulator.geometric += other.geometric
+        accumulator.powers += other.powers
+        accumulator.positive = accumulator.positive and other.positive
+
+    def get_value(self, accumulator: Shape) -> float | None:
+        if accumulator.low is None:
+            return None
+        return accumulator.low if accumulator.positive else accumulator.powers * 1e10
+
+
+WHOLE = st.one_of(st.integers(-20, 20), st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([1 << 53, (1 << 63) - 1]))
+REAL = st.one_of(st.floats(-100, 100), st.floats(), st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1e308]))
+VALUES = {
+    pa.int64(): WHOLE,
+    pa.int32(): st.integers(-(1 << 31), (1 << 31) - 1),
+    pa.float64(): REAL,
+    pa.bool_(): st.booleans(),
+}
+FUNCTIONS = Registry.load([WeightedAvg, Own, Whole, Greatest, Sketched])
+CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
+    ("weighted_avg", [pa.int64(), pa.int32()], {}),
+    ("own", [pa.int64()], {}),
+    ("own", [pa.int64()], {"step": 0}),
+    ("whole", [pa.int64()], {}),
+    ("greatest", [pa.int64()], {}),
+    ("sketched", [pa.float64(), pa.bool_()], {}),
+    ("sketched", [pa.float64(), pa.bool_()], {"power": 2.0, "strict": True}),
+    ("min", [pa.int64()], {}),
+    ("max", [pa.float64()], {}),
+    ("bool_and", [pa.bool_()], {}),
+    ("first", [pa.float64()], {"ignore_nulls": True}),
+    ("last", [pa.int64()], {}),
+    ("var_pop", [pa.float64()], {}),
+    ("stddev", [pa.float64()], {}),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compile at the first row, and keep what is compiled for this run only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(programs, "HOT_ROWS", 0)
+        folder: Path = tmp_path_factory.mktemp("compiled")
+        programs.keep_compiled(folder)
+        yield
+        programs.keep_compiled(None)
+
+
+def bound_of(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> BoundFunction:
+    return FUNCTIONS[name].bind(types, literals)
+
+
+def interpreted(bound: BoundFunction) -> Interpreted:
+    return Interpreted(bound, context=FunctionContext(bound.function.name), signer=None)
+
+
+def bits(value: Any) -> Any:
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else struct.pack("d", value)
+    return {key: bits(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def outcome(run: Any) -> Any:
+    """Return what a step came to: an array, bit for bit, or its error as the engine sees it."""
+    try:
+        found = run()
+    except FoldflightError as error:
+        return type(error).__name__, error.code, error.message, error.slot, error.row, error.trace
+    return None if found is None else (found.type, [bits(each) for each in found.to_pylist()])
+
+
+def same(run: Any, one: Any, other: Any) -> bool:
+    """Run a step on both; tell whether the exchange goes on."""
+    first, second = outcome(lambda: run(one)), outcome(lambda: run(other))
+    assert first == second
+    return first is None or not isinstance(first[0], str)
+
+
+@st.composite
+def chunks(draw: st.DrawFn, bound: BoundFunction) -> list[Rows]:
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        size = draw(st.integers(1, 8))
+        nulls = draw(st.booleans()) and not bound.function.skip_nulls
+        columns = []
+        for place, type_ in enumerate(bound.input_types):
+            each = st.one_of(st.none(), VALUES[type_]) if nulls else VALUES[type_]
+            values = draw(st.lists(each, min_size=size, max_size=size))
+            columns.append(Column(f"c{place}", pa.array(values, type_)))
+        slots = np.array(draw(st.lists(st.integers(0, SLOTS - 1), min_size=size, max_size=size)), np.int32)
+        retracts = None
+        if bound.function.capabilities.retract and draw(st.booleans()):
+            retracts = np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size)), np.bool_)
+        found.append(Rows(slots, retracts, columns))
+    return found
+
+
+@pytest.mark.parametrize(("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES])
+def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> None:
+    """Rows, states and values come out the same, and so do errors, with their slots and rows."""
+    bound = bound_of(name, types, literals)
+    every = np.arange(SLOTS + 2, dtype=np.int32)
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        one, other = interpreted(bound), Compiled(interpreted(bound))
+        third, fourth = interpreted(bound), Compiled(interpreted(bound))
+        for rows in data.draw(chunks(bound)):
+            if not same(lambda target, rows=rows: target.fold(rows), one, other):
+                return
+            if not same(lambda target: target.states(every[:2]), one, other):
+                return
+            if not same(lambda target: target.outputs(every), one, other):
+                return
+            if data.draw(st.booleans()):
+                same(lambda target: target.forget(every[1:2]), one, other)
+            states = one.states(every[:3])
+            slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3)), np.int32)
+            if not same(lambda target, slots=slots, states=states: target.merge(slots, states), third, fourth):
+                return
+            if not same(lambda target: target.states(every), third, fourth):
+                return
+
+    holds()
+
+
+@pytest.mark.parametrize(("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES])
+def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> None:
+    """What the law above compares is compiled: rows of small numbers never leave it."""
+    bound = bound_of(name, types, literals)
+    found = programs.program_of(bound, bound.instantiate())
+    assert isinstance(found, programs.Program), found
+    assert found.fold(nulls=True) is not None
+    if literals.get("step") == 0:
+        return  # it divides by zero in every row
+    accumulators = Compiled(interpreted(bound))
+    columns = [Column(f"c{place}", pa.array([1, 0, 1], pa.int64()).cast(type_)) for place, type_ in enumerate(types)]
+    slots = np.array([0, 1, 0], np.int32)
+    accumulators.fold(Rows(slots, None, columns))
+    accumulators.merge(slots[:2], accumulators.states(slots[:2]))
+    accumulators.outputs(slots)
+    assert accumulators.is_compiled
+
+
+def test_a_sum_beyond_64_bits_is_exact() -> None:
+    """A sum that leaves 64 bits and comes back is right, and one that stays there is OVERFLOW."""
+    bound = bound_of("whole", [pa.int64()], {})
+    accumulators = Compiled(interpreted(bound))
+    slots = np.zeros(3, np.int32)
+    big = (1 << 63) - 1
+    accumulators.fold(Rows(slots, None, [Column("x", pa.array([big, big, big]))]))
+    assert not accumulators.is_compiled
+    with pytest.raises(FoldflightError, match="OVERFLOW|does not fit"):
+        accumulators.outputs(slots[:1])
+    accumulators.fold(Rows(slots[:2], np.array([True, True]), [Column("x", pa.array([big, big]))]))
+    assert accumulators.outputs(slots[:1]).to_pylist() == [big]

@@ -134,8 +134,8 @@ class Sketched:
     def accumulate(self, accumulator: Shape, value: float, flag: bool) -> None:
         if value is None or (flag is not None and not flag):
             return
-        if self.strict:
-            assert value >= 0, "negative"
+        if self.strict and value < 0:
+            raise ValueError(f"{value} is negative")
         accumulator.low = value if accumulator.low is None else min(accumulator.low, value)
         accumulator.geometric += math.log(abs(value) + 1.0)
         accumulator.powers += abs(value) ** self.power % 7.25
@@ -154,7 +154,9 @@ class Sketched:
         return accumulator.low if accumulator.positive else accumulator.powers * 1e10
 
 
-WHOLE = st.one_of(st.integers(-20, 20), st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([1 << 53, (1 << 63) - 1]))
+WHOLE = st.one_of(
+    st.integers(-20, 20), st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([1 << 53, (1 << 63) - 1])
+)
 REAL = st.one_of(st.floats(-100, 100), st.floats(), st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1e308]))
 VALUES = {
     pa.int64(): WHOLE,
@@ -241,7 +243,9 @@ def chunks(draw: st.DrawFn, bound: BoundFunction) -> list[Rows]:
     return found
 
 
-@pytest.mark.parametrize(("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES])
+@pytest.mark.parametrize(
+    ("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES]
+)
 def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> None:
     """Rows, states and values come out the same, and so do errors, with their slots and rows."""
     bound = bound_of(name, types, literals)
@@ -255,13 +259,13 @@ def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: 
         for rows in data.draw(chunks(bound)):
             if not same(lambda target, rows=rows: target.fold(rows), one, other):
                 return
-            if not same(lambda target: target.states(every[:2]), one, other):
+            if not same(lambda target: target.states(every[:3]), one, other):
                 return
+            states = one.states(every[:3])
             if not same(lambda target: target.outputs(every), one, other):
                 return
             if data.draw(st.booleans()):
                 same(lambda target: target.forget(every[1:2]), one, other)
-            states = one.states(every[:3])
             slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3)), np.int32)
             if not same(lambda target, slots=slots, states=states: target.merge(slots, states), third, fourth):
                 return
@@ -271,7 +275,9 @@ def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: 
     holds()
 
 
-@pytest.mark.parametrize(("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES])
+@pytest.mark.parametrize(
+    ("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES]
+)
 def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> None:
     """What the law above compares is compiled: rows of small numbers never leave it."""
     bound = bound_of(name, types, literals)
@@ -297,7 +303,7 @@ def test_a_sum_beyond_64_bits_is_exact() -> None:
     big = (1 << 63) - 1
     accumulators.fold(Rows(slots, None, [Column("x", pa.array([big, big, big]))]))
     assert not accumulators.is_compiled
-    with pytest.raises(FoldflightError, match="OVERFLOW|does not fit"):
+    with pytest.raises(FoldflightError, match=r"^OVERFLOW: "):
         accumulators.outputs(slots[:1])
     accumulators.fold(Rows(slots[:2], np.array([True, True]), [Column("x", pa.array([big, big]))]))
     assert accumulators.outputs(slots[:1]).to_pylist() == [big]

@@ -88,9 +88,7 @@ class Compiled(Accumulators):
             self._present[slots] = True
             return
         try:
-            program.merge(
-                self._table, self._present, program.instance, self._progress, slots, records.view(np.uint8)
-            )
+            program.merge(self._table, self._present, program.instance, self._progress, slots, records.view(np.uint8))
         except _RAISED:
             done = int(self._progress[0])
             self._leave()
@@ -225,12 +223,12 @@ class Compiled(Accumulators):
 
 def _columns(rows: Rows, program: Program) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL."""
-    arrays = [column.array for column in rows.arguments]
+    arrays: list[Any] = [column.array for column in rows.arguments]
     nulls = any(array.null_count for array in arrays)
     values, valid = [], []
     for array, dtype in zip(arrays, program.arguments, strict=True):
         filled = array.fill_null(False if dtype == np.bool_ else 0) if array.null_count else array
-        values.append(np.require(filled.to_numpy(zero_copy_only=False), dtype, "CA"))
+        values.append(np.require(filled.to_numpy(zero_copy_only=False), dtype, ["C", "A"]))
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
     return tuple(values), tuple(valid)

@@ -89,7 +89,9 @@ class Fold:
                     call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
                 )
                 inner = Interpreted(call.bound, context=context, signer=signer)
-                self._accumulators.append(Counted(inner, each_once=call.call.distinct) if call.is_counted else Compiled(inner))
+                self._accumulators.append(
+                    Counted(inner, each_once=call.call.distinct) if call.is_counted else Compiled(inner)
+                )
         except FoldflightError:
             self.close()
             raise

@@ -55,7 +55,7 @@ class Program:
         self.layout = kernels.plan.accumulator
         self.dtype = self.layout.dtype
         self.arguments = kernels.plan.arguments
-        self.merge = kernels.merge() if "merge" in kernels.plan.verbs else None
+        self.merge: Any = kernels.merge() if "merge" in kernels.plan.verbs else None
         self.values = kernels.values()
         self._fold = kernels.fold(nulls=False)
 
@@ -122,7 +122,7 @@ def warm_program(bound: BoundFunction, verbs: Verbs, rows: int) -> Program | str
         rows: How many rows come now.
     """
     key = (bound.function.cls, bound.fingerprint)
-    if key in _found and _found[key]:
+    if _found.get(key):
         return _found[key]
     _remember(_rows, key, _rows.get(key, 0) + rows)
     if key not in _found and _rows[key] < HOT_ROWS:

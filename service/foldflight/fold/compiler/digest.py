@@ -1,4 +1,4 @@
-"""What compiled code depends on, as one digest: the author's code and constants, this package, numba and the processor."""
+"""What compiled code depends on, as one digest: the author's code and constants, this package, numba, the processor."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def _function(function: FunctionType, classes: tuple[type, ...], seen: set[int])
 
 
 def _names(code: CodeType) -> list[str]:
-    return sorted({*code.co_names, *(name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each))})
+    return sorted(
+        {*code.co_names, *(name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each))}
+    )
 
 
 def _code(code: CodeType) -> Iterator[str]:

@@ -119,7 +119,9 @@ class Kernels:
         """Return `call(instance, accumulator, arguments)`, to be used in a loop."""
         function = self.author.compiled(self.plan.verbs[verb], result)
         if verb in self.plan.with_self:
-            return register_jitable(lambda instance, accumulator, arguments: function(instance, accumulator, *arguments))
+            return register_jitable(
+                lambda instance, accumulator, arguments: function(instance, accumulator, *arguments)
+            )
         return register_jitable(lambda instance, accumulator, arguments: function(accumulator, *arguments))
 
     def _step(self, verb: str) -> Any:
@@ -132,13 +134,13 @@ class Kernels:
             )
         return register_jitable(lambda instance, record, arguments: _keep(record, call(instance, record, arguments)))
 
-    def _fold(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:  # noqa: FBT001
+    def _fold(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
         accumulate = self._step("accumulate")
         retracts_rows = "retract" in self.plan.verbs
         retract = self._step("retract" if retracts_rows else "accumulate")
 
-        def fold(table, present, instance, progress, slots, retracts, columns, valid):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def fold(table, present, instance, progress, slots, retracts, columns, valid):
             me, copy = at_instance(instance, 0), local()
             for row in range(len(slots)):
                 slot = slots[row]
@@ -162,7 +164,7 @@ class Kernels:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
         merge_one = self._step_merge()
 
-        def merge(table, present, instance, progress, slots, states):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def merge(table, present, instance, progress, slots, states):
             me, copy = at_instance(instance, 0), local()
             for row in range(len(slots)):
                 slot = slots[row]
@@ -192,7 +194,7 @@ class Kernels:
         else:
             get_value = register_jitable(lambda me, record: call(me, record, ()))
 
-        def values(table, present, instance, fresh, slots, found, valid):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def values(table, present, instance, fresh, slots, found, valid):
             me = at_instance(instance, 0)
             for row in range(len(slots)):
                 slot = slots[row]
@@ -205,7 +207,7 @@ class Kernels:
     def _compiled(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
         dispatcher = numba.njit(nogil=True)(kernel)
         if self._store is not None:
-            dispatcher._cache = self._store(name)  # noqa: SLF001 - numba has a folder of its own for sources, else nothing
+            dispatcher._cache = self._store(name)
         dispatcher.compile(arguments)
         dispatcher.disable_compile()
         return dispatcher
@@ -233,11 +235,14 @@ def _row(typing: Any, columns: Any, valid: Any, index: Any) -> Any:
                     builder,
                     lambda array, index: array[index],
                     signature(types.boolean, valid[place], types.intp),
-                    [builder.extract_value(arguments[1], place), context.cast(builder, arguments[2], index, types.intp)],
+                    [
+                        builder.extract_value(arguments[1], place),
+                        context.cast(builder, arguments[2], index, types.intp),
+                    ],
                 )
                 optional = context.make_helper(builder, types.Optional(kinds[place]))
                 optional.data, optional.valid = value, flag
-                value = optional._getvalue()  # noqa: SLF001 - numba's own name for it
+                value = optional._getvalue()
             members.append(value)
         return context.make_tuple(builder, result, members)
 
@@ -292,20 +297,20 @@ def _show_value(values: Any, valid: Any, index: Any, value: Any) -> Any:
     kind = str(kind_of(value))
     if kind == "none":
 
-        def nothing(values, valid, index, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def nothing(values, valid, index, value):
             valid[index] = False
 
         return nothing
     if kind.endswith("?"):
 
-        def optional(values, valid, index, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def optional(values, valid, index, value):
             valid[index] = value is not None
             if value is not None:
                 values[index] = value
 
         return optional
 
-    def known(values, valid, index, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    def known(values, valid, index, value):
         valid[index] = True
         values[index] = value
 

@@ -47,7 +47,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     cls = None if is_number else function.accumulator_class
     if cls is None and not is_number:
         raise Refused("its accumulator is no object with annotated attributes")
-    for each in {function.cls, cls} - {None}:
+    for each in [function.cls, *([cls] if cls is not None else [])]:
         hooks = [name for name in _HOOKS if getattr(each, name, None) not in (None, getattr(object, name, None))]
         if hooks:
             raise Refused(f"{each.__name__} has {hooks[0]}")
@@ -149,10 +149,8 @@ def _record(layout: Layout, value: Any, *, is_number: bool) -> Any:
     """Return an accumulator, or the attributes of an instance, as a record (uint8)."""
     record = np.zeros(1, layout.dtype)
     for field in layout.fields:
-        if isinstance(value, dict):
-            member = value[field.name]
-        else:
-            member = value if is_number else getattr(value, field.name)
+        members = value if isinstance(value, dict) else {"value": value} if is_number else None
+        member = getattr(value, field.name) if members is None else members[field.name]
         if field.optional:
             record[field.valid] = member is not None
             if member is None:

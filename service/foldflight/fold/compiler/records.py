@@ -53,12 +53,14 @@ class Layout:
         members.sort(key=lambda member: member[1] == "?")
         sizes = [1 if format_ == "?" else 8 for _, format_ in members]
         offsets = [sum(sizes[:place]) for place in range(len(sizes))]
-        return np.dtype({
-            "names": [name for name, _ in members],
-            "formats": [format_ for _, format_ in members],
-            "offsets": offsets,
-            "itemsize": max(8, -(-sum(sizes) // 8) * 8),
-        })
+        return np.dtype(
+            {
+                "names": [name for name, _ in members],
+                "formats": [format_ for _, format_ in members],
+                "offsets": offsets,
+                "itemsize": max(8, -(-sum(sizes) // 8) * 8),
+            }
+        )
 
     def offset(self, member: str) -> int:
         """Return where a member begins."""
@@ -99,12 +101,12 @@ class Reference(types.Type):
 
 
 @register_model(Reference)
-class _ReferenceModel(models.OpaqueModel):  # type: ignore[misc]
+class _ReferenceModel(models.OpaqueModel):
     pass
 
 
 @infer_getattr
-class _Attributes(AttributeTemplate):  # type: ignore[misc]
+class _Attributes(AttributeTemplate):
     key = Reference
 
     def generic_resolve(self, reference: Reference, attribute: str) -> types.Type | None:
@@ -130,7 +132,7 @@ def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attrib
         made = context.make_helper(builder, result)
         made.data = value
         made.valid = builder.icmp_unsigned("!=", valid, byte(0))
-        value = made._getvalue()  # noqa: SLF001 - numba's own name for it
+        value = made._getvalue()
     return impl_ret_untracked(context, builder, result, value)
 
 

@@ -1,28 +1,26 @@
-"""How numba is made to compile what Python means: two passes over its intermediate code.
+"""How numba is made to compile what Python means: a pass over its intermediate code, before types are known.
 
-The first one replaces operators and calls by the stand-ins of `operators`, calls of methods and functions of the author
-by compiled ones, and code that only leads to an exception by leaving at once. The second one, when types are known,
-refuses what would change a value on its way: a whole number that becomes a float where two branches meet.
+It replaces operators and calls by the stand-ins of `operators`, calls of methods and functions of the author by
+compiled ones, and code that only leads to an exception by leaving at once. A second pass is in `check`.
 """
 
 from __future__ import annotations
 
 import inspect
-import math
 import operator
 import types as python
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numba
 from numba.core import ir, ir_utils, types
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import AnalysisPass, FunctionPass, register_pass
+from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
 from foldflight.fold.compiler import operators
+from foldflight.fold.compiler.check import Check
 from foldflight.fold.compiler.kinds import Refused, kind_of
 from foldflight.fold.compiler.records import Reference
 
@@ -30,9 +28,21 @@ __all__ = ["Author"]
 
 _CONSTANTS: Final = (int, float, bool, type(None))
 _ALLOWED: Final = frozenset(
-    {"call", "getattr", "cast", "phi", "undef", "null", "build_tuple", "exhaust_iter", "static_getitem", "getiter", "iternext",
-     "pair_first", "pair_second"}
-)  # fmt: skip
+    {
+        "build_tuple",
+        "call",
+        "cast",
+        "exhaust_iter",
+        "getiter",
+        "iternext",
+        "null",
+        "pair_first",
+        "pair_second",
+        "phi",
+        "static_getitem",
+        "undef",
+    }
+)
 _NAMES: Final = {"build_list": "a list", "build_map": "a dict", "build_set": "a set", "build_string": "text",
                  "make_function": "a function in a function", "yield": "yield"}  # fmt: skip
 
@@ -49,7 +59,7 @@ class Author:
     calls: dict[Any, set[Any]] = field(default_factory=dict)
 
     def compiled(self, function: Any, result: Any = None) -> Any:
-        """Return the dispatcher of a function; `result` wraps what it returns. Raises Refused for what is no function."""
+        """Return the dispatcher of a function, with `result` called on what it returns. Raises Refused."""
         if not isinstance(function, python.FunctionType):
             raise Refused(f"{function!r} is no plain function")
         key = (function, result)
@@ -93,7 +103,7 @@ def _check_code(function: Any) -> None:
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _Replace(FunctionPass):  # type: ignore[misc]
+class _Replace(FunctionPass):
     _name = "foldflight_replace"
 
     def __init__(self) -> None:
@@ -125,11 +135,12 @@ class _Rewriter:
         self.names = 0
 
     def run(self) -> None:
+        doomed = self.doomed()
         for label in sorted(self.code.blocks):
             block = self.code.blocks[label]
-            if isinstance(block.body[-1], ir.Raise):
-                # The interpreter repeats the row, so nothing that was on the way to the exception matters.
-                block.body = [ir.StaticRaise(ArithmeticError, None, block.body[-1].loc)]
+            if label in doomed:
+                # The interpreter repeats the row, so nothing that is on the way to the exception matters.
+                block.body = [ir.StaticRaise(ArithmeticError, None, block.loc)]
                 continue
             self.made = []
             for statement in block.body:
@@ -138,7 +149,20 @@ class _Rewriter:
         for label in ir_utils.compute_cfg_from_blocks(self.code.blocks).dead_nodes():
             del self.code.blocks[label]
         self.check_leftovers()
-        self.code._definitions = ir_utils.build_definitions(self.code.blocks)  # noqa: SLF001 - as numba's passes do
+        self.code._definitions = ir_utils.build_definitions(self.code.blocks)
+
+    def doomed(self) -> set[int]:
+        """Return the blocks from which every way leads to an exception."""
+        found = {label for label, block in self.code.blocks.items() if isinstance(block.body[-1], ir.Raise)}
+        more = True
+        while more:
+            more = False
+            for label, block in self.code.blocks.items():
+                ways = block.terminator.get_targets()
+                if label not in found and ways and found.issuperset(ways):
+                    found.add(label)
+                    more = True
+        return found
 
     def check_leftovers(self) -> None:
         """Refuse objects of Python that are used in a way that nothing above has understood."""
@@ -211,8 +235,7 @@ class _Rewriter:
         if expr.op in ("binop", "inplace_binop"):
             self.binary(statement, expr)
         elif expr.op == "unary":
-            function = getattr(operator, {"-": "neg", "+": "pos", "~": "invert", "not": "not_"}.get(expr.fn, ""), None) \
-                if isinstance(expr.fn, str) else expr.fn  # fmt: skip
+            function = expr.fn
             if function is operator.not_ and expr.value.name in self.constants:
                 self.object(statement, not self.constants[expr.value.name])
             else:
@@ -322,7 +345,7 @@ class _Rewriter:
         """Return what a variable was first assigned from, through other variables; None where there are several."""
         found: Any = var
         while isinstance(found, ir.Var):
-            definitions = self.code._definitions[found.name]  # noqa: SLF001 - numba has no other way to ask before SSA
+            definitions = self.code._definitions[found.name]
             if len(definitions) != 1:
                 return None
             found = definitions[0]
@@ -359,80 +382,10 @@ def _is_known(function: Any) -> bool:
         return False
 
 
-@register_pass(mutates_CFG=False, analysis_only=True)
-class _Check(AnalysisPass):  # type: ignore[misc]
-    _name = "foldflight_check"
-
-    def __init__(self) -> None:
-        AnalysisPass.__init__(self)
-
-    def run_pass(self, state: Any) -> bool:
-        for block in state.func_ir.blocks.values():
-            for statement in block.body:
-                match statement:
-                    case ir.Assign():
-                        _check_assignment(statement, state.typemap)
-                    case ir.SetAttr():
-                        reference = state.typemap[statement.target.name]
-                        wanted = reference.type_of(statement.attr)
-                        _check_same(f"the attribute {statement.attr}", wanted, state.typemap[statement.value.name])
-                    case ir.Return():
-                        _check_same("what it returns", state.return_type, state.typemap[statement.value.name])
-        return False
-
-
-def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> None:
-    name = statement.target.name
-    type_ = typemap[name]
-    _check_type(type_)
-    sources = [statement.value] if isinstance(statement.value, ir.Var) else []
-    if isinstance(statement.value, ir.Expr) and statement.value.op == "phi":
-        sources = [each for each in statement.value.incoming_values if isinstance(each, ir.Var)]
-    if isinstance(statement.value, ir.Expr) and statement.value.op == "cast":
-        sources = [statement.value.value]
-    for source in sources:
-        # Before the loop, a variable that a loop assigns has no value.
-        if source.name in typemap and typemap[source.name] is not types.undefined:
-            shown = "a value" if name.startswith("$") else f"the variable {name.partition('.')[0]}"
-            _check_same(shown, type_, typemap[source.name])
-
-
-def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
-    """Refuse a conversion from one kind to another; None beside values is no conversion."""
-    if kind_of(wanted) is None and kind_of(given) is None:
-        return
-    one, other = str(kind_of(wanted)), str(kind_of(given))
-    if one.endswith("?") and other == "none":
-        return
-    if one.removesuffix("?") != other.removesuffix("?") or (other.endswith("?") and not one.endswith("?")):
-        names = {"int": "a whole number", "float": "a float", "bool": "a truth value", "none": "None"}
-        shown = [names.get(kind.removesuffix("?"), kind) for kind in (one, other)]
-        if shown[0] == shown[1]:
-            shown[1] = "None"
-        raise Refused(f"{what} is {shown[0]} in one place and {shown[1]} in another")
-
-
-def _check_type(type_: types.Type) -> None:
-    if kind_of(type_) is not None or isinstance(
-        type_,
-        (Reference, types.Function, types.Dispatcher, types.Module, types.RangeType, types.RangeIteratorType, types.Undefined),
-    ):
-        return
-    if isinstance(type_, types.BaseTuple):
-        for each in type_:
-            _check_type(each)
-        return
-    if isinstance(type_, types.Pair):
-        _check_type(type_.first_type)
-        _check_type(type_.second_type)
-        return
-    raise Refused(f"it has a value of type {type_}")
-
-
-class _Pipeline(CompilerBase):  # type: ignore[misc]
+class _Pipeline(CompilerBase):
     def define_pipelines(self) -> list[Any]:
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
         passes.add_pass_after(_Replace, IRProcessing)
-        passes.add_pass_after(_Check, NopythonTypeInference)
+        passes.add_pass_after(Check, NopythonTypeInference)
         passes.finalize()
         return [passes]

@@ -17,7 +17,7 @@ __all__ = ["Store"]
 _FILES_MAX: Final = 1000
 
 
-class Store(_Cache):  # type: ignore[misc]
+class Store(_Cache):
     """Where numba puts one compiled loop, and finds it again.
 
     What is read here is run: the folder is used only if it belongs to this user, and nobody else may write to it.
@@ -39,7 +39,7 @@ class Store(_Cache):  # type: ignore[misc]
         try:
             if self.enabled and self._is_ours():
                 target_context.refresh()  # or what is loaded does not find numba's own functions
-                return CompileResult._rebuild(target_context, *pickle.loads(self.path.read_bytes()))  # noqa: S301, SLF001
+                return CompileResult._rebuild(target_context, *pickle.loads(self.path.read_bytes()))  # noqa: S301
         except FileNotFoundError:
             pass
         except Exception:  # noqa: BLE001 - whatever the file holds, it can be compiled again
@@ -52,7 +52,7 @@ class Store(_Cache):  # type: ignore[misc]
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not (self.enabled and self._is_ours()):
                 return
-            packed = dumps(data._reduce())  # noqa: SLF001 - as numba's own cache does
+            packed = dumps(data._reduce())
             with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".", delete=False) as file:
                 file.write(packed)
             Path(file.name).replace(self.path)

@@ -1,0 +1,301 @@
+"""Arithmetic that compiled code calls: Python's results, bit for bit, or an exception.
+
+An exception means that Python raises too, or that the result leaves 64 bits: the interpreter then repeats the row, and
+says or calculates what is right. So which exception it is does not matter here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import llvmlite.binding
+from llvmlite import ir as llvm
+from numba.core import cgutils, types
+from numba.core.typing import signature
+from numba.extending import intrinsic, register_jitable
+
+__all__ = [
+    "abs_int",
+    "add_int",
+    "c_function",
+    "ceil_float",
+    "floor_float",
+    "floordiv_float",
+    "floordiv_int",
+    "int_of_float",
+    "lshift_int",
+    "mod_float",
+    "mod_int",
+    "mul_int",
+    "neg_int",
+    "order",
+    "pow_float",
+    "pow_int",
+    "round_float",
+    "rshift_int",
+    "sqrt",
+    "sub_int",
+    "truediv_float",
+    "truediv_int",
+]
+
+_EXACT: Final = 1 << 53
+_HALF: Final = 9223372036854775808.0
+
+
+def _checked(instruction: str) -> Callable[..., Any]:
+    @intrinsic
+    def calculated(typing: Any, one: Any, other: Any) -> Any:
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            wide = llvm.IntType(64)
+            pair = llvm.LiteralStructType([wide, llvm.IntType(1)])
+            function = cgutils.get_or_insert_function(
+                builder.module, llvm.FunctionType(pair, [wide, wide]), f"llvm.{instruction}.with.overflow.i64"
+            )
+            result = builder.call(function, arguments)
+            with builder.if_then(builder.extract_value(result, 1), likely=False):
+                context.call_conv.return_user_exc(builder, OverflowError, ())
+            return builder.extract_value(result, 0)
+
+        return signature(types.int64, types.int64, types.int64), generate
+
+    return calculated
+
+
+add_int: Final = _checked("sadd")
+sub_int: Final = _checked("ssub")
+mul_int: Final = _checked("smul")
+
+
+# --- whole numbers ----------------------------------------------------------------------------------------------------
+
+
+@register_jitable
+def neg_int(a: int) -> int:
+    """Return `-a`."""
+    return sub_int(0, a)
+
+
+@register_jitable
+def abs_int(a: int) -> int:
+    """Return `abs(a)`."""
+    return sub_int(0, a) if a < 0 else a
+
+
+@register_jitable
+def floordiv_int(a: int, b: int) -> int:
+    """Return `a // b`."""
+    if b == 0:
+        raise ZeroDivisionError
+    return sub_int(0, a) if b == -1 else a // b
+
+
+@register_jitable
+def mod_int(a: int, b: int) -> int:
+    """Return `a % b`."""
+    if b == 0:
+        raise ZeroDivisionError
+    return 0 if b == -1 else a % b
+
+
+@register_jitable
+def pow_int(a: int, b: int) -> int:
+    """Return `a ** b`."""
+    if b < 0:
+        raise ArithmeticError  # Python's result is a float then
+    result = 1
+    while b:
+        if b & 1:
+            result = mul_int(result, a)
+        b >>= 1
+        if b:
+            a = mul_int(a, a)
+    return result
+
+
+@register_jitable
+def lshift_int(a: int, b: int) -> int:
+    """Return `a << b`."""
+    if b < 0:
+        raise ValueError
+    if a == 0:
+        return 0
+    if b > 62 or ((a << b) >> b) != a:
+        raise OverflowError
+    return a << b
+
+
+@register_jitable
+def rshift_int(a: int, b: int) -> int:
+    """Return `a >> b`."""
+    if b < 0:
+        raise ValueError
+    return a >> builtins.min(b, 63)
+
+
+@intrinsic
+def _unsigned(typing: Any, value: Any) -> Any:
+    """Reinterpret 64 bits as an unsigned number."""
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        return arguments[0]
+
+    return signature(types.uint64, types.int64), generate
+
+
+@register_jitable
+def truediv_int(a: int, b: int) -> float:
+    """Return `a / b`, correctly rounded as in Python, also where a float cannot hold a or b."""
+    if b == 0:
+        raise ZeroDivisionError
+    if -_EXACT <= a <= _EXACT and -_EXACT <= b <= _EXACT:
+        return builtins.float(a) / builtins.float(b)
+    # At least 55 bits of the quotient, the last one telling of any rest.
+    divisor = _unsigned(b if b > 0 else -b)
+    rest = _unsigned(a if a > 0 else -a)
+    quotient = rest // divisor
+    rest %= divisor
+    scale = 0
+    while quotient < types.uint64(1 << 54) and (rest != types.uint64(0) or quotient != types.uint64(0)):
+        # The rest is below 2**63, so that it can be doubled.
+        rest <<= types.uint64(1)
+        quotient <<= types.uint64(1)
+        if rest >= divisor:
+            rest -= divisor
+            quotient |= types.uint64(1)
+        scale += 1
+    if rest != types.uint64(0):
+        quotient |= types.uint64(1)
+    result = math.ldexp(builtins.float(quotient), -scale)
+    return result if (a >= 0) == (b > 0) else -result
+
+
+# --- floats -----------------------------------------------------------------------------------------------------------
+
+
+def c_function(name: str, count: int) -> types.ExternalFunction:
+    """Return a function of the C library, the one that Python calls, under a name LLVM knows nothing about.
+
+    LLVM would calculate `pow(x, 2.0)` in another way, whose last digit differs now and then.
+    """
+    function = getattr(ctypes.CDLL(None), name)
+    llvmlite.binding.add_symbol(f"foldflight_c_{name}", ctypes.cast(function, ctypes.c_void_p).value)
+    return types.ExternalFunction(f"foldflight_c_{name}", signature(types.float64, *[types.float64] * count))
+
+
+_c_pow: Final = c_function("pow", 2)
+_c_fmod: Final = c_function("fmod", 2)
+
+
+@register_jitable
+def pow_float(a: float, b: float) -> float:
+    """Return `a ** b`: CPython's float_pow, case by case."""
+    if b == 0.0 or a == 1.0:
+        return 1.0
+    if a != a or b != b:  # noqa: PLR0124 - only NaN differs from itself
+        return a if a != a else b  # noqa: PLR0124
+    finite = math.isfinite(a) and math.isfinite(b)
+    if a == 0.0 and b < 0.0:
+        raise ZeroDivisionError
+    if a < 0.0 and finite and b != math.floor(b):
+        raise ArithmeticError  # Python's result is complex then
+    result = _c_pow(a, b)
+    if finite and math.isinf(result):
+        raise OverflowError
+    return result
+
+
+@register_jitable
+def mod_float(a: float, b: float) -> float:
+    """Return `a % b`, as CPython's float_rem."""
+    if b == 0.0:
+        raise ZeroDivisionError
+    mod = _c_fmod(a, b)
+    if mod != 0.0:
+        return mod + b if (b < 0.0) != (mod < 0.0) else mod
+    return math.copysign(0.0, b)
+
+
+@register_jitable
+def floordiv_float(a: float, b: float) -> float:
+    """Return `a // b`, as CPython's float_floor_div."""
+    if b == 0.0:
+        raise ZeroDivisionError
+    mod = _c_fmod(a, b)
+    div = (a - mod) / b
+    if mod != 0.0 and (b < 0.0) != (mod < 0.0):
+        div -= 1.0
+    if div == 0.0:
+        return math.copysign(0.0, a / b)
+    floor = builtins.float(math.floor(div)) if builtins.abs(div) < _EXACT else div
+    return floor + 1.0 if div - floor > 0.5 else floor
+
+
+@register_jitable
+def truediv_float(a: float, b: float) -> float:
+    """Return `a / b`."""
+    if b == 0.0:
+        raise ZeroDivisionError
+    return a / b
+
+
+@register_jitable
+def int_of_float(a: float) -> int:
+    """Return `int(a)`."""
+    if not (-_HALF <= a < _HALF):
+        raise OverflowError  # also NaN
+    return types.int64(a)
+
+
+@register_jitable
+def floor_float(a: float) -> int:
+    """Return `math.floor(a)`."""
+    whole = int_of_float(a)
+    return whole - 1 if builtins.float(whole) > a else whole
+
+
+@register_jitable
+def ceil_float(a: float) -> int:
+    """Return `math.ceil(a)`."""
+    whole = int_of_float(a)
+    return whole + 1 if builtins.float(whole) < a else whole
+
+
+@register_jitable
+def round_float(a: float) -> int:
+    """Return `round(a)`: halves go to the even side."""
+    if builtins.abs(a) >= _EXACT:
+        return int_of_float(a)
+    below = floor_float(a)
+    above = a - builtins.float(below)
+    if above > 0.5 or (above == 0.5 and below & 1):
+        return below + 1
+    return below
+
+
+@register_jitable
+def sqrt(a: float) -> float:
+    """Return `math.sqrt(a)`."""
+    if a < 0.0:
+        raise ValueError
+    return math.sqrt(a)
+
+
+@register_jitable
+def order(a: int, b: float) -> int:
+    """Return -1, 0 or 1 as a is less, equal or greater; 2 for NaN."""
+    if b != b:  # noqa: PLR0124 - only NaN differs from itself
+        return 2
+    if b >= _HALF:
+        return -1
+    if b < -_HALF:
+        return 1
+    whole = types.int64(b)
+    if a != whole:
+        return -1 if a < whole else 1
+    rest = b - builtins.float(whole)
+    return 0 if rest == 0.0 else (-1 if rest > 0.0 else 1)

@@ -1,0 +1,97 @@
+"""A pass over numba's intermediate code, once types are known, that refuses what would change a value on its way.
+
+Where branches meet numba makes one type of two: a whole number becomes a float, a truth value a number. Python does
+not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba.core import ir, types
+from numba.core.compiler_machinery import AnalysisPass, register_pass
+
+from foldflight.fold.compiler.kinds import Refused, kind_of
+from foldflight.fold.compiler.records import Reference
+
+__all__ = ["Check"]
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class Check(AnalysisPass):
+    """The pass; it raises Refused."""
+
+    _name = "foldflight_check"
+
+    def __init__(self) -> None:
+        AnalysisPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        for block in state.func_ir.blocks.values():
+            for statement in block.body:
+                match statement:
+                    case ir.Assign():
+                        _check_assignment(statement, state.typemap)
+                    case ir.SetAttr():
+                        reference = state.typemap[statement.target.name]
+                        wanted = reference.type_of(statement.attr)
+                        _check_same(f"the attribute {statement.attr}", wanted, state.typemap[statement.value.name])
+                    case ir.Return():
+                        _check_same("what it returns", state.return_type, state.typemap[statement.value.name])
+        return False
+
+
+def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> None:
+    name = statement.target.name
+    type_ = typemap[name]
+    _check_type(type_)
+    sources = [statement.value] if isinstance(statement.value, ir.Var) else []
+    if isinstance(statement.value, ir.Expr) and statement.value.op == "phi":
+        sources = [each for each in statement.value.incoming_values if isinstance(each, ir.Var)]
+    if isinstance(statement.value, ir.Expr) and statement.value.op == "cast":
+        sources = [statement.value.value]
+    for source in sources:
+        # Before the loop, a variable that a loop assigns has no value.
+        if source.name in typemap and typemap[source.name] is not types.undefined:
+            shown = "a value" if name.startswith("$") else f"the variable {name.partition('.')[0]}"
+            _check_same(shown, type_, typemap[source.name])
+
+
+def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
+    """Refuse a conversion from one kind to another; None beside values is no conversion."""
+    if kind_of(wanted) is None and kind_of(given) is None:
+        return
+    one, other = str(kind_of(wanted)), str(kind_of(given))
+    if one.endswith("?") and other == "none":
+        return
+    if one.removesuffix("?") != other.removesuffix("?") or (other.endswith("?") and not one.endswith("?")):
+        names = {"int": "a whole number", "float": "a float", "bool": "a truth value", "none": "None"}
+        shown = [names.get(kind.removesuffix("?"), kind) for kind in (one, other)]
+        if shown[0] == shown[1]:
+            shown[1] = "None"
+        raise Refused(f"{what} is {shown[0]} in one place and {shown[1]} in another")
+
+
+def _check_type(type_: types.Type) -> None:
+    if kind_of(type_) is not None or isinstance(
+        type_,
+        (
+            Reference,
+            types.Function,
+            types.Dispatcher,
+            types.Module,
+            types.RangeType,
+            types.RangeIteratorType,
+            types.Undefined,
+        ),
+    ):
+        return
+    if isinstance(type_, types.BaseTuple):
+        for each in type_:
+            _check_type(each)
+        return
+    if isinstance(type_, types.Pair):
+        _check_type(type_.first_type)
+        _check_type(type_.second_type)
+        return
+    raise Refused(f"it has a value of type {type_}")

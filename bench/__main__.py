@@ -32,7 +32,7 @@ def main() -> None:
     ):
         if "fold" in arguments.only:
             found = [each for count in groups for each in fold.measure(arguments.rows, count, url)]
-            console.print(table_of("The fold, one process, one call of weighted_avg", found, "fold alone"))
+            console.print(table_of("The fold, one process, one call of weighted_avg", found, "fold, interpreted"))
         if "spark" in arguments.only:
             found = list(spark_batch.measure(arguments.rows, groups, url))
             console.print(table_of("The same in Spark, local[*]", found, spark_batch.BUILT_IN))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bench.data import Measured, best_of, table
 from foldflight.client import Transport, connect
 from foldflight.exchange.frames import Open, Returns
-from foldflight.fold import Fold, bind_calls
+from foldflight.fold import BoundCall, Fold, bind_calls
 from foldflight.fold.keys import KeyIndex
 from foldflight.functions import Call, Registry
 
@@ -24,7 +27,12 @@ def measure(rows: int, groups: int, url: str, times: int = 3) -> Iterator[Measur
     batches = data.combine_chunks().to_batches(max_chunksize=CHUNK_ROWS)
     yield Measured("keys to slots", groups, rows, best_of(times, lambda: _slots(batches)))
     chunks = _slots(batches)
-    yield Measured("fold alone", groups, rows, best_of(times, lambda: _fold(chunks)))
+    for way, compiled in (("fold, interpreted", False), ("fold, compiled", True)):
+        calls = _calls(compiled=compiled)
+        yield Measured(way, groups, rows, best_of(times, lambda calls=calls: _fold(calls, chunks)))
+    slotted = pa.Table.from_batches(chunks).append_column("vw", pc.multiply(data["v"], data["w"].cast(pa.int64())))
+    yield Measured("pyarrow group_by of the products", groups, rows, best_of(times, lambda: _grouped(slotted)))
+    yield Measured("numpy bincount of the products", groups, rows, best_of(times, lambda: _counted(chunks)))
     for way, target in (("exchange, embedded", "embedded:examples.weighted_avg"), ("exchange, loopback Flight", url)):
         transport = connect(target).transport
         yield Measured(way, groups, rows, best_of(times, lambda transport=transport: _exchange(transport, chunks)))
@@ -40,11 +48,32 @@ def _slots(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return chunks
 
 
-def _fold(chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
-    fold = Fold(bind_calls(Registry.load(["examples.weighted_avg"]), [CALL], COLUMNS))
+def _calls(*, compiled: bool) -> list[BoundCall]:
+    function = Registry.load(["examples.weighted_avg"])["weighted_avg"]
+    return bind_calls(Registry([dataclasses.replace(function, compile=compiled)]), [CALL], COLUMNS)
+
+
+def _fold(calls: list[BoundCall], chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
+    fold = Fold(calls)
     for chunk in chunks:
         fold.fold(chunk)
     return fold.collect(states=False)
+
+
+def _grouped(table: pa.Table) -> pa.Table:
+    return table.group_by("slot", use_threads=False).aggregate([("vw", "sum"), ("w", "sum")])
+
+
+def _counted(chunks: list[pa.RecordBatch]) -> np.ndarray:
+    """Return the averages as NumPy gives them: in floats, whose sums round beyond 2**53."""
+    sums = weights = np.zeros(0)
+    for chunk in chunks:
+        slots, values, weight = (column.to_numpy() for column in chunk.columns)
+        groups = max(len(sums), int(slots.max()) + 1)
+        added = np.bincount(slots, values * weight, groups), np.bincount(slots, weight, groups)
+        sums = np.pad(sums, (0, groups - len(sums))) + added[0]
+        weights = np.pad(weights, (0, groups - len(weights))) + added[1]
+    return sums / weights
 
 
 def _exchange(transport: Transport, chunks: list[pa.RecordBatch]) -> pa.Table:

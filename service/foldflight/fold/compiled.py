@@ -15,7 +15,7 @@ import pyarrow as pa
 from foldflight.errors import FunctionError
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract
-from foldflight.fold.programs import Program, compiled_program, warm_program
+from foldflight.fold.programs import Program, compiled_program, heat_of, warm_program
 from foldflight.fold.rows import Mask, Rows, Slots
 
 __all__ = ["Compiled"]
@@ -35,6 +35,7 @@ class Compiled(Accumulators):
     def __init__(self, inner: Interpreted) -> None:
         self.inner = inner
         self._program: Program | None = None
+        self._heat: tuple[type, str] | None = None
         self._is_settled = inner.bound.function.compile is False
         self._table = np.zeros(0, np.uint8)
         self._present = np.zeros(0, np.bool_)
@@ -131,7 +132,9 @@ class Compiled(Accumulators):
     def _compiled_for(self, rows: int) -> Program | None:
         """Return the compiled code, if there is any, or if so many rows more make it worth its while."""
         if not self._is_settled:
-            found = warm_program(self.inner.bound, self.inner.verbs, rows)
+            if self._heat is None:
+                self._heat = heat_of(self.inner.bound)
+            found = warm_program(self._heat, self.inner.bound, self.inner.verbs, rows)
             if found is not None:
                 self._is_settled = True
                 self._enter(found)

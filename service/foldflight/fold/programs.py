@@ -19,7 +19,7 @@ from foldflight.functions.spec import BoundFunction, Verbs
 if TYPE_CHECKING:
     from foldflight.fold.compiler.kernels import Kernels
 
-__all__ = ["HOT_ROWS", "Program", "compiled_program", "keep_compiled", "program_of", "warm_program"]
+__all__ = ["HOT_ROWS", "Program", "compiled_program", "heat_of", "keep_compiled", "program_of", "warm_program"]
 
 # About half a second of the interpreter; to compile a function takes one to three.
 HOT_ROWS: Final = 1 << 18
@@ -113,15 +113,20 @@ def compiled_program(bound: BoundFunction, verbs: Verbs) -> Program:
     return found
 
 
-def warm_program(bound: BoundFunction, verbs: Verbs, rows: int) -> Program | str | None:
+def heat_of(bound: BoundFunction) -> tuple[type, str]:
+    """Return under which key rows of a function are counted."""
+    return bound.function.cls, bound.fingerprint
+
+
+def warm_program(key: tuple[type, str], bound: BoundFunction, verbs: Verbs, rows: int) -> Program | str | None:
     """Count rows of a function; return its compiled code, or why there is none, once it pays; None before.
 
     Args:
+        key: What `heat_of` returned.
         bound: The function.
         verbs: The methods of its instance.
         rows: How many rows come now.
     """
-    key = (bound.function.cls, bound.fingerprint)
     if _found.get(key):
         return _found[key]
     _remember(_rows, key, _rows.get(key, 0) + rows)

@@ -282,6 +282,14 @@ def test_mistakes_with_sessions(stream_spark: SparkSession) -> None:  # noqa: F8
         ).collect()
 
 
+def test_processing_time_beside_a_watermark_is_refused(stream_spark: SparkSession) -> None:  # noqa: F811
+    """Spark takes one watermark for each query, and says so only when it runs; here the columns are named before."""
+    stream = stream_spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
+    with pytest.raises(RejectedError, match=r"timestamp has one already: leave out its withWatermark") as caught:
+        group_by(stream, window=tumble(PROCESSING_TIME, "1 minute"))
+    assert caught.value.code == "SIGNATURE"
+
+
 def test_sessions_of_a_stream_need_merge(stream_spark: SparkSession) -> None:  # noqa: F811
     """A function without merge is refused, unless its rows are kept: for DISTINCT, or because the query says so."""
     functions = connect(spark_functions)

@@ -32,13 +32,12 @@ from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, translated_kind
 from foldflight.spark.layout import BUCKET, KIND, REAL, Layout
 from foldflight.spark.tasks import FinalFold, PartialFold
-from foldflight.spark.windows import WINDOW_END, WINDOW_START, Window
+from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
 __all__ = ["Emit", "GroupedFrame", "Plan", "StreamOptions", "group_by", "mapping"]
 
 Emit = Literal["update", "changelog", "append"]
 BUCKETS_MAX = 1 << 15
-WATERMARK = "spark.watermarkDelayMs"  # in the metadata of a column under withWatermark
 
 
 def group_by(

@@ -15,6 +15,7 @@ from foldflight.errors import RejectedError
 
 __all__ = [
     "PROCESSING_TIME",
+    "WATERMARK",
     "WINDOW_END",
     "WINDOW_START",
     "Window",
@@ -25,7 +26,12 @@ __all__ = [
 ]
 
 PROCESSING_TIME = "foldflight_processing_time"
-"""For `tumble(PROCESSING_TIME, "1 minute")`: the time of the epoch that a row comes in."""
+"""For `tumble(PROCESSING_TIME, "1 minute")`: the time of the epoch that a row comes in.
+
+A window closes in an epoch after one that had rows and began after the window's end: while no rows come, none closes.
+"""
+
+WATERMARK = "spark.watermarkDelayMs"  # in the metadata of a column under withWatermark
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 _WINDOW, _NUMBER = "foldflight window", "foldflight session"
@@ -65,12 +71,19 @@ class Window:
         its end.
 
         Raises:
-            RejectedError: SIGNATURE, for processing time over a batch, which has none.
+            RejectedError: SIGNATURE, for processing time over a batch, which has none, or beside another watermark.
         """
         if self.time != PROCESSING_TIME:
             return df
         if not df.isStreaming:
             raise RejectedError("SIGNATURE", "processing time is for streams; a batch has no epochs")
+        others = [field.name for field in df.schema if WATERMARK in (field.metadata or {})]
+        if others:
+            raise RejectedError(
+                "SIGNATURE",
+                "windows of processing time have a watermark of their own, and Spark takes one for each query; here "
+                f"{', '.join(others)} has one already: leave out its withWatermark, or cut windows over that column",
+            )
         return df.withColumn(PROCESSING_TIME, sf.current_timestamp()).withWatermark(PROCESSING_TIME, "0 seconds")
 
     def assigned(self, df: DataFrame, keys: Sequence[Column]) -> DataFrame:

@@ -27,11 +27,12 @@ from rich.table import Table
 
 from foldflight.cli.flights import write_flights
 from foldflight.cli.progress import spark_progress
+from foldflight.cli.session import errors_as_text, local_spark
 from foldflight.client import Functions, connect
 from foldflight.errors import RejectedError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 __all__ = ["demo", "differences", "server_process"]
 
@@ -42,15 +43,6 @@ KEYS = ("origin", "carrier")
 _SHOWN_DIFFERENCES = 10
 _START_S = 60.0
 _STOP_S = 15.0
-_LOG4J = """\
-rootLogger.level = error
-rootLogger.appenderRef.stderr.ref = stderr
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex{short}
-"""
 
 Rows = list[dict[str, Any]]
 
@@ -74,7 +66,7 @@ def demo(*, scale: int, server: str | None) -> None:
         rows = write_flights(data, scale)
         console.print(f"[bold]{rows:,} flights[/] of New York in 2013 ({scale} times the data set)")
         own_or_given = nullcontext(server) if server is not None else server_process(Path(folder) / "server.log")
-        with _errors_as_text(), _spark(Path(folder), stream.SETTINGS) as spark:
+        with errors_as_text(), local_spark("foldflight demo", stream.SETTINGS) as spark:
             flights = spark.read.parquet(str(data))
             with own_or_given as url:
                 console.print(f"{'folding' if server is not None else 'a server in another process folds'} at {url}")
@@ -117,18 +109,6 @@ def _compare(console: Console, flights: DataFrame, url: str, rows: int) -> int:
     else:
         console.print(f"every value of {groups} groups equals Spark SQL's, embedded and remote", style="bold green")
     return len(found)
-
-
-@contextmanager
-def _errors_as_text() -> Iterator[None]:
-    """Print what went wrong in a worker of Spark without the traces of three processes around it."""
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except PySparkException as error:
-        _, marker, text = str(error).rpartition("foldflight.errors.")
-        raise click.ClickException(text.strip() if marker else str(error)) from None
 
 
 def _folded(functions: Functions, flights: DataFrame, keys: Sequence[str]) -> DataFrame:
@@ -211,51 +191,6 @@ def _times_table(times: Sequence[tuple[str, float]], rows: int) -> Table:
     for name, seconds in times:
         table.add_row(name, f"{seconds:.2f}", f"{rows / seconds:,.0f}")
     return table
-
-
-@contextmanager
-def _spark(folder: Path, settings: dict[str, Any]) -> Iterator[SparkSession]:
-    """Start Spark on this machine while the block runs, silent but for errors."""
-    from pyspark.sql import SparkSession
-
-    from foldflight.spark.java import prepare_local
-
-    prepare_local(os.environ)
-    log, log4j = folder / "spark.log", folder / "log4j2.properties"
-    log4j.write_text(_LOG4J, encoding="utf-8")
-    builder = (
-        SparkSession.builder.master("local[*]")
-        .appName("foldflight demo")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j.as_uri()}")
-        .config("spark.log.level", "ERROR")
-        .config(map=settings)
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-    )
-    try:
-        with _stderr_to(log):
-            spark = builder.getOrCreate()
-    except Exception:
-        sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
-        raise
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
-@contextmanager
-def _stderr_to(log: Path) -> Iterator[None]:
-    """Let processes that start in the block write to a file what they have to say: Spark's workers report each step."""
-    kept = os.dup(2)
-    with log.open("wb") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from foldflight.cli.demo import demo
 from foldflight.cli.laws import check
 from foldflight.cli.listing import functions
 from foldflight.cli.serve import serve
+from foldflight.cli.state import state
 from foldflight.cli.status import status
 from foldflight.errors import FoldflightError
 
@@ -50,6 +51,7 @@ cli.add_command(functions)
 cli.add_command(status)
 cli.add_command(check)
 cli.add_command(demo)
+cli.add_command(state)
 
 
 def main() -> None:

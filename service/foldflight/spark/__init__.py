@@ -3,6 +3,17 @@
 from __future__ import annotations
 
 from foldflight.spark.batch import GroupedFrame, group_by
+from foldflight.spark.stored import state_table
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
-__all__ = ["PROCESSING_TIME", "GroupedFrame", "Window", "cumulate", "group_by", "hop", "session", "tumble"]
+__all__ = [
+    "PROCESSING_TIME",
+    "GroupedFrame",
+    "Window",
+    "cumulate",
+    "group_by",
+    "hop",
+    "session",
+    "state_table",
+    "tumble",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,10 +26,11 @@ __all__ = [
     "TableLayout",
     "decode_manifest",
     "encode_manifest",
+    "stored_layout",
 ]
 
 _MAGIC: Final = b"FFM1"
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 class RunStore(Protocol):
@@ -61,6 +63,7 @@ class TableLayout:
         hashed: How many of the key columns, from the first, are hashed: groups that share them lie together, and are
             found by them. None: all.
         window: What the last two keys are windows of, as `session 30 minutes`; empty without windows.
+        names: What the user calls the key columns, then the calls. They are for readers; a query may change them.
     """
 
     keys: pa.Schema
@@ -68,6 +71,7 @@ class TableLayout:
     buckets: int = 1
     hashed: int | None = None
     window: str = ""
+    names: tuple[str, ...] = ()
 
     def described(self) -> dict[str, Any]:
         """Return the layout as it stands in manifests."""
@@ -81,6 +85,9 @@ class TableLayout:
             "buckets": self.buckets,
             "hashed": len(self.hashed_names),
             "window": self.window,
+            "names": list(self.names),
+            # The texts above are compared and read by people; a reader who has no query needs the types themselves.
+            "schema": base64.b64encode(pa.schema([*self.keys, *self.states]).serialize()).decode(),
         }
 
     @property
@@ -196,13 +203,7 @@ def decode_manifest(layout: TableLayout, data: bytes) -> tuple[list[Run], list[M
         RejectedError: STATE_MISMATCH, when it belongs to another query or format.
         CorruptError: STATE_CHECKSUM, when it is damaged.
     """
-    content = json.loads(unsealed(_MAGIC, data, "the manifest"))
-    if content["format"] != _FORMAT:
-        raise RejectedError(
-            "STATE_MISMATCH",
-            f"the state table has format {content['format']}, and this foldflight reads {_FORMAT}; "
-            "run the version that wrote it",
-        )
+    content = _content(data)
     _check_layout(layout.described(), content["layout"])
     runs = [Run(run["level"], [PieceMeta(**piece) for piece in run["pieces"]]) for run in content["runs"]]
     merges = [
@@ -210,6 +211,37 @@ def decode_manifest(layout: TableLayout, data: bytes) -> tuple[list[Run], list[M
         for each in content["merges"]
     ]
     return runs, merges
+
+
+def stored_layout(data: bytes) -> TableLayout:
+    """Return the layout that a manifest was written with.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, when it has another format.
+        CorruptError: STATE_CHECKSUM, when it is damaged.
+    """
+    stored = _content(data)["layout"]
+    fields = list(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["schema"]))))
+    count = len(stored["keys"])
+    return TableLayout(
+        keys=pa.schema(fields[:count]),
+        states=pa.schema(fields[count:]),
+        buckets=stored["buckets"],
+        hashed=stored["hashed"],
+        window=stored["window"],
+        names=tuple(stored["names"]),
+    )
+
+
+def _content(data: bytes) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(unsealed(_MAGIC, data, "the manifest"))
+    if content["format"] != _FORMAT:
+        raise RejectedError(
+            "STATE_MISMATCH",
+            f"the state table has format {content['format']}, and this foldflight reads {_FORMAT}; "
+            "run the version that wrote it",
+        )
+    return content
 
 
 def _check_layout(ours: dict[str, Any], stored: dict[str, Any]) -> None:

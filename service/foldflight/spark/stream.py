@@ -92,7 +92,14 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
         opening=replace(plan.opening, returns=Returns(), initial_outputs=True),
         layout=layout,
         options=options,
-        table=TableLayout(keys=layout.keys, states=layout.states, buckets=count, hashed=hashed, window=options.window),
+        table=TableLayout(
+            keys=layout.keys,
+            states=layout.states,
+            buckets=count,
+            hashed=hashed,
+            window=options.window,
+            names=(*layout.names, *layout.outputs.names),
+        ),
         bounds=plan.bounds,
         merges=_merges(plan, options),
     )

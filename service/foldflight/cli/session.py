@@ -1,0 +1,97 @@
+"""Spark on this machine, for the commands that need it: silent, and with errors as texts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["errors_as_text", "local_spark"]
+
+_LOG4J = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex{{short}}
+"""
+
+
+@contextmanager
+def local_spark(
+    name: str, settings: Mapping[str, Any] | None = None, *, log_level: str = "error"
+) -> Iterator[SparkSession]:
+    """Start Spark on this machine while the block runs, silent but for errors.
+
+    Args:
+        name: What it is for.
+        settings: Spark's own, beside ours.
+        log_level: What of Spark's log is printed; `off` where its errors come as exceptions anyway.
+
+    Raises:
+        RejectedError: SETTINGS, if there is no Java.
+    """
+    from pyspark.sql import SparkSession
+
+    from foldflight.spark.java import prepare_local
+
+    prepare_local(os.environ)
+    with tempfile.TemporaryDirectory(prefix="foldflight-spark-") as folder:
+        log, log4j = Path(folder) / "spark.log", Path(folder) / "log4j2.properties"
+        log4j.write_text(_LOG4J.format(level=log_level), encoding="utf-8")
+        builder = (
+            SparkSession.builder.master("local[*]")
+            .appName(name)
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j.as_uri()}")
+            .config("spark.log.level", log_level.upper())
+            .config(map=dict(settings or {}))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+        )
+        try:
+            with _stderr_to(log):
+                spark = builder.getOrCreate()
+        except Exception:
+            sys.stderr.write(log.read_text(encoding="utf-8", errors="replace"))
+            raise
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """Let processes that start in the block write to a file what they have to say: Spark's workers report each step."""
+    kept = os.dup(2)
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextmanager
+def errors_as_text() -> Iterator[None]:
+    """Print what went wrong in a worker of Spark without the traces of three processes around it."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        _, marker, text = str(error).rpartition("foldflight.errors.")
+        raise click.ClickException(text.strip() if marker else str(error)) from None

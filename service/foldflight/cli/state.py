@@ -1,0 +1,161 @@
+"""`foldflight state`: what a streaming query holds, by group, read from its checkpoint."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Column, Table
+from rich.text import Text
+
+from foldflight.cli.progress import spark_progress
+from foldflight.cli.session import errors_as_text, local_spark
+from foldflight.errors import RejectedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from foldflight.spark.stored import StateFigures, StoredTable
+
+__all__ = ["state", "state_as_text"]
+
+EXIT_NO_GROUP = 1
+_TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+_JSON = {"ignoreNullFields": "false", "timestampFormat": _TIME_FORMAT}
+_MEMBERS_SHOWN = 6
+
+
+@click.command()
+@click.argument("checkpoint")
+@click.option(
+    "--group", "wanted", multiple=True, metavar="KEY=VALUE", help="Only groups with this key; KEY alone: NULL."
+)
+@click.option("--operator", type=int, help="Which state table, where the query has several group_by.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many groups to print.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each group, and nothing else.")
+def state(checkpoint: str, *, wanted: tuple[str, ...], operator: int | None, limit: int, as_json: bool) -> None:
+    """Print the groups that a streaming query holds: keys, live rows, and the state of each output.
+
+    CHECKPOINT is the query's checkpointLocation; the query may be running.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise RejectedError("SETTINGS", "a checkpoint is read with Spark: pip install 'foldflight[spark]'")
+    with local_spark("foldflight state", _settings(), log_level="off") as spark, errors_as_text():
+        from foldflight.spark.stored import StoredTable
+
+        with spark_progress(spark, Console(stderr=True), "reading the checkpoint"):
+            table = StoredTable.of(spark, checkpoint, operator)
+            groups = _chosen(table, wanted)
+            lines = _lines(table, groups, limit)
+            count = len(lines) if len(lines) < limit else groups.count()
+            figures = table.figures()
+        if as_json:
+            for line in lines:
+                click.echo(line)
+        else:
+            _print(Console(), table, groups, [json.loads(line) for line in lines])
+            Console().print(_summary(table, figures, count), highlight=False)
+    if not lines and wanted:
+        click.echo(f"there is no group {', '.join(wanted)}", err=True)
+        click.get_current_context().exit(EXIT_NO_GROUP)
+    if len(lines) < count:
+        click.echo(f"{len(lines):,} of {count:,} groups; --limit {count} prints all", err=True)
+
+
+def _settings() -> dict[str, Any]:
+    return {"spark.sql.shuffle.partitions": os.cpu_count() or 1}
+
+
+def _chosen(table: StoredTable, wanted: Sequence[str]) -> DataFrame:
+    """Return the groups with the keys that were asked for, as texts that Spark casts to the types of the keys."""
+    from pyspark.sql import functions as sf
+
+    groups = table.groups()
+    for each in wanted:
+        name, is_value, text = each.partition("=")
+        if name not in table.keys:
+            raise RejectedError(
+                "SIGNATURE", f"--group {each}: {name} is no key; the keys are {', '.join(table.keys) or '(none)'}"
+            )
+        type_ = groups.schema[name].dataType
+        value = sf.lit(text if is_value else None).try_cast(type_)
+        if is_value and groups.sparkSession.range(1).select(value.isNull()).collect()[0][0]:
+            raise RejectedError("SIGNATURE", f"--group {each}: {text!r} is no {type_.simpleString()}")
+        groups = groups.where(sf.col(f"`{name.replace('`', '``')}`").eqNullSafe(value))
+    return groups
+
+
+def _lines(table: StoredTable, groups: DataFrame, limit: int) -> list[str]:
+    """Return the first groups, by their keys, each as a JSON object."""
+    from pyspark.sql import functions as sf
+
+    columns = [sf.col(f"`{name.replace('`', '``')}`") for name in groups.columns]
+    ordered = groups.orderBy(*columns[: len(table.keys)]) if table.keys else groups
+    return [row[0] for row in ordered.limit(limit).select(sf.to_json(sf.struct(*columns), _JSON)).collect()]
+
+
+def _print(console: Console, table: StoredTable, groups: DataFrame, rows: Sequence[dict[str, Any]]) -> None:
+    from pyspark.sql import types as st
+
+    if rows:
+        binary = {field.name for field in groups.schema if isinstance(field.dataType, st.BinaryType)}
+        console.print(_groups_table(table, rows, binary))
+
+
+def _groups_table(table: StoredTable, rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
+    """Return a table for people: a column for each key, the live rows, and a column for each output's state."""
+    shown = Table(*(Column(Text(name)) for name in table.keys), Column(Text(table.live_rows), justify="right"))
+    for name, call in zip(table.outputs, table.calls, strict=True):
+        shown.add_column(Text.assemble((name, "bold"), "\n", (call, "dim")))
+    for row in rows:
+        keys = [Text("NULL", "dim") if row[name] is None else Text(_key(row[name]), "bold") for name in table.keys]
+        states = [Text(state_as_text(row[name], is_binary=name in binary)) for name in table.outputs]
+        shown.add_row(*keys, f"{row[table.live_rows]:,}", *states)
+    return shown
+
+
+def _key(value: Any) -> str:
+    return value.replace(".000000", "") if isinstance(value, str) else state_as_text(value)
+
+
+def state_as_text(state: Any, *, is_binary: bool = False) -> str:
+    """Return a state in few words: `sum 12, count 3`; of a long list its beginning, of bytes their number.
+
+    Args:
+        state: As JSON has it.
+        is_binary: Whether it is bytes, in Base64.
+    """
+    if state is None:
+        return "NULL"
+    if is_binary:
+        return f"{len(base64.b64decode(state)):,} bytes"
+    if isinstance(state, dict):
+        return _enclosed([f"{name} {_member(value)}" for name, value in state.items()])
+    if isinstance(state, list):
+        return f"{len(state):,}: {_enclosed([_member(value) for value in state])}" if state else "none"
+    return json.dumps(state, ensure_ascii=False)
+
+
+def _member(value: Any) -> str:
+    text = state_as_text(value)
+    return f"({text})" if isinstance(value, dict | list) and value else text
+
+
+def _enclosed(texts: Sequence[str]) -> str:
+    return ", ".join([*texts[:_MEMBERS_SHOWN], *(["..."] if len(texts) > _MEMBERS_SHOWN else [])])
+
+
+def _summary(table: StoredTable, figures: StateFigures, count: int) -> Text:
+    groups = "1 group" if count == 1 else f"{count:,} groups"
+    return Text.assemble(
+        (groups, "bold"),
+        f"  operator {table.operator}, batch {table.batch}: {figures.buckets:,} of {table.layout.buckets:,} buckets "
+        f"hold {figures.runs:,} runs of {figures.rows:,} rows, {decimal(figures.bytes)}",
+    )

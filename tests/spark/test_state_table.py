@@ -1,0 +1,313 @@
+"""The state of streams, read from their checkpoints, against models in plain Python: a DataFrame, and a command."""
+
+import base64
+import datetime as dt
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from foldflight import CorruptError, RejectedError, connect
+from foldflight.cli import state as command
+from foldflight.cli.main import cli
+from foldflight.cli.state import state_as_text
+from foldflight.spark import group_by, state_table, tumble
+from foldflight.spark.stored import StoredTable
+from tests.spark import spark_functions
+from tests.spark.test_stream import PROVIDER, ROCKSDB, Model, Stream
+from tests.spark.test_stream_windows import START, Clicks
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class Query:
+    """A query that has run, and the rows that are there."""
+
+    checkpoint: str
+    present: dict[Any, Rows]
+
+    @property
+    def groups(self) -> Rows:
+        """The table that must be there, by customer."""
+        return [self._group(key, rows) for key, rows in self.present.items() if rows]
+
+    def _group(self, key: str | None, rows: Rows) -> dict[str, Any]:
+        filled = [row for row in rows if row["amount"] is not None]
+        weights = {"sum": sum(row["amount"] * row["qty"] for row in filled), "count": sum(row["qty"] for row in filled)}
+        return {
+            "customer": key,
+            "live_rows": len(rows),
+            "price": weights,
+            "different": Counter(row["amount"] for row in rows),
+            "n": len(rows),
+        }
+
+
+def _by_customer(rows: Rows) -> Rows:
+    """Return groups in one order, with the rows that DISTINCT counts as a Counter."""
+    counted = [{**row, "different": Counter({e["argument_0"]: e["times"] for e in row["different"]})} for row in rows]
+    return sorted(counted, key=lambda row: str(row["customer"]))
+
+
+@pytest.fixture(scope="module")
+def rocks(classic: SparkSession) -> Iterator[SparkSession]:
+    """The classic session, with a state store that can hold a state table."""
+    classic.conf.set(PROVIDER, ROCKSDB)
+    yield classic
+    classic.conf.unset(PROVIDER)
+
+
+@pytest.fixture(scope="module")
+def orders(rocks: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Query:
+    """A query over rows that are taken back, typed and DISTINCT, that was restarted, with merges and tombstones."""
+    functions = connect(spark_functions)
+    folder = tmp_path_factory.mktemp("orders")
+    stream = Stream(
+        rocks,
+        folder,
+        lambda df: group_by(df, "customer", row_kind="op", buckets=3).agg(
+            price=functions["weighted_avg"]("amount", "qty").where("amount IS NOT NULL"),
+            different=functions["count"]("amount").distinct(),
+            n=functions["count"](),
+        ),
+    )
+    model = Model(seed=32, retracts=True)
+    for size in (12, 20, 9):
+        stream.write(model.epoch(size))
+    stream.run()
+    bob = model.present.pop("bob")  # all of a group's rows are taken back
+    stream.write([{**row, "op": "-D"} for row in bob] + model.epoch(0))
+    stream.run()
+    assert bob
+    return Query(str(folder / "checkpoint"), model.present)
+
+
+@pytest.fixture(scope="module")
+def several(rocks: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The checkpoint of a query with two state tables: orders by customer, and customers, all in one group."""
+    functions = connect(spark_functions)
+    folder = tmp_path_factory.mktemp("several")
+
+    def chained(df: DataFrame) -> DataFrame:
+        first = group_by(df, "customer", row_kind="op", emit="changelog", buckets=2).agg(orders=functions["count"]())
+        return group_by(first, row_kind="row_kind").agg(live_rows=functions["count"]())
+
+    stream = Stream(rocks, folder, chained)
+    stream.write([{"op": "+I", "customer": name, "amount": 1, "qty": 1, "x": 1.0} for name in ("ann", "bob", "ann")])
+    stream.run()
+    return str(folder / "checkpoint")
+
+
+@pytest.fixture
+def run(classic: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the command in the session of the tests: stopping its own would stop theirs."""
+
+    @contextmanager
+    def local_spark(*_arguments: Any, **_options: Any) -> Iterator[SparkSession]:
+        yield classic
+
+    monkeypatch.setattr(command, "local_spark", local_spark)
+
+    def invoke(*arguments: str) -> Result:
+        return CliRunner(env={"COLUMNS": "160"}).invoke(cli, ["state", *arguments])
+
+    return invoke
+
+
+def test_the_table_is_what_is_there(classic: SparkSession, orders: Query) -> None:
+    """After retractions and a restart the table has exactly the groups, live rows and states of the rows left."""
+    table = state_table(classic, orders.checkpoint)
+    assert table.columns == ["customer", "live_rows", "price", "different", "n"]
+    assert table.schema["price"].dataType.simpleString() == "struct<sum:bigint,count:bigint>"
+    rows = [row.asDict(recursive=True) for row in table.collect()]
+    assert _by_customer(rows) == sorted(orders.groups, key=lambda row: str(row["customer"]))
+    assert "bob" not in {row["customer"] for row in rows}
+
+
+def test_windows_and_pickled_states(rocks: SparkSession, tmp_path: Path) -> None:
+    """Windows are keys by their names; a state that is not typed is bytes; closed windows are gone."""
+    functions = connect(spark_functions)
+    stream = Clicks(
+        rocks,
+        tmp_path,
+        lambda df: group_by(df.withWatermark("at", "10 minutes"), "page", window=tumble("at", "1 hour"), buckets=2).agg(
+            half=functions["percentile"]("v", fraction=0.5), total=functions["sum"]("v")
+        ),
+    )
+    stream.minutes((5, "a", 1), (50, "a", 2), (61, "b", 4))
+    stream.run()
+    stream.minutes((70, "b", 8), (62, "a", 3), (140, "a", 5))
+    stream.run()
+    stream.minutes((141, "c", 7))  # the first hour has closed
+    stream.run()
+    rows = state_table(rocks, str(tmp_path / "checkpoint")).collect()
+    found = {
+        (row["page"], (row["window_start"].astimezone(dt.UTC) - START) // dt.timedelta(hours=1)): row for row in rows
+    }
+    assert {group: (row["live_rows"], row["total"]["count"]) for group, row in found.items()} == {
+        ("a", 2): (1, 1),
+        ("c", 2): (1, 1),
+        ("a", 1): (1, 1),
+        ("b", 1): (2, 2),
+    }
+    assert all(isinstance(row["half"], bytearray) and row["half"] for row in rows)
+    assert all(row["window_end"] - row["window_start"] == dt.timedelta(hours=1) for row in rows)
+
+
+def test_several_state_tables(classic: SparkSession, several: str) -> None:
+    """Where a query has several tables the error lists them; each is read by its number; one group counts its rows."""
+    with pytest.raises(RejectedError, match="several state tables") as caught:
+        state_table(classic, several)
+    assert caught.value.code == "SIGNATURE"
+    assert "orders by customer\n" in f"{caught.value}\n"
+    assert "live_rows by nothing (one group of all rows)\n" in f"{caught.value}\n"
+    with pytest.raises(RejectedError, match="no state table of operator 7"):
+        state_table(classic, several, operator=7)
+    tables = [state_table(classic, several, operator=place) for place in (0, 1)]
+    (all_rows,) = (table for table in tables if "customer" not in table.columns)
+    (by_customer,) = (table for table in tables if "customer" in table.columns)
+    assert all_rows.columns == ["live_rows_", "live_rows"]  # the user's name stays
+    assert [tuple(row) for row in all_rows.collect()] == [(2, 2)]
+    assert {tuple(row) for row in by_customer.collect()} == {("ann", 2, 2), ("bob", 1, 1)}
+
+
+def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
+    """A folder that is no checkpoint, or one of another query, is refused with what to give instead."""
+    with pytest.raises(RejectedError, match="checkpointLocation") as caught:
+        state_table(classic, str(tmp_path))
+    assert caught.value.code == "SIGNATURE"
+    source = classic.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    other = source.groupBy("value").count().writeStream.format("noop").outputMode("update")
+    running = other.option("checkpointLocation", str(tmp_path / "other")).trigger(once=True).start()
+    running.awaitTermination()
+    with pytest.raises(RejectedError, match="stateStoreSave") as caught:
+        state_table(classic, str(tmp_path / "other"))
+    assert caught.value.code == "STATE_MISMATCH"
+
+
+@pytest.mark.parametrize("variable", ["manifest", "runs"])
+def test_damaged_bytes(
+    classic: SparkSession, orders: Query, monkeypatch: pytest.MonkeyPatch, run: Any, variable: str
+) -> None:
+    """One byte that has changed in a run or a manifest fails the read with a CorruptError, which names it."""
+    read = StoredTable._read
+    column = {"manifest": "value", "runs": "user_map_value"}[variable]
+
+    def damaged(table: StoredTable, wanted: str) -> DataFrame:
+        rows = read(table, wanted)
+        cut = sf.expr(f"substring({column}.data, 1, length({column}.data) - 1)")
+        broken = sf.struct(sf.concat(cut, sf.lit(b"\x01")).alias("data"))
+        return rows.withColumn(column, broken) if wanted == variable else rows
+
+    monkeypatch.setattr(StoredTable, "_read", damaged)
+    place = r"bucket \d: the manifest" if variable == "manifest" else r"bucket \d: the run [0-9a-f]{32}"
+    with pytest.raises(Exception, match=rf"CorruptError: STATE_CHECKSUM: {place} of a state table is damaged"):
+        state_table(classic, orders.checkpoint).collect()
+    result = run(orders.checkpoint)
+    assert result.exit_code == 1
+    assert "STATE_CHECKSUM" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_damaged_first_manifest(classic: SparkSession, orders: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The manifest that says what the columns are is checked before there is a DataFrame."""
+    from foldflight.spark import stored
+
+    read = stored._variable
+
+    def damaged(*arguments: Any) -> DataFrame:
+        return read(*arguments).withColumn("value", sf.struct(sf.lit(b"FFM1 what is this").alias("data")))
+
+    monkeypatch.setattr(stored, "_variable", damaged)
+    with pytest.raises(CorruptError, match="bucket 0: the manifest"):
+        state_table(classic, orders.checkpoint)
+
+
+def test_the_command_prints_json(run: Any, orders: Query) -> None:
+    """With --json each line is a group, and the groups are those of the model, by key."""
+    result = run(orders.checkpoint, "--json")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.exit_code == 0
+    assert _by_customer(rows) == sorted(orders.groups, key=lambda row: str(row["customer"]))
+    assert [row["customer"] for row in rows] == sorted((r["customer"] for r in rows), key=lambda key: key or "")
+
+
+def test_the_command_prints_a_table(run: Any, orders: Query) -> None:
+    """The table shows keys, live rows, functions and states; the summary counts groups, buckets and runs."""
+    result = run(orders.checkpoint)
+    assert result.exit_code == 0
+    for group in orders.groups:
+        price = f"sum {group['price']['sum']}, count {group['price']['count']}"
+        (line,) = (line for line in result.stdout.splitlines() if price in line)
+        assert (group["customer"] or "NULL") in line
+    assert "weighted_avg v1" in result.stdout
+    assert f"{len(orders.groups)} groups" in result.stdout
+    assert "of 3 buckets hold" in result.stdout
+
+
+def test_the_command_takes_groups_and_a_limit(run: Any, orders: Query, several: str) -> None:
+    """--group takes one group, also that of NULL; --limit says what it leaves out; mistakes say what there is."""
+    ann = run(orders.checkpoint, "--json", "--group", "customer=ann")
+    assert [json.loads(line)["customer"] for line in ann.stdout.splitlines()] == ["ann"]
+    null = run(orders.checkpoint, "--json", "--group", "customer")
+    assert [json.loads(line)["customer"] for line in null.stdout.splitlines()] == [None]
+    gone = run(orders.checkpoint, "--group", "customer=bob")
+    assert (gone.exit_code, "no group customer=bob" in gone.stderr) == (1, True)
+    limited = run(orders.checkpoint, "--json", "--limit", "2")
+    assert len(limited.stdout.splitlines()) == 2
+    assert f"2 of {len(orders.groups)} groups" in limited.stderr
+    wrong = run(orders.checkpoint, "--group", "nobody=1")
+    assert (wrong.exit_code, "the keys are customer" in wrong.stderr) == (1, True)
+    ambiguous = run(several)
+    assert (ambiguous.exit_code, "operator 0" in ambiguous.stderr) == (1, True)
+    assert "1 group " in run(several, "--operator", "0").stdout + run(several, "--operator", "1").stdout
+
+
+def test_values_of_keys_are_cast(run: Any, rocks: SparkSession, tmp_path: Path) -> None:
+    """A value is cast to the type of its key, and what cannot be is refused; several keys are joined."""
+    functions = connect(spark_functions)
+    stream = Stream(rocks, tmp_path, lambda df: group_by(df, "qty", "customer").agg(n=functions["count"]()))
+    stream.write([{"op": "", "customer": name, "amount": 1, "qty": len(name), "x": 1.0} for name in ("a", "b", "cc")])
+    stream.run()
+    checkpoint = str(tmp_path / "checkpoint")
+    one = run(checkpoint, "--json", "--group", "qty=1", "--group", "customer=b")
+    assert [json.loads(line) for line in one.stdout.splitlines()] == [
+        {"qty": 1, "customer": "b", "live_rows": 1, "n": 1}
+    ]
+    wrong = run(checkpoint, "--group", "qty=many")
+    assert (wrong.exit_code, "'many' is no int" in wrong.stderr) == (1, True)
+
+
+def test_the_command_starts_a_spark_of_its_own(orders: Query) -> None:
+    """In a process of its own the command reads the checkpoint with a session without any setting of the query."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "service")}
+    done = subprocess.run(
+        [sys.executable, "-m", "foldflight.cli.main", "state", orders.checkpoint, "--json"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    assert len(done.stdout.splitlines()) == len(orders.groups)
+
+
+def test_states_in_few_words() -> None:
+    """States are shown short: members by name, the beginning of a list, the number of bytes."""
+    assert state_as_text({"sum": 12, "last": None}) == "sum 12, last NULL"
+    assert state_as_text([]) == "none"
+    assert state_as_text(list(range(9))) == "9: 0, 1, 2, 3, 4, 5, ..."
+    assert state_as_text([{"a": 1}, [2]]) == "2: (a 1), (1: 2)"
+    assert state_as_text(base64.b64encode(bytes(1500)).decode(), is_binary=True) == "1,500 bytes"
+    assert state_as_text("é") == '"é"'

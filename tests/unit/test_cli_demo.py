@@ -79,7 +79,7 @@ def test_any_difference_is_the_exit_status(monkeypatch, compared, streamed):
     """The demo ends with 0 when batches and streams equal Spark SQL, and with 1 when either differs."""
     nothing = mock.MagicMock()
     monkeypatch.setattr(flights_stream, "run", lambda *_: streamed)
-    monkeypatch.setattr(demo_module, "_spark", lambda *_: contextlib.nullcontext(nothing))
+    monkeypatch.setattr(demo_module, "local_spark", lambda *_: contextlib.nullcontext(nothing))
     monkeypatch.setattr(demo_module, "server_process", lambda _: contextlib.nullcontext("grpc://nowhere"))
     monkeypatch.setattr(demo_module, "_compare", lambda *_: compared)
     monkeypatch.setattr(demo_module, "write_flights", lambda *_: 0)

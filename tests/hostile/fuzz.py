@@ -40,7 +40,7 @@ from foldflight.exchange.serving import ServerExchange
 from foldflight.fold import StateSigner
 from foldflight.functions import Call, Registry, parse_type
 from foldflight.server.settings import SETTINGS, load_settings
-from foldflight.spark.manifest import Merge, PieceMeta, Run, TableLayout, decode_manifest, encode_manifest
+from foldflight.spark.manifest import Manifest, Merge, PieceMeta, Run, TableLayout
 from foldflight.spark.runs import HASH, LIVE, decode_piece, encode_piece
 from tests.hostile import hostile_functions
 
@@ -188,7 +188,7 @@ PIECE = pa.RecordBatch.from_pydict({HASH: [1, 2], "k": ["a", None], LIVE: [1, 0]
 
 def manifest(data: bytes) -> None:
     """Read a manifest; nobody but the job has written one, so its checksum is what is relied on."""
-    decode_manifest(LAYOUT, data)
+    Manifest.decode(data)
 
 
 def piece(data: bytes) -> None:
@@ -204,7 +204,7 @@ class Target:
     corpus: list[bytes]
 
 
-METAS = [PieceMeta("ab", 2, 200, 1, 2), PieceMeta("cd", 2, 200, 3, 2**64 - 1)]
+METAS = [PieceMeta("ab", 2, 200, 1, 2, 0), PieceMeta("cd", 2, 200, 3, 2**64 - 1, 0)]
 TARGETS = {
     "open": Target(open_, [encode_open(OPENING), encode_open(Open(calls=CALLS[:1], columns=COLUMNS))]),
     "engine_frame": Target(
@@ -245,7 +245,11 @@ TARGETS = {
     ),
     "types": Target(types, [b"DECIMAL(10,2)", b"ARRAY<MAP<STRING,BIGINT>>", b"STRUCT<a: INT, b: TIMESTAMP>"]),
     "manifest": Target(
-        manifest, [encode_manifest(LAYOUT, [Run(0, METAS)], [Merge(0, ["ab"])]), encode_manifest(LAYOUT, [], [])]
+        manifest,
+        [
+            Manifest(LAYOUT, {0: LAYOUT.states}, [Run(0, METAS)], [Merge(0, ["ab"])]).encode(),
+            Manifest(LAYOUT, {0: LAYOUT.states}).encode(),
+        ],
     ),
     "piece": Target(piece, [encode_piece(PIECE)]),
 }

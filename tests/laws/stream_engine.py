@@ -23,6 +23,7 @@ from foldflight.spark.batch import StreamOptions
 from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.layout import BUCKET, Layout
+from foldflight.spark.migration import Migration
 from foldflight.spark.packing import BLOB, Pack, rows_of
 from foldflight.spark.runs import LIVE, key_hashes
 from foldflight.spark.statetable import TableLayout
@@ -133,6 +134,13 @@ class StreamEngine:
             table=TableLayout(keys=keys, states=states, buckets=options.buckets, hashed=self._hashed),
             bounds=bounds,
             merges=merges,
+            migration=Migration(
+                transport,
+                replace(opening, returns=Returns(states=True, outputs=False)),
+                layout,
+                tuple(call.can_migrate for call in opened.calls),
+                bounds,
+            ),
         )
 
     def epoch(self, partitions: Sequence[Rows], watermark_ms: int) -> Rows:

@@ -105,11 +105,11 @@ def test_the_table_is_a_dict(
         for (live_rows, value), state, several in zip(expected, states, lists, strict=True):
             assert not live_rows or (state, several) == (value, [value])
         assert cache.bytes <= cache_bytes
-        assert done.runs == len({p.id for run in subject._runs for p in run.pieces})
+        assert done.runs == len({p.id for run in subject._manifest.runs for p in run.pieces})
     rows = [row for batch in subject.scan() for row in batch.to_pylist()]
     assert sorted((row["live"], row["state_0"]) for row in rows) == sorted(v for v in model.values() if v[0] > 0)
-    known = {p.id for run in subject._runs for p in run.pieces} | {
-        p.id for merge in subject._merges for p in merge.outputs
+    known = {p.id for run in subject._manifest.runs for p in run.pieces} | {
+        p.id for merge in subject._manifest.merges for p in merge.outputs
     }
     assert store.runs.keys() == known  # nothing is left behind
 
@@ -133,8 +133,8 @@ def test_the_work_of_an_epoch_is_bounded() -> None:
         keys = keys_of([(str((epoch * 7 + each) % 900), 0.0) for each in range(20)])
         done = subject.commit(keys, np.ones(20, np.int64), states_of(list(range(20))))
         assert done.merged_rows <= 200
-    assert len(subject._runs) < 30
-    levels = [run.level for run in subject._runs]
+    assert len(subject._manifest.runs) < 30
+    levels = [run.level for run in subject._manifest.runs]
     assert levels == sorted(levels, reverse=True)
 
 

@@ -285,6 +285,7 @@ def _encode_opened(frame: Opened) -> pb.Opened:
                 can_merge=call.can_merge,
                 is_invertible=call.is_invertible,
                 input_types=inputs.serialize().to_pybytes(),
+                can_migrate=call.can_migrate,
             )
         )
     return pb.Opened(
@@ -315,6 +316,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
                 can_merge=call.can_merge,
                 is_invertible=call.is_invertible,
                 input_types=tuple(_guarded(lambda call=call: _schema(call.input_types), "input types").types),  # type: ignore[misc]
+                can_migrate=call.can_migrate,
             )
             for call in opened.calls
         ),

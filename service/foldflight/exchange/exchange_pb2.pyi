@@ -129,18 +129,20 @@ class Opened(_message.Message):
     def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
 
 class OpenedCall(_message.Message):
-    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types")
+    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CAN_RETRACT_FIELD_NUMBER: _ClassVar[int]
     CAN_MERGE_FIELD_NUMBER: _ClassVar[int]
     IS_INVERTIBLE_FIELD_NUMBER: _ClassVar[int]
     INPUT_TYPES_FIELD_NUMBER: _ClassVar[int]
+    CAN_MIGRATE_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     can_retract: bool
     can_merge: bool
     is_invertible: bool
     input_types: bytes
-    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ...) -> None: ...
+    can_migrate: bool
+    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("message_bytes_max", "slots_max", "state_bytes_max", "exchange_state_bytes_max", "exchanges_max", "idle_s_max", "age_s_max")

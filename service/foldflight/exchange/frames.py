@@ -169,6 +169,7 @@ class OpenedCall:
         can_merge: Whether it merges states.
         is_invertible: Whether a row may be taken back before it has come.
         input_types: The types that its arguments are cast to.
+        can_migrate: Whether it takes states of its other versions.
     """
 
     fingerprint: str
@@ -176,6 +177,7 @@ class OpenedCall:
     can_merge: bool
     is_invertible: bool
     input_types: tuple[pa.DataType, ...]
+    can_migrate: bool = False
 
 
 @dataclass(frozen=True)

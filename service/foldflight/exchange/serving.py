@@ -319,6 +319,7 @@ def _opened(calls: list[BoundCall], limits: Limits, server_id: str) -> Opened:
                 can_merge=call.can_merge,
                 is_invertible=call.is_invertible,
                 input_types=call.bound.input_types,
+                can_migrate=call.can_migrate,
             )
             for call in calls
         ),

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 import pyarrow as pa
 
+from foldflight.fold.migration import Written
 from foldflight.fold.rows import Mask, Rows, Slots
 
 __all__ = ["Accumulators"]
@@ -39,6 +40,14 @@ class Accumulators(ABC):
             RejectedError: CANNOT_MERGE, when a slot already has an accumulator and the function has no merge;
                 STATE_MISMATCH, for a foreign state.
             CorruptError: STATE_CHECKSUM, for a damaged one.
+        """
+
+    @abstractmethod
+    def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
+        """Merge n states that another version has left, none of them NULL, as `merge` does with its own.
+
+        Raises:
+            FunctionError: USER_CODE, when `migrate` raises, with slot; and what `merge` raises.
         """
 
     @abstractmethod

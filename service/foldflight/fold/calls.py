@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.counted import counted_shape
+from foldflight.fold.migration import Written
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.functions.spec import BoundFunction
 
-__all__ = ["BoundCall", "bind_calls", "result_schema"]
+__all__ = ["BoundCall", "bind_calls", "result_schema", "written_by"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,16 @@ class BoundCall:
     def can_merge(self) -> bool:
         """Whether it merges states: counts of rows always can be."""
         return self.is_counted or self.bound.function.capabilities.merge
+
+    @property
+    def can_migrate(self) -> bool:
+        """Whether it takes states of other versions of its function: counted rows hold nothing of a version."""
+        return self.is_counted or self.bound.function.capabilities.migrate
+
+    @property
+    def codec(self) -> str:
+        """How its states are encoded: the function's codec, or `rows` where rows are counted."""
+        return "rows" if self.is_counted else self.bound.function.capabilities.codec
 
     @property
     def is_invertible(self) -> bool:
@@ -127,7 +138,45 @@ def result_schema(calls: Sequence[BoundCall]) -> pa.Schema:
             "function": call.bound.function.name,
             "version": call.bound.function.version,
             "fingerprint": call.fingerprint,
+            "codec": call.codec,
         }
         fields.append(pa.field(f"state_{place}", call.state_type, metadata=identity))
         fields.append(pa.field(f"output_{place}", call.result_type))
     return pa.schema(fields)
+
+
+def written_by(field: pa.Field, call: BoundCall) -> Written | None:
+    """Return which other version of a call's function has written a column of states; None: this one.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, for states that the call neither has written nor can convert.
+    """
+    about = {name.decode(): value.decode(errors="replace") for name, value in (field.metadata or {}).items()}
+    written = Written(about.get("version", ""), about.get("fingerprint", call.fingerprint), about.get("codec", ""))
+    function = call.bound.function
+    if written.fingerprint == call.fingerprint:
+        if field.type != call.state_type:
+            raise _foreign(call, f"its type is {field.type}, expected {call.state_type}")
+        return None
+    why = f"its fingerprint is {written.fingerprint}, expected {call.fingerprint}"
+    if about.get("function", function.name) != function.name:
+        raise _foreign(call, f"{why}, for it is of {about['function']}")
+    if written.version in ("", function.version):
+        raise _foreign(call, why)
+    if "rows" in (written.codec, call.codec) and (written.codec, field.type) != (call.codec, call.state_type):
+        raise _foreign(call, f"{why}, and only one of them keeps rows")
+    if not call.can_migrate:
+        raise _foreign(call, f"{why}, and {function.name} has no migrate for states of version {written.version}")
+    return written
+
+
+def _foreign(call: BoundCall, why: str) -> RejectedError:
+    """Return the error for a state that a call cannot take."""
+    name = call.bound.function.name
+    return RejectedError(
+        "STATE_MISMATCH",
+        f"the state given for {name} version {call.bound.function.version} belongs to another function, version or "
+        f"schema: {why}; give a function that changes another version and migrate(self, version, state), run the "
+        "version that wrote the state, or start from empty state",
+        function=name,
+    )

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.interpreted import Interpreted
+from foldflight.fold.migration import Written
 from foldflight.fold.rows import Mask, Rows, Slots
 from foldflight.fold.states import typed_values, unreadable
 from foldflight.functions.shape import Shape, list_of_tuples
@@ -83,6 +84,9 @@ class Counted(Accumulators):
                 if entry is None or entry[-1] is None:
                     raise unreadable(self.inner.name, "a row or its count is NULL")
                 self._count(slot, tuple(entry[:-1]), entry[-1])
+
+    def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:  # noqa: ARG002 - rows are rows
+        self.merge(slots, states)
 
     def states(self, slots: Slots) -> pa.Array:
         return self.shape.to_arrow(

@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.calls import BoundCall, result_schema
+from foldflight.fold.calls import BoundCall, result_schema, written_by
 from foldflight.fold.compiled import Compiled
 from foldflight.fold.counted import Counted
 from foldflight.fold.interpreted import Interpreted, cannot_retract
+from foldflight.fold.migration import Written
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink
@@ -111,22 +112,26 @@ class Fold:
         """Merge states into slots, in order: into an empty slot a state is loaded. The slots become dirty.
 
         Args:
-            batch: n rows: `slot` int32, and one column `state_i` for each call i; a NULL state is no state.
+            batch: n rows: `slot` int32, and one column `state_i` for each call i; a NULL state is no state. States that
+                the column's metadata gives to another version go through the function's `migrate`.
 
         Raises:
             RejectedError: STATE_MISMATCH, CANNOT_MERGE.
             CorruptError: STATE_CHECKSUM.
-            FunctionError: USER_CODE, when `merge` or `deserialize` raises.
+            FunctionError: USER_CODE, when `merge`, `deserialize` or `migrate` raises.
         """
         slots = _slots(batch)
         self._touch(slots)
         for place, (call, accumulators) in enumerate(zip(self.calls, self._accumulators, strict=True)):
-            states = _state_column(batch, place, call)
-            if states.null_count == 0:
-                accumulators.merge(slots, states)
-            elif states.null_count < len(states):
+            states, written = _state_column(batch, place, call)
+            given = slots
+            if states.null_count:
                 present = states.is_valid()
-                accumulators.merge(slots[present.to_numpy(zero_copy_only=False)], states.filter(present))
+                given, states = slots[present.to_numpy(zero_copy_only=False)], states.filter(present)
+            if written is None:
+                accumulators.merge(given, states)
+            else:
+                accumulators.migrate(given, states, written)
 
     @_exactly
     def fold(self, batch: pa.RecordBatch) -> None:
@@ -323,26 +328,11 @@ def _retracts(batch: pa.RecordBatch) -> Mask | None:
     return retracts if retracts.any() else None
 
 
-def _state_column(batch: pa.RecordBatch, place: int, call: BoundCall) -> pa.Array:
+def _state_column(batch: pa.RecordBatch, place: int, call: BoundCall) -> tuple[pa.Array, Written | None]:
+    """Return the states for a call, and which other version has written them."""
     index = batch.schema.get_field_index(f"state_{place}")
     if index < 0:
         raise RejectedError(
             "SCHEMA_MISMATCH", f"the states have no column state_{place}, for {call.bound.function.name}"
         )
-    field = batch.schema.field(index)
-    if field.type != call.state_type:
-        raise _foreign(call, f"its type is {field.type}, expected {call.state_type}")
-    marked = (field.metadata or {}).get(b"fingerprint", call.fingerprint.encode()).decode(errors="replace")
-    if marked != call.fingerprint:
-        raise _foreign(call, f"its fingerprint is {marked}, expected {call.fingerprint}")
-    return batch.column(index)
-
-
-def _foreign(call: BoundCall, why: str) -> RejectedError:
-    name = call.bound.function.name
-    return RejectedError(
-        "STATE_MISMATCH",
-        f"the state given for {name} version {call.bound.function.version} belongs to another function, version or "
-        f"schema: {why}; run the version that wrote it, or start from empty state",
-        function=name,
-    )
+    return batch.column(index), written_by(batch.schema.field(index), call)

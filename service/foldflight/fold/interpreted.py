@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.accumulators import Accumulators
+from foldflight.fold.migration import Written
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.fold.signing import StateSigner
 from foldflight.fold.states import Unfit, state_codec
@@ -104,6 +105,7 @@ class Interpreted(Accumulators):
     def __init__(self, bound: BoundFunction, *, context: FunctionContext, signer: StateSigner | None) -> None:
         self.bound = bound
         self.name = bound.function.name
+        self.signer = signer
         self._held: list[Any] = []
         self._present = np.zeros(0, np.bool_)
         # The slot whose accumulator a method is at; in a chunk, its slots and how far the loop has come.
@@ -219,9 +221,30 @@ class Interpreted(Accumulators):
         return self._cast(values, rows.slots)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
+        self._load(slots, self.codec.decode(states))
+
+    def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
+        migrate = self.verbs.migrate
+        assert migrate is not None
+        accumulators = []
+        for slot, state in zip(slots.tolist(), written.values(self.name, states, self.signer), strict=True):
+            self._at_work = slot
+            try:
+                accumulator = migrate(written.version, state)
+            except (Exception, SystemExit) as error:
+                failure = user_failure(self.name, f"migrate (of a state of version {written.version})", error)
+                failure.slot = slot
+                raise failure from error
+            if accumulator is None and self.bound.function.returns != "always":
+                message = "migrate returned None; return the accumulator"
+                raise FunctionError("RESULT_TYPE", message, function=self.name, slot=slot)
+            accumulators.append(accumulator)
+        self._load(slots, accumulators)
+
+    def _load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
         self._grow(slots)
         held, present = self._held, self._present
-        for slot, accumulator in zip(slots.tolist(), self.codec.decode(states), strict=True):
+        for slot, accumulator in zip(slots.tolist(), accumulators, strict=True):
             if not present[slot]:
                 held[slot], present[slot] = accumulator, True
                 continue

@@ -24,7 +24,7 @@ from foldflight.functions.shape import Shape
 from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.values import CastError
 
-__all__ = ["StateCodec", "Unfit", "state_codec", "typed_values", "unreadable"]
+__all__ = ["StateCodec", "Unfit", "custom_payload", "pickled_object", "state_codec", "typed_values", "unreadable"]
 
 _CUSTOM: Final = b"FFC1"
 _PICKLE: Final = b"FFP1"
@@ -117,20 +117,72 @@ class _Enveloped(StateCodec):
     @abstractmethod
     def unpack(self, state: bytes) -> Any: ...
 
-    def open_envelope(self, envelope: bytes, magic: bytes) -> bytes:
-        if envelope[:4] != magic:
-            raise RejectedError(
-                "STATE_MISMATCH", "these bytes are no state of foldflight, or of another codec", function=self.function
-            )
-        if envelope[4:_HEADER_BYTES] != self.fingerprint:
-            raise RejectedError(
-                "STATE_MISMATCH",
-                f"the state belongs to another function, version or schema than {self.function} version {self.version} "
-                f"(its fingerprint is {envelope[4:_HEADER_BYTES].hex()}, expected {self.fingerprint.hex()}); "
-                "run the version that wrote it, or start from empty state",
-                function=self.function,
-            )
-        return envelope[_HEADER_BYTES:]
+
+def _opened(function: str, version: str, envelope: bytes, magic: bytes, fingerprint: bytes) -> bytes:
+    """Return what is in an envelope."""
+    if envelope[:4] != magic:
+        raise RejectedError(
+            "STATE_MISMATCH", "these bytes are no state of foldflight, or of another codec", function=function
+        )
+    if envelope[4:_HEADER_BYTES] != fingerprint:
+        raise RejectedError(
+            "STATE_MISMATCH",
+            f"the state belongs to another function, version or schema than {function} version {version} (its "
+            f"fingerprint is {envelope[4:_HEADER_BYTES].hex()}, expected {fingerprint.hex()}); run the version that "
+            "wrote it, or start from empty state",
+            function=function,
+        )
+    return envelope[_HEADER_BYTES:]
+
+
+def custom_payload(function: str, version: str, fingerprint: str, state: bytes) -> bytes:
+    """Return what `serialize` returned.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, for a state of another fingerprint or codec.
+        CorruptError: STATE_CHECKSUM.
+    """
+    rest = _opened(function, version, state, _CUSTOM, bytes.fromhex(fingerprint))
+    checksum, payload = rest[:4], rest[4:]
+    if zlib.crc32(payload).to_bytes(4, "big") != checksum:
+        raise CorruptError("STATE_CHECKSUM", f"a state of {function} is damaged or truncated", function=function)
+    return payload
+
+
+def pickled_object(function: str, version: str, fingerprint: str, state: bytes, signer: StateSigner | None) -> Any:
+    """Return what was pickled, if a key of this fleet has signed it.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, for another fingerprint, codec or key, and for what cannot be unpickled any more;
+            SETTINGS, without keys.
+    """
+    if signer is None:
+        raise _no_key(function, "there are states of an earlier version, which pickled them")
+    try:
+        verified = signer.verify(state)
+    except RejectedError as error:
+        error.function = function
+        raise
+    payload = _opened(function, version, verified, _PICKLE, bytes.fromhex(fingerprint))
+    try:
+        return pickle.loads(payload)  # noqa: S301 - a key of this fleet has signed these bytes
+    except Exception as error:
+        raise RejectedError(
+            "STATE_MISMATCH",
+            f"a state of {function} cannot be unpickled: {type(error).__name__}: {error}; its class has changed or "
+            "moved: raise the function's version, and keep the old class where it was until no state needs it",
+            function=function,
+        ) from error
+
+
+def _no_key(function: str, why: str) -> RejectedError:
+    return RejectedError(
+        "SETTINGS",
+        f"the accumulators of {function} would be pickled ({why}), and pickles need a state key; set one "
+        "(FOLDFLIGHT_STATE_KEYS, or connect(..., state_key=...)), or annotate the accumulator, or define serialize and "
+        "deserialize",
+        function=function,
+    )
 
 
 class Custom(_Enveloped):
@@ -155,12 +207,7 @@ class Custom(_Enveloped):
 
     def unpack(self, state: bytes) -> Any:
         assert self.verbs.deserialize is not None
-        rest = self.open_envelope(state, _CUSTOM)
-        checksum, payload = rest[:4], rest[4:]
-        if zlib.crc32(payload).to_bytes(4, "big") != checksum:
-            raise CorruptError(
-                "STATE_CHECKSUM", f"a state of {self.function} is damaged or truncated", function=self.function
-            )
+        payload = custom_payload(self.function, self.version, self.fingerprint.hex(), state)
         try:
             return self.verbs.deserialize(payload)
         except Exception as error:
@@ -186,21 +233,7 @@ class Pickled(_Enveloped):
         return self.signer.sign(_PICKLE + self.fingerprint + pickled)
 
     def unpack(self, state: bytes) -> Any:
-        try:
-            verified = self.signer.verify(state)
-        except RejectedError as error:
-            error.function = self.function
-            raise
-        payload = self.open_envelope(verified, _PICKLE)
-        try:
-            return pickle.loads(payload)  # noqa: S301 - a key of this fleet has signed these bytes
-        except Exception as error:
-            raise RejectedError(
-                "STATE_MISMATCH",
-                f"a state of {self.function} cannot be unpickled: {type(error).__name__}: {error}; "
-                "its class has changed or moved: raise the function's version",
-                function=self.function,
-            ) from error
+        return pickled_object(self.function, self.version, self.fingerprint.hex(), state, self.signer)
 
 
 def state_codec(
@@ -227,11 +260,5 @@ def state_codec(
         assert bound.shape is not None
         return Typed(bound.function.name, bound.shape)
     if signer is None:
-        raise RejectedError(
-            "SETTINGS",
-            f"the accumulators of {bound.function.name} would be pickled ({bound.function.capabilities.codec_reason}), "
-            "and pickles need a state key; set one (FOLDFLIGHT_STATE_KEYS, or connect(..., state_key=...)), or "
-            "annotate the accumulator, or define serialize and deserialize",
-            function=bound.function.name,
-        )
+        raise _no_key(bound.function.name, bound.function.capabilities.codec_reason)
     return Pickled(bound, signer)

@@ -27,6 +27,7 @@ _VERBS: Final = {
     "get_value": 1,
     "serialize": 1,
     "deserialize": 1,
+    "migrate": 2,
     "open": 1,
     "close": 0,
 }
@@ -66,7 +67,9 @@ def udaf(
 
     The class has `create_accumulator(self)`, `accumulate(self, accumulator, *arguments)` and
     `get_value(self, accumulator)`; optionally `retract` (like `accumulate`), `merge(self, accumulator, other)`,
-    `serialize(self, accumulator)` with `deserialize(self, serialized)`, `open(self, context)` and `close(self)`.
+    `serialize(self, accumulator)` with `deserialize(self, serialized)`, `open(self, context)` and `close(self)`; and
+    `migrate(self, version, state)`, which returns the accumulator for a state that another version has left: a typed
+    state as its value (a dict of its fields), what `serialize` returned, or what was pickled.
     `accumulate`, `retract` and `merge` change the accumulator in place and return None, or return a new one; a number,
     text, tuple or frozen dataclass can only be returned.
 
@@ -88,7 +91,7 @@ def udaf(
         result_type: Type of the result, or a callable from the input types. Default: the annotation of `get_value`.
         state_type: Type of a typed state, where annotations cannot say it, or a callable from the input types.
         name: Name in queries. Default: the class's name in snake case.
-        version: Changes when states of the old code mean something else to the new code.
+        version: Changes when states of the old code mean something else to the new code; `migrate` converts them.
         skip_nulls: Do not call the function for rows with a NULL argument.
         deterministic: False if the same rows may give another result.
         invertible: Retracting is exact in any order, also before the row it takes back has been seen.
@@ -187,6 +190,7 @@ class _Builder:
                 deterministic=deterministic,
                 codec=codec,
                 codec_reason=reason,
+                migrate=self.has("migrate"),
             ),
             parameters=self.direct_arguments(),
             returns=self.returns(shape, accumulator),
@@ -214,6 +218,8 @@ class _Builder:
             parameters += ["accumulator", "other"] if self.separate else ["other"]
         elif verb == "deserialize":
             parameters += ["serialized"]
+        elif verb == "migrate":
+            parameters += ["version", "state"]
         elif verb == "open":
             parameters += ["context"]
         elif verb in ("get_value", "serialize") and self.separate:
@@ -226,7 +232,7 @@ class _Builder:
             method = getattr(self.cls, verb, None)
             if method is None:
                 continue
-            given = count - (0 if self.separate or verb in ("deserialize", "create_accumulator") else 1)
+            given = count - (0 if self.separate or verb in ("deserialize", "migrate", "create_accumulator") else 1)
             if verb in ("accumulate", "retract"):
                 if arguments is None:
                     continue
@@ -376,16 +382,19 @@ class _AccumulatorForm:
 
     def __call__(self, literals: Mapping[str, Any]) -> Verbs:
         cls: Any = self.cls
-        deserialize = getattr(cls, "deserialize", None)
-        if deserialize is not None and not isinstance(
-            inspect.getattr_static(cls, "deserialize"), (staticmethod, classmethod)
-        ):
-            plain = deserialize
 
-            def deserialize(serialized: bytes) -> Any:
+        def maker(verb: str) -> Any:
+            """Return a verb that makes an accumulator: a plain method fills a fresh instance, or returns another."""
+            plain = getattr(cls, verb, None)
+            if plain is None or isinstance(inspect.getattr_static(cls, verb), (staticmethod, classmethod)):
+                return plain
+
+            def make(*arguments: Any) -> Any:
                 made = cls(**literals)
-                returned = plain(made, serialized)
+                returned = plain(made, *arguments)
                 return made if returned is None else returned
+
+            return make
 
         return Verbs(
             create_accumulator=lambda: cls(**literals),
@@ -394,5 +403,6 @@ class _AccumulatorForm:
             retract=getattr(cls, "retract", None),
             merge=getattr(cls, "merge", None),
             serialize=getattr(cls, "serialize", None),
-            deserialize=deserialize,
+            deserialize=maker("deserialize"),
+            migrate=maker("migrate"),
         )

@@ -35,6 +35,7 @@ class Capabilities:
         deterministic: The same rows in the same order always give the same result.
         codec: How its accumulators become bytes.
         codec_reason: Why this codec was chosen.
+        migrate: It takes states of its other versions.
     """
 
     retract: bool
@@ -43,6 +44,7 @@ class Capabilities:
     deterministic: bool
     codec: Literal["typed", "custom", "pickle"]
     codec_reason: str
+    migrate: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Verbs:
     merge: Callable[[Any, Any], Any] | None = None
     serialize: Callable[[Any], bytes] | None = None
     deserialize: Callable[[bytes], Any] | None = None
+    migrate: Callable[[str, Any], Any] | None = None
     open: Callable[[FunctionContext], None] | None = None
     close: Callable[[], None] | None = None
 
@@ -86,7 +89,7 @@ class Function:
 
     Args:
         name: Its name in queries.
-        version: The author's version; states of another version are refused.
+        version: The author's version; states of another version go through `migrate`, or are refused without it.
         doc: The class's docstring.
         cls: The author's class.
         instantiate: Makes the verbs of a fresh instance from the direct arguments.

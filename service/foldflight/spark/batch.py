@@ -249,6 +249,7 @@ class Plan:
     layout: Layout
     bounds: BlockBounds
     is_two_phase: bool
+    can_migrate: tuple[bool, ...]
     key_types: tuple[st.DataType, ...]
 
     @classmethod
@@ -297,6 +298,7 @@ class Plan:
             layout=layout,
             bounds=BlockBounds().within(limits.slots_max, limits.exchange_state_bytes_max),
             is_two_phase=all(opened.can_merge) and (not has_kinds or all(call.is_invertible for call in opened.calls)),
+            can_migrate=tuple(call.can_migrate for call in opened.calls),
             key_types=tuple(field.dataType for field in rows.schema.fields[: len(names)]),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Protocol
 
@@ -19,14 +19,14 @@ __all__ = [
     "Bounds",
     "Committed",
     "Found",
+    "Manifest",
     "Merge",
     "PieceMeta",
     "Run",
     "RunStore",
     "TableLayout",
-    "decode_manifest",
-    "encode_manifest",
-    "stored_layout",
+    "calls_of",
+    "other_query",
 ]
 
 _MAGIC: Final = b"FFM1"
@@ -75,19 +75,13 @@ class TableLayout:
 
     def described(self) -> dict[str, Any]:
         """Return the layout as it stands in manifests."""
-        identity = ("function", "version", "fingerprint")
         return {
             "keys": [[each.name, str(each.type)] for each in self.keys],
-            "calls": [
-                {name: (each.metadata or {}).get(name.encode(), b"").decode() for name in identity}
-                for each in self.states
-            ],
+            "calls": calls_of(self.states),
             "buckets": self.buckets,
             "hashed": len(self.hashed_names),
             "window": self.window,
             "names": list(self.names),
-            # The texts above are compared and read by people; a reader who has no query needs the types themselves.
-            "schema": base64.b64encode(pa.schema([*self.keys, *self.states]).serialize()).decode(),
         }
 
     @property
@@ -98,8 +92,12 @@ class TableLayout:
     @property
     def rows(self) -> pa.Schema:
         """The schema of a piece."""
-        states = [pa.field(each.name, each.type) for each in self.states]
-        return pa.schema([pa.field(HASH, pa.uint64()), *self.keys, pa.field(LIVE, pa.int64()), *states])
+        return self.rows_with(self.states)
+
+    def rows_with(self, states: pa.Schema) -> pa.Schema:
+        """Return the schema of a piece with states of another generation."""
+        columns = [pa.field(each.name, each.type) for each in states]
+        return pa.schema([pa.field(HASH, pa.uint64()), *self.keys, pa.field(LIVE, pa.int64()), *columns])
 
 
 @dataclass(frozen=True)
@@ -153,13 +151,14 @@ class Committed:
 
 @dataclass
 class PieceMeta:
-    """One stored piece: its name, rows, bytes, and least and greatest hash."""
+    """One stored piece: its name, rows, bytes, least and greatest hash, and the generation of its states."""
 
     id: str
     rows: int
     bytes: int
     low: int
     high: int
+    generation: int
 
 
 @dataclass
@@ -185,78 +184,125 @@ class Merge:
     outputs: list[PieceMeta] = field(default_factory=list)
 
 
-def encode_manifest(layout: TableLayout, runs: Sequence[Run], merges: Sequence[Merge]) -> bytes:
-    """Return a manifest as bytes, sealed."""
-    content = {
-        "format": _FORMAT,
-        "layout": layout.described(),
-        "runs": [asdict(run) for run in runs],
-        "merges": [asdict(merge) for merge in merges],
-    }
-    return sealed(_MAGIC, json.dumps(content).encode())
+@dataclass
+class Manifest:
+    """What is known of one bucket.
 
-
-def decode_manifest(layout: TableLayout, data: bytes) -> tuple[list[Run], list[Merge]]:
-    """Return the runs and merges of a manifest.
-
-    Raises:
-        RejectedError: STATE_MISMATCH, when it belongs to another query or format.
-        CorruptError: STATE_CHECKSUM, when it is damaged.
+    Args:
+        layout: What the rows are that are written now.
+        generations: The states of pieces by the number of their generation: pieces made with other versions of the
+            functions stay as they are until they are merged. The greatest number is written now.
+        runs: The runs, oldest first.
+        merges: The merges under way.
     """
-    content = _content(data)
-    _check_layout(layout.described(), content["layout"])
-    runs = [Run(run["level"], [PieceMeta(**piece) for piece in run["pieces"]]) for run in content["runs"]]
-    merges = [
-        Merge(each["level"], each["inputs"], each["done"], [PieceMeta(**piece) for piece in each["outputs"]])
-        for each in content["merges"]
-    ]
-    return runs, merges
+
+    layout: TableLayout
+    generations: dict[int, pa.Schema]
+    runs: list[Run] = field(default_factory=list)
+    merges: list[Merge] = field(default_factory=list)
+
+    @property
+    def current(self) -> int:
+        """The generation that is written now."""
+        return max(self.generations)
+
+    @property
+    def pieces(self) -> list[PieceMeta]:
+        """All pieces of runs."""
+        return [piece for run in self.runs for piece in run.pieces]
+
+    def adopt(self, layout: TableLayout, check: Callable[[pa.Schema], None]) -> bool:
+        """Go on with a query; return whether it is another generation.
+
+        Args:
+            layout: What the query's rows are.
+            check: Raises for states that the query's calls cannot take.
+
+        Raises:
+            RejectedError: STATE_MISMATCH, when the table belongs to another query.
+        """
+        ours, stored = layout.described(), self.layout.described()
+        # In this order: one change shows in several, and the first that differs says it best.
+        parts = {"window": "windows", "keys": "grouping keys", "buckets": "buckets", "hashed": "hashed keys"}
+        for name, what in parts.items():
+            if stored[name] != ours[name]:
+                raise other_query(what, stored[name], ours[name])
+        for states in self.generations.values():
+            if calls_of(states) != calls_of(layout.states):
+                check(states)
+        is_new = calls_of(self.layout.states) != calls_of(layout.states)
+        if is_new:
+            self.generations[self.current + 1] = layout.states
+        self.layout = layout
+        return is_new
+
+    def encode(self) -> bytes:
+        """Return it as bytes, sealed; generations that no piece has any more are forgotten."""
+        pieces = [*self.pieces, *(piece for merge in self.merges for piece in merge.outputs)]
+        used = {piece.generation for piece in pieces} | {self.current}
+        self.generations = {number: states for number, states in self.generations.items() if number in used}
+        content = {
+            "format": _FORMAT,
+            "layout": self.layout.described(),
+            # The texts above are compared and read by people; a reader who has no query needs the types themselves.
+            "schema": _schema_text(self.layout.keys),
+            "generations": {number: _schema_text(states) for number, states in self.generations.items()},
+            "runs": [asdict(run) for run in self.runs],
+            "merges": [asdict(merge) for merge in self.merges],
+        }
+        return sealed(_MAGIC, json.dumps(content).encode())
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Return the manifest that these bytes hold.
+
+        Raises:
+            RejectedError: STATE_MISMATCH, when they have another format.
+            CorruptError: STATE_CHECKSUM, when they are damaged.
+        """
+        content: dict[str, Any] = json.loads(unsealed(_MAGIC, data, "the manifest"))
+        if content["format"] != _FORMAT:
+            raise RejectedError(
+                "STATE_MISMATCH",
+                f"the state table has format {content['format']}, and this foldflight reads {_FORMAT}; "
+                "run the version that wrote it",
+            )
+        stored = content["layout"]
+        generations = {int(number): _schema_of(text) for number, text in content["generations"].items()}
+        layout = TableLayout(
+            keys=_schema_of(content["schema"]),
+            states=generations[max(generations)],
+            buckets=stored["buckets"],
+            hashed=stored["hashed"],
+            window=stored["window"],
+            names=tuple(stored["names"]),
+        )
+        merges = [
+            Merge(each["level"], each["inputs"], each["done"], [PieceMeta(**piece) for piece in each["outputs"]])
+            for each in content["merges"]
+        ]
+        runs = [Run(run["level"], [PieceMeta(**piece) for piece in run["pieces"]]) for run in content["runs"]]
+        return cls(layout, generations, runs, merges)
 
 
-def stored_layout(data: bytes) -> TableLayout:
-    """Return the layout that a manifest was written with.
+def calls_of(states: pa.Schema) -> list[dict[str, str]]:
+    """Return function, version and fingerprint of the calls that columns of states belong to."""
+    identity = ("function", "version", "fingerprint")
+    return [{name: (each.metadata or {}).get(name.encode(), b"").decode() for name in identity} for each in states]
 
-    Raises:
-        RejectedError: STATE_MISMATCH, when it has another format.
-        CorruptError: STATE_CHECKSUM, when it is damaged.
-    """
-    stored = _content(data)["layout"]
-    fields = list(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(stored["schema"]))))
-    count = len(stored["keys"])
-    return TableLayout(
-        keys=pa.schema(fields[:count]),
-        states=pa.schema(fields[count:]),
-        buckets=stored["buckets"],
-        hashed=stored["hashed"],
-        window=stored["window"],
-        names=tuple(stored["names"]),
+
+def other_query(what: str, stored: object, ours: object, remedy: str = "") -> RejectedError:
+    """Return the error for a table that belongs to another query."""
+    return RejectedError(
+        "STATE_MISMATCH",
+        f"the checkpoint's state has other {what} than the query: stored {stored}, the query has {ours}; {remedy}run "
+        "the query that wrote it, or start with an empty checkpoint",
     )
 
 
-def _content(data: bytes) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(unsealed(_MAGIC, data, "the manifest"))
-    if content["format"] != _FORMAT:
-        raise RejectedError(
-            "STATE_MISMATCH",
-            f"the state table has format {content['format']}, and this foldflight reads {_FORMAT}; "
-            "run the version that wrote it",
-        )
-    return content
+def _schema_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.serialize()).decode()
 
 
-def _check_layout(ours: dict[str, Any], stored: dict[str, Any]) -> None:
-    # In this order: one change shows in several, and the first that differs says it best.
-    parts = {
-        "window": "windows",
-        "keys": "grouping keys",
-        "calls": "calls",
-        "buckets": "buckets",
-        "hashed": "hashed keys",
-    }
-    for name, what in parts.items():
-        if stored[name] != ours[name]:
-            raise RejectedError(
-                "STATE_MISMATCH",
-                f"the checkpoint's state has other {what} than the query: stored {stored[name]}, the query has "
-                f"{ours[name]}; run the query that wrote it, or start with an empty checkpoint",
-            )
+def _schema_of(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -13,7 +13,7 @@ Source: P. O'Neil, E. Cheng, D. Gawlick and E. O'Neil, "The log-structured merge
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,21 +26,32 @@ from foldflight.spark.manifest import (
     Bounds,
     Committed,
     Found,
+    Manifest,
     Merge,
     PieceMeta,
     Run,
     RunStore,
     TableLayout,
-    decode_manifest,
-    encode_manifest,
+    calls_of,
+    other_query,
 )
 from foldflight.spark.runs import HASH, LIVE, Hashes, Piece, RunCache, decode_piece, encode_piece, key_hashes
 
-__all__ = ["Bounds", "Committed", "Found", "RunStore", "StateTable", "TableLayout"]
+__all__ = ["Bounds", "Committed", "Conversion", "Found", "RunStore", "StateTable", "TableLayout"]
 
 _HASHES: Final = 1 << 64
 
 Mask = npt.NDArray[np.bool_]
+
+
+class Conversion(Protocol):
+    """Turns states of another generation into the query's own."""
+
+    def check(self, stored: pa.Schema) -> None:
+        """Raise RejectedError STATE_MISMATCH for states that it cannot convert."""
+
+    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
+        """Return n states, in the schema `stored`, as n states of the query; their keys are for errors."""
 
 
 class StateTable:
@@ -53,6 +64,8 @@ class StateTable:
         bounds: How much is done at once.
         new_run_id: Returns a new unique name each time.
         hashes: Hashes keys; another one only in tests.
+        conversion: Turns states of other generations into the query's own, when they are looked up or merged; None:
+            a table with such states is refused.
 
     Raises:
         RejectedError: STATE_MISMATCH, when the stored table has another layout.
@@ -68,6 +81,7 @@ class StateTable:
         bounds: Bounds,
         new_run_id: Callable[[], str],
         hashes: Callable[[pa.RecordBatch], Hashes] = key_hashes,
+        conversion: Conversion | None = None,
     ) -> None:
         self.layout = layout
         self._store = store
@@ -75,25 +89,29 @@ class StateTable:
         self._bounds = bounds
         self._new_run_id = new_run_id
         self._hashes = hashes
-        self._runs: list[Run] = []
-        self._merges: list[Merge] = []
-        manifest = store.manifest()
-        if manifest is not None:
-            self._runs, self._merges = decode_manifest(self.layout, manifest)
+        self._conversion = conversion
+        stored = store.manifest()
+        self._manifest = Manifest(layout, {0: layout.states}) if stored is None else Manifest.decode(stored)
+        self._is_declared = not self._manifest.adopt(layout, self._check) and stored is not None
+
+    def _check(self, stored: pa.Schema) -> None:
+        if self._conversion is None:
+            raise other_query("calls", calls_of(stored), calls_of(self.layout.states))
+        self._conversion.check(stored)
 
     @property
     def pieces(self) -> int:
         """How many pieces there are."""
-        return sum(len(run.pieces) for run in self._runs)
+        return len(self._manifest.pieces)
 
     @property
     def stored_bytes(self) -> int:
         """Bytes of all pieces."""
-        return sum(piece.bytes for run in self._runs for piece in run.pieces)
+        return sum(piece.bytes for piece in self._manifest.pieces)
 
     def declare(self) -> None:
-        """Store the layout of a table that has no state yet, so that another query is found out."""
-        if self._store.manifest() is None:
+        """Store the layout if it is new, so that another query is found out, also where no group is touched."""
+        if not self._is_declared:
             self._write_manifest()
 
     def lookup(self, keys: pa.RecordBatch) -> Found:
@@ -111,7 +129,7 @@ class StateTable:
         parts: list[pa.RecordBatch] = []
         places = np.full(count, -1, np.int64)
         taken = 0
-        for run in reversed(self._runs):
+        for run in reversed(self._manifest.runs):
             for meta in run.pieces:
                 asked = np.flatnonzero(open_ & (hashes >= np.uint64(meta.low)) & (hashes <= np.uint64(meta.high)))
                 if not len(asked):
@@ -120,7 +138,7 @@ class StateTable:
                 who, where = self._matches(piece, keys, hashes, asked)
                 if not len(who):
                     continue
-                parts.append(piece.batch.take(pa.array(where)))
+                parts.append(self._converted(meta, piece.batch.take(pa.array(where))))
                 places[who] = taken + np.arange(len(who))
                 taken += len(who)
                 open_[who] = False
@@ -143,7 +161,7 @@ class StateTable:
         owners: list[npt.NDArray[np.int64]] = []
         parts: list[pa.RecordBatch] = []
         # All runs are asked: the newest may have one of a key's groups, and an older one others.
-        for meta in (meta for run in reversed(self._runs) for meta in run.pieces):
+        for meta in (meta for run in reversed(self._manifest.runs) for meta in run.pieces):
             asked = np.flatnonzero((hashes >= np.uint64(meta.low)) & (hashes <= np.uint64(meta.high)))
             if not len(asked):
                 continue
@@ -157,7 +175,7 @@ class StateTable:
                 same = equal_rows(keys.take(pa.array(who)), rows.select(keys.schema.names))
                 who, rows = who[same], rows.filter(pa.array(same))
             owners.append(who)
-            parts.append(rows)
+            parts.append(self._converted(meta, rows))
         rows = _one(pa.Table.from_batches(parts, schema=self.layout.rows))
         if not rows.num_rows:
             return np.zeros(0, np.int64), rows
@@ -225,7 +243,7 @@ class StateTable:
         )
         order = np.argsort(hashes, kind="stable")
         if len(order):
-            self._runs.append(Run(0, self._store_pieces(batch.take(pa.array(order)))))
+            self._manifest.runs.append(Run(0, self._store_pieces(batch.take(pa.array(order)))))
         merged = self._merge(max(self._bounds.merge_rows_max, self._bounds.merge_share * batch.num_rows))
         self._write_manifest()
         return Committed(batch.num_rows, merged, self.pieces, self.stored_bytes)
@@ -236,11 +254,11 @@ class StateTable:
         Args:
             where: Tells which of n stored rows are wanted, by their keys alone: it sees old rows of a group as well.
         """
-        total = sum(run.rows for run in self._runs)
+        total = sum(run.rows for run in self._manifest.runs)
         parts = max(-(-total // self._bounds.piece_rows_max), 1)
         width = -(-_HASHES // parts)
         for part in range(parts):
-            batch = self._newest(self._runs, part * width, min((part + 1) * width, _HASHES) - 1, where)
+            batch = self._newest(self._manifest.runs, part * width, min((part + 1) * width, _HASHES) - 1, where)
             rows = batch.filter(pa.array(batch.column(LIVE).to_numpy() > 0))
             if rows.num_rows:
                 yield rows
@@ -252,31 +270,33 @@ class StateTable:
         taken = 0
         while taken < budget:
             self._begin_merges()
-            if not self._merges:
+            if not self._manifest.merges:
                 return taken
             # The lowest level first: it fills up fastest.
-            merge = min(self._merges, key=lambda each: each.level)
+            merge = min(self._manifest.merges, key=lambda each: each.level)
             taken += self._advance(merge, budget - taken)
         return taken
 
     def _begin_merges(self) -> None:
-        busy = {name for merge in self._merges for name in merge.inputs}
-        for level in sorted({run.level for run in self._runs}):
-            if any(merge.level == level for merge in self._merges):
+        busy = {name for merge in self._manifest.merges for name in merge.inputs}
+        for level in sorted({run.level for run in self._manifest.runs}):
+            if any(merge.level == level for merge in self._manifest.merges):
                 continue
-            free = [run.pieces[0].id for run in self._runs if run.level == level and run.pieces[0].id not in busy]
+            free = [
+                run.pieces[0].id for run in self._manifest.runs if run.level == level and run.pieces[0].id not in busy
+            ]
             if len(free) >= self._bounds.fan_in:
-                self._merges.append(Merge(level, free[: self._bounds.fan_in]))
+                self._manifest.merges.append(Merge(level, free[: self._bounds.fan_in]))
 
     def _advance(self, merge: Merge, budget: int) -> int:
-        inputs = [run for run in self._runs if run.pieces[0].id in merge.inputs]
+        inputs = [run for run in self._manifest.runs if run.pieces[0].id in merge.inputs]
         total = max(sum(run.rows for run in inputs), 1)
         # Hashes are spread evenly, so a share of their range is that share of the rows.
         share = min(budget, self._bounds.piece_rows_max) / total
         width = max(int(_HASHES * min(share, 1.0)), 1)
         high = min(merge.done + width, _HASHES) - 1
         rows = self._newest(inputs, merge.done, high)
-        if inputs[0] is self._runs[0]:
+        if inputs[0] is self._manifest.runs[0]:
             rows = rows.filter(pa.array(rows.column(LIVE).to_numpy() > 0))
         merge.outputs += self._store_pieces(rows)
         merge.done = high + 1
@@ -285,12 +305,12 @@ class StateTable:
         return max(int(total * width / _HASHES), 1)
 
     def _end_merge(self, merge: Merge, inputs: Sequence[Run]) -> None:
-        place = self._runs.index(inputs[0])
+        place = self._manifest.runs.index(inputs[0])
         gone = [piece.id for run in inputs for piece in run.pieces]
-        self._runs = [run for run in self._runs if not any(run is each for each in inputs)]
+        self._manifest.runs = [run for run in self._manifest.runs if not any(run is each for each in inputs)]
         if merge.outputs:
-            self._runs.insert(place, Run(merge.level + 1, merge.outputs))
-        self._merges.remove(merge)
+            self._manifest.runs.insert(place, Run(merge.level + 1, merge.outputs))
+        self._manifest.merges.remove(merge)
         for run_id in gone:
             self._store.remove_run(run_id)
         if self._cache is not None:
@@ -301,23 +321,44 @@ class StateTable:
     ) -> pa.RecordBatch:
         """Return the newest row of each group whose hash is in a range, sorted by hash; tombstones are among them."""
         parts = [
-            self._piece(meta).slice(low, high)
+            (meta, self._piece(meta).slice(low, high))
             for run in reversed(runs)
             for meta in run.pieces
             if meta.low <= high and meta.high >= low
         ]
         if where is not None:
-            parts = [part.filter(pa.array(where(part))) for part in parts]
-        rows = _one(pa.Table.from_batches([part for part in parts if part.num_rows], schema=self.layout.rows))
-        if not rows.num_rows:
+            parts = [(meta, rows.filter(pa.array(where(rows)))) for meta, rows in parts]
+        names = [HASH, *self.layout.keys.names]
+        schema = pa.schema([self.layout.rows.field(name) for name in names])
+        keys = pa.Table.from_batches([rows.select(names) for _, rows in parts], schema=schema)
+        newest = self._first_of_each(keys)
+        kept, start = [], 0
+        for meta, rows in parts:
+            kept.append(self._converted(meta, rows.filter(pa.array(newest[start : start + rows.num_rows]))))
+            start += rows.num_rows
+        rows = _one(pa.Table.from_batches(kept, schema=self.layout.rows))
+        return rows.take(pa.array(np.argsort(rows.column(HASH).to_numpy(), kind="stable")))
+
+    def _first_of_each(self, keys: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return which of n rows are the first of their group."""
+        first = np.zeros(keys.num_rows, np.bool_)
+        if keys.num_rows:
+            columns = [keys.column(name).combine_chunks() for name in self.layout.keys.names]
+            slots = KeyIndex(self.layout.keys).slots(columns).to_numpy() if columns else np.zeros(len(first), np.int32)
+            first[np.unique(slots, return_index=True)[1]] = True
+        return first
+
+    def _converted(self, meta: PieceMeta, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return n rows of a piece with states as the query has them; tombstones of other generations have none."""
+        stored = self._manifest.generations[meta.generation]
+        if calls_of(stored) == calls_of(self.layout.states) or self._conversion is None:
             return rows
-        if len(self.layout.keys):
-            slots = KeyIndex(self.layout.keys).slots([rows.column(name) for name in self.layout.keys.names]).to_numpy()
-        else:
-            slots = np.zeros(rows.num_rows, np.int32)
-        _, first = np.unique(slots, return_index=True)
-        hashes = rows.column(HASH).to_numpy()[first]
-        return rows.take(pa.array(first[np.argsort(hashes, kind="stable")]))
+        is_live = rows.column(LIVE).to_numpy() > 0
+        live = rows.filter(pa.array(is_live))
+        states = self._conversion(stored, live.select(self.layout.keys.names), live.select(stored.names))
+        places = pa.array(np.cumsum(is_live) - 1, mask=~is_live)
+        columns = [*rows.columns[: -len(stored)], *(column.take(places) for column in states.columns)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
 
     # -- bytes -------------------------------------------------------------------------------------------------------
 
@@ -336,7 +377,8 @@ class StateTable:
             self._store.put_run(run_id, data)
             if self._cache is not None:
                 self._cache.put(run_id, Piece(part))
-            metas.append(PieceMeta(run_id, part.num_rows, len(data), int(hashes[start]), int(hashes[end - 1])))
+            low, high = int(hashes[start]), int(hashes[end - 1])
+            metas.append(PieceMeta(run_id, part.num_rows, len(data), low, high, self._manifest.current))
             start = end
         return metas
 
@@ -350,14 +392,16 @@ class StateTable:
                 "INVARIANT", f"the manifest names the run {meta.id}, and the state store does not have it"
             )
         piece = decode_piece(data, meta.id)
-        if piece.batch.num_rows != meta.rows or not piece.batch.schema.equals(self.layout.rows):
+        expected = self.layout.rows_with(self._manifest.generations[meta.generation])
+        if piece.batch.num_rows != meta.rows or not piece.batch.schema.equals(expected):
             raise CorruptError("INVARIANT", f"the run {meta.id} is not what the manifest says of it")
         if self._cache is not None:
             self._cache.put(meta.id, piece)
         return piece
 
     def _write_manifest(self) -> None:
-        self._store.put_manifest(encode_manifest(self.layout, self._runs, self._merges))
+        self._is_declared = True
+        self._store.put_manifest(self._manifest.encode())
 
 
 def _one(table: pa.Table) -> pa.RecordBatch:

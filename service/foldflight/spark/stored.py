@@ -11,7 +11,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from foldflight.errors import CorruptError, RejectedError
 from foldflight.spark.batch import mapping
 from foldflight.spark.carrier import carrier_type, convert
 from foldflight.spark.layout import BUCKET
-from foldflight.spark.manifest import decode_manifest, stored_layout
+from foldflight.spark.manifest import Manifest, calls_of
 from foldflight.spark.runs import LIVE, RunCache
 from foldflight.spark.statetable import Bounds, StateTable, TableLayout
 
@@ -50,7 +50,9 @@ def state_table(spark: SparkSession, checkpoint: str, operator: int | None = Non
     Returns:
         DataFrame: One row for each group: the keys; `live_rows`, how many rows it is made of; and under the name of
             each output the state that it comes from, a struct (or whatever its annotations say) if it is typed, else
-            bytes. Bytes that are damaged fail the action that meets them with a CorruptError, naming bucket and run.
+            bytes. States that another version has left are in a column of their own, `output (version 1)`, until they
+            are migrated. Bytes that are damaged fail the action that meets them with a CorruptError, naming bucket and
+            run.
 
     Raises:
         RejectedError: SIGNATURE for a folder that is no checkpoint, and an operator that is not there, or not given
@@ -108,7 +110,13 @@ class StoredTable:
             raise RejectedError(
                 "SIGNATURE", f"the query has no state table of operator {chosen}; it has:\n{_listed(operators)}"
             )
-        return cls(spark, checkpoint, chosen, *operators[chosen])
+        batch, layout = operators[chosen]
+        manifests = _variable(spark, checkpoint, chosen, batch, "manifest")
+        manifests = manifests.select(_bucket(), sf.col("value.data").alias(_DATA))
+        schema = st.StructType([st.StructField(_DATA, st.BinaryType())])
+        found = manifests.mapInArrow(mapping(_generations), schema).distinct().sort(_DATA).collect()
+        generations = [pa.ipc.read_schema(pa.py_buffer(bytes(row[_DATA]))) for row in found]
+        return cls(spark, checkpoint, chosen, batch, _with_older(layout, generations))
 
     @property
     def keys(self) -> list[str]:
@@ -147,7 +155,7 @@ class StoredTable:
         """Return how the table lies in its checkpoint."""
         manifests = self._read("manifest").select(_bucket(), sf.col("value.data").alias(_DATA))
         types = st.StructType([st.StructField(name, st.LongType()) for name in _FIGURES])
-        figures = manifests.mapInArrow(mapping(_measuring(self.layout)), types).where("runs > 0")
+        figures = manifests.mapInArrow(mapping(_measure), types).where("runs > 0")
         total = figures.agg(sf.count("*"), *(sf.coalesce(sf.sum(name), sf.lit(0)) for name in _FIGURES[1:])).head()
         return StateFigures(*(total or (0, 0, 0, 0)))
 
@@ -196,7 +204,7 @@ def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[int, Tab
         first = manifests.where(f"key.{BUCKET} = 0").head()
         if first is not None:
             with _naming(0):
-                layout = stored_layout(bytes(first["value"]["data"]))
+                layout = Manifest.decode(bytes(first["value"]["data"])).layout
             operators[row["operatorId"]] = (row["maxBatchId"], layout)
     if not operators:
         raise RejectedError(
@@ -275,27 +283,71 @@ def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.T
                 cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
                 bounds=Bounds(),
                 new_run_id=lambda: uuid.uuid4().hex,
+                conversion=_BesideEachOther(layout),
             )
             return pa.Table.from_batches([shown(rows) for rows in table.scan()], schema=schema)
 
     return run
 
 
-def _measuring(layout: TableLayout) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a task that gives the figures of buckets from their manifests."""
-
-    def measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            figures = [_figures(layout, *row.values()) for row in batch.select([BUCKET, _DATA]).to_pylist()]
-            yield pa.RecordBatch.from_pylist(figures, pa.schema([(name, pa.int64()) for name in _FIGURES]))
-
-    return measure
+def _measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give the figures of buckets from their manifests."""
+    for batch in batches:
+        figures = [_figures(*row.values()) for row in batch.select([BUCKET, _DATA]).to_pylist()]
+        yield pa.RecordBatch.from_pylist(figures, pa.schema([(name, pa.int64()) for name in _FIGURES]))
 
 
-def _figures(layout: TableLayout, bucket: int, manifest: bytes) -> dict[str, int]:
+def _generations(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Give the schemas of states that the runs of buckets have, from their manifests."""
+    for batch in batches:
+        found = []
+        for row in batch.select([BUCKET, _DATA]).to_pylist():
+            with _naming(row[BUCKET]):
+                found += [each.serialize().to_pybytes() for each in Manifest.decode(row[_DATA]).generations.values()]
+        yield pa.RecordBatch.from_arrays([pa.array(sorted(set(found)), pa.binary())], names=[_DATA])
+
+
+def _with_older(layout: TableLayout, generations: Iterable[pa.Schema]) -> TableLayout:
+    """Return a layout with more columns: of each call, for the states that other versions have left."""
+    states, names = list(layout.states), list(layout.names)
+    known = set(_identities(layout.states))
+    for schema in generations:
+        for place, (field, identity) in enumerate(zip(schema, _identities(schema), strict=True)):
+            if identity not in known:
+                known.add(identity)
+                states.append(field.with_name(f"{field.name}_{identity[1]}"))
+                version = calls_of(schema)[place]["version"]
+                names.append(f"{layout.names[len(layout.keys) + place]} (version {version})")
+    return replace(layout, states=pa.schema(states), names=tuple(names))
+
+
+def _identities(states: pa.Schema) -> list[tuple[int, str]]:
+    """Return of each column the place of its call, which its name has, and the fingerprint."""
+    places = [int(name.split("_")[1]) for name in states.names]
+    return [(place, call["fingerprint"]) for place, call in zip(places, calls_of(states), strict=True)]
+
+
+class _BesideEachOther:
+    """States of several versions, each in a column of its own; for a reader, who has no functions to migrate them."""
+
+    def __init__(self, layout: TableLayout) -> None:
+        self._states = layout.states
+
+    def check(self, stored: pa.Schema) -> None:
+        """Take all."""
+
+    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
+        given = dict(zip(_identities(stored), states.columns, strict=True))
+        columns = [
+            given.get(identity, pa.nulls(states.num_rows, field.type))
+            for field, identity in zip(self._states, _identities(self._states), strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._states)
+
+
+def _figures(bucket: int, manifest: bytes) -> dict[str, int]:
     with _naming(bucket):
-        runs, _ = decode_manifest(layout, manifest)
-    pieces = [piece for run in runs for piece in run.pieces]
+        pieces = Manifest.decode(manifest).pieces
     sums = [sum(each.rows for each in pieces), sum(each.bytes for each in pieces)]
     return dict(zip(_FIGURES, [bucket, len(pieces), *sums], strict=True))
 

@@ -30,6 +30,7 @@ from foldflight.spark.batch import Plan, StreamOptions, mapping
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.epoch import BucketEpoch, ClosedWindows, EpochStats
 from foldflight.spark.layout import BUCKET, Layout
+from foldflight.spark.migration import Migration
 from foldflight.spark.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.spark.runs import RunCache
 from foldflight.spark.sessions import SessionEpoch
@@ -102,6 +103,13 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
         ),
         bounds=plan.bounds,
         merges=_merges(plan, options),
+        migration=Migration(
+            plan.transport,
+            replace(plan.opening, returns=Returns(states=True, outputs=False)),
+            layout,
+            plan.can_migrate,
+            plan.bounds,
+        ),
     )
     folded = packed.groupBy(BUCKET).transformWithState(
         processor,
@@ -160,6 +168,7 @@ class BucketProcessor(StatefulProcessor):
         table: The layout of the state table.
         bounds: How much is held at once.
         merges: Whether partial states come, and rows.
+        migration: Converts states of earlier versions.
     """
 
     def __init__(
@@ -172,6 +181,7 @@ class BucketProcessor(StatefulProcessor):
         table: TableLayout,
         bounds: BlockBounds,
         merges: bool,
+        migration: Migration,
     ) -> None:
         self._transport = transport
         self._opening = opening
@@ -181,6 +191,7 @@ class BucketProcessor(StatefulProcessor):
         self._bounds = bounds
         self._merges = merges
         self._rows = layout.partial if merges else layout.rows
+        self._migration = migration
 
     def init(self, handle: Any) -> None:
         """Declare the state of a bucket: a manifest, and runs by name."""
@@ -252,7 +263,12 @@ class BucketProcessor(StatefulProcessor):
 
     def _table(self) -> StateTable:
         return StateTable(
-            self._table_layout, self._store, cache=_cache(), bounds=Bounds(), new_run_id=lambda: uuid.uuid4().hex
+            self._table_layout,
+            self._store,
+            cache=_cache(),
+            bounds=Bounds(),
+            new_run_id=lambda: uuid.uuid4().hex,
+            conversion=self._migration,
         )
 
     def _blobs(self, kinds: pa.Array, changes: pa.RecordBatch) -> Iterator[bytes]:

@@ -1,0 +1,107 @@
+"""States of earlier versions of a query's functions, turned into states of the query: by the functions themselves.
+
+An exchange of its own takes the old states as they were written, marked with their version; the fold gives each to the
+function's `migrate`, and the barrier returns what became of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.client import Transport
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.exchange.codec import sliced_to
+from foldflight.exchange.frames import Open
+from foldflight.spark.blocks import BlockBounds
+from foldflight.spark.layout import SLOT, Layout
+from foldflight.spark.manifest import calls_of, other_query
+
+__all__ = ["Migration"]
+
+
+@dataclass(frozen=True)
+class Migration:
+    """Converts states of other versions; what a state table calls when it meets them.
+
+    Args:
+        transport: The way to the functions.
+        opening: What to open: states are returned, nothing else.
+        layout: The columns of the query.
+        can_migrate: Of each call, whether its function takes states of other versions.
+        bounds: How many states one exchange takes.
+    """
+
+    transport: Transport
+    opening: Open
+    layout: Layout
+    can_migrate: tuple[bool, ...]
+    bounds: BlockBounds
+
+    def check(self, stored: pa.Schema) -> None:
+        """Refuse states that the query's calls do not take.
+
+        Raises:
+            RejectedError: STATE_MISMATCH, naming the function and both versions.
+        """
+        old, new = calls_of(stored), calls_of(self.layout.states)
+        if [call["function"] for call in old] != [call["function"] for call in new]:
+            raise other_query("calls", old, new)
+        for before, now, can_migrate in zip(old, new, self.can_migrate, strict=True):
+            if before["fingerprint"] == now["fingerprint"]:
+                continue
+            name = now["function"]
+            if before["version"] == now["version"]:
+                raise other_query(
+                    "calls",
+                    before,
+                    now,
+                    f"{name} has the same version with other types or direct arguments: set them "
+                    "back, or raise its version and define migrate(self, version, state); otherwise ",
+                )
+            if not can_migrate:
+                raise RejectedError(
+                    "STATE_MISMATCH",
+                    f"the checkpoint has states of {name} version {before['version']}, and the query has version "
+                    f"{now['version']}, which has no migrate; define migrate(self, version, state), which returns the "
+                    f"accumulator for a state of version {before['version']}, run the version that wrote them, or "
+                    "start with an empty checkpoint",
+                    function=name,
+                )
+
+    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
+        """Return n states, in the schema `stored`, as n states of the query.
+
+        Raises:
+            FunctionError: USER_CODE, when a `migrate` raises, with the group.
+            RejectedError: STATE_MISMATCH.
+        """
+        marked = pa.RecordBatch.from_arrays(states.columns, schema=stored)
+        converted = []
+        start = 0
+        for rows in range(0, marked.num_rows, self.bounds.rows_max):
+            for part in sliced_to(marked.slice(rows, self.bounds.rows_max), self.bounds.bytes_max):
+                converted.append(self._part(part, keys.slice(start, part.num_rows)))
+                start += part.num_rows
+        table = pa.Table.from_batches(converted, schema=self.layout.states).combine_chunks()
+        batches = table.to_batches()
+        nothing = [pa.array([], each.type) for each in self.layout.states]
+        return batches[0] if batches else pa.RecordBatch.from_arrays(nothing, schema=self.layout.states)
+
+    def _part(self, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
+        slots = pa.array(np.arange(states.num_rows, dtype=np.int32))
+        schema = pa.schema([pa.field(SLOT, pa.int32()), *states.schema])
+        try:
+            with self.transport.open(self.opening) as exchange:
+                exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))
+                exchange.barrier(1)
+                results = exchange.results(1).combine_chunks()
+        except FunctionError as error:
+            if error.slot is None:
+                raise
+            key = keys.slice(error.slot, 1).to_pylist()[0].values()
+            raise error.with_group(dict(zip(self.layout.names, key, strict=True))) from None
+        columns = [results.column(name).combine_chunks() for name in self.layout.states.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self.layout.states)

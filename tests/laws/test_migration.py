@@ -1,0 +1,231 @@
+"""Streams that go on with other versions of their functions: the states of groups before and after the change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import CorruptError, FunctionError, RejectedError, connect, udaf
+from foldflight.functions import Call
+from foldflight.spark.batch import StreamOptions
+from foldflight.spark.blocks import BlockBounds
+from tests.laws.stream_engine import BucketState, Rows, StreamEngine
+
+KEYS = pa.schema([("name", pa.string())])
+COLUMNS = pa.schema([("v", pa.int64())])
+OPTIONS = StreamOptions(emit="changelog", buckets=2, strict=False, closing_lateness_ms=None)
+MEAN = {"input_types": ["BIGINT"], "result_type": "DOUBLE", "name": "mean"}
+
+
+class Sum:
+    sum: int
+
+
+class Totals:
+    total: float
+    rows: int
+
+
+class Old:
+    """Forgets how many rows there were: wrong for a mean, and so there is a new version."""
+
+    def create_accumulator(self) -> Sum:
+        accumulator = Sum()
+        accumulator.sum = 0
+        return accumulator
+
+    def accumulate(self, accumulator: Any, v: int) -> None:
+        accumulator.sum += v
+
+    def get_value(self, accumulator: Any) -> float:
+        return float(accumulator.sum)
+
+
+class New:
+    """Counts rows; an old state counts for one."""
+
+    def create_accumulator(self) -> Totals:
+        accumulator = Totals()
+        accumulator.total, accumulator.rows = 0.0, 0
+        return accumulator
+
+    def accumulate(self, accumulator: Any, v: int) -> None:
+        accumulator.total += v
+        accumulator.rows += 1
+
+    def get_value(self, accumulator: Any) -> float:
+        return accumulator.total / accumulator.rows
+
+
+class Migrating(New):
+    def migrate(self, version: str, state: Any) -> Totals:
+        assert version == "1"
+        accumulator = self.create_accumulator()
+        accumulator.total, accumulator.rows = float(state["sum"]), 1
+        return accumulator
+
+
+class Refusing(New):
+    def migrate(self, version: str, state: Any) -> Totals:
+        raise ValueError(f"no idea what {state} was")
+
+
+class Bytes(Old):
+    """The same as text in bytes."""
+
+    def serialize(self, accumulator: Any) -> bytes:
+        return str(accumulator.sum).encode()
+
+    def deserialize(self, serialized: bytes) -> Sum:
+        accumulator = Sum()
+        accumulator.sum = int(serialized)
+        return accumulator
+
+
+class MigratingBytes(Migrating):
+    def migrate(self, version: str, state: bytes) -> Totals:
+        return super().migrate(version, {"sum": int(state)})
+
+
+class Pickled(Old):
+    """The same, pickled: the annotation does not say what is in it."""
+
+    def create_accumulator(self) -> list:  # type: ignore[override, type-arg]
+        return [0]
+
+    def accumulate(self, accumulator: Any, v: int) -> None:
+        accumulator[0] += v
+
+    def get_value(self, accumulator: Any) -> float:
+        return float(accumulator[0])
+
+
+class MigratingPickled(Migrating):
+    def migrate(self, version: str, state: list[int]) -> Totals:
+        return super().migrate(version, {"sum": state[0]})
+
+
+def version(number: str, cls: type, **options: Any) -> type:
+    """Return a version of the function `mean`; each class is registered once for each."""
+    return udaf(**{**MEAN, **options}, version=number)(type(cls.__name__, (cls,), {}))
+
+
+def engine(function: type, buckets: dict[int, BucketState] | None = None, *, distinct: bool = False) -> StreamEngine:
+    """Return a query, new or restarted from its state."""
+    transport = connect(function, state_key=b"the same key for all versions")["mean"]("v").transport
+    made = StreamEngine(
+        transport,
+        {"mean": Call("mean", ("v",), distinct=distinct)},
+        KEYS,
+        COLUMNS,
+        has_kinds=False,
+        options=OPTIONS,
+        seed=1,
+        bounds=BlockBounds(),
+        folds_first=False,
+    )
+    if buckets is not None:
+        made.buckets = buckets
+    return made
+
+
+def rows(*names: str, v: int = 10) -> Rows:
+    return [{"name": name, "v": v} for name in names]
+
+
+def changed(output: Rows) -> set[tuple[str, str, float]]:
+    return {(row["row_kind"], row["name"], row["mean"]) for row in output}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(Old, Migrating), (Bytes, MigratingBytes), (Pickled, MigratingPickled)],
+    ids=lambda cls: cls.__name__,
+)
+def test_states_of_an_earlier_version_are_migrated(old: type, new: type) -> None:
+    """Groups go on from what migrate makes of their states, in whichever codec; new groups begin as ever."""
+    before = engine(version("1", old))
+    before.epoch([rows("ann", "bob", "bob")], 0)
+    after = engine(version("2", new), before.buckets)
+    assert changed(after.epoch([rows("bob", "cy", v=30)], 0)) == {
+        ("-U", "bob", 20),
+        ("+U", "bob", 25),
+        ("+I", "cy", 30),
+    }
+    assert changed(after.epoch([rows("ann", "bob", v=40)], 0)) == {
+        ("-U", "ann", 10),
+        ("+U", "ann", 25),
+        ("-U", "bob", 25),
+        ("+U", "bob", 30),
+    }
+
+
+def test_merges_migrate() -> None:
+    """Runs of several versions are merged into ones of the newest, and then no state of the old one is left."""
+    before = engine(version("1", Old))
+    names = [f"group {number}" for number in range(20)]
+    for _ in range(5):
+        before.epoch([rows(*names)], 0)
+    after = engine(version("2", Migrating), before.buckets)
+    for _ in range(12):
+        after.epoch([rows("another", "one more", "and more", "at last", v=1)], 0)
+    for bucket in after.buckets:
+        manifest = after._for(bucket)._table()._manifest
+        assert {piece.generation for piece in manifest.pieces} == {manifest.current} == set(manifest.generations)
+    assert {name for name, *_ in after.live_rows()} >= set(names)
+    assert changed(after.epoch([rows(names[0], v=70)], 0)) == {("-U", names[0], 50), ("+U", names[0], 60)}
+
+
+def test_a_version_without_migrate_is_refused_before_anything_happens() -> None:
+    """Without migrate the first epoch fails, whichever groups it touches, naming function, versions and the hook."""
+    before = engine(version("1", Old))
+    before.epoch([rows("ann")], 0)
+    stored = {bucket: state.manifest for bucket, state in before.buckets.items()}
+    with pytest.raises(
+        RejectedError, match=r"mean version 1.*has version 2.*define migrate\(self, version, state\)"
+    ) as caught:
+        engine(version("2", New), before.buckets).epoch([rows("zoe")], 0)
+    assert (caught.value.code, caught.value.function) == ("STATE_MISMATCH", "mean")
+    assert {bucket: state.manifest for bucket, state in before.buckets.items() if state.manifest} == stored
+
+
+def test_another_schema_needs_another_version() -> None:
+    """Types that change under the same version are refused with what to do, also where there is a migrate."""
+    before = engine(version("1", Old))
+    before.epoch([rows("ann")], 0)
+    with pytest.raises(RejectedError, match=r"same version with other types.*raise its version") as caught:
+        engine(version("1", Migrating), before.buckets).epoch([rows("ann")], 0)
+    assert caught.value.code == "STATE_MISMATCH"
+
+
+def test_a_migrate_that_raises_names_the_group() -> None:
+    """An exception in migrate is a FunctionError with the group, the version and what was raised."""
+    before = engine(version("1", Old))
+    before.epoch([rows("ann", "bob", "cy")], 0)
+    with pytest.raises(
+        FunctionError, match=r"migrate \(of a state of version 1\) raised.*no idea what \{'sum': 10\}"
+    ) as caught:
+        engine(version("2", Refusing), before.buckets).epoch([rows("bob")], 0)
+    assert (caught.value.code, caught.value.group) == ("USER_CODE", {"name": "bob"})
+
+
+def test_rows_that_are_kept_need_no_migrate() -> None:
+    """DISTINCT keeps rows, which hold nothing of a version: any version folds them."""
+    before = engine(version("1", Old), distinct=True)
+    before.epoch([rows("ann", "ann")], 0)
+    after = engine(version("2", New), before.buckets, distinct=True)
+    assert changed(after.epoch([rows("ann", v=20)], 0)) == {("-U", "ann", 10), ("+U", "ann", 15)}
+
+
+def test_damaged_states_are_not_migrated() -> None:
+    """Old states are checked as they always were."""
+    from foldflight.fold.migration import Written
+    from foldflight.fold.states import custom_payload
+
+    with pytest.raises(RejectedError, match="another codec"):
+        Written("1", "00" * 8, "custom").values("mean", pa.array([b"nonsense"]), None)
+    envelope = b"FFC1" + bytes(8) + bytes(4) + b"damaged"
+    with pytest.raises(CorruptError):
+        custom_payload("mean", "1", "00" * 8, envelope)

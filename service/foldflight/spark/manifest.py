@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.errors import RejectedError
+from foldflight.errors import CorruptError, RejectedError
 from foldflight.spark.runs import HASH, LIVE, sealed, unsealed
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "RunStore",
     "TableLayout",
     "calls_of",
+    "naming_bucket",
     "other_query",
 ]
 
@@ -298,6 +300,15 @@ def other_query(what: str, stored: object, ours: object, remedy: str = "") -> Re
         f"the checkpoint's state has other {what} than the query: stored {stored}, the query has {ours}; {remedy}run "
         "the query that wrote it, or start with an empty checkpoint",
     )
+
+
+@contextmanager
+def naming_bucket(bucket: int) -> Iterator[None]:
+    """Say in which bucket bytes are damaged."""
+    try:
+        yield
+    except CorruptError as error:
+        raise CorruptError(error.code, f"bucket {bucket}: {error.message}", story=error.story) from error
 
 
 def _schema_text(schema: pa.Schema) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,11 +20,11 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type
 
-from foldflight.errors import CorruptError, RejectedError
+from foldflight.errors import RejectedError
 from foldflight.spark.batch import mapping
 from foldflight.spark.carrier import carrier_type, convert
 from foldflight.spark.layout import BUCKET
-from foldflight.spark.manifest import Manifest, calls_of
+from foldflight.spark.manifest import Manifest, calls_of, naming_bucket
 from foldflight.spark.runs import LIVE, RunCache
 from foldflight.spark.statetable import Bounds, StateTable, TableLayout
 
@@ -203,7 +202,7 @@ def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[int, Tab
         # Bucket 0 writes a manifest in every epoch, so it has the newest names.
         first = manifests.where(f"key.{BUCKET} = 0").head()
         if first is not None:
-            with _naming(0):
+            with naming_bucket(0):
                 layout = Manifest.decode(bytes(first["value"]["data"])).layout
             operators[row["operatorId"]] = (row["maxBatchId"], layout)
     if not operators:
@@ -276,7 +275,7 @@ def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.T
         return pa.RecordBatch.from_arrays(converted, schema=schema)
 
     def run(bucket: pa.Table) -> pa.Table:
-        with _naming(bucket.column(BUCKET)[0].as_py()):
+        with naming_bucket(bucket.column(BUCKET)[0].as_py()):
             table = StateTable(
                 layout,
                 _Bucket(bucket),
@@ -302,7 +301,7 @@ def _generations(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         found = []
         for row in batch.select([BUCKET, _DATA]).to_pylist():
-            with _naming(row[BUCKET]):
+            with naming_bucket(row[BUCKET]):
                 found += [each.serialize().to_pybytes() for each in Manifest.decode(row[_DATA]).generations.values()]
         yield pa.RecordBatch.from_arrays([pa.array(sorted(set(found)), pa.binary())], names=[_DATA])
 
@@ -346,16 +345,7 @@ class _BesideEachOther:
 
 
 def _figures(bucket: int, manifest: bytes) -> dict[str, int]:
-    with _naming(bucket):
+    with naming_bucket(bucket):
         pieces = Manifest.decode(manifest).pieces
     sums = [sum(each.rows for each in pieces), sum(each.bytes for each in pieces)]
     return dict(zip(_FIGURES, [bucket, len(pieces), *sums], strict=True))
-
-
-@contextmanager
-def _naming(bucket: int) -> Iterator[None]:
-    """Say in which bucket bytes are damaged."""
-    try:
-        yield
-    except CorruptError as error:
-        raise CorruptError(error.code, f"bucket {bucket}: {error.message}") from error

@@ -30,6 +30,7 @@ from foldflight.spark.batch import Plan, StreamOptions, mapping
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.epoch import BucketEpoch, ClosedWindows, EpochStats
 from foldflight.spark.layout import BUCKET, Layout
+from foldflight.spark.manifest import naming_bucket
 from foldflight.spark.migration import Migration
 from foldflight.spark.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.spark.runs import RunCache
@@ -201,8 +202,12 @@ class BucketProcessor(StatefulProcessor):
             handle.getMapState("runs", "run_id string", "data binary"),
         )
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Fold the rows of one bucket and epoch."""
+        with naming_bucket(key[0]):
+            yield from self._fold(rows, timerValues)
+
+    def _fold(self, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N803
         table = self._table()
         table.declare()
         # A blob comes from each partition, and a block has its cost however few its rows are.

@@ -151,7 +151,9 @@ def written_by(field: pa.Field, call: BoundCall) -> Written | None:
     Raises:
         RejectedError: STATE_MISMATCH, for states that the call neither has written nor can convert.
     """
-    about = {name.decode(): value.decode(errors="replace") for name, value in (field.metadata or {}).items()}
+    about = {
+        name.decode(errors="replace"): value.decode(errors="replace") for name, value in (field.metadata or {}).items()
+    }
     written = Written(about.get("version", ""), about.get("fingerprint", call.fingerprint), about.get("codec", ""))
     function = call.bound.function
     if written.fingerprint == call.fingerprint:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from foldflight.errors import FunctionError
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract
+from foldflight.fold.migration import Written
 from foldflight.fold.programs import Program, compiled_program, heat_of, warm_program
 from foldflight.fold.rows import Mask, Rows, Slots
 
@@ -94,6 +95,10 @@ class Compiled(Accumulators):
             done = int(self._progress[0])
             self._leave()
             self.inner.merge(slots[done:], states.slice(done))
+
+    def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
+        self._leave()
+        self.inner.migrate(slots, states, written)
 
     def states(self, slots: Slots) -> pa.Array:
         if self._program is not None:

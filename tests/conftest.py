@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parent
+
+# No test asserts a time, so none has hypothesis's deadline for an example: a busy machine breaks it.
+settings.register_profile("foldflight", deadline=None)
+settings.load_profile("foldflight")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

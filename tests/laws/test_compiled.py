@@ -307,3 +307,30 @@ def test_a_sum_beyond_64_bits_is_exact() -> None:
         accumulators.outputs(slots[:1])
     accumulators.fold(Rows(slots[:2], np.array([True, True]), [Column("x", pa.array([big, big]))]))
     assert accumulators.outputs(slots[:1]).to_pylist() == [big]
+
+
+class Number:
+    n: int
+
+
+def test_a_variable_that_may_have_no_value_is_not_compiled() -> None:
+    """Python raises where such a variable is used without a value; machine code would take whatever lies there."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)
+    class Forgets:
+        def create_accumulator(self) -> Number:
+            accumulator = Number()
+            accumulator.n = 0
+            return accumulator
+
+        def accumulate(self, accumulator: Number, value: int) -> None:
+            if value > 0:
+                step = 1
+            accumulator.n += step
+
+        def get_value(self, accumulator: Number) -> int:
+            return accumulator.n
+
+    registry = Registry.load([Forgets])
+    with pytest.raises(FoldflightError, match="step may have no value"):
+        Compiled(interpreted(registry["forgets"].bind([pa.int64()], {})))

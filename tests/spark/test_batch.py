@@ -15,7 +15,7 @@ from tests.spark.spark_functions import Median, WeightedAvg
 
 NAN = float("nan")
 # A worker with nothing to do has some 130 MiB; 300,000 groups held at once would add more than 200.
-PEAK_KILOBYTES_MAX = 400 * 1024
+PEAK_KILOBYTES_MAX = 550 * 1024  # of which the compiler, once it is loaded, takes 100
 SCHEMA = "k string, x double, v bigint, w int"
 
 

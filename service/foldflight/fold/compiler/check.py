@@ -47,14 +47,14 @@ def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> N
     _check_type(type_)
     sources = [statement.value] if isinstance(statement.value, ir.Var) else []
     if isinstance(statement.value, ir.Expr) and statement.value.op == "phi":
+        if any(each is ir.UNDEFINED for each in statement.value.incoming_values):
+            raise Refused(f"the variable {name.partition('.')[0]} may have no value where it is used")
         sources = [each for each in statement.value.incoming_values if isinstance(each, ir.Var)]
     if isinstance(statement.value, ir.Expr) and statement.value.op == "cast":
         sources = [statement.value.value]
     for source in sources:
-        # Before the loop, a variable that a loop assigns has no value.
-        if source.name in typemap and typemap[source.name] is not types.undefined:
-            shown = "a value" if name.startswith("$") else f"the variable {name.partition('.')[0]}"
-            _check_same(shown, type_, typemap[source.name])
+        shown = "a value" if name.startswith("$") else f"the variable {name.partition('.')[0]}"
+        _check_same(shown, type_, typemap[source.name])
 
 
 def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
@@ -82,7 +82,6 @@ def _check_type(type_: types.Type) -> None:
             types.Module,
             types.RangeType,
             types.RangeIteratorType,
-            types.Undefined,
         ),
     ):
         return

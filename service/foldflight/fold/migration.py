@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from foldflight.fold.signing import StateSigner
-from foldflight.fold.states import custom_payload, pickled_object
+from foldflight.fold.states import custom_payload, pickled_object, unreadable
 
 __all__ = ["Written"]
 
@@ -35,12 +35,30 @@ class Written:
             RejectedError: STATE_MISMATCH, for what is no such state; SETTINGS, for pickles without a key.
             CorruptError: STATE_CHECKSUM, for damaged bytes.
         """
-        read: Callable[[bytes], Any]
+        if self.codec in ("custom", "pickle") and states.type != pa.binary():
+            raise unreadable(function, f"its codec is {self.codec}, and its type {states.type}")
         match self.codec:
             case "custom":
-                read = lambda state: custom_payload(function, self.version, self.fingerprint, state)  # noqa: E731
+                fingerprint = self._fingerprint(function)
+                return [custom_payload(function, self.version, fingerprint, state) for state in states.to_pylist()]
             case "pickle":
-                read = lambda state: pickled_object(function, self.version, self.fingerprint, state, signer)  # noqa: E731
+                fingerprint = self._fingerprint(function)
+                return [
+                    pickled_object(function, self.version, fingerprint, state, signer) for state in states.to_pylist()
+                ]
+            case "typed":
+                return _python_values(function, states)
             case _:
-                return states.to_pylist(maps_as_pydicts="strict")
-        return [read(state) for state in states.to_pylist()]
+                raise unreadable(function, f"it has the codec {self.codec!r}, which is none")
+
+    def _fingerprint(self, function: str) -> str:
+        if re.fullmatch("[0-9a-f]{16}", self.fingerprint) is None:
+            raise unreadable(function, f"its fingerprint {self.fingerprint!r} is none")
+        return self.fingerprint
+
+
+def _python_values(function: str, states: pa.Array) -> list[Any]:
+    try:
+        return states.to_pylist(maps_as_pydicts="strict")
+    except (ValueError, TypeError, ArithmeticError, KeyError, pa.ArrowException) as error:
+        raise unreadable(function, f"{type(error).__name__}: {error}") from error

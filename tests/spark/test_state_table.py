@@ -162,7 +162,7 @@ def test_windows_and_pickled_states(rocks: SparkSession, tmp_path: Path) -> None
         ("a", 1): (1, 1),
         ("b", 1): (2, 2),
     }
-    assert all(isinstance(row["half"], bytearray) and row["half"] for row in rows)
+    assert all(isinstance(row["half"], (bytes, bytearray)) and row["half"] for row in rows)
     assert all(row["window_end"] - row["window_start"] == dt.timedelta(hours=1) for row in rows)
 
 

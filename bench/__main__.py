@@ -12,12 +12,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import fold, spark_batch, spark_stream
+from bench import exchange, flink, fold, spark_batch, spark_stream
 from bench.data import Measured
 from bench.spark_stream import Epochs
 from foldflight.cli.demo import server_process
 
-SUITES = ["fold", "spark", "stream"]
+SUITES = ["fold", "exchange", "spark", "stream", "flink"]
 
 
 def main() -> None:
@@ -33,6 +33,9 @@ def main() -> None:
         if "fold" in arguments.only:
             found = [each for count in groups for each in fold.measure(arguments.rows, count, url)]
             console.print(table_of("The fold, one process, one call of weighted_avg", found, "fold, interpreted"))
+        if "exchange" in arguments.only:
+            console.print(exchanges_of(arguments.rows, url))
+            console.print(round_trips_of(url))
         if "spark" in arguments.only:
             found = list(spark_batch.measure(arguments.rows, groups, url))
             console.print(table_of("The same in Spark, local[*]", found, spark_batch.BUILT_IN))
@@ -40,6 +43,13 @@ def main() -> None:
             console.print(rates_of(list(spark_stream.throughput(url))))
             totals = [int(each) for each in arguments.stream_groups.split(",")]
             console.print(epochs_of(list(spark_stream.touched(url, totals))))
+    if "flink" in arguments.only:
+        try:
+            found = list(flink.measure(arguments.rows // 4, 1_000))
+        except flink.NotInstalledError as error:
+            console.print(f"PyFlink cannot be installed here, so it is not measured: {error}")
+        else:
+            console.print(table_of("PyFlink, two tasks, startup left out", found, flink.GENERAL))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,6 +61,30 @@ def _parser() -> argparse.ArgumentParser:
         "--stream-groups", default="100000,1000000,5000000", help="numbers of groups of streams (default: %(default)s)"
     )
     return parser
+
+
+def exchanges_of(rows: int, url: str) -> Table:
+    """Return a table of servers by streams at once and rows of a chunk: M rows a second, and the ratio to draining."""
+    shown = Table(title="The exchange over loopback; M rows/s (ratio to: draining server)", title_justify="left")
+    for name in ("streams", "rows of a chunk", "draining server", "echoing server", "foldflight"):
+        shown.add_column(name, justify="right")
+    for streams in (1, 2, 4):
+        for chunk_rows in (1 << 10, 1 << 14, 1 << 16, 1 << 18):
+            found = {each.way: each for each in exchange.measure(rows, url, chunk_rows, streams)}
+            drained = found["draining server"].rows_per_second
+            cells = [
+                f"{each.rows_per_second / 1e6:.1f} ({each.rows_per_second / drained:.2f})" for each in found.values()
+            ]
+            shown.add_row(str(streams), f"{chunk_rows:,}", *cells)
+    return shown
+
+
+def round_trips_of(url: str) -> Table:
+    """Return a table of how long an empty round trip and a barrier take."""
+    shown = Table("way", "p50, us", "p99, us", title="Round trips over loopback", title_justify="left")
+    for way, p50, p99 in exchange.round_trips(url):
+        shown.add_row(way, f"{p50:.0f}", f"{p99:.0f}")
+    return shown
 
 
 def table_of(title: str, measured: Iterable[Measured], base: str) -> Table:

@@ -264,6 +264,9 @@ def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: 
             states = one.states(every[:3])
             if not same(lambda target: target.outputs(every), one, other):
                 return
+            kept = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
+            if not same(lambda target, rows=rows, kept=kept: target.fold_each(rows, kept), one, other):
+                return
             if data.draw(st.booleans()):
                 same(lambda target: target.forget(every[1:2]), one, other)
             slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3)), np.int32)
@@ -292,6 +295,7 @@ def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[s
     accumulators.fold(Rows(slots, None, columns))
     accumulators.merge(slots[:2], accumulators.states(slots[:2]))
     accumulators.outputs(slots)
+    accumulators.fold_each(Rows(slots, None, columns), np.array([True, False, True]))
     assert accumulators.is_compiled
 
 

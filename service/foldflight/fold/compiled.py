@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError
 from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract
+from foldflight.fold.interpreted import Interpreted, cannot_merge
 from foldflight.fold.migration import Written
 from foldflight.fold.programs import Program, compiled_program, heat_of, warm_program
 from foldflight.fold.rows import Mask, Rows, Slots
@@ -52,28 +52,39 @@ class Compiled(Accumulators):
 
     def fold(self, rows: Rows) -> None:
         program = self._compiled_for(len(rows))
-        kernel = None
         if program is not None:
             columns, valid = _columns(rows, program)
             kernel = program.fold(nulls=bool(valid))
-        if program is None or kernel is None:
-            self._leave()
-            self.inner.fold(rows)
-            return
-        if rows.retracts is not None and not self.inner.bound.function.capabilities.retract:
-            raise cannot_retract(self.inner.name)
-        self._grow(rows.slots)
-        retracts = _NO_FLAGS if rows.retracts is None else rows.retracts
-        try:
-            kernel(self._table, self._present, program.instance, self._progress, rows.slots, retracts, columns, valid)
-        except _RAISED:
-            done = int(self._progress[0])
-            self._leave()
-            self.inner.fold(rows.kept(np.arange(len(rows)) >= done))
+            if kernel is not None and self._takes(rows):
+                try:
+                    kernel(*self._places(program, rows), columns, valid)
+                except _RAISED:
+                    rows = rows.kept(np.arange(len(rows)) >= self._progress[0])
+                else:
+                    return
+        self._leave()
+        self.inner.fold(rows)
 
     def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
+        program = self._compiled_for(len(rows))
+        done = 0
+        shown = []
+        if program is not None and len(rows):
+            columns, valid = _columns(rows, program)
+            kernel = program.each(nulls=bool(valid))
+            if kernel is not None and self._takes(rows):
+                values, known = program.room(len(rows))
+                places = self._places(program, rows)
+                try:
+                    kernel(*places, columns, valid, kept, program.fresh, values, known)
+                except _RAISED:
+                    done = int(self._progress[0])
+                    shown.append(self._cast(values[:done], known[:done]))
+                else:
+                    return self._cast(values, known)
         self._leave()
-        return self.inner.fold_each(rows, kept)
+        rest = rows.kept(np.arange(len(rows)) >= done) if done else rows
+        return pa.concat_arrays([*shown, self.inner.fold_each(rest, kept[done:])])
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         program = self._compiled_for(len(slots))
@@ -120,7 +131,18 @@ class Compiled(Accumulators):
         except _RAISED:  # get_value changes nothing, so there is nothing to undo
             self._leave()
             return self.inner.outputs(slots)
+        return self._cast(values, valid)
+
+    def _cast(self, values: Any, valid: Mask) -> pa.Array:
         return pa.array(values, mask=None if valid.all() else ~valid).cast(self.inner.bound.result_type)
+
+    def _takes(self, rows: Rows) -> bool:
+        return rows.retracts is None or self.inner.bound.function.capabilities.retract
+
+    def _places(self, program: Program, rows: Rows) -> tuple[Any, ...]:
+        self._grow(rows.slots)
+        retracts = _NO_FLAGS if rows.retracts is None else rows.retracts
+        return self._table, self._present, program.instance, self._progress, rows.slots, retracts
 
     def forget(self, slots: Slots) -> None:
         if self._program is None:

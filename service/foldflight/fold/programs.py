@@ -8,6 +8,7 @@ numba is imported no earlier than that.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,16 +58,21 @@ class Program:
         self.arguments = kernels.plan.arguments
         self.merge: Any = kernels.merge() if "merge" in kernels.plan.verbs else None
         self.values = kernels.values()
-        self._fold = kernels.fold(nulls=False)
+        kernels.fold(nulls=False)
 
     def fold(self, *, nulls: bool) -> Any:
         """Return the loop over rows, with or without NULLs; None where it cannot be compiled."""
-        if not nulls:
-            return self._fold
+        return self._loop(self._kernels.fold, nulls=nulls)
+
+    def each(self, *, nulls: bool) -> Any:
+        """Return the loop that shows a value after each row; None where it cannot be compiled."""
+        return self._loop(self._kernels.each, nulls=nulls)
+
+    def _loop(self, loop: Callable[..., Any], *, nulls: bool) -> Any:
         try:
-            return self._kernels.fold(nulls=True)
+            return loop(nulls=nulls)
         except Exception as error:  # noqa: BLE001 - the interpreter takes what the compiler does not
-            _logger.info("%s is interpreted from its first NULL on: %s", self._kernels.plan.cls.__name__, _why(error))
+            _logger.info("%s is interpreted from here on: %s", self._kernels.plan.cls.__name__, _why(error))
             return None
 
     def room(self, count: int) -> tuple[Any, Any]:

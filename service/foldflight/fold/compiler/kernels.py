@@ -21,7 +21,7 @@ from numba.extending import intrinsic, overload, register_jitable
 
 from foldflight.fold.compiler import operators
 from foldflight.fold.compiler.kinds import KINDS, Refused, kind_of
-from foldflight.fold.compiler.records import Layout, Reference, copy_record, local_record, reference_at
+from foldflight.fold.compiler.records import Layout, Reference, copy_record, local_record, reference_at, seen_as
 from foldflight.fold.compiler.rewrite import Author
 
 __all__ = ["Kernels", "Plan"]
@@ -65,6 +65,7 @@ def _vector(dtype: types.Type, *, readonly: bool = False) -> types.Array:
 
 _BYTES = _vector(types.uint8)
 _FLAGS = _vector(types.boolean)
+_MASK = _vector(types.boolean, readonly=True)
 _SLOTS = _vector(types.int32, readonly=True)
 _PLACE = _vector(types.int64)
 _TABLE = (_BYTES, _FLAGS, _BYTES)
@@ -101,6 +102,13 @@ class Kernels:
         """
         return self._get("fold_nulls" if nulls else "fold", lambda: self._fold(nulls))
 
+    def each(self, *, nulls: bool) -> Any:
+        """Return `each(..., columns, valid, kept, fresh, values, valid_values)`: `fold` of the rows that `kept` keeps.
+
+        It fills n values and flags: what each slot shows after its row.
+        """
+        return self._get("each_nulls" if nulls else "each", lambda: self._each(nulls))
+
     def merge(self) -> Any:
         """Return `merge(table, present, instance, progress, slots, states)`; states are n records, uint8."""
         return self._get("merge", self._merge)
@@ -134,11 +142,30 @@ class Kernels:
             )
         return register_jitable(lambda instance, record, arguments: _keep(record, call(instance, record, arguments)))
 
-    def _fold(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
-        at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
+    def _one_row(self) -> Any:
+        """Return `one_row(instance, record, retracts, columns, valid, row)`, which applies one row to a record."""
         accumulate = self._step("accumulate")
         retracts_rows = "retract" in self.plan.verbs
         retract = self._step("retract" if retracts_rows else "accumulate")
+
+        @register_jitable
+        def one_row(instance, record, retracts, columns, valid, row):
+            arguments = _row(columns, valid, row)
+            if retracts_rows and len(retracts) and retracts[row]:
+                retract(instance, record, arguments)
+            else:
+                accumulate(instance, record, arguments)
+
+        return one_row
+
+    def _columns(self, nulls: bool) -> tuple[types.Type, ...]:
+        columns = [_vector(numba.from_dtype(dtype), readonly=True) for dtype in self.plan.arguments]
+        flags = [_MASK] * (len(columns) if nulls else 0)
+        return _SLOTS, _MASK, types.Tuple(columns), types.Tuple(flags)
+
+    def _fold(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
+        at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
+        one_row = self._one_row()
 
         def fold(table, present, instance, progress, slots, retracts, columns, valid):
             me, copy = at_instance(instance, 0), local()
@@ -148,17 +175,29 @@ class Kernels:
                 progress[0] = row
                 present[slot] = True
                 copy_record(copy, record)
-                arguments = _row(columns, valid, row)
-                if retracts_rows and len(retracts) and retracts[row]:
-                    retract(me, copy, arguments)
-                else:
-                    accumulate(me, copy, arguments)
+                one_row(me, copy, retracts, columns, valid, row)
                 copy_record(record, copy)
 
-        columns = [_vector(numba.from_dtype(dtype), readonly=True) for dtype in self.plan.arguments]
-        flags = [_vector(types.boolean, readonly=True)] * (len(columns) if nulls else 0)
-        retracts_type = _vector(types.boolean, readonly=True)
-        return fold, (*_TABLE, _PLACE, _SLOTS, retracts_type, types.Tuple(columns), types.Tuple(flags))
+        return fold, (*_TABLE, _PLACE, *self._columns(nulls))
+
+    def _each(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
+        at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
+        shown, one_row, get_value = seen_as(self.shown), self._one_row(), self._get_value()
+
+        def each(table, present, instance, progress, slots, retracts, columns, valid, kept, fresh, found, known):
+            me, copy = at_instance(instance, 0), local()
+            for row in range(len(slots)):
+                slot = slots[row]
+                progress[0] = row
+                copy_record(copy, at(table, slot) if present[slot] or kept[row] else at(fresh, 0))
+                if kept[row]:
+                    one_row(me, copy, retracts, columns, valid, row)
+                _show(found, known, row, get_value(me, shown(copy)))
+                if kept[row]:
+                    copy_record(at(table, slot), copy)
+                    present[slot] = True
+
+        return each, (*_TABLE, _PLACE, *self._columns(nulls), _MASK, _BYTES, _vector(KINDS[self.plan.result]), _FLAGS)
 
     def _merge(self) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
@@ -186,13 +225,15 @@ class Kernels:
             return register_jitable(lambda me, record, state: step(me, record, (state.value,)))
         return register_jitable(lambda me, record, state: step(me, record, (state,)))
 
-    def _values(self) -> tuple[Any, tuple[types.Type, ...]]:
-        at, at_instance, is_number = reference_at(self.shown), self._at_instance, self.plan.accumulator_class is None
+    def _get_value(self) -> Any:
+        """Return `get_value(instance, record)`, cast to the kind of the result."""
         call = self._verb("get_value", result=operators.result_of(self.plan.result, self.plan.result_bits))
-        if is_number:
-            get_value = register_jitable(lambda me, record: call(me, record.value, ()))
-        else:
-            get_value = register_jitable(lambda me, record: call(me, record, ()))
+        if self.plan.accumulator_class is None:
+            return register_jitable(lambda me, record: call(me, record.value, ()))
+        return register_jitable(lambda me, record: call(me, record, ()))
+
+    def _values(self) -> tuple[Any, tuple[types.Type, ...]]:
+        at, at_instance, get_value = reference_at(self.shown), self._at_instance, self._get_value()
 
         def values(table, present, instance, fresh, slots, found, valid):
             me = at_instance(instance, 0)
@@ -201,8 +242,7 @@ class Kernels:
                 record = at(table, slot) if slot < len(present) and present[slot] else at(fresh, 0)
                 _show(found, valid, row, get_value(me, record))
 
-        kind = _vector(KINDS[self.plan.result])
-        return values, (*_TABLE, _BYTES, _SLOTS, kind, _FLAGS)
+        return values, (*_TABLE, _BYTES, _SLOTS, _vector(KINDS[self.plan.result]), _FLAGS)
 
     def _compiled(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
         dispatcher = numba.njit(nogil=True)(kernel)

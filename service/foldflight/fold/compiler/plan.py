@@ -43,6 +43,9 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     separate = hasattr(function.cls, "create_accumulator")
     instance = getattr(verbs.get_value, "__self__", None) if separate else None
     functions, with_self = _functions(function.cls, separate=separate)
+    own = [verb for verb in functions if verb in getattr(instance, "__dict__", {})]
+    if own:
+        raise Refused(f"its instance has a {own[0]} of its own")
     is_number = not pa.types.is_struct(bound.shape.arrow) or isinstance(bound.shape, Nullable)
     cls = None if is_number else function.accumulator_class
     if cls is None and not is_number:
@@ -57,20 +60,20 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always make the same")
     attributes = {name: value for name, value in getattr(instance, "__dict__", {}).items() if _is_number(value)}
-    own = Layout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
+    parameters = Layout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
     kind, bits = _result(bound.result_type)
     plan = Plan(
         functions=tuple(functions.items()),
         with_self=with_self,
         cls=function.cls,
-        instance=own,
+        instance=parameters,
         accumulator_class=cls,
         accumulator=layout,
         arguments=tuple(_argument(*each) for each in zip(_names(bound), bound.input_types, strict=True)),
         result=kind,
         result_bits=bits,
     )
-    return plan, Start(fresh[0], _record(own, attributes, is_number=False))
+    return plan, Start(fresh[0], _record(parameters, attributes, is_number=False))
 
 
 def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[str]]:

@@ -19,7 +19,7 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, low
 
 from foldflight.fold.compiler.kinds import KINDS, Refused
 
-__all__ = ["Field", "Layout", "Reference", "copy_record", "local_record", "reference_at"]
+__all__ = ["Field", "Layout", "Reference", "copy_record", "local_record", "reference_at", "seen_as"]
 
 _FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?"}
 _number: Final = itertools.count()
@@ -194,3 +194,13 @@ def local_record(reference: Reference) -> Callable[..., Any]:
         return signature(reference), generate
 
     return local
+
+
+def seen_as(reference: Reference) -> Callable[..., Any]:
+    """Return the function that makes another reference, to the same record, of one."""
+
+    @intrinsic
+    def seen(typing: Any, record: Any) -> Any:
+        return signature(reference, record), lambda context, builder, made, arguments: arguments[0]
+
+    return seen

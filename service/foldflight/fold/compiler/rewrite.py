@@ -132,10 +132,13 @@ class _Rewriter:
         self.constants: dict[str, Any] = {}
         self.methods: dict[str, _Method] = {}
         self.made: list[ir.Stmt] = []
-        self.names = 0
+        # Variables that only hold what is returned, of whatever branch; what is assigned to them is cast there.
+        self.returned: set[str] = set()
 
     def run(self) -> None:
         doomed = self.doomed()
+        if self.role.result is not None:
+            self.find_returned()
         for label in sorted(self.code.blocks):
             block = self.code.blocks[label]
             if label in doomed:
@@ -164,6 +167,17 @@ class _Rewriter:
                     more = True
         return found
 
+    def find_returned(self) -> None:
+        """Find what `return a if c else b` returns: a variable of the compiler, assigned on each branch."""
+        definitions = self.code._definitions
+        for block in self.code.blocks.values():
+            if isinstance(block.terminator, ir.Return):
+                (cast,) = definitions[block.terminator.value.name]
+                held = getattr(cast, "value", None)
+                if isinstance(held, ir.Var) and held.name.startswith("$") and len(definitions[held.name]) > 1:
+                    self.returned.add(held.name)
+                    self.returned.add(block.terminator.value.name)
+
     def check_leftovers(self) -> None:
         """Refuse objects of Python that are used in a way that nothing above has understood."""
         for block in self.code.blocks.values():
@@ -188,7 +202,7 @@ class _Rewriter:
         match statement:
             case ir.Assign():
                 self.assign(statement)
-            case ir.Return() if self.role.result is not None:
+            case ir.Return() if self.role.result is not None and statement.value.name not in self.returned:
                 wrapped = self.call(self.role.result, (statement.value,), statement.loc)
                 self.made.append(ir.Return(wrapped, statement.loc))
             case ir.Branch() if statement.cond.name in self.constants:
@@ -197,7 +211,7 @@ class _Rewriter:
             case ir.SetAttr():
                 reference = self.reference(statement.target)
                 if reference is None or not reference.changeable:
-                    raise Refused(f"it assigns the attribute {statement.attr} of something that is no accumulator")
+                    raise Refused(f"it assigns {statement.attr} where nothing may change: on self, or in get_value")
                 if statement.attr not in reference.fields:
                     raise Refused(f"it assigns {statement.attr}, which the accumulator does not annotate")
                 self.made.append(statement)
@@ -218,6 +232,8 @@ class _Rewriter:
             case ir.Var():
                 if value.name in self.methods or self.is_opaque(value.name):
                     raise Refused(f"it keeps {self.shown(value.name)} in a variable")
+                if target.name in self.returned:
+                    value = self.call(self.role.result, (value,), statement.loc)
                 self.made.append(ir.Assign(value, target, statement.loc))
             case _:
                 self.made.append(statement)
@@ -357,8 +373,7 @@ class _Rewriter:
         return type_ if isinstance(type_, Reference) else None
 
     def fresh(self, loc: Any) -> ir.Var:
-        self.names += 1
-        return next(iter(self.code.blocks.values())).scope.define(f"$foldflight{self.names}", loc)
+        return next(iter(self.code.blocks.values())).scope.redefine("$foldflight", loc)
 
     def call(self, function: Any, arguments: tuple[ir.Var, ...], loc: Any) -> ir.Var:
         target = self.fresh(loc)

@@ -19,15 +19,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from bench.data import Measured, best_of, table
+from bench.data import Figure, Sizes, best_of, table
 from bench.fold import CALL, COLUMNS
 from foldflight.client import Transport, connect
 from foldflight.exchange.codec import encode
 from foldflight.exchange.frames import Chunk, Open, Returns
 from foldflight.fold.keys import KeyIndex
 
+SUITE = "exchange"
+OURS, DRAINING = "foldflight", "draining server"
+EMPTY_TRIP, BARRIER = "empty round trip", "barrier"
 GROUPS = 100
 ROUND_TRIPS = 2000
+CHUNK_ROWS = (1 << 10, 1 << 14, 1 << 16, 1 << 18)
+STREAMS = (1, 2, 4)
 DRAIN, ECHO = "drain", "echo"
 OPENING = Open(calls=(CALL,), columns=COLUMNS, returns=Returns(states=False, outputs=True))
 
@@ -63,48 +68,57 @@ def plain_server(kind: str) -> Iterator[str]:
         process.wait()
 
 
-def measure(rows: int, url: str, chunk_rows: int, streams: int, times: int = 3) -> Iterator[Measured]:
-    """Measure rows a second through each server, over `streams` streams at once."""
-    chunks = _chunks(rows, chunk_rows)
-    ours = connect(url).transport
+def measure(sizes: Sizes) -> Iterator[Figure]:
+    """Measure rows a second through each server, by streams at once and rows of a chunk; then round trips."""
+    ours = connect(sizes.url).transport
     with plain_server(DRAIN) as drain, plain_server(ECHO) as echo:
-        ways: dict[str, Callable[[], object]] = {
-            "draining server": lambda: _plain(drain, chunks, echoes=False),
-            "echoing server": lambda: _plain(echo, chunks, echoes=True),
-            "foldflight": lambda: _ours(ours, chunks),
-        }
-        for way, run in ways.items():
-            seconds = best_of(times, lambda run=run: _at_once(streams, run))
-            yield Measured(way, GROUPS, rows * streams, seconds)
+        for streams in STREAMS:
+            for chunk_rows in CHUNK_ROWS:
+                chunks = _chunks(sizes.rows, chunk_rows)
+                ways: dict[str, Callable[[], object]] = {
+                    DRAINING: lambda chunks=chunks: _plain(drain, chunks, echoes=False),
+                    "echoing server": lambda chunks=chunks: _plain(echo, chunks, echoes=True),
+                    OURS: lambda chunks=chunks: _ours(ours, chunks),
+                }
+                for way, run in ways.items():
+                    seconds = best_of(3, lambda run=run, streams=streams: _at_once(streams, run))
+                    case = f"{streams} stream{'s' if streams > 1 else ''}, {chunk_rows:,} rows a chunk"
+                    yield Figure(SUITE, case, way, sizes.rows * streams / seconds, "rows/s")
+        for way, percentiles in ((EMPTY_TRIP, _empty_trips(drain)), (BARRIER, _barriers(sizes.url))):
+            for name, value in zip(("p50", "p99"), percentiles, strict=True):
+                yield Figure(SUITE, f"round trips, {name}", way, value, "us")
 
 
-def round_trips(url: str) -> Iterator[tuple[str, float, float]]:
-    """Yield for an empty round trip and for a barrier: the way, and p50 and p99 in microseconds."""
-    with plain_server(DRAIN) as drain:
-        client = fl.connect(drain)
-        writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b""))
-        writer.begin(COLUMNS)
-        empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in COLUMNS], schema=COLUMNS)
+def _empty_trips(url: str) -> tuple[float, float]:
+    client = fl.connect(url)
+    writer, reader = client.do_exchange(fl.FlightDescriptor.for_command(b""))
+    writer.begin(COLUMNS)
+    empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in COLUMNS], schema=COLUMNS)
 
-        def empty_trip(_: int) -> None:
-            writer.write_batch(empty)
-            reader.read_chunk()
+    def trip(_: int) -> None:
+        writer.write_batch(empty)
+        reader.read_chunk()
 
-        yield "empty round trip", *_percentiles(empty_trip)
-        writer.done_writing()
-        writer.close()
-        client.close()
+    found = _percentiles(trip)
+    writer.done_writing()
+    writer.close()
+    client.close()
+    return found
+
+
+def _barriers(url: str) -> tuple[float, float]:
     with connect(url).transport.open(OPENING) as exchange:
         exchange.chunk(_chunks(GROUPS, GROUPS)[0])
 
-        def barrier(number: int) -> None:
+        def trip(number: int) -> None:
             exchange.barrier(number + 1)
             exchange.results(number + 1)
 
-        yield "barrier", *_percentiles(barrier)
+        return _percentiles(trip)
 
 
 def _percentiles(trip: Callable[[int], None]) -> tuple[float, float]:
+    """Return p50 and p99 in microseconds."""
     taken = []
     for number in range(ROUND_TRIPS):
         start = time.perf_counter()

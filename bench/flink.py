@@ -1,4 +1,4 @@
-"""PyFlink's general Python UDAF, its vectorised one and its built-in SQL, over the same rows.
+"""PyFlink's general Python UDAF, its vectorised one and its built-in SQL, and ours in Spark, over the same CSV files.
 
 PyFlink's requirements and ours do not agree, so it gets a virtual environment of its own, made at the first run. To
 start a job takes it seconds; what is given is the time of a large input less that of a small one.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,15 +17,21 @@ from pathlib import Path
 
 import pyarrow.csv as pc
 
-from bench.data import Measured, table
+from bench.data import Figure, Sizes, best_of, table
+from bench.spark_batch import consume, ours
+from bench.spark_stream import DDL, epochs, streaming
+from foldflight.client import connect
 from foldflight.spark.java import prepare_local
 
+SUITE = "flink"
+GROUPS = 1_000
 REQUIREMENT = "apache-flink==2.3.0"
 ENVIRONMENT = Path(__file__).parents[1] / ".cache" / "pyflink"
 JOB = Path(__file__).with_name("flink_job.py")
 # PyFlink has no general Python UDAF in batch mode.
 JOBS = (("sql", "streaming"), ("sql", "batch"), ("general", "streaming"), ("vectorised", "batch"))
 GENERAL = "PyFlink general UDAF, streaming"
+OURS = "foldflight in Spark, streaming"
 TIME_LIMIT_S = 600
 
 
@@ -32,23 +39,40 @@ class NotInstalledError(Exception):
     """PyFlink cannot be installed here."""
 
 
-def measure(rows: int, groups: int) -> Iterator[Measured]:
-    """Measure each job over `rows` rows with `groups` keys.
+def measure(sizes: Sizes) -> Iterator[Figure]:
+    """Measure each job by the time that many rows take longer than few: to start is left out, for all alike.
 
     Raises:
         NotInstalledError: With what the installer said.
     """
     python = _environment()
+    case = f"{GROUPS:,} groups, CSV"
+    few, many = sizes.rows // 10, sizes.rows
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
-        sizes = (rows // 10, rows)
-        files = []
-        for size in sizes:
-            files.append(Path(folder) / f"{size}.csv")
-            pc.write_csv(table(size, groups), files[-1], pc.WriteOptions(include_header=False))
+        files = [Path(folder) / "data" / f"{size}.csv" for size in (few, many)]
+        files[0].parent.mkdir()
+        for place, (size, file) in enumerate(zip((few, many), files, strict=True)):
+            pc.write_csv(table(size, GROUPS), file, pc.WriteOptions(include_header=False))
+            os.utime(file, (place, place))  # a stream reads them in this order
         for way, mode in JOBS:
             name = f"PyFlink {'general UDAF' if way == 'general' else way}, {mode}"
-            small, large = (_run(python, way, mode, file, folder) for file in files)
-            yield Measured(name, groups, sizes[1] - sizes[0], max(large - small, 1e-3))
+            yield _figure(case, name, many - few, [_run(python, way, mode, file, folder) for file in files])
+        with streaming() as spark:
+            query = ours(connect("embedded:examples.weighted_avg"), "k")
+            frames = [spark.read.schema(DDL).csv(str(file)) for file in files]
+            consume(query(frames[1]))  # starts workers, compiles plans
+            batch = [best_of(3, lambda frame=frame: consume(query(frame))) for frame in frames]
+            yield _figure(case, "foldflight in Spark, batch", many - few, batch)
+            # The first epoch of a stream starts processes, too, so it is run on the few rows twice.
+            again = files[0].with_name("again.csv")
+            shutil.copyfile(files[0], again)
+            os.utime(again, (-1, -1))
+            _, *stream = epochs(spark, again.parent, query, Path(folder, "stream"), format_="csv", files=1)
+            yield _figure(case, OURS, many - few, stream)
+
+
+def _figure(case: str, subject: str, rows: int, seconds: list[float]) -> Figure:
+    return Figure(SUITE, case, subject, rows / max(seconds[1] - seconds[0], 1e-3), "rows/s")
 
 
 def _environment() -> Path:

@@ -3,39 +3,52 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bench.data import Measured, best_of, table
+from bench.data import UNIFORM, ZIPF, Figure, Sizes, best_of, table
 from foldflight.client import Transport, connect
 from foldflight.exchange.frames import Open, Returns
 from foldflight.fold import BoundCall, Fold, bind_calls
 from foldflight.fold.keys import KeyIndex
 from foldflight.functions import Call, Registry
 
+SUITE = "fold"
+INTERPRETED, COMPILED = "fold, interpreted", "fold, compiled"
+WITH_KEYS, GROUPED = "keys and fold, compiled", "pyarrow group_by"
 CHUNK_ROWS = 1 << 18
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("w", pa.int32())])
 CALL = Call("weighted_avg", ("v", "w"))
 
 
-def measure(rows: int, groups: int, url: str, times: int = 3) -> Iterator[Measured]:
+def measure(sizes: Sizes) -> Iterator[Figure]:
     """Measure each layer over the same rows."""
-    data = table(rows, groups)
+    cases = [(count, UNIFORM) for count in sizes.groups] + [(max(sizes.groups), ZIPF)]
+    for groups, keys in cases:
+        data = table(sizes.rows, groups, keys=keys)
+        case = f"{groups:,} groups" + ("" if keys == UNIFORM else f", {keys}")
+        for subject, run in _ways(data, sizes.url).items():
+            yield Figure(SUITE, case, subject, data.num_rows / best_of(3, run), "rows/s")
+
+
+def _ways(data: pa.Table, url: str) -> dict[str, Callable[[], object]]:
     batches = data.combine_chunks().to_batches(max_chunksize=CHUNK_ROWS)
-    yield Measured("keys to slots", groups, rows, best_of(times, lambda: _slots(batches)))
     chunks = _slots(batches)
-    for way, compiled in (("fold, interpreted", False), ("fold, compiled", True)):
-        calls = _calls(compiled=compiled)
-        yield Measured(way, groups, rows, best_of(times, lambda calls=calls: _fold(calls, chunks)))
-    slotted = pa.Table.from_batches(chunks).append_column("vw", pc.multiply(data["v"], data["w"].cast(pa.int64())))
-    yield Measured("pyarrow group_by of the products", groups, rows, best_of(times, lambda: _grouped(slotted)))
-    yield Measured("numpy bincount of the products", groups, rows, best_of(times, lambda: _counted(chunks)))
-    for way, target in (("exchange, embedded", "embedded:examples.weighted_avg"), ("exchange, loopback Flight", url)):
-        transport = connect(target).transport
-        yield Measured(way, groups, rows, best_of(times, lambda transport=transport: _exchange(transport, chunks)))
+    interpreted, compiled = calls_of(compiled=False), calls_of(compiled=True)
+    embedded, remote = connect("embedded:examples.weighted_avg").transport, connect(url).transport
+    return {
+        INTERPRETED: lambda: _fold(interpreted, chunks),
+        COMPILED: lambda: _fold(compiled, chunks),
+        "numpy bincount": lambda: _counted(chunks),
+        "keys to slots": lambda: _slots(batches),
+        WITH_KEYS: lambda: _fold(compiled, _slots(batches)),
+        GROUPED: lambda: grouped(data),
+        "exchange, embedded": lambda: _exchange(embedded, chunks),
+        "exchange, loopback Flight": lambda: _exchange(remote, chunks),
+    }
 
 
 def _slots(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
@@ -48,7 +61,8 @@ def _slots(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return chunks
 
 
-def _calls(*, compiled: bool) -> list[BoundCall]:
+def calls_of(*, compiled: bool) -> list[BoundCall]:
+    """Return the call, its function compiled from the first row on or never."""
     function = Registry.load(["examples.weighted_avg"])["weighted_avg"]
     return bind_calls(Registry([dataclasses.replace(function, compile=compiled)]), [CALL], COLUMNS)
 
@@ -60,12 +74,14 @@ def _fold(calls: list[BoundCall], chunks: list[pa.RecordBatch]) -> pa.RecordBatc
     return fold.collect(states=False)
 
 
-def _grouped(table: pa.Table) -> pa.Table:
-    return table.group_by("slot", use_threads=False).aggregate([("vw", "sum"), ("w", "sum")])
+def grouped(data: pa.Table) -> pa.Table:
+    """Return what both sums are, by key: the products are part of the work."""
+    products = pc.multiply(data["v"], data["w"].cast(pa.int64()))
+    return data.append_column("vw", products).group_by("k", use_threads=False).aggregate([("vw", "sum"), ("w", "sum")])
 
 
 def _counted(chunks: list[pa.RecordBatch]) -> np.ndarray:
-    """Return the averages as NumPy gives them: in floats, whose sums round beyond 2**53."""
+    """Return the averages as NumPy gives them, slots given: in floats, whose sums round beyond 2**53."""
     sums = weights = np.zeros(0)
     for chunk in chunks:
         slots, values, weight = (column.to_numpy() for column in chunk.columns)

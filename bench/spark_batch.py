@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,34 +15,82 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bench.data import Measured, best_of, table
+from bench.data import ZIPF, Figure, Sizes, lineitem, table
 from foldflight.client import Functions, connect
 
-# Spark calls a grouped Python UDF once for each group: beyond so many groups one such run takes minutes.
-UDF_GROUPS_MAX = 20_000
+SUITE = "spark"
 BUILT_IN = "built-in SQL (no Python)"
+EMBEDDED, REMOTE = "foldflight, embedded", "foldflight, remote"
+PEERS = ("grouped arrow_udf", "grouped pandas_udf", "applyInArrow")
+# Spark calls these once for each group, so with very many groups they do not come to an end in a bench.
+TIME_LIMIT_S = 60.0
+
+Query = Callable[[Any], Any]
 
 
-def measure(rows: int, groups: list[int], url: str, times: int = 2) -> Iterator[Measured]:
+def measure(sizes: Sizes) -> Iterator[Figure]:
     """Measure each way over the same rows, read from the same Parquet files and written nowhere."""
     shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
-        for count in groups:
-            path = Path(folder) / str(count)
-            path.mkdir()
-            data = table(rows, count)
-            parts = os.cpu_count() or 1
-            for part in range(parts):
-                size = -(-rows // parts)
-                pq.write_table(data.slice(part * size, size), path / f"{part}.parquet")
-            frame = spark.read.parquet(str(path))
-            for way, query in _ways(url).items():
-                if way.startswith("grouped") and count > UDF_GROUPS_MAX:
-                    continue
-                _consume(query(frame.limit(10_000)))  # starts workers, compiles plans
-                yield Measured(
-                    way, count, rows, best_of(times, lambda query=query, frame=frame: _consume(query(frame)))
-                )
+        for case, keys, data in _cases(sizes):
+            frame = spark.read.parquet(str(_written(Path(folder), case, data)))
+            for way, query in _ways(sizes.url, keys).items():
+                consume(query(frame.limit(10_000)))  # starts workers, compiles plans
+                seconds = _seconds(spark, query(frame))
+                rate = data.num_rows / min(seconds, TIME_LIMIT_S)
+                yield Figure(SUITE, case, way, rate, "rows/s", is_limit=seconds >= TIME_LIMIT_S)
+
+
+def _cases(sizes: Sizes) -> Iterator[tuple[str, tuple[str, ...], pa.Table]]:
+    for groups in sizes.groups:
+        yield f"{groups:,} groups", ("k",), table(sizes.rows, groups)
+    middle = sorted(sizes.groups)[len(sizes.groups) // 2]
+    yield f"{middle:,} groups, {ZIPF}", ("k",), table(sizes.rows, middle, keys=ZIPF)
+    items = lineitem(sizes.rows)
+    yield "TPC-H by flag, status", ("flag", "status"), items
+    yield "TPC-H by part", ("part",), items
+
+
+def _written(folder: Path, case: str, data: pa.Table) -> Path:
+    """Write the data, a file for each core."""
+    path = folder / case.replace(" ", "-").replace(",", "")
+    path.mkdir()
+    parts = os.cpu_count() or 1
+    size = -(-data.num_rows // parts)
+    for part in range(parts):
+        pq.write_table(data.slice(part * size, size), path / f"{part}.parquet")
+    return path
+
+
+def _seconds(spark: Any, query: Any) -> float:
+    """Return the better of two times, one where the first is long; the limit, if the query had to be stopped at it."""
+    taken = []
+    while len(taken) < 2 and sum(taken) < TIME_LIMIT_S / 4:
+        taken.append(_limited(spark, query))
+    return min(taken)
+
+
+def _limited(spark: Any, query: Any) -> float:
+    tag, stopped = "foldflight-bench", threading.Event()
+
+    def stop() -> None:
+        stopped.set()
+        spark.interruptTag(tag)
+
+    spark.addTag(tag)
+    timer = threading.Timer(TIME_LIMIT_S, stop)
+    start = time.perf_counter()
+    timer.start()
+    try:
+        consume(query)
+    except Exception:
+        if not stopped.is_set():
+            raise
+        return TIME_LIMIT_S
+    finally:
+        timer.cancel()
+        spark.removeTag(tag)
+    return time.perf_counter() - start
 
 
 @contextmanager
@@ -59,7 +109,7 @@ def session(settings: Mapping[str, str]) -> Iterator[Any]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "4g")
-        .config("spark.log.level", "ERROR")
+        .config("spark.log.level", "FATAL")  # a peer that is stopped at its limit is no error
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
         .config(map=dict(settings))
         .getOrCreate()
@@ -70,33 +120,35 @@ def session(settings: Mapping[str, str]) -> Iterator[Any]:
         spark.stop()
 
 
-def _consume(frame: Any) -> None:
+def consume(frame: Any) -> None:
+    """Run a query, and write its result nowhere."""
     frame.write.format("noop").mode("overwrite").save()
 
 
-def _ways(url: str) -> dict[str, Callable[[Any], Any]]:
+def _ways(url: str, keys: Sequence[str]) -> dict[str, Query]:
     return {
-        BUILT_IN: built_in,
-        "foldflight, embedded": ours(connect("embedded:examples.weighted_avg")),
-        "foldflight, remote": ours(connect(url)),
-        "grouped arrow_udf (vectorised)": _arrow_udf(),
-        "grouped pandas_udf (vectorised)": _pandas_udf(),
+        BUILT_IN: built_in(*keys),
+        EMBEDDED: ours(connect("embedded:examples.weighted_avg"), *keys),
+        REMOTE: ours(connect(url), *keys),
+        **dict(zip(PEERS, (_arrow_udf(keys), _pandas_udf(keys), _apply(keys)), strict=True)),
     }
 
 
-def built_in(frame: Any) -> Any:
+def built_in(*keys: str) -> Query:
+    """Return the query in SQL."""
     from pyspark.sql import functions as sf
 
-    return frame.groupBy("k").agg(sf.expr("CAST(sum(v * w) / sum(w) AS BIGINT)").alias("o"))
+    return lambda frame: frame.groupBy(*keys).agg(sf.expr("CAST(sum(v * w) / sum(w) AS BIGINT)").alias("o"))
 
 
-def ours(functions: Functions) -> Callable[[Any], Any]:
+def ours(functions: Functions, *keys: str) -> Query:
+    """Return the query with our function."""
     from foldflight.spark import group_by
 
-    return lambda frame: group_by(frame, "k").agg(o=functions["weighted_avg"]("v", "w"))
+    return lambda frame: group_by(frame, *keys).agg(o=functions["weighted_avg"]("v", "w"))
 
 
-def _arrow_udf() -> Callable[[Any], Any]:
+def _arrow_udf(keys: Sequence[str]) -> Query:
     from pyspark.sql import functions as sf
 
     def weighted(v, w):  # its annotations tell Spark what it is; they must be classes, not text
@@ -104,10 +156,10 @@ def _arrow_udf() -> Callable[[Any], Any]:
 
     weighted.__annotations__ = {"v": pa.Array, "w": pa.Array, "return": int}
     udf = sf.arrow_udf(weighted, "bigint")
-    return lambda frame: frame.groupBy("k").agg(udf("v", "w").alias("o"))
+    return lambda frame: frame.groupBy(*keys).agg(udf("v", "w").alias("o"))
 
 
-def _pandas_udf() -> Callable[[Any], Any]:
+def _pandas_udf(keys: Sequence[str]) -> Query:
     import pandas as pd
     from pyspark.sql import functions as sf
 
@@ -116,4 +168,18 @@ def _pandas_udf() -> Callable[[Any], Any]:
 
     weighted.__annotations__ = {"v": pd.Series, "w": pd.Series, "return": int}
     udf = sf.pandas_udf(weighted, "bigint")
-    return lambda frame: frame.groupBy("k").agg(udf("v", "w").alias("o"))
+    return lambda frame: frame.groupBy(*keys).agg(udf("v", "w").alias("o"))
+
+
+def _apply(keys: Sequence[str]) -> Query:
+    def weighted(key, group):
+        average = int(pc.sum(pc.multiply(group["v"], group["w"].cast(pa.int64()))).as_py() / pc.sum(group["w"]).as_py())
+        return pa.table(
+            {**{name: pa.array([value.as_py()]) for name, value in zip(keys, key, strict=True)}, "o": [average]}
+        )
+
+    def query(frame: Any) -> Any:
+        columns = ", ".join(f"{name} {frame.schema[name].dataType.simpleString()}" for name in keys)
+        return frame.groupBy(*keys).applyInArrow(weighted, f"{columns}, o bigint")
+
+    return query

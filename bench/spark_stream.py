@@ -10,7 +10,6 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.data import SCHEMA, table
-from bench.spark_batch import built_in, ours, session
+from bench.data import SCHEMA, Figure, Sizes, table
+from bench.spark_batch import EMBEDDED, REMOTE, built_in, ours, session
 from examples.flights_stream import SETTINGS
 from foldflight.client import connect
 
+SUITE = "stream"
 BUILT_IN = "Spark's aggregate (no Python)"
-EMBEDDED = "foldflight, embedded"
-REMOTE = "foldflight, remote"
 PER_KEY = "transformWithStateInPandas"
+LONGEST = "the longest"
 
+ROWS, GROUPS, EPOCHS = 500_000, 100_000, 6
+TOUCHED, TOUCHED_EPOCHS = 10_000, 12
 LOAD_ROWS = 1_000_000
 DDL = "k bigint, v bigint, w int"
 CORES = os.cpu_count() or 1
@@ -35,63 +36,52 @@ CORES = os.cpu_count() or 1
 Query = Callable[[Any], Any]
 
 
-@dataclass(frozen=True)
-class Epochs:
-    """The epochs of one query that count: those after the first, which starts processes and compiles plans.
-
-    Args:
-        way: What was measured.
-        groups: How many groups there are in all.
-        rows: Rows of one epoch.
-        seconds: The time of each epoch.
-    """
-
-    way: str
-    groups: int
-    rows: int
-    seconds: tuple[float, ...]
-
-    @property
-    def typical_s(self) -> float:
-        """The median."""
-        return statistics.median(self.seconds)
+def measure(sizes: Sizes) -> Iterator[Figure]:
+    """Measure epochs of many rows, and epochs that touch few of many groups."""
+    with streaming() as spark:
+        yield from _throughput(spark, sizes.url)
+        for total in sizes.stream_groups:
+            yield from _touched(spark, sizes.url, total)
 
 
-def throughput(url: str, *, rows: int = 500_000, groups: int = 100_000, epochs: int = 6) -> Iterator[Epochs]:
-    """Measure epochs of many rows; the operator for each key gets a hundredth of them."""
-    with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, _streaming() as spark:
+def _throughput(spark: Any, url: str) -> Iterator[Figure]:
+    """Measure rows a second; the operator that is called for each key gets a hundredth of them."""
+    case = f"{ROWS:,} rows an epoch, {GROUPS:,} groups"
+    with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
         large, small = Path(folder, "large"), Path(folder, "small")
-        for number in range(epochs):
-            _write(large, number, table(rows, groups, seed=number))
-            _write(small, number, table(rows // 100, groups, seed=number))
+        for number in range(EPOCHS):
+            _write(large, number, table(ROWS, GROUPS, seed=number))
+            _write(small, number, table(ROWS // 100, GROUPS, seed=number))
         for way, query in {**_ways(url), PER_KEY: _per_key}.items():
-            data, count = (small, rows // 100) if way == PER_KEY else (large, rows)
-            yield Epochs(way, groups, count, _epochs(spark, data, query, Path(folder, way))[1:])
+            data, rows = (small, ROWS // 100) if way == PER_KEY else (large, ROWS)
+            # The first epoch starts processes and compiles plans.
+            seconds = epochs(spark, data, query, Path(folder, way))[1:]
+            yield Figure(SUITE, case, way, rows / statistics.median(seconds), "rows/s")
 
 
-def touched(url: str, totals: list[int], *, rows: int = 10_000, epochs: int = 12) -> Iterator[Epochs]:
-    """Measure epochs that touch `rows` groups among a number of groups that a few large epochs have loaded."""
-    with _streaming() as spark:
-        for total in totals:
-            with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
-                data = Path(folder, "data")
-                loads = _write_load(data, total)
-                chosen = np.random.default_rng(total)
-                for number in range(epochs):
-                    keys = chosen.choice(total, rows, replace=False)
-                    _write(data, loads + number, _rows(keys, seed=number))
-                for way, query in _ways(url).items():
-                    if way == REMOTE:
-                        continue  # the state table is the same
-                    seconds = _epochs(spark, data, query, Path(folder, way))
-                    yield Epochs(way, total, rows, seconds[loads:])
+def _touched(spark: Any, url: str, total: int) -> Iterator[Figure]:
+    """Measure epochs that touch few groups of a number of groups that a few large epochs have loaded."""
+    case = f"{TOUCHED:,} of {total:,} groups touched"
+    with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
+        data = Path(folder, "data")
+        loads = _write_load(data, total)
+        chosen = np.random.default_rng(total)
+        for number in range(TOUCHED_EPOCHS):
+            keys = chosen.choice(total, TOUCHED, replace=False)
+            _write(data, loads + number, _rows(keys, seed=number))
+        for way, query in _ways(url).items():
+            if way == REMOTE:
+                continue  # the state table is the same
+            seconds = epochs(spark, data, query, Path(folder, way))[loads:]
+            yield Figure(SUITE, case, way, statistics.median(seconds), "s")
+            yield Figure(SUITE, f"{case}, {LONGEST}", way, max(seconds), "s")
 
 
 def _ways(url: str) -> dict[str, Query]:
     return {
-        BUILT_IN: built_in,
-        EMBEDDED: ours(connect("embedded:examples.weighted_avg")),
-        REMOTE: ours(connect(url)),
+        BUILT_IN: built_in("k"),
+        EMBEDDED: ours(connect("embedded:examples.weighted_avg"), "k"),
+        REMOTE: ours(connect(url), "k"),
     }
 
 
@@ -118,9 +108,11 @@ def _per_key(frame: Any) -> Any:
     return frame.groupBy("k").transformWithStateInPandas(Averages(), "k bigint, o bigint", "Update", "None")
 
 
-def _epochs(spark: Any, data: Path, query: Query, checkpoint: Path) -> tuple[float, ...]:
-    """Run a query over all files, and return the seconds of each epoch."""
-    source = spark.readStream.schema(DDL).option("maxFilesPerTrigger", CORES).parquet(str(data))
+def epochs(
+    spark: Any, data: Path, query: Query, checkpoint: Path, *, format_: str = "parquet", files: int = CORES
+) -> tuple[float, ...]:
+    """Run a query over all files, `files` of them an epoch, and return the seconds of each epoch."""
+    source = spark.readStream.schema(DDL).option("maxFilesPerTrigger", files).format(format_).load(str(data))
     running = (
         query(source)
         .writeStream.outputMode("update")
@@ -156,5 +148,6 @@ def _write(folder: Path, epoch: int, rows: pa.Table) -> None:
         os.utime(path, (epoch + 1, epoch + 1))
 
 
-def _streaming() -> Any:
+def streaming() -> Any:
+    """Start Spark with the settings of a stream."""
     return session(SETTINGS)

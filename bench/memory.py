@@ -1,0 +1,112 @@
+"""The memory of many groups: how much a process grows, at its peak, to fold them.
+
+Each subject has a process of its own, in which the data and all imports are there before anything is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from bench.data import Figure, Sizes, table
+from bench.fold import COLUMNS, calls_of, grouped
+from examples.weighted_avg import WeightedAvg
+from foldflight.fold import Fold
+from foldflight.fold.keys import KeyIndex
+
+SUITE = "memory"
+BASE = "Python dict of accumulators"
+SUBJECTS = (
+    BASE,
+    "fold, interpreted",
+    "fold, compiled",
+    "keys and fold, compiled",
+    "pyarrow group_by",
+    "pandas groupby",
+)
+MILLION = 1_000_000
+CHUNK_ROWS = 1 << 16
+STATUS = Path("/proc/self/status")
+
+
+def measure(sizes: Sizes) -> Iterator[Figure]:  # noqa: ARG001 - every suite is given the sizes
+    """Measure 2 M rows with 1 M possible keys, by the groups that there are; the results are counted, too."""
+    if not STATUS.exists():
+        return  # Linux alone tells a process its own peak
+    for subject in SUBJECTS:
+        found = subprocess.run(
+            [sys.executable, "-m", "bench.memory", subject],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parents[1],
+        )
+        yield Figure(SUITE, "peak for 1,000,000 groups", subject, json.loads(found.stdout)["mib"], "MiB")
+
+
+def _dictionary(batches: list[pa.RecordBatch]) -> Any:
+    function = WeightedAvg()
+    accumulators: dict[int, object] = {}
+    for batch in batches:
+        for key, value, weight in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            accumulator = accumulators.get(key)
+            if accumulator is None:
+                accumulator = accumulators[key] = function.create_accumulator()
+            function.accumulate(accumulator, value, weight)
+    return {key: function.get_value(accumulator) for key, accumulator in accumulators.items()}
+
+
+def _ours(batches: list[pa.RecordBatch], *, compiled: bool, with_keys: bool) -> Any:
+    fold = Fold(calls_of(compiled=compiled))
+    index = KeyIndex(pa.schema([("k", pa.int64())]))
+    for batch in batches:
+        slots = index.slots([batch.column("k")]) if with_keys else batch.column("k").cast(pa.int32())
+        fold.fold(pa.RecordBatch.from_arrays([slots, batch.column("v"), batch.column("w")], schema=COLUMNS))
+    return fold.collect()
+
+
+def _pandas(batches: list[pa.RecordBatch]) -> Any:
+    frame = pa.Table.from_batches(batches).to_pandas()
+    frame["vw"] = frame["v"] * frame["w"]
+    return frame.groupby("k")[["vw", "w"]].sum()
+
+
+def _arrow(batches: list[pa.RecordBatch]) -> Any:
+    return grouped(pa.Table.from_batches(batches))
+
+
+def _peak_mib() -> float:
+    """Return the peak of this process; what getrusage says begins with the peak of the process that started it."""
+    (line,) = [each for each in STATUS.read_text().splitlines() if each.startswith("VmHWM")]
+    return int(line.split()[1]) / 1024
+
+
+def main() -> None:
+    """Fold in this process, and print how much more memory it took than the data alone."""
+    parser = argparse.ArgumentParser(prog="python -m bench.memory")
+    parser.add_argument("subject", choices=SUBJECTS)
+    subject = parser.parse_args().subject
+    ways: dict[str, Callable[[list[pa.RecordBatch]], Any]] = {
+        BASE: _dictionary,
+        "fold, interpreted": lambda batches: _ours(batches, compiled=False, with_keys=False),
+        "fold, compiled": lambda batches: _ours(batches, compiled=True, with_keys=False),
+        "keys and fold, compiled": lambda batches: _ours(batches, compiled=True, with_keys=True),
+        "pyarrow group_by": _arrow,
+        "pandas groupby": _pandas,
+    }
+    ways[subject](table(CHUNK_ROWS, 100).to_batches())  # imports, and compiles
+    batches = table(2 * MILLION, MILLION).combine_chunks().to_batches(max_chunksize=CHUNK_ROWS)
+    before = _peak_mib()
+    result = ways[subject](batches)
+    print(json.dumps({"mib": (_peak_mib() - before) / len(result) * MILLION}))
+
+
+if __name__ == "__main__":
+    main()

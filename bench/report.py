@@ -1,0 +1,217 @@
+"""What the figures say: each beside the first of its case and beside its goals; as tables, as JSON and as a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from bench import exchange, flink, fold, memory, spark_batch, spark_stream
+from bench.data import Figure
+
+MORE_IS_BETTER = "rows/s"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What one subject should reach beside another, in the cases whose name contains one of the given words.
+
+    Args:
+        suite: The suite.
+        subject: Who should reach it.
+        ratio_to: Beside whom.
+        ratio: The least ratio of rates; the greatest ratio of times.
+        cases: Words in the names of cases.
+    """
+
+    suite: str
+    subject: str
+    ratio_to: str
+    ratio: float
+    cases: tuple[str, ...] = ("",)
+
+
+GOALS = (
+    Goal(fold.SUITE, fold.COMPILED, fold.INTERPRETED, 70),
+    Goal(fold.SUITE, fold.WITH_KEYS, fold.GROUPED, 1),
+    Goal(exchange.SUITE, exchange.OURS, exchange.DRAINING, 0.8, ("65,536 rows",)),
+    Goal(exchange.SUITE, exchange.BARRIER, exchange.EMPTY_TRIP, 1.5, ("p50",)),
+    Goal(spark_batch.SUITE, spark_batch.EMBEDDED, spark_batch.BUILT_IN, 0.5, ("100 groups", "10,000 groups")),
+    Goal(spark_batch.SUITE, spark_batch.REMOTE, spark_batch.EMBEDDED, 1 / 1.3),
+    *(Goal(spark_batch.SUITE, spark_batch.EMBEDDED, peer, 2, ("100 groups",)) for peer in spark_batch.PEERS),
+    *(Goal(spark_batch.SUITE, spark_batch.EMBEDDED, peer, 10, ("1,000,000 groups",)) for peer in spark_batch.PEERS),
+    Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1 / 1.3, ("rows an epoch",)),
+    Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1.5, ("groups touched",)),
+    Goal(flink.SUITE, flink.OURS, flink.GENERAL, 100),
+)
+# Beside whom the tables show each figure; where a case does not have it, beside the first.
+BASES = {fold.SUITE: fold.INTERPRETED, flink.SUITE: flink.GENERAL, memory.SUITE: memory.BASE}
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of the JSON: a figure, beside another.
+
+    Args:
+        suite: What part was measured.
+        case: The data and the circumstances.
+        subject: Who was measured.
+        value: What came out.
+        unit: Of the value.
+        is_limit: Whether the subject was stopped, so that it is this or worse.
+        ratio_to: Beside whom it stands.
+        ratio: The value, divided by the other's.
+        goal: The ratio that is wanted: the least one of rates, the greatest one of times; None without a goal.
+        met: Whether it is reached; None without a goal.
+    """
+
+    suite: str
+    case: str
+    subject: str
+    value: float
+    unit: str
+    is_limit: bool
+    ratio_to: str
+    ratio: float
+    goal: float | None = None
+    met: bool | None = None
+
+
+def records_of(figures: Sequence[Figure]) -> list[Record]:
+    """Return each figure beside the base of its case, and once more for each goal that it has."""
+    found = {(each.suite, each.case, each.subject): each for each in figures}
+    records = []
+    for each in figures:
+        base = found.get((each.suite, each.case, BASES.get(each.suite, ""))) or next(
+            other for other in figures if (other.suite, other.case) == (each.suite, each.case)
+        )
+        records.append(_record(each, base, None))
+        for goal in GOALS:
+            other = found.get((each.suite, each.case, goal.ratio_to))
+            if (goal.suite, goal.subject) == (each.suite, each.subject) and other and _covers(goal, each.case):
+                records.append(_record(each, other, goal.ratio))
+    return records
+
+
+def _covers(goal: Goal, case: str) -> bool:
+    """Tell whether a goal is for a case; without words it is for all, with words not for Zipf's and the longest."""
+    plain = "Zipf" not in case and spark_stream.LONGEST not in case
+    return not any(goal.cases) or (plain and any(case.startswith(word) or f" {word}" in case for word in goal.cases))
+
+
+def _record(figure: Figure, base: Figure, goal: float | None) -> Record:
+    ratio = figure.value / base.value
+    met = None if goal is None else (ratio >= goal if figure.unit == MORE_IS_BETTER else ratio <= goal)
+    return Record(**dataclasses.asdict(figure), ratio_to=base.subject, ratio=ratio, goal=goal, met=met)
+
+
+def tables_of(suite: str, records: Iterable[Record]) -> Iterator[Table]:
+    """Yield a table for each unit of a suite: subjects by cases, or cases by subjects if they are more, with ratios."""
+    mine = [each for each in records if each.suite == suite and each.goal is None]
+    for unit in dict.fromkeys(each.unit for each in mine):
+        chosen = [each for each in mine if each.unit == unit]
+        cases = list(dict.fromkeys(each.case for each in chosen))
+        subjects = list(dict.fromkeys(each.subject for each in chosen))
+        cells = {(each.case, each.subject): _cell(each) for each in chosen}
+        bases = " or ".join(dict.fromkeys(each.ratio_to for each in chosen))
+        shown = Table(title=f"{suite}, {unit} (ratio to: {bases})", title_justify="left")
+        down, across = (cases, subjects) if len(cases) > len(subjects) else (subjects, cases)
+        shown.add_column("")
+        for name in across:
+            shown.add_column(name, justify="right")
+        for name in down:
+            keys = [(name, other) if down is cases else (other, name) for other in across]
+            shown.add_row(name, *(cells.get(key, "-") for key in keys))
+        yield shown
+
+
+def goals_of(records: Iterable[Record]) -> Table:
+    """Return the goals, and which are met."""
+    shown = Table(title="Goals", title_justify="left")
+    for name in ("suite", "case", "subject", "beside", "ratio", "goal", "met"):
+        shown.add_column(name, justify="right" if name in ("ratio", "goal") else "left")
+    for each in records:
+        if each.goal is not None:
+            sign = ">=" if each.unit == MORE_IS_BETTER else "<="
+            goal = f"{sign} {each.goal:.2f}"
+            met = "[green]yes[/]" if each.met else "[red]no[/]"
+            shown.add_row(each.suite, each.case, each.subject, each.ratio_to, f"{each.ratio:.2f}", goal, met)
+    return shown
+
+
+def line_of(figure: Figure) -> str:
+    """Return a figure in one line, for those who wait."""
+    return f"{figure.suite}: {figure.case}: {figure.subject}: {_value(figure.value, figure.unit, figure.is_limit)}"
+
+
+def _cell(record: Record) -> str:
+    return f"{_value(record.value, record.unit, record.is_limit)} ({record.ratio:.2f})"
+
+
+def _value(value: float, unit: str, is_limit: bool) -> str:
+    sign = "< " if is_limit else ""
+    if unit != MORE_IS_BETTER:
+        return f"{sign}{value:,.{2 if unit == 's' else 0}f} {unit}"
+    scaled, suffix = (value / 1e6, "M/s") if value >= 100_000 else (value / 1e3, "k/s")
+    return f"{sign}{scaled:,.{1 if scaled >= 10 else 2}f} {suffix}"
+
+
+def write(folder: Path, name: str, records: Sequence[Record], machine: str) -> list[Path]:
+    """Write `name`.json, a list of records, and `name`.png, and return both paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text, picture = folder / f"{name}.json", folder / f"{name}.png"
+    text.write_text(json.dumps([dataclasses.asdict(each) for each in records], indent=1) + "\n")
+    draw(picture, records, machine)
+    return [text, picture]
+
+
+def draw(path: Path, records: Iterable[Record], machine: str) -> None:
+    """Draw the rates of all suites, on a logarithmic scale, one colour for each subject."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    chosen = [each for each in records if each.goal is None and each.unit == MORE_IS_BETTER]
+    suites = list(dict.fromkeys(each.suite for each in chosen))
+    if not suites:
+        return
+    heights = [1.2 + 0.17 * sum(each.suite == suite for each in chosen) for suite in suites]
+    figure, panels = pyplot.subplots(
+        len(suites), 1, figsize=(10, sum(heights)), height_ratios=heights, squeeze=False, layout="constrained"
+    )
+    for suite, panel in zip(suites, panels[:, 0], strict=True):
+        mine = [each for each in chosen if each.suite == suite]
+        subjects = list(dict.fromkeys(each.subject for each in mine))
+        colours = dict(zip(subjects, pyplot.colormaps["tab10"].colors, strict=False))
+        place, labelled = 0.0, set()
+        ticks, names = [], []
+        for case in dict.fromkeys(each.case for each in mine):
+            bars = [each for each in mine if each.case == case]
+            ticks.append(place + (len(bars) - 1) / 2)
+            names.append(case)
+            for each in bars:
+                label = None if each.subject in labelled else each.subject
+                labelled.add(each.subject)
+                panel.barh(place, each.value, 0.9, color=colours[each.subject], label=label)
+                panel.text(each.value, place, " " + _cell_text(each), va="center", fontsize=6)
+                place += 1
+            place += 0.8
+        panel.set_xscale("log")
+        panel.set_yticks(ticks, names, fontsize=8)
+        panel.invert_yaxis()
+        panel.margins(x=0.12, y=0.01)
+        panel.set_title(f"{suite}: rows a second", loc="left", fontsize=10)
+        panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(f"foldflight beside others, {machine}", fontsize=11)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _cell_text(record: Record) -> str:
+    return _value(record.value, record.unit, record.is_limit)

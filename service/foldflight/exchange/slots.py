@@ -62,7 +62,7 @@ class SlotSet:
         if needed > len(self._has):
             more = np.zeros(max(needed, 2 * len(self._has)) - len(self._has), np.bool_)
             self._has = np.concatenate([self._has, more])
-        self._has[slots] = True
+        self._has[slots.astype(np.intp)] = True  # several times as fast as at places of 32 bits
 
     def discard(self, slots: Slots) -> None:
         """Take n slots out."""

@@ -27,6 +27,8 @@ from foldflight.functions.values import cast_arguments, exact_types
 __all__ = ["Fold"]
 
 _SLOT, _KIND = "slot", "kind"
+# What is kept of a slot: whether it changed since results were returned, and since states were.
+_DIRTY, _UNSAVED = 1, 2
 _KIND_MAX = max(RowKind)
 # Python's own 28 digits would round a DECIMAL(38) in silence; two of them multiply within these.
 _EXACT = decimal.Context(prec=76)
@@ -78,11 +80,10 @@ class Fold:
         self.schema = result_schema(calls)
         self.rows_folded = 0
         self.state_bytes = 0
-        self._dirty = np.zeros(0, np.bool_)
+        self._marks = np.zeros(0, np.uint8)
         self._nothing = pa.RecordBatch.from_arrays(
             [pa.nulls(0, type_) for type_ in self.schema.types], schema=self.schema
         )
-        self._unsaved = np.zeros(0, np.bool_)
         self._accumulators: list[Accumulators] = []
         try:
             for call in calls:
@@ -100,7 +101,7 @@ class Fold:
     @property
     def slot_count(self) -> int:
         """The highest slot seen so far, plus one."""
-        return len(self._dirty)
+        return len(self._marks)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -190,15 +191,13 @@ class Fold:
         Raises:
             FunctionError: With function and slot.
         """
-        slots = np.flatnonzero(self._dirty).astype(np.int32)
+        slots = self._marked(_DIRTY)
         if not len(slots):
             self.state_bytes = 0
             return self._nothing
         batch = self._results(slots, states=states, outputs=outputs)
         self.state_bytes = sum(column.nbytes for column in batch.columns[1::2]) if states else 0
-        self._dirty[slots] = False
-        if states:
-            self._unsaved[slots] = False
+        self._marks[slots] &= ~np.uint8(_DIRTY | _UNSAVED if states else _DIRTY)
         return batch
 
     @_exactly
@@ -211,9 +210,9 @@ class Fold:
         Raises:
             FunctionError: With function and slot.
         """
-        slots = np.flatnonzero(self._unsaved).astype(np.int32)
+        slots = self._marked(_UNSAVED)
         batch = self._results(slots, states=True, outputs=False)
-        self._unsaved[slots] = False
+        self._marks[slots] &= ~np.uint8(_UNSAVED)
         return batch
 
     @_exactly
@@ -233,8 +232,7 @@ class Fold:
         chosen = slots.to_numpy(zero_copy_only=False)
         for accumulators in self._accumulators:
             accumulators.forget(chosen)
-        known = chosen[chosen < len(self._dirty)]
-        self._dirty[known] = self._unsaved[known] = False
+        self._marks[chosen[chosen < len(self._marks)]] = 0
 
     def close(self) -> None:
         """Let the functions release what they hold. The first error is raised once all are closed."""
@@ -260,10 +258,14 @@ class Fold:
 
     def _touch(self, slots: Slots) -> None:
         needed = int(slots.max(initial=-1)) + 1
-        if needed > len(self._dirty):
-            more = np.zeros(needed - len(self._dirty), np.bool_)
-            self._dirty, self._unsaved = np.concatenate([self._dirty, more]), np.concatenate([self._unsaved, more])
-        self._dirty[slots] = self._unsaved[slots] = True
+        if needed > len(self._marks):
+            self._marks = np.concatenate([self._marks, np.zeros(needed - len(self._marks), np.uint8)])
+        # NumPy writes at places of its own width several times as fast as at narrower ones.
+        self._marks[slots.astype(np.intp)] = _DIRTY | _UNSAVED
+
+    def _marked(self, mark: int) -> Slots:
+        """Return the slots that have a mark, ascending."""
+        return np.flatnonzero(self._marks & mark).astype(np.int32)
 
 
 class _Columns:

@@ -56,6 +56,7 @@ OPEN = Open(
     row_outputs=True,
     job_parameters={"city": "NYC"},
     trace_context={"traceparent": "00-..."},
+    isolate_errors=True,
 )
 LIMITS = Limits(1, 2, 3, 4, 5, 6.5, 7.5)
 OPENED = Opened("s1", 1, (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_())),), LIMITS, RESULTS)

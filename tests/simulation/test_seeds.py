@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
+from foldflight.exchange import journal
 from foldflight.exchange.coordinator import Coordinator
 from foldflight.exchange.journal import Journal, KeptStates
 from foldflight.testing.simulation import run_seed
@@ -97,11 +99,16 @@ def _forget_that_states_were_given(coordinator: Coordinator, event: Any) -> Any:
     return ANSWERED(coordinator, event)
 
 
+def _take_none_for_failed(results: Any) -> Any:
+    return np.zeros(0, np.int32)
+
+
 ANSWERED = Coordinator._answered
-MISTAKES: dict[str, tuple[type, str, Callable[..., Any]]] = {
+MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "frames are sent again though their states are kept": (Journal, "commit", _keep_what_was_saved),
     "kept states are not sent": (KeptStates, "to_batch", _send_no_states),
     "forgotten states come back": (KeptStates, "forget", _remember_what_was_forgotten),
+    "slots that have failed are kept": (journal, "_failed", _take_none_for_failed),
     "answers are delivered twice": (Coordinator, "_answered", _deliver_again),
     "loaded slots count as changed": (Coordinator, "_answered", _forget_that_states_were_given),
 }

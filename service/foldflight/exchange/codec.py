@@ -75,6 +75,7 @@ def encode_open(opening: Open) -> bytes:
         row_outputs=opening.row_outputs,
         job_parameters=opening.job_parameters,
         trace_context=opening.trace_context,
+        isolate_errors=opening.isolate_errors,
     )
     for call in opening.calls:
         message.calls.append(
@@ -114,6 +115,7 @@ def decode_open(command: bytes) -> Open:
         row_outputs=message.row_outputs,
         job_parameters=dict(message.job_parameters),
         trace_context=dict(message.trace_context),
+        isolate_errors=message.isolate_errors,
         protocol_version=message.protocol_version,
     )
 

@@ -20,8 +20,9 @@ from foldflight.exchange.frames import (
     States,
 )
 from foldflight.exchange.machine import Exchange, Role
+from foldflight.fold import ERROR
 
-__all__ = ["EngineExchange", "Saved", "check_chunk"]
+__all__ = ["EngineExchange", "Saved", "check_chunk", "check_isolates"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,15 @@ def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
     if batch.schema != opening.columns:
         raise RejectedError(
             "SCHEMA_MISMATCH", f"the chunk has {batch.schema.names}, and Open announced {opening.columns.names}"
+        )
+
+
+def check_isolates(opened: Opened, opening: Open) -> None:
+    """Raise RejectedError PROTOCOL_VERSION for a server that was asked to isolate errors and does not know how."""
+    if opening.isolate_errors and ERROR not in opened.schema.names:
+        raise RejectedError(
+            "PROTOCOL_VERSION",
+            f"server {opened.server_id} is too old to isolate errors; bring it up to date, or let errors fail",
         )
 
 
@@ -99,6 +109,7 @@ class EngineExchange:
                 raise RejectedError(
                     "BAD_FRAME", f"Opened names {len(frame.calls)} calls, not {len(self._opening.calls)}"
                 )
+            check_isolates(frame, self._opening)
             self.opened = frame
         elif isinstance(frame, (Results, SavedStates)):
             if self.opened is None or frame.batch.schema != self.opened.schema:

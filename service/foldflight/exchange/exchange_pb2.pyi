@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Open(_message.Message):
-    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context")
+    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors")
     class JobParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class Open(_message.Message):
     ROW_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     JOB_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    ISOLATE_ERRORS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     calls: _containers.RepeatedCompositeFieldContainer[Call]
     columns: bytes
@@ -40,7 +41,8 @@ class Open(_message.Message):
     row_outputs: bool
     job_parameters: _containers.ScalarMap[str, str]
     trace_context: _containers.ScalarMap[str, str]
-    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    isolate_errors: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("function", "arguments", "filter", "distinct", "literals", "fingerprint", "materialize")

@@ -70,6 +70,7 @@ class Open:
         row_outputs: Whether each Chunk is answered with the outputs after each row.
         job_parameters: What functions read from their context.
         trace_context: W3C trace context of the caller, for logs.
+        isolate_errors: Whether a function that raises fails its slot alone: results then have a column `error`.
         protocol_version: The version that the engine speaks.
     """
 
@@ -80,6 +81,7 @@ class Open:
     row_outputs: bool = False
     job_parameters: Mapping[str, str] = field(default_factory=dict)
     trace_context: Mapping[str, str] = field(default_factory=dict)
+    isolate_errors: bool = False
     protocol_version: int = PROTOCOL_VERSION
 
 

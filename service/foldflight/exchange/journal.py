@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from foldflight.exchange.frames import SLOT_BYTES, Barrier, Chunk, EngineFrame, Forget, States
 from foldflight.exchange.slots import Slots, SlotSet, slots_of
+from foldflight.fold import ERROR
 
 __all__ = ["Entry", "Journal", "KeptStates"]
 
@@ -110,13 +111,19 @@ class Journal:
 
     def commit(self, entry: Entry, states: pa.Table) -> None:
         """Note the answer to a barrier or checkpoint: where it has states, what led to them is forgotten."""
-        if isinstance(entry.frame, Barrier) and not self._returns_states:
-            return
         place = self._entries.index(entry) + 1
+        failed = _failed(states) if isinstance(entry.frame, Barrier) else np.zeros(0, np.int32)
+        if isinstance(entry.frame, Barrier) and not self._returns_states:
+            # Also where a function that is not deterministic does not raise again, its slot begins empty.
+            if len(failed):
+                forgetting = Entry(Forget(pa.array(failed, pa.int32())), asks=False)
+                self._keep([*self._entries[:place], forgetting, *self._entries[place:]])
+            return
         for past in self._entries[:place]:
             if isinstance(past.frame, Forget):
                 self.kept.forget(past.frame.slots.to_numpy(zero_copy_only=False))
         self.kept.update(states)
+        self.kept.forget(failed)
         self._keep(self._entries[place:])
 
     def _keep(self, entries: list[Entry]) -> None:
@@ -180,6 +187,14 @@ class KeptStates:
         self._batches = [pa.RecordBatch.from_arrays([_one(column) for column in table.columns], schema=table.schema)]
         self._rows, self.nbytes = len(places), int(self._batches[0].nbytes)
         self._places[self._places >= 0] = np.arange(len(places))
+
+
+def _failed(results: pa.Table) -> Slots:
+    """Return the slots that have failed in an epoch: they are empty after it."""
+    if ERROR not in results.column_names:
+        return np.zeros(0, np.int32)
+    slots: Slots = results.filter(results[ERROR].is_valid())["slot"].to_numpy()
+    return slots
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -52,12 +53,14 @@ class Stats:
         chunks: Chunks folded.
         barriers: Barriers answered.
         state_bytes: Bytes of the states that the last barrier returned.
+        isolated: Slots that have failed while the others went on, by the function that raised.
     """
 
     rows: int = 0
     chunks: int = 0
     barriers: int = 0
     state_bytes: int = 0
+    isolated: Counter[str] = field(default_factory=Counter)
 
 
 class ServerExchange:
@@ -97,10 +100,16 @@ class ServerExchange:
         self._logs_dropped = 0
         self._reopen = False
         calls = _bind(opening, registry)
-        self.opened = _opened(calls, limits, server_id)
+        self.opened = _opened(opening, calls, limits, server_id)
         self._fold = Fold(
-            calls, job_parameters=opening.job_parameters, signer=signer, metrics=metrics, log=self._take_log
+            calls,
+            job_parameters=opening.job_parameters,
+            signer=signer,
+            metrics=metrics,
+            log=self._take_log,
+            isolates=opening.isolate_errors,
         )
+        self.stats.isolated = self._fold.failures.counts
         self._machine.send(self.opened)
 
     @property
@@ -290,13 +299,18 @@ def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) 
     Raises:
         RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH, SIGNATURE.
     """
-    return _opened(_bind(opening, registry), limits, server_id)
+    return _opened(opening, _bind(opening, registry), limits, server_id)
 
 
 def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
     if len(opening.calls) > _CALLS_MAX:
         raise RejectedError(
             "LIMIT", f"Open has {len(opening.calls)} calls, and one exchange takes {_CALLS_MAX}", limit="calls"
+        )
+    if opening.isolate_errors and opening.row_outputs:
+        raise RejectedError(
+            "SIGNATURE",
+            "outputs after each row do not go with isolated errors, of which a row shows nothing; choose one",
         )
     columns = opening.columns
     for name, type_ in (("slot", pa.int32()), ("kind", pa.int8())):
@@ -308,7 +322,7 @@ def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
     return bind_calls(registry, opening.calls, columns)
 
 
-def _opened(calls: list[BoundCall], limits: Limits, server_id: str) -> Opened:
+def _opened(opening: Open, calls: list[BoundCall], limits: Limits, server_id: str) -> Opened:
     return Opened(
         server_id=server_id,
         protocol_version=PROTOCOL_VERSION,
@@ -325,7 +339,7 @@ def _opened(calls: list[BoundCall], limits: Limits, server_id: str) -> Opened:
         ),
         # Each call has accumulators of its own for a slot: the bound is on all of them together.
         limits=replace(limits, slots_max=max(limits.slots_max // len(calls), 1)),
-        schema=result_schema(calls),
+        schema=result_schema(calls, isolates=opening.isolate_errors),
     )
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.counted import counted_shape
+from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.fold.migration import Written
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
@@ -130,8 +131,11 @@ def _column(schema: pa.Schema, name: str, call: Call) -> pa.Field:
     return schema.field(name)
 
 
-def result_schema(calls: Sequence[BoundCall]) -> pa.Schema:
-    """Return the schema of what a fold gives back: `slot`, then `state_i` and `output_i` of each call i."""
+def result_schema(calls: Sequence[BoundCall], *, isolates: bool = False) -> pa.Schema:
+    """Return the schema of what a fold gives back: `slot`, then `state_i` and `output_i` of each call i.
+
+    Where errors are isolated, `error` comes last; where it is not NULL, the states and outputs of its slot are.
+    """
     fields = [pa.field("slot", pa.int32(), nullable=False)]
     for place, call in enumerate(calls):
         identity = {
@@ -142,6 +146,8 @@ def result_schema(calls: Sequence[BoundCall]) -> pa.Schema:
         }
         fields.append(pa.field(f"state_{place}", call.state_type, metadata=identity))
         fields.append(pa.field(f"output_{place}", call.result_type))
+    if isolates:
+        fields.append(pa.field(ERROR, ERROR_TYPE))
     return pa.schema(fields)
 
 

@@ -16,6 +16,7 @@ from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.calls import BoundCall, result_schema, written_by
 from foldflight.fold.compiled import Compiled
 from foldflight.fold.counted import Counted
+from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.interpreted import Interpreted, cannot_retract
 from foldflight.fold.migration import Written
 from foldflight.fold.rows import Column, Mask, Rows, Slots
@@ -53,7 +54,9 @@ def _exactly(
 class Fold:
     """Accumulators by slot for several calls over the same columns.
 
-    After an error the accumulators are undefined: close the fold, and start another from the last states.
+    After an error the accumulators are undefined: close the fold, and start another from the last states. Where errors
+    are isolated, a slot for which a function raises fails, for all calls, and the others go on: what comes for it is
+    skipped, its states and outputs are NULL, with the error beside them, and after `collect` it is empty.
 
     Args:
         calls: The calls, bound.
@@ -61,6 +64,7 @@ class Fold:
         signer: Signs and checks pickled states; needed only where a function's states are pickled.
         metrics: Where the functions' metrics go.
         log: Takes each line that a function logs.
+        isolates: Whether errors of functions are isolated.
 
     Raises:
         FunctionError: USER_CODE, when a class cannot be made or its `open` raises.
@@ -75,9 +79,11 @@ class Fold:
         signer: StateSigner | None = None,
         metrics: MetricSink | None = None,
         log: Callable[[LogRecord], None] | None = None,
+        isolates: bool = False,
     ) -> None:
         self.calls = tuple(calls)
-        self.schema = result_schema(calls)
+        self.schema = result_schema(calls, isolates=isolates)
+        self.failures = Failures(isolates=isolates)
         self.rows_folded = 0
         self.state_bytes = 0
         self._marks = np.zeros(0, np.uint8)
@@ -90,7 +96,7 @@ class Fold:
                 context = FunctionContext(
                     call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
                 )
-                inner = Interpreted(call.bound, context=context, signer=signer)
+                inner = Interpreted(call.bound, context=context, signer=signer, failures=self.failures)
                 self._accumulators.append(
                     Counted(inner, each_once=call.call.distinct) if call.is_counted else Compiled(inner)
                 )
@@ -114,21 +120,27 @@ class Fold:
 
         Args:
             batch: n rows: `slot` int32, and one column `state_i` for each call i; a NULL state is no state. States that
-                the column's metadata gives to another version go through the function's `migrate`.
+                the column's metadata gives to another version go through the function's `migrate`. Where errors are
+                isolated, slots with an `error` have failed.
 
         Raises:
-            RejectedError: STATE_MISMATCH, CANNOT_MERGE.
+            RejectedError: STATE_MISMATCH, CANNOT_MERGE; SCHEMA_MISMATCH, for errors where they are not isolated.
             CorruptError: STATE_CHECKSUM.
             FunctionError: USER_CODE, when `merge`, `deserialize` or `migrate` raises.
         """
         slots = _slots(batch)
         self._touch(slots)
+        if ERROR in batch.schema.names:
+            self.failures.restore(slots, batch.column(ERROR))
         for place, (call, accumulators) in enumerate(zip(self.calls, self._accumulators, strict=True)):
             states, written = _state_column(batch, place, call)
             given = slots
             if states.null_count:
                 present = states.is_valid()
                 given, states = slots[present.to_numpy(zero_copy_only=False)], states.filter(present)
+            if self.failures:
+                sound = ~self.failures.among(given)
+                given, states = given[sound], states.filter(pa.array(sound))
             if written is None:
                 accumulators.merge(given, states)
             else:
@@ -151,6 +163,9 @@ class Fold:
         for call, accumulators in zip(self.calls, self._accumulators, strict=True):
             rows = Rows(slots, retracts, [columns.get(*each) for each in _arguments(call)])
             mask = _mask(batch, call, rows)
+            if self.failures:
+                sound = ~self.failures.among(slots)
+                mask = sound if mask is None else mask & sound
             if mask is not None:
                 rows = rows.kept(mask)
             if len(rows):
@@ -196,8 +211,12 @@ class Fold:
             self.state_bytes = 0
             return self._nothing
         batch = self._results(slots, states=states, outputs=outputs)
-        self.state_bytes = sum(column.nbytes for column in batch.columns[1::2]) if states else 0
+        self.state_bytes = sum(column.nbytes for column in batch.columns[1 : 2 * len(self.calls) : 2]) if states else 0
         self._marks[slots] &= ~np.uint8(_DIRTY | _UNSAVED if states else _DIRTY)
+        if self.failures:
+            failed = self.failures.clear()
+            self._empty(failed)
+            self._marks[failed] = 0
         return batch
 
     @_exactly
@@ -211,7 +230,8 @@ class Fold:
             FunctionError: With function and slot.
         """
         slots = self._marked(_UNSAVED)
-        batch = self._results(slots, states=True, outputs=False)
+        with self.failures.raised():  # what cannot be saved now may yet be returned by the barrier
+            batch = self._results(slots, states=True, outputs=False)
         self._marks[slots] &= ~np.uint8(_UNSAVED)
         return batch
 
@@ -221,18 +241,29 @@ class Fold:
         return self._results(slots.to_numpy(zero_copy_only=False), states=False, outputs=True)
 
     def _results(self, slots: Slots, *, states: bool, outputs: bool) -> pa.RecordBatch:
-        arrays: list[pa.Array] = [pa.array(slots, pa.int32())]
+        asked = ~self.failures.among(slots)
+        sound = slots[asked]
+        columns: list[pa.Array] = []
         for call, accumulators in zip(self.calls, self._accumulators, strict=True):
-            arrays.append(accumulators.states(slots) if states else pa.nulls(len(slots), call.state_type))
-            arrays.append(accumulators.outputs(slots) if outputs else pa.nulls(len(slots), call.result_type))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            columns.append(accumulators.states(sound) if states else pa.nulls(len(sound), call.state_type))
+            columns.append(accumulators.outputs(sound) if outputs else pa.nulls(len(sound), call.result_type))
+        if self.failures:  # also those that have failed just now
+            places = pa.array(np.cumsum(asked) - 1, mask=self.failures.among(slots))
+            columns = [column.take(places) for column in columns]
+        if self.failures.isolates:
+            columns.append(self.failures.column(slots))
+        return pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *columns], schema=self.schema)
 
     def forget(self, slots: pa.Array) -> None:
         """Make n slots empty and clean."""
         chosen = slots.to_numpy(zero_copy_only=False)
-        for accumulators in self._accumulators:
-            accumulators.forget(chosen)
+        self.failures.forget(chosen)
+        self._empty(chosen)
         self._marks[chosen[chosen < len(self._marks)]] = 0
+
+    def _empty(self, slots: Slots) -> None:
+        for accumulators in self._accumulators:
+            accumulators.forget(slots)
 
     def close(self) -> None:
         """Let the functions release what they hold. The first error is raised once all are closed."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.accumulators import Accumulators
+from foldflight.fold.failures import Failures
 from foldflight.fold.migration import Written
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.fold.signing import StateSigner
@@ -100,10 +101,19 @@ class Interpreted(Accumulators):
         bound: The function.
         context: Given to the function's `open`.
         signer: Signs pickled states.
+        failures: Takes errors of single slots; unless given, they are raised.
     """
 
-    def __init__(self, bound: BoundFunction, *, context: FunctionContext, signer: StateSigner | None) -> None:
+    def __init__(
+        self,
+        bound: BoundFunction,
+        *,
+        context: FunctionContext,
+        signer: StateSigner | None,
+        failures: Failures | None = None,
+    ) -> None:
         self.bound = bound
+        self.failures = Failures() if failures is None else failures
         self.name = bound.function.name
         self.signer = signer
         self._held: list[Any] = []
@@ -144,13 +154,26 @@ class Interpreted(Accumulators):
         slots = rows.slots.tolist()
         # The list iterator knows how far it has come, so the loop itself need not count rows.
         progress = iter(slots)
-        steps = zip(progress, arguments, strict=False)
+        retracts = None if rows.retracts is None else rows.retracts.tolist()
+        steps: Iterator[Any] = zip(progress, arguments, *([] if retracts is None else [retracts]), strict=False)
         self._at_work = (slots, progress)
+        has_failed = bool(self.failures)
+        if has_failed:  # by its create_accumulator, just now
+            steps = self._sound(steps)
+        try:
+            while not self._ran(rows, steps, slots, progress):
+                if not has_failed:
+                    steps, has_failed = self._sound(steps), True
+        finally:
+            self._at_work = None
+
+    def _ran(self, rows: Rows, steps: Iterator[Any], slots: list[int], progress: Iterator[int]) -> bool:
+        """Go on with a chunk; False after a row whose slot has failed by it."""
         try:
             if rows.retracts is None:
                 self._run(self._accumulate, steps)
             else:
-                self._run_kinds(rows.retracts.tolist(), steps)
+                self._run_kinds(steps)
         except (Exception, SystemExit) as error:
             index = len(slots) - length_hint(progress) - 1
             verb = self._retract if rows.retracts is not None and rows.retracts[index] else self._accumulate
@@ -158,9 +181,14 @@ class Interpreted(Accumulators):
                 raise
             failure = verb.failed(error)
             failure.slot, failure.row = int(slots[index]), rows.describe(index)
-            raise failure from error
-        finally:
-            self._at_work = None
+            if not self.failures.take(failure):
+                raise failure from error
+            return False
+        return True
+
+    def _sound(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """Leave out what is for slots that have failed, or do so meanwhile."""
+        return (step for step in steps if step[0] not in self.failures)
 
     def _slot_at_work(self) -> int | None:
         if isinstance(self._at_work, tuple):
@@ -182,11 +210,11 @@ class Interpreted(Accumulators):
                 accumulator = held[slot]
                 held[slot] = kept(accumulator, call(accumulator, *arguments))
 
-    def _run_kinds(self, retracts: Sequence[bool], steps: Iterator[tuple[int, Any]]) -> None:
+    def _run_kinds(self, steps: Iterator[tuple[int, Any, bool]]) -> None:
         if self._retract is None:
             raise cannot_retract(self.name)
         held, methods = self._held, (self._accumulate, self._retract)
-        for (slot, arguments), retracting in zip(steps, retracts, strict=False):
+        for slot, arguments, retracting in steps:
             method = methods[retracting]
             accumulator = held[slot]
             held[slot] = method.kept(accumulator, method.call(accumulator, *arguments))
@@ -221,30 +249,49 @@ class Interpreted(Accumulators):
         return self._cast(values, rows.slots)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
-        self._load(slots, self.codec.decode(states))
+        try:
+            accumulators = self.codec.decode(states)
+        except Unfit as unfit:
+            unfit.error.slot = int(slots[unfit.index])
+            if not self.failures.take(unfit.error):
+                raise unfit.error from unfit.__cause__
+            for place in range(len(slots)):
+                if int(slots[place]) not in self.failures:
+                    self.merge(slots[place : place + 1], states.slice(place, 1))
+            return
+        self._load(slots, accumulators)
 
     def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
-        migrate = self.verbs.migrate
-        assert migrate is not None
-        accumulators = []
+        migrated, accumulators = [], []
         for slot, state in zip(slots.tolist(), written.values(self.name, states, self.signer), strict=True):
-            self._at_work = slot
             try:
-                accumulator = migrate(written.version, state)
-            except (Exception, SystemExit) as error:
-                failure = user_failure(self.name, f"migrate (of a state of version {written.version})", error)
-                failure.slot = slot
-                raise failure from error
-            if accumulator is None and self.bound.function.returns != "always":
-                message = "migrate returned None; return the accumulator"
-                raise FunctionError("RESULT_TYPE", message, function=self.name, slot=slot)
-            accumulators.append(accumulator)
-        self._load(slots, accumulators)
+                accumulators.append(self._migrated(slot, written.version, state))
+                migrated.append(slot)
+            except FunctionError as failure:
+                if not self.failures.take(failure):
+                    raise
+        self._load(np.array(migrated, np.int32), accumulators)
+
+    def _migrated(self, slot: int, version: str, state: Any) -> Any:
+        assert self.verbs.migrate is not None
+        self._at_work = slot
+        try:
+            accumulator = self.verbs.migrate(version, state)
+        except (Exception, SystemExit) as error:
+            failure = user_failure(self.name, f"migrate (of a state of version {version})", error)
+            failure.slot = slot
+            raise failure from error
+        if accumulator is None and self.bound.function.returns != "always":
+            message = "migrate returned None; return the accumulator"
+            raise FunctionError("RESULT_TYPE", message, function=self.name, slot=slot)
+        return accumulator
 
     def _load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
         self._grow(slots)
         held, present = self._held, self._present
         for slot, accumulator in zip(slots.tolist(), accumulators, strict=True):
+            if slot in self.failures:
+                continue
             if not present[slot]:
                 held[slot], present[slot] = accumulator, True
                 continue
@@ -256,9 +303,28 @@ class Interpreted(Accumulators):
             except (Exception, SystemExit) as error:
                 failure = self._merge.failed(error)
                 failure.slot = slot
-                raise failure from error
+                if not self.failures.take(failure):
+                    raise failure from error
 
     def states(self, slots: Slots) -> pa.Array:
+        return self._halved(slots, self._states, self.codec.arrow)
+
+    def outputs(self, slots: Slots) -> pa.Array:
+        return self._halved(slots, self._outputs, self.bound.result_type)
+
+    def _halved(self, slots: Slots, column: Callable[[Slots], pa.Array], type_: pa.DataType) -> pa.Array:
+        """Return a column of n slots; if one of them fails, each half for itself, and NULL for the one."""
+        try:
+            return column(slots)
+        except FunctionError as error:
+            if not self.failures.take(error):
+                raise
+        if len(slots) == 1:
+            return pa.nulls(1, type_)
+        middle = len(slots) // 2
+        return pa.concat_arrays([self._halved(half, column, type_) for half in (slots[:middle], slots[middle:])])
+
+    def _states(self, slots: Slots) -> pa.Array:
         self._create(slots)
         held = self._held
         try:
@@ -267,7 +333,7 @@ class Interpreted(Accumulators):
             unfit.error.slot = int(slots[unfit.index])
             raise unfit.error from unfit.__cause__
 
-    def outputs(self, slots: Slots) -> pa.Array:
+    def _outputs(self, slots: Slots) -> pa.Array:
         return self._cast([self._value(slot) for slot in slots.tolist()], slots)
 
     def _value(self, slot: int) -> Any:
@@ -322,14 +388,15 @@ class Interpreted(Accumulators):
             return
         held, create = self._held, self.verbs.create_accumulator
         fresh = np.unique(slots[~present])
-        try:
-            for slot in fresh.tolist():
+        for slot in fresh.tolist():
+            try:
                 held[slot] = create()
-        except (Exception, SystemExit) as error:
-            failure = user_failure(self.name, "create_accumulator", error)
-            failure.slot = slot
-            raise failure from error
-        self._present[fresh] = True
+            except (Exception, SystemExit) as error:
+                failure = user_failure(self.name, "create_accumulator", error)
+                failure.slot = slot
+                if not self.failures.take(failure):
+                    raise failure from error
+        self._present[fresh[~self.failures.among(fresh)]] = True
 
 
 def cannot_retract(function: str) -> RejectedError:

@@ -51,7 +51,7 @@ class StateCodec(ABC):
 
     @abstractmethod
     def decode(self, states: pa.Array) -> list[Any]:
-        """Return n states, none of them NULL, as n accumulators.
+        """Return n states, none of them NULL, as n accumulators. Raises Unfit for the first that `deserialize` refuses.
 
         Raises:
             RejectedError: STATE_MISMATCH, for a state of another function, version, schema or key.
@@ -109,7 +109,13 @@ class _Enveloped(StateCodec):
         return pa.array(packed, pa.binary())
 
     def decode(self, states: pa.Array) -> list[Any]:
-        return [self.unpack(state) for state in states.to_pylist()]
+        accumulators = []
+        for index, state in enumerate(states.to_pylist()):
+            try:
+                accumulators.append(self.unpack(state))
+            except FunctionError as error:
+                raise Unfit(index, error) from error.__cause__
+        return accumulators
 
     @abstractmethod
     def pack(self, accumulator: Any) -> bytes: ...

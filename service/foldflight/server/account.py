@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,6 +40,7 @@ class Account:
             kind: [metrics.rows_folded.labels(function, kind.short) for function in self._functions] for kind in RowKind
         }
         self._groups = self._state_bytes = 0
+        self._isolated: Counter[str] = Counter()
         self._lock = threading.Lock()  # an idle exchange is ended by another thread than its own
         self._ended = False
 
@@ -65,6 +67,9 @@ class Account:
                 state_bytes = self._exchange.stats.state_bytes
                 self._metrics.state_bytes.inc(state_bytes - self._state_bytes)
                 self._state_bytes = state_bytes
+                for function, count in self._exchange.stats.isolated.items():
+                    self._metrics.isolated.labels(function).inc(count - self._isolated[function])
+                    self._isolated[function] = count
         groups = self._exchange.groups
         if groups != self._groups:
             self._metrics.groups.inc(groups - self._groups)

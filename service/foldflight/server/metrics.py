@@ -112,6 +112,13 @@ METRICS: Mapping[str, Metric] = {
             "Errors of authors' code among them: USER_CODE, RESULT_TYPE, OVERFLOW.",
         ),
         Metric(
+            "foldflight_groups_isolated_total",
+            "counter",
+            "slots",
+            ("function",),
+            "Groups whose function raised in an epoch while the others went on, where errors are isolated.",
+        ),
+        Metric(
             "foldflight_limit_errors_total",
             "counter",
             "errors",
@@ -187,6 +194,7 @@ class Metrics:
         self.state_bytes = self._gauge("foldflight_state_bytes", "livesum")
         self.errors = self._counter("foldflight_errors_total")
         self.function_errors = self._counter("foldflight_function_errors_total")
+        self.isolated = self._counter("foldflight_groups_isolated_total")
         self.limit_errors = self._counter("foldflight_limit_errors_total")
         self.draining = self._gauge("foldflight_draining", "livemax")
         self._function_count = self._counter("foldflight_function_count_total")

@@ -78,4 +78,21 @@ def functions(version: str = "1") -> Registry:
         def get_value(self, accumulator: int) -> int:
             return accumulator
 
-    return Registry.load([Digest, Custom, Pickled, Talks])
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", version=version)
+    class Moody:
+        """Does not bear some values, and some sums."""
+
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            if value % 50 == 7:
+                raise ValueError(f"{value} after {accumulator}")
+            return accumulator + value
+
+        def get_value(self, accumulator: int) -> int:
+            if accumulator % 50 == 7:
+                raise ValueError(f"{accumulator} in the end")
+            return accumulator
+
+    return Registry.load([Digest, Custom, Pickled, Talks, Moody])

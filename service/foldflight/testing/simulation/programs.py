@@ -28,6 +28,7 @@ _CALLS: Final = (
     Call("count"),
     Call("digest", ("v",), materialize=True),
 )
+_MOODY: Final = Call("moody", ("v",))
 # Messages of some 1,500 bytes besides their overhead: results come in several.
 LIMITS: Final = Limits(
     message_bytes_max=18_000,
@@ -81,6 +82,9 @@ def program_of(chance: random.Random, registry: Registry) -> Program:
         initial_outputs=chance.random() < 0.5,
         row_outputs=chance.random() < 0.3,
     )
+    if not opening.row_outputs and chance.random() < 0.5:
+        opening = dataclasses.replace(opening, calls=(*opening.calls, _MOODY), isolate_errors=True)
+        calls.append(_MOODY)
     agreed = describe(opening, registry, LIMITS, "plan").fingerprints
     named = tuple(
         dataclasses.replace(call, fingerprint=fingerprint) for call, fingerprint in zip(calls, agreed, strict=True)
@@ -88,7 +92,8 @@ def program_of(chance: random.Random, registry: Registry) -> Program:
     return Program(
         dataclasses.replace(opening, calls=named),
         tuple(_epoch(chance, forgets_all=not states) for _ in range(chance.randint(1, 8))),
-        states and not opening.row_outputs and chance.random() < 0.5,
+        # A slot that fails in an epoch has to be loaded again before its next row.
+        states and not opening.row_outputs and not opening.isolate_errors and chance.random() < 0.5,
     )
 
 

@@ -27,6 +27,7 @@ from foldflight.exchange.coordinator import Coordinator
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 from foldflight.exchange.serving import describe
 from foldflight.exchange.steps import Bounds, Stats
+from foldflight.fold import ERROR
 from foldflight.functions import Registry
 from foldflight.testing.simulation.functions import functions
 from foldflight.testing.simulation.programs import LIMITS, PARTITIONS_MAX, Program, limits_of, program_of
@@ -171,11 +172,21 @@ class _Partition:
     def _commit(self, exchange: OpenExchange, number: int, results: pa.Table, rows: list[pa.RecordBatch]) -> None:
         slots = results.column("slot").to_pylist()
         assert slots == sorted(set(slots)), f"slots of epoch {number} are not ascending: {slots}"
+        failed = _failed(results)
+        self._loaded -= failed
         if self.program.opening.returns.states:
             for place, slot in enumerate(slots):
-                self._states[slot] = pa.Table.combine_chunks(results.slice(place, 1)).to_batches()[0]
+                if slot not in failed:
+                    self._states[slot] = pa.Table.combine_chunks(results.slice(place, 1)).to_batches()[0]
         logs = [f"{line.function} {line.slot} {line.message} {dict(line.fields)}" for line in exchange.take_logs()]
         self.commits.append(_Commit(number, _readable(results), [_outputs(batch) for batch in rows], logs))
+
+
+def _failed(results: pa.Table) -> set[int]:
+    """Return the slots whose errors were isolated: they keep their old states, which have to be loaded again."""
+    if ERROR not in results.column_names:
+        return set()
+    return set(results.filter(results[ERROR].is_valid())["slot"].to_pylist())
 
 
 def _readable(results: pa.Table) -> list[dict[str, Any]]:

@@ -1,0 +1,113 @@
+"""Groups whose function has raised: set aside until the barrier, while the others go on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.fold.rows import Mask, Slots
+
+__all__ = ["ERROR", "ERROR_TYPE", "Failures"]
+
+ERROR: Final = "error"
+_TEXTS: Final = ("code", "function", "message", "row", "trace")
+ERROR_TYPE: Final = pa.struct([pa.field(name, pa.string()) for name in _TEXTS])
+# Authors put whole accumulators into their messages; what a million groups say has to fit somewhere.
+_TEXT_CHARS_MAX: Final = 4096
+
+
+class Failures:
+    """The slots that have failed since the last barrier, each with its first error.
+
+    Args:
+        isolates: Whether an error of one slot is taken; otherwise none ever is, and it ends the exchange.
+
+    Attributes:
+        counts: How many slots have failed so far, by function.
+    """
+
+    def __init__(self, *, isolates: bool = False) -> None:
+        self.isolates = isolates
+        self.counts: Counter[str] = Counter()
+        self._takes = isolates
+        self._errors: dict[int, dict[str, str | None]] = {}
+
+    def __bool__(self) -> bool:
+        """Tell whether any slot has failed."""
+        return bool(self._errors)
+
+    def __contains__(self, slot: int) -> bool:
+        """Tell whether a slot has failed."""
+        return slot in self._errors
+
+    def take(self, error: FunctionError) -> bool:
+        """Take an error of one slot; False if it has to be raised."""
+        if not self._takes or error.slot is None:
+            return False
+        if error.slot not in self._errors:
+            self._errors[error.slot] = {name: _short(getattr(error, name)) for name in _TEXTS}
+            self.counts[error.function or ""] += 1
+        return True
+
+    @contextlib.contextmanager
+    def raised(self) -> Iterator[None]:
+        """Let errors be raised for a while: slots that have failed already have, and no other does."""
+        self._takes = False
+        try:
+            yield
+        finally:
+            self._takes = self.isolates
+
+    def restore(self, slots: Slots, errors: pa.Array) -> None:
+        """Take the errors of n slots that failed in another fold; NULL where there is none.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH, where errors are not isolated, or are none.
+        """
+        if not self.isolates or errors.type != ERROR_TYPE:
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the column {ERROR} of states is {ERROR_TYPE} in exchanges that isolate errors, and here it is "
+                f"{errors.type}" + ("" if self.isolates else ", in one that does not"),
+            )
+        for place in np.flatnonzero(errors.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            self._errors.setdefault(int(slots[place]), errors[place].as_py())
+
+    def among(self, slots: Slots) -> Mask:
+        """Tell which of n slots have failed."""
+        if not self._errors:
+            return np.zeros(len(slots), np.bool_)
+        return np.isin(slots, np.fromiter(self._errors, np.int32, len(self._errors)))
+
+    def column(self, slots: Slots) -> pa.Array:
+        """Return the errors of n slots, in `ERROR_TYPE`; NULL where there is none."""
+        if not self._errors:
+            return pa.nulls(len(slots), ERROR_TYPE)
+        errors: list[dict[str, Any] | None] = [self._errors.get(slot) for slot in slots.tolist()]
+        return pa.array(errors, ERROR_TYPE)
+
+    def forget(self, slots: Slots) -> None:
+        """Take n slots for sound."""
+        if self._errors:
+            for slot in slots.tolist():
+                self._errors.pop(slot, None)
+
+    def clear(self) -> Slots:
+        """Take all slots for sound; return those that had failed."""
+        slots = np.fromiter(self._errors, np.int32, len(self._errors))
+        self._errors = {}
+        return slots
+
+
+def _short(text: str | None) -> str | None:
+    if text is None:
+        return None
+    # What cannot be UTF-8 (half a surrogate pair in a message) would fail in Arrow.
+    whole = text.encode(errors="backslashreplace").decode()
+    return whole if len(whole) <= _TEXT_CHARS_MAX else whole[: _TEXT_CHARS_MAX - 3] + "..."

@@ -1,0 +1,255 @@
+"""Errors of single slots: which are set aside, what shows of them, and what becomes of the slots."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import FunctionError, RejectedError, udaf
+from foldflight.fold import ERROR, ERROR_TYPE, Fold, StateSigner, bind_calls
+from foldflight.functions import Call, Registry
+
+SCHEMA = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
+INSERT, DELETE = 0, 3
+FOLD_13, TAKE_BACK_14, MERGE_15, SHOW_16, SAVE_17, LOAD_18 = range(13, 19)
+
+
+class Values:
+    """Accumulator of Touchy."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Touchy:
+    """A sum of which each method has a value that it does not bear."""
+
+    def create_accumulator(self) -> Values:
+        return Values()
+
+    def get_value(self, accumulator: Values) -> int:
+        self._bear(SHOW_16, accumulator)
+        return sum(accumulator.values)
+
+    def accumulate(self, accumulator: Values, value: int) -> None:
+        accumulator.values.append(value)
+        if value == FOLD_13:
+            raise ValueError("13 cannot be folded")
+
+    def retract(self, accumulator: Values, value: int) -> None:
+        accumulator.values.remove(value)
+        if value == TAKE_BACK_14:
+            raise ValueError("14 cannot be taken back")
+
+    def merge(self, accumulator: Values, other: Values) -> None:
+        accumulator.values += other.values
+        self._bear(MERGE_15, accumulator)
+
+    def serialize(self, accumulator: Values) -> bytes:
+        self._bear(SAVE_17, accumulator)
+        return ",".join(map(str, accumulator.values)).encode()
+
+    def deserialize(self, serialized: bytes) -> Values:
+        accumulator = Values()
+        accumulator.values = [int(value) for value in serialized.decode().split(",") if value]
+        self._bear(LOAD_18, accumulator)
+        return accumulator
+
+    @staticmethod
+    def _bear(value: int, accumulator: Values) -> None:
+        if value in accumulator.values:
+            raise ValueError(f"{value} cannot be borne")
+
+
+@udaf(input_types=["BIGINT"], result_type="TINYINT")
+class Small:
+    """A sum that fits into 8 bits, or does not."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Stillborn:
+    """Has no accumulator at all."""
+
+    def create_accumulator(self) -> Values:
+        raise OSError("there is no accumulator")
+
+    def get_value(self, accumulator: Values) -> int:
+        return len(accumulator.values)
+
+    def accumulate(self, accumulator: Values, value: int) -> None:
+        accumulator.values.append(value)
+
+
+TOUCHY = Call("touchy", ("v",))
+
+
+def new_fold(*calls: Call, isolates: bool = True) -> Fold:
+    functions = Registry.load([Touchy, Small, Stillborn])
+    return Fold(bind_calls(functions, calls, SCHEMA), signer=StateSigner([b"a key of 16 bytes"]), isolates=isolates)
+
+
+def chunk(*rows: tuple[int, int, int]) -> pa.RecordBatch:
+    """Make a chunk of (slot, kind, v)."""
+    columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(SCHEMA)]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def shown(batch: pa.RecordBatch) -> dict[int, Any]:
+    """Return the outputs by slot; of slots that have failed, the last word of the message."""
+    return {
+        row["slot"]: row["output_0"] if row[ERROR] is None else row[ERROR]["message"].split(": ")[-1]
+        for row in batch.to_pylist()
+    }
+
+
+def state_of(values: Sequence[int]) -> pa.RecordBatch:
+    """Return the state of slot 0 with these values."""
+    fold = new_fold(TOUCHY)
+    fold.fold(chunk(*[(0, INSERT, value) for value in values]))
+    return fold.collect(outputs=False).select(["slot", "state_0"])
+
+
+def test_only_the_slot_fails() -> None:
+    """A slot whose accumulate or retract raises has NULLs and the error; rows of others, before and after, count."""
+    fold = new_fold(TOUCHY, Call("count"))
+    fold.fold(chunk((0, INSERT, 1), (1, INSERT, 2), (1, INSERT, FOLD_13), (0, INSERT, 3), (1, INSERT, 4)))
+    fold.fold(chunk((0, INSERT, 14), (2, INSERT, 14), (2, DELETE, 14), (1, DELETE, 2), (0, INSERT, 5)))
+    batch = fold.collect()
+    assert shown(batch) == {0: 23, 1: "13 cannot be folded", 2: "14 cannot be taken back"}
+    assert batch.column("output_1").to_pylist() == [4, None, None]
+    assert batch.column("state_1").null_count == 2
+    [error] = [row[ERROR] for row in batch.to_pylist() if row["slot"] == 1]
+    assert error["code"] == "USER_CODE"
+    assert error["function"] == "touchy"
+    assert error["row"] == "row 2 of the chunk: v=13"
+    assert "accumulator.values.append(value)" not in error["trace"]
+    assert 'raise ValueError("13 cannot be folded")' in error["trace"]
+
+
+def test_a_failed_slot_is_empty_after_the_barrier() -> None:
+    """What comes for a slot that has failed is skipped until the barrier; then the slot begins afresh."""
+    fold = new_fold(TOUCHY)
+    fold.fold(chunk((0, INSERT, FOLD_13)))
+    fold.fold(chunk((0, INSERT, 1)))
+    fold.merge_states(state_of([2]))
+    assert shown(fold.collect()) == {0: "13 cannot be folded"}
+    assert fold.collect().num_rows == 0
+    assert fold.unsaved().num_rows == 0
+    fold.merge_states(state_of([2]))
+    fold.fold(chunk((0, INSERT, 3)))
+    assert shown(fold.collect()) == {0: 5}
+    assert fold.failures.counts == {"touchy": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(MERGE_15, "15 cannot be borne"), (LOAD_18, "18 cannot be borne"), (SHOW_16, "16 cannot be borne")],
+)
+def test_states_that_cannot_be_merged_loaded_or_shown(value: int, why: str) -> None:
+    """When merge, deserialize or get_value raises, the slot fails, and states of others are merged."""
+    fold = new_fold(TOUCHY)
+    sound, bad = state_of([1]), state_of([value])
+    slots = pa.array([0, 1, 1, 2], pa.int32())
+    states = pa.concat_arrays([sound["state_0"], sound["state_0"], bad["state_0"], sound["state_0"]])
+    fold.merge_states(pa.RecordBatch.from_arrays([slots, states], names=["slot", "state_0"]))
+    assert shown(fold.outputs(pa.array([2, 1, 0], pa.int32()))) == {0: 1, 1: why, 2: 1}
+    fold.fold(chunk((2, INSERT, 1)))
+    assert shown(fold.collect()) == {0: 1, 1: why, 2: 2}
+
+
+def test_many_that_cannot_be_saved_or_shown() -> None:
+    """When serialize and get_value raise for some of many slots, those fail, and no other."""
+    fold = new_fold(TOUCHY)
+    values = {slot: SAVE_17 if slot % 7 == 3 else SHOW_16 if slot % 11 == 5 else slot + 100 for slot in range(200)}
+    fold.fold(chunk(*[(slot, INSERT, value) for slot, value in values.items()]))
+    batch = fold.collect()
+    assert shown(batch) == {
+        slot: value if value >= 100 else f"{value} cannot be borne" for slot, value in values.items()
+    }
+    assert batch.column("state_0").null_count == sum(value < 100 for value in values.values())
+
+
+def test_results_that_do_not_fit_and_accumulators_that_cannot_be_made() -> None:
+    """OVERFLOW of a result and a create_accumulator that raises are errors of their slots, too."""
+    fold = new_fold(Call("small", ("v",)))
+    fold.fold(chunk((0, INSERT, 100), (1, INSERT, 100), (1, INSERT, 100), (2, INSERT, 27)))
+    errors = fold.collect().column(ERROR).to_pylist()
+    assert [error and error["code"] for error in errors] == [None, "OVERFLOW", None]
+    fold = new_fold(Call("stillborn", ("v",)), Call("count"))
+    fold.fold(chunk((0, INSERT, 1), (1, INSERT, 1)))
+    assert set(shown(fold.collect()).values()) == {"there is no accumulator"}
+
+
+def test_rows_that_are_kept_fail_when_they_are_folded() -> None:
+    """With DISTINCT and materialize the function meets its rows when the value is asked for, and fails there."""
+    for call in (Call("touchy", ("v",), distinct=True), Call("touchy", ("v",), materialize=True)):
+        fold = new_fold(call)
+        fold.fold(chunk((0, INSERT, 1), (1, INSERT, FOLD_13), (1, INSERT, 2), (2, INSERT, 3)))
+        assert shown(fold.collect()) == {0: 1, 1: "13 cannot be folded", 2: 3}
+
+
+def test_a_failed_slot_stays_failed_in_another_fold() -> None:
+    """A checkpoint carries the error, and the fold that takes over skips the slot as the first one would have."""
+    one, two = new_fold(TOUCHY), new_fold(TOUCHY)
+    one.fold(chunk((0, INSERT, FOLD_13), (1, INSERT, 1)))
+    saved = one.unsaved()
+    two.merge_states(saved)
+    for fold in (one, two):
+        fold.fold(chunk((0, INSERT, 1), (1, INSERT, 2)))
+    after = two.collect()
+    assert after.equals(one.collect())
+    assert shown(after) == {0: "13 cannot be folded", 1: 3}
+
+
+def test_what_cannot_be_saved_now_may_be_later() -> None:
+    """A checkpoint fails no slot: its error is raised, and the barrier returns what there is then."""
+    fold = new_fold(TOUCHY)
+    fold.fold(chunk((0, INSERT, SAVE_17), (0, INSERT, 1)))
+    with pytest.raises(FunctionError, match="17 cannot be borne"):
+        fold.unsaved()
+    fold.fold(chunk((0, DELETE, SAVE_17)))
+    assert shown(fold.collect()) == {0: 1}
+
+
+def test_forgotten_slots_have_not_failed() -> None:
+    """A slot that is forgotten after it has failed is empty and clean."""
+    fold = new_fold(TOUCHY)
+    fold.fold(chunk((0, INSERT, FOLD_13)))
+    fold.forget(pa.array([0], pa.int32()))
+    assert fold.collect().num_rows == 0
+    fold.fold(chunk((0, INSERT, 1)))
+    assert shown(fold.collect()) == {0: 1}
+
+
+def test_what_authors_say_fits() -> None:
+    """Messages are bounded, and text that is no UTF-8 is escaped."""
+    fold = new_fold(TOUCHY)
+    error = FunctionError("USER_CODE", "\ud800" + "x" * 10_000, function="touchy", slot=0)
+    assert fold.failures.take(error)
+    fold.fold(chunk((0, INSERT, 1)))
+    [row] = fold.collect().to_pylist()
+    assert row[ERROR]["message"].startswith("\\ud800xxx")
+    assert len(row[ERROR]["message"]) == 4096
+
+
+def test_without_isolation_errors_are_raised() -> None:
+    """A fold that does not isolate raises, has no column `error`, and takes none."""
+    fold = new_fold(TOUCHY, isolates=False)
+    assert ERROR not in fold.schema.names
+    with pytest.raises(FunctionError, match="13 cannot be folded"):
+        fold.fold(chunk((0, INSERT, FOLD_13)))
+    with pytest.raises(RejectedError, match="in one that does not"):
+        fold.merge_states(state_of([1]).append_column(ERROR, pa.nulls(1, ERROR_TYPE)))
+    with pytest.raises(RejectedError, match="here it is int64"):
+        new_fold(TOUCHY).merge_states(state_of([1]).append_column(ERROR, pa.array([1])))

@@ -1,0 +1,130 @@
+"""Exchanges in which a function that raises fails its slot alone: on a server as embedded, and over failover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport
+from foldflight.errors import RejectedError
+from foldflight.exchange.engine import check_isolates
+from foldflight.exchange.frames import Returns
+from foldflight.exchange.steps import Bounds
+from foldflight.functions.call import Call
+from foldflight.functions.registry import Registry
+from foldflight.server.lifecycle import Server
+from tests.wire import wire_functions
+from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, end_epoch, opening, rows
+from tests.wire.test_probes import page
+
+Spawn = Callable[..., ServerProcess]
+CALLS = (Call("fails_to_accumulate", ("value",)), Call("fails_to_merge", ("value",)), Call("count"))
+
+
+def texts(table: pa.Table) -> dict[int, Any]:
+    """Return outputs by slot; of slots that have failed, code, function and message."""
+    return {
+        row["slot"]: tuple(row[f"output_{place}"] for place in range(len(CALLS)))
+        if row["error"] is None
+        else (row["error"]["code"], row["error"]["function"], row["error"]["message"])
+        for row in table.to_pylist()
+    }
+
+
+UNLUCKY = ("USER_CODE", "fails_to_accumulate", "accumulate raised ValueError: thirteen is unlucky")
+
+
+def test_a_slot_fails_alone(transport: Transport) -> None:
+    """Errors of rows and of merges come with the results of their slots; others go on, in this epoch and the next."""
+    with transport.open(opening(*CALLS, isolate_errors=True)) as exchange:
+        exchange.chunk(rows((0, 0, 1), (1, 0, 13), (2, 0, 2), (1, 0, 3)))
+        first = end_epoch(exchange, 1)
+        assert texts(first) == {0: (1, 1, 1), 1: UNLUCKY, 2: (2, 2, 1)}
+        states = first.select(["slot", "state_0", "state_1", "state_2"]).combine_chunks().to_batches()[0]
+        exchange.states(states.slice(0, 1))
+        exchange.chunk(rows((1, 0, 5), (2, 0, 5)))
+        merged = ("USER_CODE", "fails_to_merge", "merge raised ValueError: oil and water")
+        assert texts(end_epoch(exchange, 2)) == {0: merged, 1: (5, 5, 1), 2: (7, 7, 2)}
+
+
+def test_initial_outputs_of_a_slot_that_fails(transport: Transport) -> None:
+    """Where get_value raises for states that are loaded, their outputs are NULL with the error beside them."""
+    asked = opening(Call("fails_to_finish", ("value",)), initial_outputs=True, isolate_errors=True)
+    with transport.open(asked) as exchange:
+        state = exchange.opened.schema.field("state_0")
+        loaded = pa.RecordBatch.from_arrays(
+            [pa.array([4], pa.int32()), pa.array([{"value": 1}], state.type)],
+            schema=pa.schema([pa.field("slot", pa.int32()), state]),
+        )
+        exchange.states(loaded)
+        [row] = exchange.initial_outputs().to_pylist()
+        assert (row["slot"], row["output_0"], row["error"]["code"]) == (4, None, "USER_CODE")
+        assert "ZeroDivisionError" in row["error"]["message"]
+        assert "in deep" in row["error"]["trace"]
+
+
+@pytest.mark.parametrize("returns", [Returns(), Returns(states=False, outputs=True)])
+def test_a_slot_stays_failed_on_another_server(spawn: Spawn, returns: Returns) -> None:
+    """When a server is lost after a slot has failed, with or without a checkpoint since, the slot fails on the next."""
+    servers = [spawn(), spawn()]
+    bounds = Bounds(replay_bytes_max=2_000)
+    flight = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
+    embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
+
+    def story(exchange: OpenExchange, strike: Callable[[], None]) -> list[Any]:
+        told = []
+        for epoch in (1, 2):
+            exchange.chunk(rows((0, 0, 1), (1, 0, 13 if epoch == 1 else 4), (2, 0, 2)))
+            for _ in range(10):
+                exchange.chunk(rows(*[(slot, 0, 1) for slot in range(40)]))
+            if epoch == 1:
+                strike()
+            exchange.chunk(rows((1, 0, 7)))
+            told.append(end_epoch(exchange, epoch).to_pylist())
+        return told
+
+    asked = opening(*CALLS, returns=returns, isolate_errors=True)
+    with embedded.open(asked) as exchange:
+        expected = story(exchange, lambda: None)
+    assert [row["slot"] for row in expected[0] if row["error"]] == [1]
+    with flight.open(asked) as exchange:
+
+        def kill() -> None:
+            held = next(each for each in servers if each.ready["server_id"] == exchange.opened.server_id)
+            held.process.kill()
+            held.process.wait()
+
+        assert story(exchange, kill) == expected
+        assert exchange.coordinator.stats.replays == 1
+        assert exchange.coordinator.stats.checkpoints > 0
+
+
+def test_isolated_groups_are_counted(server: Server, flight: FlightTransport) -> None:
+    """A server counts the groups that have failed, by function; the exchange ends well, so it counts no error."""
+    name = 'foldflight_groups_isolated_total{function="fails_to_accumulate"}'
+
+    def count(line: str) -> float:
+        lines = page(server.probes.http_port, "/metrics")[1].splitlines()
+        return sum(float(each.rsplit(" ", 1)[1]) for each in lines if each.startswith(line))
+
+    before, errors = count(name), count("foldflight_errors_total")
+    with flight.open(opening(*CALLS, isolate_errors=True)) as exchange:
+        exchange.chunk(rows((0, 0, 13), (1, 0, 13), (2, 0, 1)))
+        end_epoch(exchange, 1)
+        exchange.chunk(rows((0, 0, 13)))
+        end_epoch(exchange, 2)
+    assert count(name) == before + 3
+    assert count("foldflight_errors_total") == errors
+
+
+def test_what_does_not_go_together_is_refused(transport: Transport) -> None:
+    """Outputs after each row do not go with isolation; nor does a server that announces no errors."""
+    with pytest.raises(RejectedError, match="outputs after each row"):
+        transport.describe(opening(*CALLS, row_outputs=True, isolate_errors=True))
+    old = transport.describe(opening(*CALLS))
+    with pytest.raises(RejectedError, match="too old to isolate errors") as caught:
+        check_isolates(old, opening(*CALLS, isolate_errors=True))
+    assert caught.value.code == "PROTOCOL_VERSION"

@@ -11,6 +11,24 @@ __all__ = ["functions"]
 _PRIME = 1_000_003
 
 
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Moody:
+    """Does not bear some values, and some sums."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        if value % 50 == 7:
+            raise ValueError(f"{value} after {accumulator}")
+        return accumulator + value
+
+    def get_value(self, accumulator: int) -> int:
+        if accumulator % 50 == 7:
+            raise ValueError(f"{accumulator} in the end")
+        return accumulator
+
+
 def functions(version: str = "1") -> Registry:
     """Return the functions of a fleet, in a version."""
 
@@ -76,23 +94,6 @@ def functions(version: str = "1") -> Registry:
             return accumulator + value
 
         def get_value(self, accumulator: int) -> int:
-            return accumulator
-
-    @udaf(input_types=["BIGINT"], result_type="BIGINT", version=version)
-    class Moody:
-        """Does not bear some values, and some sums."""
-
-        def create_accumulator(self) -> int:
-            return 0
-
-        def accumulate(self, accumulator: int, value: int) -> int:
-            if value % 50 == 7:
-                raise ValueError(f"{value} after {accumulator}")
-            return accumulator + value
-
-        def get_value(self, accumulator: int) -> int:
-            if accumulator % 50 == 7:
-                raise ValueError(f"{accumulator} in the end")
             return accumulator
 
     return Registry.load([Digest, Custom, Pickled, Talks, Moody])

@@ -248,6 +248,9 @@ def test_the_network_lets_in_who_is_named(tmp_path: Path) -> None:
         ("tls.clientCaSecret=ca", "tls"),
         ("functions.modules={my-functions}", "functions"),
         ("metrics.serviceMonitor.interval=often", "interval"),
+        ("nameOverride=folds.v2", "nameOverride"),
+        ("fullnameOverride=2folds", "fullnameOverride"),
+        ("autoscaling.enabled=true,autoscaling.min=20", "autoscaling.min is 20"),
     ],
 )
 def test_the_schema_refuses(given: str, complaint: str) -> None:
@@ -256,6 +259,13 @@ def test_the_schema_refuses(given: str, complaint: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert complaint in done.stderr
+
+
+def test_names_of_services_have_no_dots() -> None:
+    """A release may be called folds.v2; the Services that its engines connect to may not."""
+    objects = yaml.safe_load_all(helm("template", "folds.v2", str(CHART)))
+    names = {each["metadata"]["name"] for each in objects if each and each["kind"] == "Service"}
+    assert names == {f"folds-v2-foldflight{part}" for part in ("", "-headless", "-peers")}
 
 
 def test_the_package_has_all_and_only_the_charts_files(tmp_path: Path) -> None:
@@ -279,6 +289,11 @@ def test_notes_say_where_to_connect(tmp_path: Path) -> None:
     )
     assert 'connect("grpc+tls://' in closed.partition("NOTES:")[2]
     assert "auth.tokensSecret" not in closed.partition("NOTES:")[2]
+    assert "networkPolicy" not in plain.partition("NOTES:")[2]
+    shut = ("install", "folds", str(CHART), "--dry-run=client", "--set", "metrics.serviceMonitor.enabled=true")
+    notes = helm(*shut, "--set", "service.type=LoadBalancer").partition("NOTES:")[2]
+    assert "networkPolicy.observers" in notes
+    assert "networkPolicy.clients" in notes
 
 
 def test_promtool_takes_rules_dashboard_and_configuration(tmp_path: Path) -> None:

@@ -195,6 +195,13 @@ def test_the_balancer_ends_no_stream_by_itself() -> None:
     assert endpoint["health_check_config"]["port_value"] == SETTINGS["health_port"].default
 
 
+def test_the_balancers_admin_is_its_own() -> None:
+    """Whoever shares the network with Envoy cannot reach the port that could end it."""
+    admin = load(ROOT / "deploy/envoy.yaml")["admin"]["address"]["socket_address"]
+    assert admin["address"] == "127.0.0.1"
+    assert f"{admin['address']}/{admin['port_value']}" in COMPOSE["services"]["balancer"]["healthcheck"]["test"][3]
+
+
 def test_no_file_names_a_registry_of_packages() -> None:
     """Images are built from whatever index pip is set up for."""
     for name in ("Dockerfile", "docker-compose.yml", "tests/deploy/Dockerfile"):

@@ -54,9 +54,10 @@ def test_a_server_is_shown_once():
 
 def test_who_does_not_answer_is_shown_with_the_reason():
     """A server that hangs has a line with its address."""
-    text = shown(rates([], [(1.0, {"servers": [{"address": "10.0.0.1:8817", "problem": "timed out"}]})]))
-    assert "10.0.0.1:8817" in text
-    assert "timed out" in text
+    problem = "UNREACHABLE: not reachable, and gRPC has a lot to say about it"
+    text = shown(rates([], [(1.0, {"servers": [{"address": "10.0.0.1:8817", "problem": problem}]})]), 80)
+    assert "10.0.0.1:8817   no answer" in text
+    assert f"10.0.0.1:8817: {problem}" in text
 
 
 def test_what_differs_between_servers_is_named():

@@ -75,6 +75,27 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
+def test_pages_and_health_listen_on_ipv6_too() -> None:
+    """All ports take an address of IPv6, as a cluster that has only those wants."""
+    with serving("examples.weighted_avg", host="::1", http_port=0, health_port=0) as server:
+        with urllib.request.urlopen(f"http://[::1]:{server.probes.http_port}/readyz", timeout=10) as answer:
+            assert answer.status == 200
+        with FlightTransport([server.url], deadline_s=10).open(opening(Call("count"))) as exchange:
+            assert folded(exchange, rows((0, 0))).column("output_0").to_pylist() == [1]
+
+
+def test_errors_are_counted_from_zero_on() -> None:
+    """Before anything has failed each kind of error stands at 0: else alerts would miss the first of each."""
+    with serving("examples.weighted_avg", http_port=0) as server:
+        found = samples(page(server.probes.http_port, "/metrics")[1])
+        shown = server.probes.status.own()
+    assert found['foldflight_errors_total{code="INVARIANT"}'] == 0
+    assert found['foldflight_errors_total{code="STATE_CHECKSUM"}'] == 0
+    assert found['foldflight_exchanges_refused_total{code="OVERLOADED"}'] == 0
+    assert found['foldflight_function_errors_total{code="USER_CODE",function="weighted_avg"}'] == 0
+    assert shown["errors"] == shown["exchanges"]["refused"] == {}
+
+
 def test_drain_fails_readiness_and_not_liveness() -> None:
     """While a server drains it is alive and not ready, over gRPC and HTTP."""
     with serving(wire_functions, state_keys=STATE_KEY, health_port=0, http_port=0, drain_s=0) as server:

@@ -101,6 +101,31 @@ def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
     assert eventually(lambda: not any(is_alive(pid) for pid in server.ready["workers"]), 20)
 
 
+def test_a_server_without_workers_is_not_ready(spawn: Spawn) -> None:
+    """While all workers are gone nobody is sent here, and those that come back count in the files that are there."""
+    server = spawn(workers=2)
+    pids = server.ready["workers"]
+    before = metrics_files(pids[0])
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 503)
+    assert health(server.ready["health"], "") != SERVING
+    assert page(server.ready["http"], "/healthz")[0] == 200
+    assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 200, 30)
+    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
+    with opened_apart(server) as exchange:
+        assert count_rows(exchange, 1, 10) == [10]
+        assert before
+        assert {each.name for each in before[0].parent.iterdir()} == {each.name for each in before}
+
+
+def metrics_files(pid: int) -> list[Path]:
+    """Return the files beside those where a worker counts: the shared folder's."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    (folder,) = {Path(line.split()[-1]).parent for line in maps if "/foldflight-metrics-" in line}
+    return list(folder.iterdir())
+
+
 def test_module_that_fails_to_import_is_said_once(spawn: Spawn) -> None:
     """With workers, too, a broken module is one clear error before anything is served."""
     failing = spawn(modules="tests.wire.broken_module", workers=2, await_ready=False)

@@ -121,19 +121,19 @@ def status_view(servers: Servers, *, wide: bool = True) -> Group:
     table = Table(Column("server", no_wrap=True), "state", *columns, "errors", box=SIMPLE_HEAD, pad_edge=False)
     for server in servers:
         if "problem" in server:
-            table.add_row(
-                server["address"], Text("no answer", "red"), *[""] * len(names), Text(server["problem"], "red")
-            )
+            table.add_row(server["address"], Text("no answer", "red"), *[""] * len(names), Text("see below", "red"))
         else:
             cells = _numbers(server)
             errors = ", ".join(f"{code} {count:,}" for code, count in server["errors"].items())
             state = Text(server["state"], _STYLES.get(server["state"], "red"))
             shown = [cells[name] for name in names]
             table.add_row(server["server_id"], state, *shown, Text(errors or "-", "red" if errors else "dim"))
+    silent = [Text(f"{each['address']}: {each['problem']}", "red") for each in servers if "problem" in each]
     answering = [server for server in servers if "problem" not in server]
     versions = _placed(answering, lambda server: {"foldflight": server["version"]})
     functions = _placed(answering, lambda server: server["functions"])
-    return Group(table, *_alike("version", versions, len(answering)), *_alike("functions", functions, len(answering)))
+    alike = [*_alike("version", versions, len(answering)), *_alike("functions", functions, len(answering))]
+    return Group(table, *silent, *alike)
 
 
 def _numbers(server: Mapping[str, Any]) -> dict[str, str]:

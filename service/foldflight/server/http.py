@@ -12,6 +12,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import socketserver
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -64,7 +66,7 @@ class HttpServer:
         self, host: str, port: int, *, registry: CollectorRegistry, status: Status, is_ready: Callable[[], bool]
     ) -> None:
         try:
-            self._server = _Server((host, port), _Handler)
+            self._server = (_Server6 if ":" in host else _Server)((host, port), _Handler)
         except OSError as error:
             raise port_taken("http_port", host, port, error.strerror) from None
         self._server.registry = registry
@@ -89,8 +91,16 @@ class _Server(ThreadingHTTPServer):
     status: Status
     is_ready: Callable[[], bool]
 
+    def server_bind(self) -> None:
+        """Bind, and ask nobody for the name of this host: a slow name server must not hold the start up."""
+        socketserver.TCPServer.server_bind(self)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Stay silent: a probe that hangs up is not news."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
 
 
 class _Handler(BaseHTTPRequestHandler):

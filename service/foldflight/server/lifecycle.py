@@ -148,6 +148,7 @@ class Server:
         self.server_id = settings.server_id or default_server_id()
         self.logger = logger.bind(server_id=self.server_id)
         self.metrics = Metrics()
+        self.metrics.expect(registry)
         self.metrics.registry.register(
             Facts(
                 exchanges_max=settings.exchanges_max,

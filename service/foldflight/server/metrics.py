@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from foldflight.errors import CorruptError, FunctionError, RejectedError, RetryableError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["METRICS", "MORE", "Metric", "Metrics", "forget_process", "metrics_table", "shared_registry"]
 
@@ -202,6 +204,20 @@ class Metrics:
         self._function_distribution = self._histogram("foldflight_function_distribution")
         self._names: dict[str, set[str]] = {}
 
+    def expect(self, functions: Iterable[str]) -> None:
+        """Begin the series of errors at 0: Prometheus takes what a series begins with for no increase.
+
+        Without this an alert would miss the first error of each kind, and of some kinds there is only one.
+        """
+        for error in (RetryableError, RejectedError, FunctionError, CorruptError):
+            for code in error.codes:
+                self.errors.labels(code)
+        for code in ("OVERLOADED", "DRAINING"):
+            self.refused.labels(code)
+        for function in functions:
+            for code in FunctionError.codes:
+                self.function_errors.labels(function, code)
+
     def add(self, function: str, metric: str, amount: float) -> None:
         """Add to a function's counter or meter."""
         with contextlib.suppress(ValueError):  # a counter cannot go down
@@ -244,6 +260,6 @@ def shared_registry(directory: str) -> CollectorRegistry:
     return registry
 
 
-def forget_process(pid: int, directory: str) -> None:
-    """Drop the gauges of a process that has ended; its counters still count."""
-    mark_process_dead(pid, directory)  # type: ignore[no-untyped-call]
+def forget_process(index: int, directory: str) -> None:
+    """Drop the gauges of a worker's process that has ended; its counters still count."""
+    mark_process_dead(index, directory)  # type: ignore[no-untyped-call]

@@ -17,9 +17,13 @@ from typing import Any
 def main() -> None:
     """Serve as the parent asked, until its pipe closes; then end the process."""
     task = json.loads(sys.stdin.buffer.readline())
-    # prometheus_client chooses its storage when it is imported, and knows no other way to be told.
+    # prometheus_client chooses its storage when it is imported, and knows no other way to be told. Its files have the
+    # number of the worker, not of the process: who comes after one that died counts on, and they are never more.
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = task["metrics_dir"]
     sys.path[:] = task["path"]
+    from prometheus_client import values
+
+    values.ValueClass = values.MultiProcessValue(lambda: task["index"])  # type: ignore[no-untyped-call]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     from foldflight.server.facts import use_cpus  # after the storage is chosen

@@ -55,6 +55,7 @@ _BACKOFF_S_FIRST = 0.1
 _BACKOFF_S_MAX = 10.0
 _HEALTHY_AFTER_S = 30.0
 _GRACE_S = 10.0
+_PAUSE_S = 0.1
 
 
 def run_workers(
@@ -82,13 +83,15 @@ def run_workers(
         ]
         probes = Probes(settings, server_id, functions, _registry(metrics_dir, workers, settings, cpus))
         stack.callback(probes.close)
+        welcome = _Welcome(probes, workers)
         for worker in workers:
-            worker.start({"status_at": _status_at(settings, probes), "cpus": max(cpus // len(workers), 1)})
+            told = {"status_at": _status_at(settings, probes), "cpus": max(cpus // len(workers), 1)}
+            worker.start(told, on_change=welcome.show)
         stack.callback(_kill_all, workers)
         _await_ready(workers)
         relay = _Relay(settings, workers, logger)
         stack.callback(relay.close)
-        probes.set_ready(ready=True)
+        welcome.set(is_open=True)
         ready_line = {
             "event": "ready",
             "server_id": server_id,
@@ -101,7 +104,7 @@ def run_workers(
         }
         announce(ready_line, settings, logger, on_ready)
         await_stop(stop)
-        probes.set_ready(ready=False)
+        welcome.set(is_open=False)
         relay.stop_accepting()
         return _drain(workers, settings.drain_s, logger)
 
@@ -161,6 +164,26 @@ def _await_ready(workers: list[_Worker]) -> None:
             )
 
 
+class _Welcome:
+    """Whether the server is ready: its port is open, and a worker is there; else it would draw connections and fail."""
+
+    def __init__(self, probes: Probes, workers: list[_Worker]) -> None:
+        self._probes = probes
+        self._workers = workers
+        self._is_open = False
+        self._lock = threading.Lock()
+
+    def set(self, *, is_open: bool) -> None:
+        """Say whether the public port takes connections."""
+        self._is_open = is_open
+        self.show()
+
+    def show(self) -> None:
+        """Tell whoever asks what is so now; also called when a worker comes or goes."""
+        with self._lock:
+            self._probes.set_ready(ready=self._is_open and any(worker.port is not None for worker in self._workers))
+
+
 def _kill_all(workers: list[_Worker]) -> None:
     for worker in workers:
         worker.kill()
@@ -180,14 +203,16 @@ class _Worker:
         self._metrics_dir = metrics_dir
         self._logger = logger.bind(worker=index)
         self._told: dict[str, Any] = {}
+        self._on_change: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._code: int | None = None
         self._keeper = threading.Thread(target=self._keep_running, name=f"foldflight-worker-{index}", daemon=True)
 
-    def start(self, told: dict[str, Any]) -> None:
+    def start(self, told: dict[str, Any], *, on_change: Callable[[], None]) -> None:
         self._told = told
+        self._on_change = on_change
         self._keeper.start()
 
     def tell_to_drain(self) -> None:
@@ -216,7 +241,11 @@ class _Worker:
         backoff_s = _BACKOFF_S_FIRST
         while not self._stopping.is_set():
             started_s = time.monotonic()
-            self._code = self._run_once()
+            try:
+                self._code = self._run_once()
+            except OSError as error:  # no memory, process or file to be had now
+                self._code = None
+                self._logger.warning("worker not started", problem=str(error))
             if self._stopping.is_set():
                 return
             if time.monotonic() - started_s > _HEALTHY_AFTER_S:
@@ -236,17 +265,20 @@ class _Worker:
                 if line:
                     self.port = int(json.loads(line)["flight"])
                     self.ready.set()
+                    self._on_change()
             code = process.wait()
         self.port = self.pid = None
+        self._on_change()
         with contextlib.suppress(OSError):
             process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
-        forget_process(process.pid, self._metrics_dir)
+        forget_process(self.index, self._metrics_dir)
         return code
 
     def _spawn(self, ready_write: int) -> subprocess.Popen[bytes]:
         task = {
             "settings": dataclasses.asdict(self._settings),
             "metrics_dir": self._metrics_dir,
+            "index": self.index,
             "path": sys.path,
             "ready_fd": ready_write,
             **self._told,
@@ -279,8 +311,11 @@ class _Relay:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        takes_both = settings.host == "::" and socket.has_dualstack_ipv6()  # as the other ports do
         try:
-            self._listener = socket.create_server((settings.host, settings.port), family=family, backlog=128)
+            self._listener = socket.create_server(
+                (settings.host, settings.port), family=family, backlog=128, dualstack_ipv6=takes_both
+            )
         except OSError as error:
             raise port_taken("port", settings.host, settings.port, error.strerror) from None
         self.port: int = self._listener.getsockname()[1]
@@ -312,9 +347,19 @@ class _Relay:
                 ready = {key.fileobj for key, _ in selector.select()}
                 if self._wake_read in ready:
                     return
-                with contextlib.suppress(OSError):
-                    client, _ = self._listener.accept()
-                    threading.Thread(target=self._carry, args=(client,), name="foldflight-relay", daemon=True).start()
+                try:
+                    self._take()
+                except (OSError, RuntimeError) as error:  # no file or thread left: others may end meanwhile
+                    self._logger.warning("connection not taken", problem=str(error))
+                    time.sleep(_PAUSE_S)
+
+    def _take(self) -> None:
+        client, _ = self._listener.accept()
+        try:
+            threading.Thread(target=self._carry, args=(client,), name="foldflight-relay", daemon=True).start()
+        except RuntimeError:
+            client.close()
+            raise
 
     def _choose(self) -> _Worker | None:
         with self._lock:

@@ -138,6 +138,25 @@ def test_the_work_of_an_epoch_is_bounded() -> None:
     assert levels == sorted(levels, reverse=True)
 
 
+def test_large_states_are_cut_and_merged_by_their_bytes() -> None:
+    """Few groups with much state are many pieces, and no epoch merges more bytes than its budget of rows has."""
+    layout = TableLayout(KEYS, pa.schema([("state_0", pa.list_(pa.int64()))]))
+    bounds = Bounds(piece_rows_max=64, row_bytes=128, fan_in=4, merge_rows_max=100, merge_share=2)
+    store = Store()
+    subject = table(store, layout=layout, bounds=bounds)
+    size = 100  # numbers: 800 bytes, 20 groups of which are two pieces and more
+    for epoch in range(40):
+        keys = keys_of([(str((epoch * 7 + each) % 90), 0.0) for each in range(20)])
+        values = pa.array([[epoch + each] * size for each in range(20)], layout.states.types[0])
+        states = pa.RecordBatch.from_arrays([values], names=["state_0"])
+        done = subject.commit(keys, np.ones(20, np.int64), states)
+        assert done.merged_rows <= 2 * 2 * 20 * 8 * size / bounds.row_bytes
+        assert max(len(data) for data in store.runs.values()) < 2 * bounds.piece_rows_max * bounds.row_bytes
+        assert subject.lookup(keys).states.column("state_0").to_pylist() == values.to_pylist()
+    assert len(subject._manifest.runs) < 20
+    assert sum(batch.num_rows for batch in subject.scan()) == 90
+
+
 def test_damage_is_found() -> None:
     """A flipped byte in a run or in the manifest is CorruptError, and a missing run is too."""
     store = Store()

@@ -108,12 +108,15 @@ class Bounds:
 
     Args:
         piece_rows_max: Rows of one piece.
+        row_bytes: A row of so many bytes is one row here, and one of more is several: large states fill a piece, and
+            make work, before many rows do.
         fan_in: Runs of one level that are merged into one of the next.
         merge_rows_max: Rows that merges take in one epoch; an epoch that writes many may take `merge_share` of those.
         merge_share: How many rows are merged for each row written, at most: enough that merges keep up.
     """
 
     piece_rows_max: int = 1 << 18
+    row_bytes: int = 512
     fan_in: int = 8
     merge_rows_max: int = 1 << 17
     merge_share: int = 6
@@ -140,7 +143,7 @@ class Committed:
 
     Args:
         rows: Rows written.
-        merged_rows: Rows that merges took.
+        merged_rows: Rows that merges took, each by its bytes (`Bounds.row_bytes`).
         runs: Pieces now.
         bytes: Their bytes.
     """
@@ -174,6 +177,11 @@ class Run:
     def rows(self) -> int:
         """Rows of all pieces."""
         return sum(piece.rows for piece in self.pieces)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all pieces."""
+        return sum(piece.bytes for piece in self.pieces)
 
 
 @dataclass

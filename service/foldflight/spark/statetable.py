@@ -242,9 +242,10 @@ class StateTable:
             [pa.array(hashes), *keys.columns, pa.array(live), *states.columns], schema=self.layout.rows
         )
         order = np.argsort(hashes, kind="stable")
-        if len(order):
-            self._manifest.runs.append(Run(0, self._store_pieces(batch.take(pa.array(order)))))
-        merged = self._merge(max(self._bounds.merge_rows_max, self._bounds.merge_share * batch.num_rows))
+        written = Run(0, self._store_pieces(batch.take(pa.array(order))))
+        if written.pieces:
+            self._manifest.runs.append(written)
+        merged = self._merge(max(self._bounds.merge_rows_max, self._bounds.merge_share * self._work([written])))
         self._write_manifest()
         return Committed(batch.num_rows, merged, self.pieces, self.stored_bytes)
 
@@ -290,7 +291,7 @@ class StateTable:
 
     def _advance(self, merge: Merge, budget: int) -> int:
         inputs = [run for run in self._manifest.runs if run.pieces[0].id in merge.inputs]
-        total = max(sum(run.rows for run in inputs), 1)
+        total = max(self._work(inputs), 1)
         # Hashes are spread evenly, so a share of their range is that share of the rows.
         share = min(budget, self._bounds.piece_rows_max) / total
         width = max(int(_HASHES * min(share, 1.0)), 1)
@@ -303,6 +304,10 @@ class StateTable:
         if merge.done >= _HASHES:
             self._end_merge(merge, inputs)
         return max(int(total * width / _HASHES), 1)
+
+    def _work(self, runs: Sequence[Run]) -> int:
+        """Return the rows of runs, those with many bytes counted as several."""
+        return sum(max(run.rows, run.bytes // self._bounds.row_bytes) for run in runs)
 
     def _end_merge(self, merge: Merge, inputs: Sequence[Run]) -> None:
         place = self._manifest.runs.index(inputs[0])
@@ -363,13 +368,12 @@ class StateTable:
     # -- bytes -------------------------------------------------------------------------------------------------------
 
     def _store_pieces(self, rows: pa.RecordBatch) -> list[PieceMeta]:
-        """Store rows sorted by hash; rows of one hash stay in one piece."""
+        """Store rows sorted by hash."""
         metas = []
         hashes = rows.column(HASH).to_numpy()
         start = 0
         while start < rows.num_rows:
-            end = min(start + self._bounds.piece_rows_max, rows.num_rows)
-            end = int(np.searchsorted(hashes, hashes[end - 1], "right"))
+            end = self._end_of_piece(rows, hashes, start)
             # Taken, not sliced: a slice would keep, and write, what it was cut from.
             part = rows.take(pa.array(np.arange(start, end)))
             data = encode_piece(part)
@@ -381,6 +385,13 @@ class StateTable:
             metas.append(PieceMeta(run_id, part.num_rows, len(data), low, high, self._manifest.current))
             start = end
         return metas
+
+    def _end_of_piece(self, rows: pa.RecordBatch, hashes: Hashes, start: int) -> int:
+        """Return where the piece ends that begins at `start`; rows of one hash stay in one piece."""
+        count = min(self._bounds.piece_rows_max, rows.num_rows - start)
+        while count > 1 and rows.slice(start, count).nbytes > self._bounds.piece_rows_max * self._bounds.row_bytes:
+            count //= 2
+        return int(np.searchsorted(hashes, hashes[start + count - 1], "right"))
 
     def _piece(self, meta: PieceMeta) -> Piece:
         held = None if self._cache is None else self._cache.get(meta.id)

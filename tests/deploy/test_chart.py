@@ -24,7 +24,7 @@ FULL: dict[str, Any] = {
     "functions": {"modules": ["my_functions", "more.functions"], "configMap": "my-functions"},
     "workers": 4,
     "settings": {"exchanges_max": 128, "message_bytes_max": "32MiB", "idle_s_max": 30.5, "log_level": "debug"},
-    "auth": {"tokensSecret": "tokens", "stateKeysSecret": "keys"},
+    "auth": {"tokensSecret": "tokens", "stateKeysSecret": "keys", "bundleKeysSecret": "bundle-keys"},
     "tls": {"secret": "certificate", "clientCaSecret": "ca"},
     "resources": {"limits": {"cpu": "4", "memory": "8Gi"}},
     "service": {"type": "LoadBalancer", "annotations": {"example.com/internal": "true"}},
@@ -171,6 +171,7 @@ def test_values_reach_the_server(tmp_path: Path) -> None:
     mounted = {mount["mountPath"]: mount["name"] for mount in server["volumeMounts"]}
     secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
     assert secrets[mounted[str(Path(settings["tokens_file"]).parent)]] == "tokens"
+    assert secrets[mounted[str(Path(settings["bundle_keys_file"]).parent)]] == "bundle-keys"
     assert secrets[mounted[str(Path(settings["tls_cert_file"]).parent)]] == "certificate"
     assert secrets[mounted[str(Path(settings["tls_client_ca_file"]).parent)]] == "ca"
     (keys,) = [each for each in server["env"] if each["name"] == "FOLDFLIGHT_STATE_KEYS"]

@@ -28,6 +28,8 @@ OF_THE_CHART |= {
     "tls_key_file",
     "tls_client_ca_file",
     "state_keys",
+    "bundle_keys",
+    "bundle_keys_file",
 }
 # What a metric's name may be followed by in a query: a histogram's series.
 SERIES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import hashlib
+import hmac
 import random
 import resource
 import sys
@@ -21,6 +23,7 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError, FunctionError
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.bundles import Bundle, check_made_with, made_here, seal, unseal
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.facts import decode_error, decode_info, encode_error, encode_info
 from foldflight.exchange.frames import (
@@ -196,6 +199,18 @@ def piece(data: bytes) -> None:
     decode_piece(data, "a")
 
 
+def bundle(data: bytes) -> None:
+    """Open a seal; what it covers is not unpickled here, and not reached unless it is genuine."""
+    check_made_with(unseal(data, BUNDLE_KEYS))
+
+
+def bundle_content(data: bytes) -> None:
+    """Read what one of the keys has signed, whatever it is."""
+    signature = hmac.digest(BUNDLE_KEYS[1], b"foldflight.v1.BundleContent\0" + data, "sha256")
+    sealed = pb.Bundle(digest=hashlib.sha256(data).digest(), signature=signature, content=data)
+    bundle(sealed.SerializeToString())
+
+
 @dataclass(frozen=True)
 class Target:
     """Something that reads bytes, and valid bytes for it."""
@@ -204,6 +219,8 @@ class Target:
     corpus: list[bytes]
 
 
+BUNDLE_KEYS = [b"a key for bundles", b"another key for bundles"]
+BUNDLE = Bundle(("weighted_avg", "thrice"), made_here(), bytes(range(64)))
 METAS = [PieceMeta("ab", 2, 200, 1, 2, 0), PieceMeta("cd", 2, 200, 3, 2**64 - 1, 0)]
 TARGETS = {
     "open": Target(open_, [encode_open(OPENING), encode_open(Open(calls=CALLS[:1], columns=COLUMNS))]),
@@ -227,6 +244,8 @@ TARGETS = {
     ),
     "states": Target(states, [stream_of(STATES), stream_of(STATES.slice(0, 1))]),
     "envelopes": Target(envelopes, [bytes([place - 1]) + STATES.column(place)[0].as_py() for place in (2, 3)]),
+    "bundle": Target(bundle, [seal(BUNDLE, key) for key in BUNDLE_KEYS]),
+    "bundle_content": Target(bundle_content, [pb.Bundle.FromString(seal(BUNDLE, BUNDLE_KEYS[0])).content]),
     "chunks": Target(chunks, [stream_of(ROWS), stream_of(NOTHING)]),
     "facts": Target(
         facts,

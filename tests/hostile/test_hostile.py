@@ -17,15 +17,17 @@ ROOT = Path(__file__).parents[2]
 SEED = 20
 # Together a million; more where an input costs little or the reader is deep.
 INPUTS = {
-    "open": 200_000,
+    "open": 150_000,
     "engine_frame": 100_000,
     "server_frame": 100_000,
     "states": 150_000,
     "envelopes": 50_000,
     "chunks": 100_000,
     "facts": 80_000,
-    "settings": 60_000,
-    "types": 80_000,
+    "settings": 40_000,
+    "types": 60_000,
+    "bundle": 60_000,
+    "bundle_content": 30_000,
     "manifest": 40_000,
     "piece": 40_000,
 }

@@ -245,3 +245,21 @@ def test_job_parameters_and_logs(classic: Any, server_url: str) -> None:
     for target in (spark_functions, server_url):
         informed = connect(target, job_parameters={"greeting": "hello"})["informed"]
         assert group_by(df).agg(o=informed("id")).collect()[0].o == "hello 4"
+
+
+def test_shipped_functions(spark: Any, rows_of: Any) -> None:
+    """A server that has only built-in functions folds what the driver ships: Spark's workers bring the bundle."""
+    from foldflight import connect
+    from foldflight.server.lifecycle import serving
+
+    rows = random_rows(2000, 11)
+    df = spark.createDataFrame(rows, SCHEMA).repartition(4)
+    with serving(bundle_keys="a key for the spark tests") as server:
+        functions = connect(server.url, bundle_key="a key for the spark tests").register(WeightedAvg)
+        result = group_by(df, "k").agg(average=functions["weighted_avg"]("v", "w"), n=functions["count"]())
+        found = rows_of(result)
+    groups: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
+    for k, _, v, w in rows:
+        groups[k].append((v, w))
+    expected = [(key, folded(WeightedAvg, members), len(members)) for key, members in groups.items()]
+    assert found == sorted(expected, key=repr)

@@ -90,6 +90,31 @@ def test_bad_target_says_what_would_do(target: str, mentions: str) -> None:
     assert mentions in caught.value.message
 
 
+@pytest.mark.parametrize("key", ["a text of sixteen bytes", b"fifteen bytes..", 16, bytearray(16)])
+def test_bad_state_key_is_refused_at_once(key: Any) -> None:
+    """A state key that could sign nothing is refused by connect, not by the first exchange; and it is not shown."""
+    with pytest.raises(RejectedError, match="state_key must be bytes, at least 16") as caught:
+        connect(Percentile, state_key=key)
+    assert caught.value.code == "SIGNATURE"
+    assert str(key) not in caught.value.message or key == 16
+
+
+def test_embedded_functions_can_be_registered_later() -> None:
+    """What is registered is there beside what was there, in the same way to the functions, and a name is taken once."""
+    functions = connect("embedded:")
+    assert "percentile" not in functions
+    assert functions.register(Percentile) is functions
+    assert functions["percentile"].info.signature.startswith("percentile(value DOUBLE")
+    assert functions["percentile"]("a", fraction=0.5).transport is functions["count"]().transport
+
+    @udaf(input_types=["DOUBLE"], result_type="DOUBLE", name="percentile")
+    class Other(Percentile):
+        pass
+
+    with pytest.raises(RejectedError, match="two functions are named percentile"):
+        functions.register(Other)
+
+
 def test_missing_module_is_named() -> None:
     """An embedded module that cannot be imported is a MODULE error."""
     with pytest.raises(RejectedError) as caught:

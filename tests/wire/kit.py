@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.flight as fl
 
 from foldflight.client import OpenExchange
+from foldflight.client.flight import FlightExchange
 from foldflight.exchange.frames import Open, Returns
 from foldflight.exchange.steps import Bounds
 from foldflight.functions.call import Call
@@ -62,6 +64,12 @@ def environment(*, tests: bool = True) -> dict[str, str]:
     """Return the environment of a process that finds foldflight, and the tests if asked."""
     path = [str(ROOT / "service")] + [str(ROOT)] * tests + [path for path in (os.environ.get("PYTHONPATH"),) if path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def opened_apart(server: ServerProcess, opening: Open) -> FlightExchange:
+    """Open an exchange over a TCP connection of its own, as another client process would."""
+    client = fl.FlightClient(server.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
+    return FlightExchange(opening, client, server.url, deadline_s=DEADLINE_S, token=None)
 
 
 class ServerProcess:

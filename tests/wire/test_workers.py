@@ -7,25 +7,17 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow.flight as fl
 import pytest
 
 from foldflight.client import FlightTransport, OpenExchange, close_connections
-from foldflight.client.flight import FlightExchange
 from foldflight.errors import RetryableError
 from foldflight.functions.call import Call
 from foldflight.server.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED
-from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, eventually, opening, rows
+from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, eventually, opened_apart, opening, rows
 from tests.wire.test_probes import SERVING, health, page
 
 COUNT = Call("count")
 Spawn = Callable[..., ServerProcess]
-
-
-def opened_apart(server: ServerProcess) -> FlightExchange:
-    """Open an exchange over a TCP connection of its own, as another client process would."""
-    client = fl.FlightClient(server.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
-    return FlightExchange(opening(COUNT), client, server.url, deadline_s=DEADLINE_S, token=None)
 
 
 def count_rows(exchange: OpenExchange, epoch: int, number: int) -> list[int]:
@@ -43,7 +35,7 @@ def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     with transport.open(opening(COUNT)) as first:
         assert count_rows(first, 1, 30_000) == [30_000]
-        with opened_apart(server) as second:
+        with opened_apart(server, opening(COUNT)) as second:
             assert second.opened.server_id != first.opened.server_id
             assert count_rows(second, 1, 20_000) == [20_000]
             assert eventually(lambda: "foldflight_rows_total 50000.0" in page(server.ready["http"], "/metrics")[1])

@@ -58,6 +58,7 @@ capabilities: {drop: [ALL]}
   "peers" (list (printf "%s-peers" (include "foldflight.fullname" .)))
 -}}
 {{- if .Values.auth.tokensSecret }}{{ $_ := set $chart "tokens_file" "/etc/foldflight/tokens/tokens" }}{{ end -}}
+{{- if .Values.auth.bundleKeysSecret }}{{ $_ := set $chart "bundle_keys_file" "/etc/foldflight/bundle-keys/bundle-keys" }}{{ end -}}
 {{- if .Values.tls.secret }}
 {{- $_ := set $chart "tls_cert_file" "/etc/foldflight/tls/tls.crt" }}
 {{- $_ := set $chart "tls_key_file" "/etc/foldflight/tls/tls.key" }}

@@ -12,7 +12,9 @@ from foldflight.client.embedded import EmbeddedTransport
 from foldflight.client.flight import SCHEMES, FlightTransport
 from foldflight.client.functions import Functions
 from foldflight.errors import RejectedError
+from foldflight.exchange.bundles import BUNDLE_KEY_BYTES_MIN
 from foldflight.exchange.steps import Bounds
+from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry
 
 __all__ = ["connect", "tls_files"]
@@ -30,6 +32,7 @@ def connect(
     job_parameters: Mapping[str, str] | None = None,
     state_key: bytes | None = None,
     token: str | None = None,
+    bundle_key: str | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
     tls_cert: str | os.PathLike[str] | None = None,
     tls_key: str | os.PathLike[str] | None = None,
@@ -50,6 +53,8 @@ def connect(
         state_key: Signs the pickled states of embedded functions; a new random key unless given. Give one to read
             states that another process wrote.
         token: The bearer token that servers ask for.
+        bundle_key: Signs functions for servers that were started with the same key, on `register`. It stays in this
+            process: an engine's workers get what it has signed.
         tls_ca: PEM file with the certificates that servers' certificates are signed with; the system's unless given.
         tls_cert: PEM file with this client's certificate, where servers ask for one.
         tls_key: PEM file with that certificate's key. Files are read here and now: an engine's workers need none.
@@ -75,11 +80,22 @@ def connect(
         if state_key is not None:
             raise RejectedError("SIGNATURE", "state_key is for embedded functions; servers have their own state keys")
         tls = tls_files(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
-        bounds = Bounds(patience_s=patience_s)
         return Functions(
             FlightTransport(
-                urls, deadline_s=deadline_s, bounds=bounds, token=token, tls=tls, job_parameters=job_parameters
+                urls,
+                deadline_s=deadline_s,
+                bounds=Bounds(patience_s=patience_s),
+                token=token,
+                tls=tls,
+                job_parameters=job_parameters,
+                bundle_key=_bundle_key(bundle_key),
             )
+        )
+    if bundle_key is not None:
+        raise RejectedError("SIGNATURE", "bundle_key is for servers; embedded functions need none to be registered")
+    if state_key is not None and not (isinstance(state_key, bytes) and len(state_key) >= STATE_KEY_BYTES_MIN):
+        raise RejectedError(
+            "SIGNATURE", f"state_key must be bytes, at least {STATE_KEY_BYTES_MIN}, such as secrets.token_bytes(32)"
         )
     transport = EmbeddedTransport(
         Registry.load(_sources(target)),
@@ -87,6 +103,12 @@ def connect(
         job_parameters=job_parameters,
     )
     return Functions(transport)
+
+
+def _bundle_key(given: object) -> str | None:
+    if given is None or (isinstance(given, str) and len(given.encode()) >= BUNDLE_KEY_BYTES_MIN):
+        return given
+    raise RejectedError("SIGNATURE", f"bundle_key must be a text of at least {BUNDLE_KEY_BYTES_MIN} bytes")
 
 
 def tls_files(urls: Sequence[str], **files: str | os.PathLike[str] | None) -> dict[str, bytes]:

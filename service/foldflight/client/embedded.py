@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from foldflight.client.bundles import pickled
 from foldflight.client.exchange import ClientExchange
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
@@ -20,10 +20,10 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from types import ModuleType
+    from collections.abc import Callable, Mapping, Sequence
 
     from foldflight.exchange.frames import Frame
+    from foldflight.functions.spec import Function
 
 __all__ = ["EmbeddedTransport"]
 
@@ -64,6 +64,12 @@ class EmbeddedTransport:
         """Return what there is, by name."""
         return [FunctionInfo.of(self._registry[name]) for name in sorted(self._registry)]
 
+    def register(self, functions: Sequence[Function]) -> list[FunctionInfo]:
+        """Take more functions, and return what they are. Raises RejectedError SIGNATURE where a name is taken."""
+        self._registry = Registry([*self._registry.authored, *functions])
+        self._blob = None
+        return [FunctionInfo.of(function) for function in functions]
+
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
         """Return what an exchange would be opened with. Raises what opening it would raise."""
         return describe(self._complete(open), self._registry, _LIMITS, SERVER_ID)
@@ -87,7 +93,7 @@ class EmbeddedTransport:
 
     def __reduce__(self) -> tuple[Callable[..., EmbeddedTransport], tuple[Any, ...]]:
         if self._blob is None:
-            self._blob = _dump(self._registry)
+            self._blob = pickled(self._registry.authored)
         digest = hashlib.sha256(self._blob).hexdigest()
         return _restore, (self._blob, digest, self._state_key, self._job_parameters)
 
@@ -109,28 +115,6 @@ class EmbeddedExchange(ClientExchange):
 
     def _end(self) -> None:
         self._server.close()
-
-
-def _dump(registry: Registry) -> bytes:
-    """Pickle the authors' functions with their classes and what those refer to in their packages, by value."""
-    registered = [module for module in _packages_of(registry.authored) if module.__name__ not in _by_value()]
-    for module in registered:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return cloudpickle.dumps(registry.authored)
-    finally:
-        for module in registered:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _packages_of(functions: Iterable[Any]) -> list[ModuleType]:
-    """Return the outermost packages that the functions come from; foldflight itself is installed everywhere."""
-    names = {function.cls.__module__.partition(".")[0] for function in functions} - {"foldflight", "__main__"}
-    return [sys.modules[name] for name in sorted(names) if name in sys.modules]
-
-
-def _by_value() -> set[str]:
-    return set(cloudpickle.list_registry_pickle_by_value())
 
 
 def _restore(blob: bytes, digest: str, state_key: bytes, job_parameters: Mapping[str, str]) -> EmbeddedTransport:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.flight as fl
 
+from foldflight.client.bundles import bundle_of
 from foldflight.client.edge import translated
 from foldflight.client.exchange import ClientExchange
 from foldflight.client.failover import SurvivingExchange
 from foldflight.client.watchdog import Guard
-from foldflight.errors import RetryableError
+from foldflight.errors import RejectedError, RetryableError
+from foldflight.exchange.bundles import REGISTER_ACTION
 from foldflight.exchange.circuits import Circuits
 from foldflight.exchange.codec import Message, decode, encode, encode_open
 from foldflight.exchange.coordinator import Coordinator
@@ -31,6 +33,8 @@ from foldflight.exchange.steps import Bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from foldflight.functions.spec import Function
 
 __all__ = ["SCHEMES", "FlightTransport", "close_connections"]
 
@@ -70,6 +74,7 @@ class FlightTransport:
         token: Bearer token, if the servers ask for one.
         tls: Certificates as pyarrow's client takes them: `tls_root_certs`, `cert_chain`, `private_key`, PEM.
         job_parameters: What `FunctionContext.job_parameters` shows; those of an Open win.
+        bundle_key: Signs functions that are registered. It stays in this process; what it has signed travels.
 
     It holds no connection itself, so it can be pickled, and used on both sides of a fork.
     """
@@ -83,6 +88,7 @@ class FlightTransport:
         token: str | None = None,
         tls: Mapping[str, bytes] | None = None,
         job_parameters: Mapping[str, str] | None = None,
+        bundle_key: str | None = None,
     ) -> None:
         self.urls = tuple(urls)
         self._bounds = Bounds() if bounds is None else bounds
@@ -90,6 +96,11 @@ class FlightTransport:
         self._token = token
         self._tls = tuple(sorted((tls or {}).items()))
         self._job_parameters = dict(job_parameters or {})
+        self._bundle_key = bundle_key
+        self._bundles: dict[str, bytes] = {}  # name of a function to the bundle that it is in
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_bundle_key": None}
 
     def infos(self) -> list[FunctionInfo]:
         """Return what the servers offer, by name (they are taken to offer the same).
@@ -102,6 +113,30 @@ class FlightTransport:
             return [decode_info(flight.app_metadata) for flight in client.list_flights(options=options)]
 
         return sorted(self._on_any(ask), key=lambda info: info.name)
+
+    def register(self, functions: Sequence[Function]) -> list[FunctionInfo]:
+        """Sign functions, ask a server whether it takes them, and bring them along with each exchange that calls them.
+
+        No server has to remember them: whichever takes an exchange finds them in its Open.
+
+        Raises:
+            RejectedError: SETTINGS without a key here or there, UNAUTHENTICATED for a wrong one, MODULE for other
+                versions of Python, SIGNATURE for a name that is taken or what cannot be pickled, LIMIT.
+        """
+        if self._bundle_key is None:
+            raise RejectedError(
+                "SETTINGS",
+                "functions are shipped signed: give connect(..., bundle_key=...) a bundle key of the servers",
+            )
+        bundle = bundle_of(functions, self._bundle_key)
+
+        def ask(client: Any, options: Any, _url: str) -> list[FunctionInfo]:
+            answers = client.do_action(fl.Action(REGISTER_ACTION, bundle), options)
+            return [decode_info(answer.body.to_pybytes()) for answer in answers]
+
+        infos = self._on_any(ask)
+        self._bundles.update({function.name: bundle for function in functions})
+        return infos
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
         """Return what an exchange would be opened with, from any server. Raises what opening it would raise."""
@@ -136,9 +171,13 @@ class FlightTransport:
             raise known from None
 
     def _complete(self, opening: Open) -> Open:
-        if not self._job_parameters:
-            return opening
-        return dataclasses.replace(opening, job_parameters={**self._job_parameters, **opening.job_parameters})
+        return dataclasses.replace(
+            opening,
+            job_parameters={**self._job_parameters, **opening.job_parameters},
+            bundles=tuple(
+                dict.fromkeys(self._bundles[call.function] for call in opening.calls if call.function in self._bundles)
+            ),
+        )
 
     def _on_any(self, ask: Callable[[Any, Any, str], R]) -> R:
         """Ask the servers in turn until one answers; only a retryable error moves on to the next."""

@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
+from foldflight.functions.registry import Registry
 
 if TYPE_CHECKING:
+    from foldflight.client.embedded import EmbeddedTransport
+    from foldflight.client.flight import FlightTransport
     from foldflight.client.transport import Transport
     from foldflight.exchange.frames import FunctionInfo
 
@@ -136,7 +139,7 @@ class Functions(Mapping[str, FunctionHandle]):
         RetryableError: UNREACHABLE or DEADLINE when no server answers.
     """
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: FlightTransport | EmbeddedTransport) -> None:
         self.transport = transport
         self._handles = {info.name: FunctionHandle(info, transport) for info in transport.infos()}
 
@@ -161,6 +164,22 @@ class Functions(Mapping[str, FunctionHandle]):
 
     def __len__(self) -> int:
         return len(self._handles)
+
+    def register(self, *sources: object) -> Functions:
+        """Bring functions along, and return these and them: `connect(url).register(WeightedAvg)["weighted_avg"]`.
+
+        Servers get them as signed bundles, and take them only if they were started with the bundle key that `connect`
+        was given. What a class refers to in its own package travels with it; what it imports besides must be there.
+
+        Args:
+            sources: Classes under `@udaf`, modules, or names of modules.
+
+        Raises:
+            RejectedError: SETTINGS, UNAUTHENTICATED, MODULE, SIGNATURE or LIMIT: what a server says of them.
+        """
+        added = self.transport.register(Registry.load(sources).authored)
+        self._handles.update({info.name: FunctionHandle(info, self.transport) for info in added})
+        return self
 
     def infos(self) -> list[FunctionInfo]:
         """Return what each function is: signature, version, capabilities."""

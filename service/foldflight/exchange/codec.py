@@ -76,6 +76,7 @@ def encode_open(opening: Open) -> bytes:
         job_parameters=opening.job_parameters,
         trace_context=opening.trace_context,
         isolate_errors=opening.isolate_errors,
+        bundles=opening.bundles,
     )
     for call in opening.calls:
         message.calls.append(
@@ -116,6 +117,7 @@ def decode_open(command: bytes) -> Open:
         job_parameters=dict(message.job_parameters),
         trace_context=dict(message.trace_context),
         isolate_errors=message.isolate_errors,
+        bundles=tuple(message.bundles),
         protocol_version=message.protocol_version,
     )
 

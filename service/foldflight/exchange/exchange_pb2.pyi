@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Open(_message.Message):
-    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors")
+    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors", "bundles")
     class JobParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Open(_message.Message):
     JOB_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     ISOLATE_ERRORS_FIELD_NUMBER: _ClassVar[int]
+    BUNDLES_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     calls: _containers.RepeatedCompositeFieldContainer[Call]
     columns: bytes
@@ -42,7 +43,35 @@ class Open(_message.Message):
     job_parameters: _containers.ScalarMap[str, str]
     trace_context: _containers.ScalarMap[str, str]
     isolate_errors: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ...) -> None: ...
+    bundles: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ..., bundles: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Bundle(_message.Message):
+    __slots__ = ("digest", "signature", "content")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    signature: bytes
+    content: bytes
+    def __init__(self, digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class BundleContent(_message.Message):
+    __slots__ = ("functions", "made_with", "code")
+    class MadeWithEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    MADE_WITH_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    functions: _containers.RepeatedScalarFieldContainer[str]
+    made_with: _containers.ScalarMap[str, str]
+    code: bytes
+    def __init__(self, functions: _Optional[_Iterable[str]] = ..., made_with: _Optional[_Mapping[str, str]] = ..., code: _Optional[bytes] = ...) -> None: ...
 
 class Call(_message.Message):
     __slots__ = ("function", "arguments", "filter", "distinct", "literals", "fingerprint", "materialize")

@@ -71,6 +71,7 @@ class Open:
         job_parameters: What functions read from their context.
         trace_context: W3C trace context of the caller, for logs.
         isolate_errors: Whether a function that raises fails its slot alone: results then have a column `error`.
+        bundles: Functions that the engine brings along, each sealed (`exchange.bundles`).
         protocol_version: The version that the engine speaks.
     """
 
@@ -82,6 +83,7 @@ class Open:
     job_parameters: Mapping[str, str] = field(default_factory=dict)
     trace_context: Mapping[str, str] = field(default_factory=dict)
     isolate_errors: bool = False
+    bundles: tuple[bytes, ...] = field(default=(), repr=False)
     protocol_version: int = PROTOCOL_VERSION
 
 

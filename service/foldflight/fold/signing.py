@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from foldflight.errors import RejectedError
 
-__all__ = ["StateSigner"]
+__all__ = ["STATE_KEY_BYTES_MIN", "StateSigner"]
 
+STATE_KEY_BYTES_MIN = 16
 _SIGNATURE_BYTES = 32
-_KEY_BYTES_MIN = 16
 
 
 class StateSigner:
@@ -25,9 +25,9 @@ class StateSigner:
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        if not keys or any(len(key) < _KEY_BYTES_MIN for key in keys):
+        if not keys or any(len(key) < STATE_KEY_BYTES_MIN for key in keys):
             raise RejectedError(
-                "SETTINGS", f"a state key needs at least {_KEY_BYTES_MIN} bytes, and there must be one at least"
+                "SETTINGS", f"a state key needs at least {STATE_KEY_BYTES_MIN} bytes, and there must be one at least"
             )
         self._keys = tuple(keys)
 

@@ -17,14 +17,16 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import CorruptError, FoldflightError, RejectedError, RetryableError
+from foldflight.exchange.bundles import REGISTER_ACTION
 from foldflight.exchange.codec import Message, decode, decode_open, encode
 from foldflight.exchange.facts import encode_info
 from foldflight.exchange.frames import Frame, FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.server.account import Account
+from foldflight.server.bundles import Bundles
 from foldflight.server.edge import edge
-from foldflight.server.keys import allowed, tls_of, tokens_of
+from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.status import STATUS_ACTION
 from foldflight.server.stream import VanishedError, check_columns, received, send
 
@@ -87,6 +89,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         self.logger = logger
         self._settings = settings
         self._registry = registry
+        self._bundles = Bundles(settings, registry, logger)
         self._server_id = server_id
         self._signer = signer
         self._limits = limits_of(settings)
@@ -154,9 +157,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         """Describe a function (descriptor path) or an exchange to be opened (descriptor command)."""
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
             name = _function_name(descriptor)
-            _check_allowed(context, [name])
+            check_allowed(context, [name])
             return self._flight_of(name)
-        opened = describe(self._open_of(context, descriptor), self._registry, self._limits, self._server_id)
+        opening = self._open_of(context, descriptor)
+        registry = self._bundles.registry_with(opening.bundles, context)
+        opened = describe(opening, registry, self._limits, self._server_id)
         message = encode(opened, opened.schema)
         return fl.FlightInfo(opened.schema, descriptor, [], -1, -1, app_metadata=message.metadata)
 
@@ -203,7 +208,10 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     @edge
     def do_action(self, context: Any, action: Any) -> Any:
-        """Answer `status`: the state of the fleet as JSON (see `foldflight.server.status`)."""
+        """Answer `status`, the state of the fleet as JSON (see `foldflight.server.status`), or `register`."""
+        if action.type == REGISTER_ACTION:
+            functions = self._bundles.functions_in(action.body.to_pybytes(), context)
+            return [fl.Result(encode_info(FunctionInfo.of(function))) for function in functions]
         if action.type != STATUS_ACTION:
             raise _not_served(f"DoAction({action.type!r})")
         status = self._status()
@@ -215,8 +223,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     @edge
     def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
-        """List the one action."""
-        return [fl.ActionType(STATUS_ACTION, "The state of the fleet, as JSON.")]
+        """List the actions."""
+        return [
+            fl.ActionType(STATUS_ACTION, "The state of the fleet, as JSON."),
+            fl.ActionType(REGISTER_ACTION, "What the functions of a signed bundle are, if this server takes it."),
+        ]
 
     # -- one exchange ------------------------------------------------------------------------------------------------
 
@@ -224,7 +235,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         if descriptor.descriptor_type != fl.DescriptorType.CMD:
             raise RejectedError("BAD_FRAME", "the descriptor must be a command: a foldflight.v1.Open message")
         opening = decode_open(descriptor.command)
-        _check_allowed(context, [call.function for call in opening.calls])
+        check_allowed(context, [call.function for call in opening.calls])
         return opening
 
     def _admit(self, opening: Open, context: Any) -> _Running:
@@ -235,7 +246,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 self._check_admission()
             exchange = ServerExchange(
                 opening,
-                self._registry,
+                self._bundles.registry_with(opening.bundles, context),
                 limits=self._limits,
                 server_id=self._server_id,
                 signer=self._signer,
@@ -370,16 +381,6 @@ def authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _check_allowed(context: Any, names: list[str]) -> None:
-    closed = sorted(set(names) - set(allowed(context, names)))
-    if closed:
-        raise RejectedError(
-            "UNAUTHENTICATED",
-            f"the caller's token does not open {', '.join(closed)}; ask the operator of the server for one that does",
-            function=closed[0],
-        )
-
-
 def _replies(running: _Running, frame: Frame) -> Iterator[Frame]:
     """Yield the replies to a frame; the lock is free while one is being sent, for that may block for long."""
     replies = None
@@ -422,5 +423,7 @@ def _signature_schema(function: Any) -> pa.Schema:
 
 def _not_served(verb: str) -> RejectedError:
     return RejectedError(
-        "BAD_FRAME", f"{verb} is not served; use DoExchange, GetFlightInfo, ListFlights or the action {STATUS_ACTION}"
+        "BAD_FRAME",
+        f"{verb} is not served; use DoExchange, GetFlightInfo, ListFlights or the actions "
+        f"{STATUS_ACTION} and {REGISTER_ACTION}",
     )

@@ -1,4 +1,4 @@
-"""Who may call: TLS, bearer tokens that rotate, and the functions that each token opens.
+"""Who may call: TLS, bearer tokens that rotate, the functions that each token opens, and whose functions are taken.
 
 The tokens file has a token on each line, and after it the functions that it opens, as shell patterns separated by
 commas (none: all of them). Lines that begin with # are comments. The file is read again when it has changed, so a token
@@ -6,6 +6,8 @@ is replaced without a restart: add the new one, move the callers over, remove th
 
     2f9c0e8d7b6a5f4e  weighted_avg,acme_*
     83b1c2d3e4f5a697
+
+The file of bundle keys has a key on each line, and is read again in the same way.
 """
 
 from __future__ import annotations
@@ -14,10 +16,10 @@ import fnmatch
 import hashlib
 import hmac
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow.flight as fl
 
@@ -29,10 +31,51 @@ if TYPE_CHECKING:
     from foldflight.server.metrics import Metrics
     from foldflight.server.settings import Settings
 
-__all__ = ["TOKEN_BYTES_MIN", "Tokens", "allowed", "tls_of", "tokens_of"]
+__all__ = ["TOKEN_BYTES_MIN", "BundleKeys", "Tokens", "allowed", "check_allowed", "tls_of", "tokens_of"]
 
 TOKEN_BYTES_MIN = 16
 _MIDDLEWARE = "token"
+
+T = TypeVar("T")
+
+
+class _Reread(Generic[T]):
+    """What a file holds, read again when it has changed; one that became unreadable changes nothing.
+
+    Args:
+        path: The file.
+        read: Reads it, or raises RejectedError SETTINGS.
+        logger: Told, once for each change.
+
+    Raises:
+        RejectedError: SETTINGS, when it cannot be read at first.
+    """
+
+    def __init__(self, path: Path, read: Callable[[Path], Sequence[T]], logger: Logger) -> None:
+        self._path = path
+        self._read = read
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._version = _version(path)
+        self._held = read(path)
+
+    def __call__(self) -> Sequence[T]:
+        """Return what the file holds now."""
+        with self._lock:
+            found = _version(self._path)
+            if found != self._version:
+                # Noted first: a file that cannot be read is complained of once, not at every call.
+                self._version = found
+                self._look_again()
+            return self._held
+
+    def _look_again(self) -> None:
+        try:
+            self._held = self._read(self._path)
+        except RejectedError as error:
+            self._logger.warning("keys not read: the last ones stay valid", problem=error.message)
+        else:
+            self._logger.info("keys read", count=len(self._held), path=str(self._path))
 
 
 @dataclass(frozen=True)
@@ -59,15 +102,8 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
     def __init__(self, given: Iterable[str], path: Path | None, *, metrics: Metrics, logger: Logger) -> None:
         super().__init__()
         self._given = [_Token(_digest(token), ()) for token in given]
-        self._path = path
+        self._from_file = None if path is None else _Reread(path, _read_tokens, logger)
         self._metrics = metrics
-        self._logger = logger
-        self._lock = threading.Lock()
-        self._read_at: tuple[int, int] | None = None
-        self._from_file: list[_Token] = []
-        if path is not None:
-            self._read_at = _version(path)
-            self._from_file = _read(path)
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:  # noqa: ARG002  (pyarrow calls it so)
         """Find the caller's token, in a time that does not depend on how much of it is right."""
@@ -81,24 +117,7 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
         return _Caller(matching[0].patterns)
 
     def _known(self) -> list[_Token]:
-        if self._path is None:
-            return self._given
-        with self._lock:
-            self._look_again(self._path)
-            return [*self._given, *self._from_file]
-
-    def _look_again(self, path: Path) -> None:
-        found = _version(path)
-        if found == self._read_at:
-            return
-        # Noted first: a file that cannot be read is complained of once, not at every call.
-        self._read_at = found
-        try:
-            self._from_file = _read(path)
-        except RejectedError as error:
-            self._logger.warning("tokens not read: the last ones stay valid", problem=error.message)
-        else:
-            self._logger.info("tokens read", tokens=len(self._from_file), path=str(path))
+        return [*self._given, *(() if self._from_file is None else self._from_file())]
 
 
 class _Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
@@ -116,6 +135,39 @@ def allowed(context: Any, names: Iterable[str]) -> list[str]:
     if not patterns:
         return list(names)
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def check_allowed(context: Any, names: Iterable[str]) -> None:
+    """Raise RejectedError UNAUTHENTICATED unless the caller's token opens all of the functions."""
+    named = set(names)
+    closed = sorted(named - set(allowed(context, named)))
+    if closed:
+        raise RejectedError(
+            "UNAUTHENTICATED",
+            f"the caller's token does not open {', '.join(closed)}; ask the operator of the server for one that does",
+            function=closed[0],
+        )
+
+
+class BundleKeys:
+    """The keys whose bundles a server takes: none unless it was given some.
+
+    Args:
+        settings: Keys, and the file with more.
+        logger: Told when the file has become unreadable; the keys that were read last stay valid then.
+
+    Raises:
+        RejectedError: SETTINGS, for a file that cannot be read or holds a key that is too short.
+    """
+
+    def __init__(self, settings: Settings, logger: Logger) -> None:
+        self._given = [key.encode() for key in settings.bundle_keys]
+        path = settings.bundle_keys_file
+        self._from_file = None if path is None else _Reread(Path(path), _read_bundle_keys, logger)
+
+    def __call__(self) -> list[bytes]:
+        """Return the keys that are valid now."""
+        return [*self._given, *(() if self._from_file is None else self._from_file())]
 
 
 def tokens_of(settings: Settings, *, metrics: Metrics, logger: Logger) -> dict[str, Tokens] | None:
@@ -166,22 +218,33 @@ def _version(path: Path) -> tuple[int, int] | None:
     return found.st_mtime_ns, found.st_ino
 
 
-def _read(path: Path) -> list[_Token]:
+def _read_tokens(path: Path) -> list[_Token]:
+    return [
+        _Token(_digest(token), tuple(name.strip() for name in names.split(",") if name.strip()))
+        for token, names in _lines(path, "token")
+    ]
+
+
+def _read_bundle_keys(path: Path) -> list[bytes]:
+    return [key.encode() for key, _ in _lines(path, "bundle key")]
+
+
+def _lines(path: Path, what: str) -> list[tuple[str, str]]:
+    """Return the secret of each line, and what stands after it. Raises RejectedError SETTINGS."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise RejectedError("SETTINGS", f"cannot read the tokens file {path}: {error}") from None
-    tokens = []
+        raise RejectedError("SETTINGS", f"cannot read the {what}s file {path}: {error}") from None
+    found = []
     for number, line in enumerate(lines, 1):
-        token, *patterns = line.split(None, 1)[:2] or [""]
-        if not token or token.startswith("#"):
+        secret, *rest = line.split(None, 1) or [""]
+        if not secret or secret.startswith("#"):
             continue
-        if len(token.encode()) < TOKEN_BYTES_MIN:
+        if len(secret.encode()) < TOKEN_BYTES_MIN:
             raise RejectedError(
-                "SETTINGS", f"the token in line {number} of {path} is shorter than {TOKEN_BYTES_MIN} bytes"
+                "SETTINGS", f"the {what} in line {number} of {path} is shorter than {TOKEN_BYTES_MIN} bytes"
             )
-        names = patterns[0].split(",") if patterns else []
-        tokens.append(_Token(_digest(token), tuple(name.strip() for name in names if name.strip())))
-    if not tokens:
-        raise RejectedError("SETTINGS", f"the tokens file {path} holds no token")
-    return tokens
+        found.append((secret, rest[0] if rest else ""))
+    if not found:
+        raise RejectedError("SETTINGS", f"the {what}s file {path} holds no {what}")
+    return found

@@ -18,7 +18,7 @@ __all__ = ["Logger", "make_logger"]
 Logger = structlog.typing.FilteringBoundLogger
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
-_SECRET_WORDS = ("token", "secret", "password", "authorization", "state_key")
+_SECRET_WORDS = ("token", "secret", "password", "authorization", "state_key", "bundle_key")
 
 
 def make_logger(stream: TextIO, *, log_format: str = "json", log_level: str = "info") -> Logger:

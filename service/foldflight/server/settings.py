@@ -167,6 +167,15 @@ class Settings:
         "Keys that sign pickled states, separated by commas: the first signs, all verify. The same for a whole fleet.",
         secret=True,
     )
+    bundle_keys: tuple[str, ...] = _setting(
+        (),
+        _secrets,
+        "Keys, separated by commas: functions that an engine ships, signed with one of them, are run; none: none are.",
+        secret=True,
+    )
+    bundle_keys_file: str | None = _setting(
+        None, _optional_text, "File with a bundle key on each line; read again when it changes."
+    )
     peers: tuple[str, ...] = _setting(
         (),
         _names,
@@ -185,6 +194,9 @@ class Settings:
     )
     state_bytes_max: int = _setting(16 * 2**20, _bytes, "Size of one call's state of one group.", unit="bytes")
     exchange_state_bytes_max: int = _setting(2 * 2**30, _bytes, "Size of all states of one exchange.", unit="bytes")
+    bundle_bytes_max: int = _setting(
+        4 * 2**20, _bytes, "Size of all bundles of functions that one exchange brings.", unit="bytes"
+    )
     idle_s_max: float = _setting(600.0, _seconds, "Time without a frame after which an exchange ends.", unit="seconds")
     age_s_max: float = _setting(
         3600.0, _seconds, "Age at which an exchange is told to reopen at its next barrier.", unit="seconds"

@@ -1,0 +1,291 @@
+"""Functions that an engine ships: signed bundles ride in each Open, and only servers with the key unpickle them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import io
+import os
+import pickle
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from foldflight import RejectedError, connect, udaf
+from foldflight.client import FlightTransport, close_connections
+from foldflight.client.bundles import bundle_of
+from foldflight.exchange import bundles
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.bundles import Bundle, made_here, seal, unseal
+from foldflight.functions.call import Call
+from foldflight.functions.registry import Registry
+from foldflight.server.lifecycle import serving
+from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, opened_apart, opening, rows
+
+FIRST, SECOND, THIRD = "the-first-bundle-key", "the-second-bundle-key", "the-third-bundle-key"
+Spawn = Callable[..., ServerProcess]
+SOURCE = '''
+from foldflight import udaf
+
+class Sum:
+    total: int
+
+def times(value):
+    return value * FACTOR
+
+FACTOR = 3
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Thrice:
+    """Three times the sum."""
+    def create_accumulator(self) -> Sum:
+        accumulator = Sum(); accumulator.total = 0
+        return accumulator
+    def accumulate(self, accumulator, value):
+        accumulator.total += times(value)
+    def merge(self, accumulator, other):
+        accumulator.total += other.total
+    def get_value(self, accumulator):
+        return accumulator.total
+'''
+MARKER = "FOLDFLIGHT_TEST_UNPICKLED"
+
+
+@pytest.fixture(autouse=True)
+def fresh_connections() -> Iterator[None]:
+    """No connection of one test serves another."""
+    yield
+    close_connections()
+    os.environ.pop(MARKER, None)
+
+
+@pytest.fixture
+def authored() -> Iterator[types.ModuleType]:
+    """A module that exists in this process only."""
+    module = types.ModuleType("authored_here")
+    sys.modules[module.__name__] = module
+    exec(SOURCE, module.__dict__)
+    yield module
+    del sys.modules[module.__name__]
+
+
+class Unpickled:
+    """Leaves a mark where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
+        return _mark, (MARKER, "1")
+
+
+def _mark(name: str, value: str) -> None:
+    os.environ[name] = value
+
+
+def marking(**made_with: str) -> Bundle:
+    """Return a bundle that leaves a mark if anything of it is unpickled."""
+    return Bundle(("marks",), {**made_here(), **made_with}, cloudpickle.dumps((Unpickled(),)))
+
+
+def refused(transport: FlightTransport, sealed: bytes, code: str) -> RejectedError:
+    """Offer a bundle both ways it can come; check that each is refused, with nothing unpickled."""
+    transport._bundles["marks"] = sealed
+    found = []
+    for offer in (transport.open, transport.describe):
+        with pytest.raises(RejectedError) as caught:
+            offer(opening(Call("marks", ("value",))))
+        assert caught.value.code == code
+        assert MARKER not in os.environ
+        found.append(caught.value)
+    assert found[0].message == found[1].message
+    return found[0]
+
+
+def test_shipped_functions_fold(spawn: Spawn, authored: types.ModuleType) -> None:
+    """A server that never heard of a function folds it, beside its own, once it is shipped with the right key."""
+    server = spawn(bundle_keys=FIRST)
+    functions = connect(server.url, bundle_key=FIRST).register(authored)
+    assert functions["thrice"].info.signature == "thrice(value BIGINT) -> BIGINT"
+    assert functions["thrice"].info.doc == "Three times the sum."
+    with functions.transport.open(opening(Call("thrice", ("value",)), Call("count", ()))) as exchange:
+        exchange.chunk(rows((0, 0, 5), (1, 0, 7), (0, 0, 1)))
+        results = end_epoch(exchange, 1)
+    assert results["output_0"].to_pylist() == [18, 21]
+    assert results["output_1"].to_pylist() == [2, 1]
+    assert "thrice" not in connect(server.url)
+    assert "bundle unpickled" in server.log.read_text()
+    assert FIRST not in server.log.read_text()
+
+
+def test_a_replica_that_never_saw_the_function_takes_over(spawn: Spawn, authored: types.ModuleType) -> None:
+    """Registered with one server, an exchange goes on at another when that is killed: its Open brings the function."""
+    servers = [spawn(bundle_keys=FIRST) for _ in range(2)]
+    functions = connect(",".join(server.url for server in servers), bundle_key=FIRST, patience_s=10).register(authored)
+    with functions.transport.open(opening(Call("thrice", ("value",)))) as exchange:
+        exchange.chunk(rows((0, 0, 5)))
+        assert end_epoch(exchange, 1)["output_0"].to_pylist() == [15]
+        at = exchange.opened.server_id
+        for server in servers:
+            if server.ready["server_id"] == at:
+                server.end()
+        exchange.chunk(rows((0, 0, 2)))
+        assert end_epoch(exchange, 2)["output_0"].to_pylist() == [21]
+        assert exchange.opened.server_id != at
+
+
+def test_workers_behind_one_port_take_it(spawn: Spawn, authored: types.ModuleType) -> None:
+    """Each connection reaches another process, and each process finds the function in the Open, registered or not."""
+    server = spawn(bundle_keys=FIRST, workers=2)
+    bundle = bundle_of(Registry.load([authored]).authored, FIRST)
+    asked = opening(Call("thrice", ("value",)), bundles=(bundle,))
+    with opened_apart(server, asked) as first, opened_apart(server, asked) as second:
+        assert first.opened.server_id != second.opened.server_id
+        for exchange in (first, second):
+            exchange.chunk(rows((0, 0, 1)))
+            assert end_epoch(exchange, 1)["output_0"].to_pylist() == [3]
+
+
+def test_the_key_stays_where_it_is(authored: types.ModuleType) -> None:
+    """A transport that travels carries the signed bundle, not the key; and it can still open exchanges."""
+    with serving(bundle_keys=FIRST) as server:
+        transport = connect(server.url, bundle_key=FIRST).register(authored).transport
+        packed = pickle.dumps(transport)
+        assert FIRST.encode() not in packed
+        travelled = pickle.loads(packed)
+        with travelled.open(opening(Call("thrice", ("value",)))) as exchange:
+            exchange.chunk(rows((0, 0, 4)))
+            assert end_epoch(exchange, 1)["output_0"].to_pylist() == [12]
+        with pytest.raises(RejectedError, match="bundle_key") as caught:
+            travelled.register(Registry.load([authored]).authored)
+        assert caught.value.code == "SETTINGS"
+
+
+def test_keys_rotate(tmp_path: Path, authored: types.ModuleType) -> None:
+    """Two keys are valid at once; one that left the file signs nothing more, also for a bundle that is known."""
+    path = tmp_path / "bundle-keys"
+    path.write_text(f"# who may ship\n{FIRST}\n{SECOND}\n")
+    log = io.StringIO()
+    with serving(bundle_keys_file=str(path), log_stream=log) as server:
+        old = connect(server.url, bundle_key=FIRST).register(authored).transport
+        connect(server.url, bundle_key=SECOND).register(authored)
+        path.write_text(f"{SECOND}\n{THIRD}\n")
+        os.utime(path, (1, 1))
+        connect(server.url, bundle_key=THIRD).register(authored)
+        with pytest.raises(RejectedError, match="none of this server's bundle keys") as caught:
+            old.open(opening(Call("thrice", ("value",))))
+        assert caught.value.code == "UNAUTHENTICATED"
+    assert not any(key in log.getvalue() for key in (FIRST, SECOND, THIRD))
+
+
+def test_shipping_is_off_unless_keys_are_given() -> None:
+    """A server without bundle keys says how shipping is allowed, and unpickles nothing."""
+    with serving() as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        error = refused(transport, seal(marking(), FIRST.encode()), "SETTINGS")
+        assert "FOLDFLIGHT_BUNDLE_KEYS" in error.message
+
+
+def test_what_is_not_sealed_is_not_unpickled() -> None:
+    """A foreign key, a state's signature, damage, other versions, size: each has its error; nothing is unpickled."""
+    good = seal(marking(), FIRST.encode())
+    with serving(bundle_keys=FIRST, bundle_bytes_max="64KiB") as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        assert "bundle_key" in refused(transport, seal(marking(), SECOND.encode()), "UNAUTHENTICATED").message
+        unsigned = pb.Bundle.FromString(good)
+        unsigned.signature = b""
+        refused(transport, unsigned.SerializeToString(), "UNAUTHENTICATED")
+        # what the same key signed for another purpose is no bundle
+        unsigned.signature = hmac.digest(FIRST.encode(), unsigned.content, hashlib.sha256)
+        refused(transport, unsigned.SerializeToString(), "UNAUTHENTICATED")
+        assert "damaged" in refused(transport, good[:-1] + b"!", "BAD_FRAME").message
+        refused(transport, b"\xff" * 40, "BAD_FRAME")
+        error = refused(transport, seal(marking(python="3.9"), FIRST.encode()), "MODULE")
+        assert "python 3.9" in error.message
+        refused(transport, seal(marking(cloudpickle="1"), FIRST.encode()), "MODULE")
+        refused(transport, seal(marking(foldflight="0.0.1"), FIRST.encode()), "MODULE")
+        large = seal(dataclasses.replace(marking(), code=b"\0" * 70_000), FIRST.encode())
+        error = refused(transport, large, "LIMIT")
+        assert "bundle_bytes_max is 65536" in error.message
+
+
+def test_what_is_sealed_and_wrong_is_an_error() -> None:
+    """A good seal around what is no function, needs a module that is not there, or has other names, is MODULE."""
+    with serving(bundle_keys=FIRST) as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        for code in (cloudpickle.dumps((5,)), b"", marking().code, b"cno_such_module\nThing\n."):
+            transport._bundles["marks"] = seal(Bundle(("marks",), made_here(), code), FIRST.encode())
+            with pytest.raises(RejectedError) as caught:
+                transport.open(opening(Call("marks", ("value",))))
+            assert caught.value.code == "MODULE"
+        assert MARKER in os.environ  # so what is not unpickled leaves none
+        assert "no_such_module" in caught.value.message
+        assert "install it" in caught.value.message
+
+
+def test_a_taken_name_stays_the_servers(authored: types.ModuleType) -> None:
+    """No bundle takes the place of a function of the server, built-in or of a module."""
+    with serving(authored, bundle_keys=FIRST) as server:
+        with pytest.raises(RejectedError, match="another name") as caught:
+            connect(server.url, bundle_key=FIRST).register(authored)
+        assert (caught.value.code, caught.value.function) == ("SIGNATURE", "thrice")
+
+
+def test_a_token_opens_shipped_functions_by_name(tmp_path: Path, authored: types.ModuleType) -> None:
+    """A caller may ship what its token opens by name, and nothing else, whoever signed it."""
+    path = tmp_path / "tokens"
+    path.write_text("a-token-for-thrice-only thr*\na-token-for-counting-only count\n")
+    with serving(bundle_keys=FIRST, tokens_file=str(path)) as server:
+        assert "thrice" in connect(server.url, token="a-token-for-thrice-only", bundle_key=FIRST).register(authored)
+        with pytest.raises(RejectedError, match="does not open thrice") as caught:
+            connect(server.url, token="a-token-for-counting-only", bundle_key=FIRST).register(authored)
+        assert caught.value.code == "UNAUTHENTICATED"
+
+
+def test_a_function_is_registered_again(authored: types.ModuleType) -> None:
+    """A changed class under the same name is another bundle: new exchanges have the new one, open ones the old."""
+    with serving(bundle_keys=FIRST) as server:
+        functions = connect(server.url, bundle_key=FIRST).register(authored.Thrice)
+        with functions.transport.open(opening(Call("thrice", ("value",)))) as before:
+            exec(SOURCE.replace("FACTOR = 3", "FACTOR = 30"), authored.__dict__)
+            functions.register(authored.Thrice)
+            with functions.transport.open(opening(Call("thrice", ("value",)))) as after:
+                for exchange, expected in ((before, 3), (after, 30)):
+                    exchange.chunk(rows((0, 0, 1)))
+                    assert end_epoch(exchange, 1)["output_0"].to_pylist() == [expected]
+
+
+def test_what_cannot_be_shipped_says_why() -> None:
+    """A class that refers to a lock, a short key, a key for embedded functions: each is a clear error here."""
+    lock = threading.Lock()
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT")
+    class Locks:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            with lock:
+                return accumulator + value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    with pytest.raises(RejectedError, match="cannot be shipped") as caught:
+        bundle_of(Registry.load([Locks]).authored, FIRST)
+    assert caught.value.code == "SIGNATURE"
+    with pytest.raises(RejectedError, match="at least 16 bytes"):
+        connect("grpc://127.0.0.1:1", bundle_key="short")
+    with pytest.raises(RejectedError, match="for servers"):
+        connect("embedded:", bundle_key=FIRST)
+
+
+def test_a_seal_holds_what_was_sealed() -> None:
+    """What is sealed is what is unsealed, by whichever key is valid, and the digest is of the content."""
+    bundle = Bundle(("a", "b"), made_here(), b"code")
+    sealed = seal(bundle, SECOND.encode())
+    assert unseal(sealed, [FIRST.encode(), SECOND.encode()]) == bundle
+    assert bundles.digest_of(sealed) == bundles.digest_of(seal(bundle, FIRST.encode()))

@@ -107,12 +107,12 @@ def test_a_token_sees_its_functions_only(tmp_path: Any) -> None:
         assert len(read(server.url, token="a-token-of-sixteen")[0]["functions"]) > 10
 
 
-def test_other_actions_are_refused_and_the_one_is_listed() -> None:
+def test_other_actions_are_refused_and_the_two_are_listed() -> None:
     """An action that does not exist is an error of the taxonomy."""
     import pyarrow.flight as fl
 
     with serving(wire_functions, state_keys=STATE_KEY) as server, fl.FlightClient(server.url) as client:
-        assert [action.type for action in client.list_actions()] == ["status"]
+        assert [action.type for action in client.list_actions()] == ["status", "register"]
         with pytest.raises(fl.FlightError, match="BAD_FRAME"):
             list(client.do_action(fl.Action("shutdown", b"")))
 

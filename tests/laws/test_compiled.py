@@ -225,14 +225,14 @@ def same(run: Any, one: Any, other: Any) -> bool:
 
 
 @st.composite
-def chunks(draw: st.DrawFn, bound: BoundFunction) -> list[Rows]:
+def chunks(draw: st.DrawFn, bound: BoundFunction, samples: dict[Any, st.SearchStrategy[Any]] = VALUES) -> list[Rows]:
     found = []
     for _ in range(draw(st.integers(1, 3))):
         size = draw(st.integers(1, 8))
         nulls = draw(st.booleans()) and not bound.function.skip_nulls
         columns = []
         for place, type_ in enumerate(bound.input_types):
-            each = st.one_of(st.none(), VALUES[type_]) if nulls else VALUES[type_]
+            each = st.one_of(st.none(), samples[type_]) if nulls else samples[type_]
             values = draw(st.lists(each, min_size=size, max_size=size))
             columns.append(Column(f"c{place}", pa.array(values, type_)))
         slots = np.array(draw(st.lists(st.integers(0, SLOTS - 1), min_size=size, max_size=size)), np.int32)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from examples.weighted_avg import WeightedAvg
@@ -81,6 +82,33 @@ def test_the_checker_finds_what_breaks_a_law(law: str) -> None:
     assert results[law].passed is False
     assert how in results[law].detail
     assert results[law].detail.startswith("rows [")
+
+
+def test_the_checker_compares_vectorised_methods() -> None:
+    """Vectorised methods that say something else than the scalar ones are found out."""
+
+    class Hasty(Bag):
+        def create_accumulator(self) -> int:  # type: ignore[override]
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:  # type: ignore[override]
+            return accumulator + (value or 0)
+
+        def get_value(self, accumulator: int) -> int:  # type: ignore[override]
+            return accumulator
+
+        def fold_many(self, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:
+            accumulators[slots] += signs * np.ma.filled(values, 0)  # of several rows of one slot, the last
+
+        def get_values(self, accumulators: Any) -> Any:
+            return accumulators
+
+        merge = retract = None  # type: ignore[assignment]
+
+    results = {result.law: result for result in check_laws(udaf(Hasty))}
+    assert results["vectorised methods say the same"].passed is False
+    assert "by the scalar methods, then by the vectorised ones" in results["vectorised methods say the same"].detail
+    assert results["get_value changes nothing"].passed
 
 
 def test_laws_that_do_not_apply_say_why() -> None:

@@ -119,7 +119,7 @@ class ServerExchange:
 
     @property
     def folds(self) -> tuple[str, ...]:
-        """How each call is folded: interpreted, compiled or counted."""
+        """How each call is folded: interpreted, compiled, vectorised or counted."""
         return self._fold.kinds
 
     def handle(self, frame: Frame) -> Iterator[Frame]:

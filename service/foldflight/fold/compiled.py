@@ -17,6 +17,7 @@ from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.interpreted import Interpreted, cannot_merge
 from foldflight.fold.migration import Written
 from foldflight.fold.programs import Program, compiled_program, heat_of, warm_program
+from foldflight.fold.records import records_of, states_of
 from foldflight.fold.rows import Mask, Rows, Slots
 
 __all__ = ["Compiled"]
@@ -216,39 +217,12 @@ class Compiled(Accumulators):
     def _column_states(self, slots: Slots, *, narrow: bool) -> pa.Array | None:
         """Return the states of n slots; None where one does not fit its type. Without `narrow`, as wide as here."""
         assert self._program is not None
-        records = self._rows[slots]
-        columns = []
-        type_ = self.inner.codec.arrow
-        for place, field in enumerate(self._program.layout.fields):
-            wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
-            mask = ~records[field.valid] if field.optional else None
-            column = pa.array(np.ascontiguousarray(records[field.name]), mask=mask)
-            if narrow:
-                try:
-                    column = column.cast(wanted)
-                except pa.ArrowInvalid:
-                    return None
-            columns.append(column)
-        if not pa.types.is_struct(type_):
-            return columns[0]
-        if narrow:
-            return pa.StructArray.from_arrays(columns, fields=list(type_))
-        return pa.StructArray.from_arrays(columns, names=[field.name for field in type_])
+        return states_of(self._rows[slots], self._program.layout.fields, self.inner.codec.arrow, narrow=narrow)
 
     def _records(self, states: pa.Array) -> Any | None:
         """Return n states as n records; None where one holds a NULL that a fold does not write."""
         assert self._program is not None
-        records = np.zeros(len(states), self._program.dtype)
-        for place, field in enumerate(self._program.layout.fields):
-            column = states.field(place) if pa.types.is_struct(states.type) else states
-            if field.optional:
-                records[field.valid] = column.is_valid().to_numpy(zero_copy_only=False)
-            elif column.null_count:
-                return None
-            if column.null_count:
-                column = column.fill_null(False if field.kind == "bool" else 0)
-            records[field.name] = column.to_numpy(zero_copy_only=False)
-        return records
+        return records_of(states, self._program.layout.fields, self._program.dtype)
 
 
 def _columns(rows: Rows, program: Program) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

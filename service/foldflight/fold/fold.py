@@ -21,6 +21,7 @@ from foldflight.fold.interpreted import Interpreted, cannot_retract
 from foldflight.fold.migration import Written
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.fold.signing import StateSigner
+from foldflight.fold.vectorised import vectorised
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink
 from foldflight.functions.rowkind import RowKind
 from foldflight.functions.values import cast_arguments, exact_types
@@ -97,9 +98,10 @@ class Fold:
                     call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
                 )
                 inner = Interpreted(call.bound, context=context, signer=signer, failures=self.failures)
-                self._accumulators.append(
-                    Counted(inner, each_once=call.call.distinct) if call.is_counted else Compiled(inner)
-                )
+                if call.is_counted:
+                    self._accumulators.append(Counted(inner, each_once=call.call.distinct))
+                else:
+                    self._accumulators.append(vectorised(inner) or Compiled(inner))
         except FoldflightError:
             self.close()
             raise

@@ -5,32 +5,29 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeVar, overload
 
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.functions.forms import VERBS, AccumulatorForm, ClassForm
 from foldflight.functions.shape import Nullable, Shape, Untyped, may_be_none, shape_of_annotation
-from foldflight.functions.spec import Capabilities, Declared, Function, Parameter, Verbs
+from foldflight.functions.spec import Capabilities, Declared, Function, Parameter
 from foldflight.functions.types import parse_type, type_variables
 
 __all__ = ["function_of", "udaf"]
 
 _REGISTERED: Final = "__foldflight_function__"
-# Verb -> number of parameters after `self` in the class form; accumulate and retract add the arguments.
-_VERBS: Final = {
-    "create_accumulator": 0,
-    "accumulate": 1,
-    "retract": 1,
-    "merge": 2,
-    "get_value": 1,
-    "serialize": 1,
-    "deserialize": 1,
-    "migrate": 2,
-    "open": 1,
-    "close": 0,
-}
+_TAKE_ARGUMENTS: Final = ("accumulate", "retract", "fold_many")
+_VECTORISED: Final = ("fold_many", "merge_many", "get_values")
+# What a vectorised method repeats: a class that changes one of these has to change it, too.
+_REPEATED: Final = (
+    ("fold_many", "accumulate"),
+    ("fold_many", "retract"),
+    ("merge_many", "merge"),
+    ("get_values", "get_value"),
+)
 C = TypeVar("C", bound=type)
 Inputs = Sequence[str | pa.DataType] | Callable[..., Sequence[Any]]
 
@@ -82,6 +79,23 @@ def udaf(
     The state is typed (a readable Arrow struct) if the annotations say what is in the accumulator:
     `create_accumulator(self) -> State` with annotated attributes on `State`, or `-> int`, `-> dict[str, float]`...
     Otherwise `serialize` and `deserialize` make it, or else signed pickle.
+
+    A class with `create_accumulator` may also have the *vectorised* methods, which do the same for many rows at once
+    with NumPy; the methods above stay what it means (`foldflight check` compares them), and do what these leave:
+
+    - `fold_many(self, accumulators, slots, signs, *columns)` applies n rows, in order. `accumulators` are those of all
+      slots: a structured array with a member for each annotated attribute (shape (slots,); `x?`, a bool beside `x`,
+      tells where an attribute that may be None is not), or a plain array where the accumulator is a number. `slots`
+      (intp, shape (n,)) tells whose row it is, so `numpy.add.at(accumulators["sum"], slots, values)` adds. `signs` is
+      int64, shape (n,): 1 for a row that comes, -1 for one that is taken back; or the number 1 if all come.
+      `columns` have n values each: of numbers, truth values, dates and timestamps NumPy arrays, masked where there are
+      NULLs; of anything else Arrow arrays. They are not to be changed.
+    - `merge_many(self, accumulators, slots, others)` merges n accumulators into those of n slots, in order.
+    - `get_values(self, accumulators)` returns the results of n accumulators: a NumPy array, masked where they are
+      NULL, or an Arrow array.
+
+    Their whole numbers have 64 bits, and NumPy wraps. `fold_many` and `merge_many` change `accumulators` in place and
+    return None; or, before any change, `NotImplemented`: then the exchange goes on with the other methods.
 
     Args:
         cls: The class, when used without parentheses.
@@ -158,6 +172,7 @@ class _Builder:
         if not isinstance(self.cls, type):
             raise self.error(" is not a class", "put @udaf on a class")
         self.check_names()
+        self.check_vectorised()
         inputs = self.inputs(input_types)
         self.check_parameters(None if callable(inputs) else len(inputs))
         shape, reason = self.shape()
@@ -175,7 +190,7 @@ class _Builder:
             version=str(version),
             doc=inspect.cleandoc(self.cls.__doc__ or ""),
             cls=self.cls,
-            instantiate=_ClassForm(self.cls) if self.separate else _AccumulatorForm(self.cls),
+            instantiate=ClassForm(self.cls) if self.separate else AccumulatorForm(self.cls),
             input_names=self.input_names(inputs),
             declared_inputs=inputs,
             declared_result=self.result(result_type),
@@ -195,6 +210,7 @@ class _Builder:
             parameters=self.direct_arguments(),
             returns=self.returns(shape, accumulator),
             compile=compile,
+            vectorised=self.has("fold_many"),
         )
 
     def check_names(self) -> None:
@@ -210,6 +226,33 @@ class _Builder:
                 "a class that is its own accumulator has no life beyond it; add create_accumulator",
             )
 
+    def check_vectorised(self) -> None:
+        """Refuse vectorised methods that are not all there, or that are those of another class."""
+        written = [verb for verb in _VECTORISED if self.has(verb)]
+        if not written:
+            return
+        if not self.separate:
+            raise self.error(
+                f" has {written[0]} but no create_accumulator",
+                "its accumulators are records in an array, and it cannot be one itself; add create_accumulator",
+            )
+        wanted = [verb for verb in _VECTORISED if verb != "merge_many" or self.has("merge")]
+        missing = [verb for verb in wanted if verb not in written]
+        if missing:
+            raise self.error(f" has {written[0]} but no {missing[0]}", f"define {self.shown(missing[0])} too")
+        if "merge_many" not in wanted and "merge_many" in written:
+            raise self.error(" has merge_many but no merge", f"define {self.shown('merge')} too")
+        for verb, scalar in _REPEATED:
+            if self.has(scalar) and self.owner(scalar) < self.owner(verb):
+                raise self.error(
+                    f" changes {scalar} and inherits {verb}",
+                    f"define {verb} too, or do without: {' = '.join(_VECTORISED)} = None",
+                )
+
+    def owner(self, verb: str) -> int:
+        """Return how far up the class's ancestors the one is that defines a method."""
+        return next(place for place, cls in enumerate(self.cls.__mro__) if verb in vars(cls))
+
     def shown(self, verb: str) -> str:
         parameters = ["self"]
         if verb in ("accumulate", "retract"):
@@ -222,18 +265,21 @@ class _Builder:
             parameters += ["version", "state"]
         elif verb == "open":
             parameters += ["context"]
+        elif verb in _VECTORISED:
+            parameters += ["accumulators", "slots", "signs", "*columns"] if verb == "fold_many" else ["accumulators"]
+            parameters += ["slots", "others"] if verb == "merge_many" else []
         elif verb in ("get_value", "serialize") and self.separate:
             parameters += ["accumulator"]
         return f"{verb}({', '.join(parameters)})"
 
     def check_parameters(self, arguments: int | None) -> None:
         """Refuse methods that cannot take what the fold will give them."""
-        for verb, count in _VERBS.items():
+        for verb, count in VERBS.items():
             method = getattr(self.cls, verb, None)
             if method is None:
                 continue
             given = count - (0 if self.separate or verb in ("deserialize", "migrate", "create_accumulator") else 1)
-            if verb in ("accumulate", "retract"):
+            if verb in _TAKE_ARGUMENTS:
                 if arguments is None:
                     continue
                 given += arguments
@@ -245,7 +291,7 @@ class _Builder:
             try:
                 signature.bind(*[None] * (given + (0 if bound else 1)))
             except TypeError:
-                declared = f"{arguments} arguments declared" if verb in ("accumulate", "retract") else "what is given"
+                declared = f"{arguments} arguments declared" if verb in _TAKE_ARGUMENTS else "what is given"
                 raise self.error(
                     f".{verb}{signature} does not take {declared}",
                     f"write {self.shown(verb)}" + (f" with {arguments} arguments" if "arguments" in declared else ""),
@@ -361,48 +407,3 @@ class _Builder:
             annotation = "" if parameter.annotation is inspect.Parameter.empty else str(parameter.annotation)
             found.append(Parameter(parameter.name, required, None if required else parameter.default, annotation))
         return tuple(found)
-
-
-class _ClassForm:
-    """Makes verbs of a class whose methods take the accumulator as a parameter."""
-
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
-
-    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
-        instance = self.cls(**literals)
-        return Verbs(**{verb: getattr(instance, verb, None) for verb in _VERBS})  # type: ignore[arg-type]
-
-
-class _AccumulatorForm:
-    """Makes verbs of a class whose instances are the accumulators."""
-
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
-
-    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
-        cls: Any = self.cls
-
-        def maker(verb: str) -> Any:
-            """Return a verb that makes an accumulator: a plain method fills a fresh instance, or returns another."""
-            plain = getattr(cls, verb, None)
-            if plain is None or isinstance(inspect.getattr_static(cls, verb), (staticmethod, classmethod)):
-                return plain
-
-            def make(*arguments: Any) -> Any:
-                made = cls(**literals)
-                returned = plain(made, *arguments)
-                return made if returned is None else returned
-
-            return make
-
-        return Verbs(
-            create_accumulator=lambda: cls(**literals),
-            accumulate=cls.accumulate,
-            get_value=cls.get_value,
-            retract=getattr(cls, "retract", None),
-            merge=getattr(cls, "merge", None),
-            serialize=getattr(cls, "serialize", None),
-            deserialize=maker("deserialize"),
-            migrate=maker("migrate"),
-        )

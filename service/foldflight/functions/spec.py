@@ -81,6 +81,9 @@ class Verbs:
     migrate: Callable[[str, Any], Any] | None = None
     open: Callable[[FunctionContext], None] | None = None
     close: Callable[[], None] | None = None
+    fold_many: Callable[..., Any] | None = None
+    merge_many: Callable[[Any, Any, Any], Any] | None = None
+    get_values: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class Function:
         returns: What `accumulate`, `retract` and `merge` return: `always` the accumulator (which may be None), `some`
             accumulator that is not None, or they `may` return one or change it in place and return None.
         compile: Whether folds compile it to machine code: `auto` if they can and it pays.
+        vectorised: Whether its class has the vectorised methods.
     """
 
     name: str
@@ -123,6 +127,7 @@ class Function:
     parameters: tuple[Parameter, ...] = ()
     returns: Literal["always", "some", "may"] = "may"
     compile: bool | Literal["auto"] = "auto"
+    vectorised: bool = False
 
     @property
     def input_types(self) -> tuple[pa.DataType, ...] | None:

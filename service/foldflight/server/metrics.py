@@ -77,8 +77,8 @@ METRICS: Mapping[str, Metric] = {
             "counter",
             "calls",
             ("function", "fold"),
-            "Calls of admitted exchanges, by the fold that runs them: interpreted, compiled, or counted (DISTINCT and "
-            "materialized).",
+            "Calls of admitted exchanges, by the fold that runs them: interpreted, compiled, vectorised, or counted "
+            "(DISTINCT and materialized).",
         ),
         Metric("foldflight_rows_total", "counter", "rows", (), "Rows of chunks, each once."),
         Metric(

@@ -10,7 +10,7 @@ import datetime
 import decimal
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -259,6 +259,41 @@ def _repeatable(subject: _Subject, rows: Rows, _: int) -> str | None:
     return _unless_same(first, second, "get_value called twice; does it change the accumulator?")
 
 
+def _vectorised(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    """Fold rows into two slots and back out of them, both ways, chunk by chunk, and merge what came of it."""
+    scalar = [
+        BoundCall(call.call, replace(call.bound, function=_scalar(call.bound.function))) for call in subject.calls
+    ]
+    found = []
+    for calls in (scalar, subject.calls):
+        fold, merged = Fold(calls, signer=_SIGNER), Fold(calls, signer=_SIGNER)
+        for part, kind in (
+            (rows, RowKind.INSERT),
+            (rows[: cut % (len(rows) + 1)], RowKind.DELETE),
+            (rows, RowKind.INSERT),
+        ):
+            if kind is RowKind.INSERT or subject.function.capabilities.retract:
+                for slot in (0, 1):
+                    fold.fold(subject.chunk(part[slot:], slot=slot, kind=kind))
+            results = fold.collect()
+            if subject.function.capabilities.merge:
+                merged.merge_states(results)
+            found.append([*results.to_pylist(), *merged.collect().to_pylist()])
+    steps = len(found) // 2
+    return next(
+        (
+            broken
+            for one, two in zip(found[:steps], found[steps:], strict=True)
+            if (broken := _unless_same(one, two, "by the scalar methods, then by the vectorised ones")) is not None
+        ),
+        None,
+    )
+
+
+def _scalar(function: Function) -> Function:
+    return replace(function, vectorised=False, compile=False)
+
+
 def _unless_same(expected: Any, found: Any, how: str) -> str | None:
     return None if _same(expected, found) else f"{how}: {expected!r} became {found!r}"
 
@@ -304,6 +339,10 @@ def _needs_retract(function: Function) -> str | None:
     return None if function.capabilities.retract else "it has no retract"
 
 
+def _needs_vectorised(function: Function) -> str | None:
+    return None if function.vectorised else "it has no vectorised methods"
+
+
 LAWS = (
     Law("any split of the rows", _splits),
     Law("state stored and loaded", _codec),
@@ -313,6 +352,7 @@ LAWS = (
     Law("retract undoes accumulate", _retract_inverse, _needs_retract),
     Law("groups do not touch", _groups_apart),
     Law("get_value changes nothing", _repeatable),
+    Law("vectorised methods say the same", _vectorised, _needs_vectorised),
 )
 
 

@@ -18,6 +18,7 @@ from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, lower_setattr_generic, register_model
 
 from foldflight.fold.compiler.kinds import KINDS, Refused
+from foldflight.fold.records import record_dtype
 
 __all__ = ["Field", "Layout", "Reference", "copy_record", "local_record", "reference_at", "seen_as"]
 
@@ -50,17 +51,7 @@ class Layout:
         """The record as NumPy sees it; its size is a multiple of eight bytes."""
         members = [(field.name, _FORMATS[field.kind]) for field in self.fields]
         members += [(field.valid, "?") for field in self.fields if field.optional]
-        members.sort(key=lambda member: member[1] == "?")
-        sizes = [1 if format_ == "?" else 8 for _, format_ in members]
-        offsets = [sum(sizes[:place]) for place in range(len(sizes))]
-        return np.dtype(
-            {
-                "names": [name for name, _ in members],
-                "formats": [format_ for _, format_ in members],
-                "offsets": offsets,
-                "itemsize": max(8, -(-sum(sizes) // 8) * 8),
-            }
-        )
+        return record_dtype(members)
 
     def offset(self, member: str) -> int:
         """Return where a member begins."""

@@ -1,0 +1,92 @@
+"""Accumulators as records of a structured array, and the way between them and typed states: column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = ["Member", "filled", "record_dtype", "records_of", "states_of"]
+
+_SIZES: Final = {"?": 1}
+
+
+class Member(Protocol):
+    """One attribute of an accumulator.
+
+    Attributes:
+        name: Its name in a record.
+        optional: Whether it may be None.
+        valid: The name of the member that tells whether it is not None.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def optional(self) -> bool: ...
+    @property
+    def valid(self) -> str: ...
+
+
+def record_dtype(members: Sequence[tuple[str, str]]) -> np.dtype[Any]:
+    """Return a record of members with these names and formats, the wide ones first, in a multiple of eight bytes."""
+    ordered = sorted(members, key=lambda member: _SIZES.get(member[1], 8) == 1)
+    sizes = [_SIZES.get(format_, 8) for _, format_ in ordered]
+    return np.dtype(
+        {
+            "names": [name for name, _ in ordered],
+            "formats": [format_ for _, format_ in ordered],
+            "offsets": [sum(sizes[:place]) for place in range(len(sizes))],
+            "itemsize": max(8, -(-sum(sizes) // 8) * 8),
+        }
+    )
+
+
+def states_of(records: Any, members: Sequence[Member], type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
+    """Return n records as n states of `type_`; None where one does not fit. Without `narrow`, as wide as they are."""
+    columns = []
+    for place, member in enumerate(members):
+        wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
+        mask = ~records[member.valid] if member.optional else None
+        column = pa.array(np.ascontiguousarray(records[member.name]), mask=mask)
+        if narrow or not pa.types.is_integer(column.type):
+            try:
+                column = column.cast(wanted)
+            except pa.ArrowInvalid:
+                return None
+        columns.append(column)
+    if not pa.types.is_struct(type_):
+        return columns[0]
+    if narrow:
+        return pa.StructArray.from_arrays(columns, fields=list(type_))
+    return pa.StructArray.from_arrays(columns, names=[field.name for field in type_])
+
+
+def records_of(states: pa.Array, members: Sequence[Member], dtype: np.dtype[Any]) -> Any | None:
+    """Return n states as n records; None where one holds what they cannot: a NULL, a number beyond 64 bits."""
+    records = np.zeros(len(states), dtype)
+    for place, member in enumerate(members):
+        column = states.field(place) if pa.types.is_struct(states.type) else states
+        if member.optional:
+            records[member.valid] = column.is_valid().to_numpy(zero_copy_only=False)
+        elif column.null_count:
+            return None
+        if pa.types.is_decimal(column.type):
+            try:
+                column = column.cast(pa.int64())
+            except pa.ArrowInvalid:
+                return None
+        if column.null_count:
+            column = filled(column)
+        records[member.name] = column.to_numpy(zero_copy_only=False)
+    return records
+
+
+def filled(column: pa.Array) -> pa.Array:
+    """Return a column of numbers, truth values, dates or timestamps with zeros where it has NULLs."""
+    if pa.types.is_temporal(column.type):
+        width = pa.int32() if column.type.bit_width == 32 else pa.int64()
+        return column.fill_null(pa.array([0], width).view(column.type)[0])
+    return column.fill_null(False if pa.types.is_boolean(column.type) else 0)

@@ -1,0 +1,319 @@
+"""Accumulators folded by the author's vectorised methods: records in one array, whole chunks at a time.
+
+*The scalar methods stay what a function means.* Where the vectorised ones say `NotImplemented`, and for what has no
+records at all, the interpreter does everything from there on, with the same accumulators.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.errors import FunctionError
+from foldflight.fold.accumulators import Accumulators
+from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract, user_failure
+from foldflight.fold.migration import Written
+from foldflight.fold.records import filled, record_dtype, records_of, states_of
+from foldflight.fold.rows import Mask, Rows, Slots
+from foldflight.fold.states import Unfit
+from foldflight.functions.shape import Nullable, may_be_none
+from foldflight.functions.spec import BoundFunction
+from foldflight.functions.types import sql_name
+from foldflight.functions.values import CastError, cast_results, to_python
+
+__all__ = ["Vectorised", "vectorised"]
+
+_logger: Final = logging.getLogger(__name__)
+_SAME_KIND: Final = (pa.types.is_integer, pa.types.is_floating)
+
+
+@dataclass(frozen=True)
+class _Member:
+    name: str
+    format: str
+    optional: bool
+
+    @property
+    def valid(self) -> str:
+        return f"{self.name}?"
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How accumulators lie in a record.
+
+    Args:
+        members: Their attributes; one, `value`, for a number.
+        fresh: One record: a new accumulator.
+        is_number: Whether methods see the numbers themselves.
+    """
+
+    members: tuple[_Member, ...]
+    fresh: Any
+    is_number: bool
+
+
+def vectorised(inner: Interpreted) -> Vectorised | None:
+    """Return accumulators for the function's vectorised methods; None where it has none, or no records.
+
+    Args:
+        inner: The interpreter, without any accumulator.
+    """
+    function = inner.bound.function
+    if not function.vectorised or function.compile != "auto":
+        return None
+    layout = _layout(inner)
+    if isinstance(layout, str):
+        _say_once(function.name, layout)
+        return None
+    return Vectorised(inner, layout)
+
+
+@functools.lru_cache(maxsize=256)
+def _say_once(name: str, why: str) -> None:
+    _logger.info("%s does without its vectorised methods: %s", name, why)
+
+
+class Vectorised(Accumulators):
+    """Accumulators as records of a table.
+
+    Args:
+        inner: The interpreter, without any accumulator.
+        layout: How accumulators lie in a record.
+    """
+
+    def __init__(self, inner: Interpreted, layout: _Layout) -> None:
+        self.inner = inner
+        self._name = inner.name
+        self._layout = layout
+        self._table = layout.fresh[:0]
+        self._present = np.zeros(0, np.bool_)
+        # All slots below have an accumulator.
+        self._full = 0
+        self._is_left = False
+
+    @property
+    def is_vectorised(self) -> bool:
+        """Whether the vectorised methods are at work still."""
+        return not self._is_left
+
+    def fold(self, rows: Rows) -> None:
+        if self._is_left:
+            self.inner.fold(rows)
+            return
+        if rows.retracts is not None and not self.inner.bound.function.capabilities.retract:
+            raise cannot_retract(self._name)
+        top = self._grow(rows.slots)
+        slots = rows.slots.astype(np.intp)
+        signs = 1 if rows.retracts is None else 1 - 2 * rows.retracts.astype(np.int64)
+        columns = [_vector(column.array) for column in rows.arguments]
+        if not self._call("fold_many", self._shown(self._table), slots, signs, *columns):
+            self._leave()
+            self.inner.fold(rows)
+        elif top > self._full:
+            self._occupy(slots, top)
+
+    def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
+        self._leave()
+        return self.inner.fold_each(rows, kept)
+
+    def merge(self, slots: Slots, states: pa.Array) -> None:
+        if self._is_left or not len(slots):
+            self.inner.merge(slots, states)
+            return
+        others = records_of(states, self._layout.members, self._table.dtype)
+        if others is None:
+            self._leave()
+            self.inner.merge(slots, states)
+            return
+        top = self._grow(slots)
+        wide = slots.astype(np.intp)
+        # The first state of an empty slot is its accumulator; what comes after it is merged.
+        first = np.zeros(len(wide), np.bool_)
+        first[np.unique(wide, return_index=True)[1]] = True
+        first &= ~self._present[wide]
+        rest = ~first
+        if rest.any() and not self.inner.bound.function.capabilities.merge:
+            raise cannot_merge(self._name)
+        self._table[wide[first]] = others[first]
+        self._occupy(wide[first], top)
+        if rest.any() and not self._call("merge_many", self._shown(self._table), wide[rest], self._shown(others[rest])):
+            self._leave()
+            self.inner.merge(slots[rest], states.filter(pa.array(rest)))
+
+    def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
+        self._leave()
+        self.inner.migrate(slots, states, written)
+
+    def states(self, slots: Slots) -> pa.Array:
+        if not self._is_left:
+            self._occupy(slots, self._grow(slots))
+            found = states_of(self._table[slots], self._layout.members, self.inner.codec.arrow, narrow=True)
+            if found is not None:
+                return found
+            self._leave()
+        return self.inner.states(slots)
+
+    def outputs(self, slots: Slots) -> pa.Array:
+        if self._is_left:
+            return self.inner.outputs(slots)
+        self._grow(slots)
+        method = self.inner.verbs.get_values
+        assert method is not None
+        try:
+            with np.errstate(all="ignore"):
+                values = method(self._shown(self._table[slots]))
+        except (Exception, SystemExit) as error:
+            raise user_failure(self._name, "get_values", error) from error
+        try:
+            return _results(values, len(slots), self.inner.bound)
+        except CastError as error:
+            raise FunctionError(
+                error.code, f"get_values returned {error}", function=self._name, slot=int(slots[error.index])
+            ) from None
+
+    def forget(self, slots: Slots) -> None:
+        self.inner.forget(slots)
+        known = slots[slots < len(self._present)]
+        if len(known):
+            self._present[known] = False
+            self._table[known] = self._layout.fresh[0]
+            self._full = min(self._full, int(known.min()))
+
+    def close(self) -> None:
+        self._table, self._present, self._full = self._table[:0], self._present[:0], 0
+        self.inner.close()
+
+    def _call(self, verb: str, *arguments: Any) -> bool:
+        """Call a vectorised method; tell whether it has done what it was asked to."""
+        method: Callable[..., Any] = getattr(self.inner.verbs, verb)
+        try:
+            with np.errstate(all="ignore"):
+                returned = method(*arguments)
+        except (Exception, SystemExit) as error:
+            raise user_failure(self._name, verb, error) from error
+        if returned is not None and returned is not NotImplemented:
+            message = (
+                f"{verb} returned {type(returned).__name__}; change the accumulators in place and return nothing, or "
+                "NotImplemented before any change"
+            )
+            raise FunctionError("RESULT_TYPE", message, function=self._name)
+        return returned is None
+
+    def _shown(self, records: Any) -> Any:
+        return records["value"] if self._layout.is_number else records
+
+    def _leave(self) -> None:
+        """Hand all accumulators to the interpreter, for good."""
+        if self._is_left:
+            return
+        self._is_left = True
+        slots = np.flatnonzero(self._present).astype(np.int32)
+        if len(slots):
+            states = states_of(self._table[slots], self._layout.members, self.inner.codec.arrow, narrow=False)
+            assert states is not None
+            self.inner.merge(slots, states)
+        self._table, self._present, self._full = self._table[:0], self._present[:0], 0
+
+    def _grow(self, slots: Slots) -> int:
+        """Make room for the slots, and return the highest plus one."""
+        needed, held = int(slots.max(initial=-1)) + 1, len(self._present)
+        if needed > held:
+            more = max(needed, min(2 * held, held + (1 << 20))) - held
+            self._present = np.concatenate([self._present, np.zeros(more, np.bool_)])
+            self._table = np.concatenate([self._table, np.repeat(self._layout.fresh, more)])
+        return needed
+
+    def _occupy(self, slots: Any, top: int) -> None:
+        """Note that slots, all below `top`, have an accumulator."""
+        self._present[slots] = True
+        if top > self._full and self._present[self._full : top].all():
+            self._full = top
+
+
+def _layout(inner: Interpreted) -> _Layout | str:
+    """Return how accumulators become records, or why they do not."""
+    bound = inner.bound
+    if bound.shape is None:
+        return f"its states are not typed: {bound.function.capabilities.codec_reason}"
+    type_ = bound.shape.arrow
+    try:
+        fresh = inner.codec.encode([inner.verbs.create_accumulator()])
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
+        return str(error.error if isinstance(error, Unfit) else error)
+    cls = bound.function.accumulator_class
+    is_struct = pa.types.is_struct(type_)
+    hints = typing.get_type_hints(cls, include_extras=True) if is_struct and cls is not None else {}
+    members = []
+    for place, field in enumerate(type_ if is_struct else [pa.field("value", type_)]):
+        format_ = _format(field.type)
+        if format_ is None:
+            return f"its state has a {sql_name(field.type)}" + (f", {field.name}" if is_struct else "")
+        begins = fresh.field(place) if is_struct else fresh
+        optional = isinstance(bound.shape, Nullable) or may_be_none(hints.get(field.name)) or begins.null_count > 0
+        members.append(_Member(field.name, format_, optional))
+    dtype = record_dtype(
+        [(each.name, each.format) for each in members] + [(each.valid, "?") for each in members if each.optional]
+    )
+    records = records_of(fresh, members, dtype)
+    assert records is not None
+    return _Layout(tuple(members), records, is_number=not is_struct)
+
+
+def _format(type_: pa.DataType) -> str | None:
+    """Return the format of a member that holds an Arrow type, at its widest; None where NumPy has nothing like it."""
+    kinds = pa.types
+    if kinds.is_boolean(type_):
+        return "?"
+    if kinds.is_signed_integer(type_) or (kinds.is_decimal(type_) and type_.scale == 0):
+        return "i8"
+    if kinds.is_unsigned_integer(type_):
+        return "u8"
+    if kinds.is_floating(type_):
+        return "f8"
+    if kinds.is_date32(type_):
+        return "M8[D]"
+    # Python has no nanoseconds, and the scalar methods would see less than these.
+    return f"M8[{type_.unit}]" if kinds.is_timestamp(type_) and type_.unit != "ns" else None
+
+
+def _vector(array: pa.Array) -> Any:
+    """Return an argument column as vectorised methods see it."""
+    if _format(array.type) is None or pa.types.is_decimal(array.type):
+        return array
+    if not array.null_count:
+        return array.to_numpy(zero_copy_only=False)
+    return np.ma.MaskedArray(
+        filled(array).to_numpy(zero_copy_only=False), mask=array.is_null().to_numpy(zero_copy_only=False)
+    )
+
+
+def _results(values: Any, count: int, bound: BoundFunction) -> pa.Array:
+    """Return what `get_values` returned as `count` results. Raises CastError, and FunctionError RESULT_TYPE."""
+    if isinstance(values, (pa.Array, pa.ChunkedArray)) and len(values) == count:
+        found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    elif isinstance(values, np.ndarray) and values.shape == (count,):
+        data = np.ma.getdata(values)
+        mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+        if data.dtype.kind not in "?biufM":
+            return cast_results(values.tolist(), bound.result_type)
+        found = pa.array(np.ascontiguousarray(data), mask=mask)
+    else:
+        was = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+        message = f"get_values returned {was} for {count} accumulators; return an array of {count} values, one for each"
+        raise FunctionError("RESULT_TYPE", message, function=bound.function.name)
+    if found.type == bound.result_type:
+        return found
+    if any(is_kind(found.type) and is_kind(bound.result_type) for is_kind in _SAME_KIND):
+        try:
+            return found.cast(bound.result_type)
+        except pa.ArrowInvalid:
+            pass  # The loop in there finds which value it was.
+    return cast_results(to_python(found), bound.result_type)

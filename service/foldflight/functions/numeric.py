@@ -1,0 +1,426 @@
+"""Built-in functions that are met most: count, sum, avg, min, max, bool_and, bool_or; each with its vectorised form.
+
+The scalar methods say what a function means. The vectorised ones (see `udaf`) fold whole chunks of numbers with NumPy,
+to the same bits; what they cannot do so (decimals, text, sums that may leave 64 bits) they leave to the scalar ones.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.functions.decorators import udaf
+
+# ruff: noqa: D101 - the verbs are described once, in `udaf`; each class says what it computes.
+
+_DIGITS_MAX = 38
+# Python's own context would round a sum to 28 digits without a word; twice the digits of a type hold any sum exactly.
+_EXACT = decimal.Context(prec=2 * _DIGITS_MAX)
+# Whole numbers of 64 bits end before 2**63; those up to 2**53 are floats, too.
+_WHOLE_END = 1 << 63
+_FLOAT_END = 1 << 53
+_ONE = np.ones(1, np.int64)
+_ALL = np.ones(1, np.bool_)
+_NOWHERE = np.zeros(0, np.intp)
+_SPECIAL: dict[str, Any] = {"nans": np.isnan, "infinities": np.isposinf, "negative_infinities": np.isneginf}
+
+
+def _numeric(*types: pa.DataType) -> tuple[pa.DataType, ...]:
+    if len(types) != 1:
+        raise ValueError(f"takes one argument and was given {len(types)}")
+    type_ = types[0]
+    if pa.types.is_null(type_):
+        return (pa.int64(),)
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_):
+        return (type_,)
+    raise ValueError("takes numbers")
+
+
+def _at_most_one(*types: pa.DataType) -> tuple[pa.DataType, ...]:
+    if len(types) > 1:
+        raise ValueError(f"takes no argument (all rows) or one, and was given {len(types)}")
+    return types
+
+
+def _sum_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_decimal(type_):
+        return pa.decimal128(min(type_.precision + 10, _DIGITS_MAX), type_.scale)
+    return pa.float64() if pa.types.is_floating(type_) else pa.int64()
+
+
+def _avg_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_decimal(type_):
+        # Spark's adjustment: keep the digits before the point, cut the scale where 38 digits do not hold both.
+        precision, scale = type_.precision + 4, type_.scale + 4
+        if precision > _DIGITS_MAX:
+            scale = max(min(scale, 6), scale - (precision - _DIGITS_MAX))
+        return pa.decimal128(min(precision, _DIGITS_MAX), scale)
+    return pa.float64()
+
+
+def _sum_state(type_: pa.DataType) -> pa.DataType:
+    special = [("nans", pa.int64()), ("infinities", pa.int64()), ("negative_infinities", pa.int64())]
+    summed = pa.decimal128(_DIGITS_MAX, type_.scale) if pa.types.is_decimal(type_) else _sum_type(type_)
+    return pa.struct([("sum", summed), ("count", pa.int64()), *special])
+
+
+def _avg_state(type_: pa.DataType) -> pa.DataType:
+    state = _sum_state(type_)
+    if not pa.types.is_integer(type_):
+        return state
+    # An average of BIGINTs is in their range even where their sum is not.
+    return pa.struct([pa.field("sum", pa.decimal128(_DIGITS_MAX, 0)), *list(state)[1:]])
+
+
+def _plus(one: Any, other: Any, sign: int = 1) -> Any:
+    if isinstance(one, decimal.Decimal) or isinstance(other, decimal.Decimal):
+        return _EXACT.add(one, other) if sign > 0 else _EXACT.subtract(one, other)
+    return one + sign * other
+
+
+def _fits(held: Any, slots: Any, amounts: Any) -> bool:
+    """Tell whether `held[slots] += amounts`, one after the other, surely stays within 64 bits at every step."""
+    if not len(slots):
+        return True
+    near = held if len(held) <= len(slots) else held[slots]
+    most, each = _most(near), _most(amounts)
+    if most + each * len(slots) < _WHOLE_END:
+        return True
+    if amounts.dtype == np.uint64 and each >= _WHOLE_END:
+        return False
+    # Sums of floats are off by far less than a half of it.
+    added = np.bincount(slots, np.abs(amounts.astype(np.float64)))
+    return most + float(added.max()) < _WHOLE_END // 2
+
+
+def _most(numbers: Any) -> int:
+    return max(int(numbers.max()), -int(numbers.min()))
+
+
+def _merged(accumulators: Any, slots: Any, others: Any, names: tuple[str, ...]) -> Any:
+    """Add up the members of these names; NotImplemented, before any change, where whole numbers may leave 64 bits."""
+    for name in names:
+        if others[name].dtype == np.int64 and not _fits(accumulators[name], slots, others[name]):
+            return NotImplemented
+    for name in names:
+        np.add.at(accumulators[name], slots, others[name])
+    return None
+
+
+class Total:
+    """A sum that can be taken back: what is not finite is counted, for it would stay in the sum for ever."""
+
+    sum: Any
+    count: int
+    nans: int
+    infinities: int
+    negative_infinities: int
+
+    def __init__(self) -> None:
+        self.sum = 0
+        self.count = self.nans = self.infinities = self.negative_infinities = 0
+
+    def add(self, value: Any, sign: int) -> None:
+        """Add (sign 1) or take back (sign -1) one value."""
+        self.count += sign
+        if not isinstance(value, float) or math.isfinite(value):
+            self.sum = _plus(self.sum, value, sign)
+        elif value != value:  # noqa: PLR0124 - only NaN differs from itself
+            self.nans += sign
+        elif value > 0:
+            self.infinities += sign
+        else:
+            self.negative_infinities += sign
+
+    def combine(self, other: Total) -> None:
+        """Add another total."""
+        self.sum = _plus(self.sum, other.sum)
+        self.count += other.count
+        self.nans += other.nans
+        self.infinities += other.infinities
+        self.negative_infinities += other.negative_infinities
+
+    def value(self) -> Any:
+        """Return the sum, with what is not finite."""
+        if self.nans or (self.infinities and self.negative_infinities):
+            return math.nan
+        if self.infinities:
+            return math.inf
+        return -math.inf if self.negative_infinities else self.sum
+
+
+@udaf(input_types=_at_most_one, result_type="BIGINT", name="count", skip_nulls=True, invertible=True)
+class Count:
+    """Count rows, or the rows in which the argument is not NULL."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, *value: Any) -> int:
+        return accumulator + 1 if not value or value[0] is not None else accumulator
+
+    def retract(self, accumulator: int, *value: Any) -> int:
+        return accumulator - 1 if not value or value[0] is not None else accumulator
+
+    def merge(self, accumulator: int, other: int) -> int:
+        return accumulator + other
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+    def fold_many(self, accumulators: Any, slots: Any, signs: Any, *_: Any) -> Any:
+        if not _fits(accumulators, slots, _ONE):
+            return NotImplemented
+        np.add.at(accumulators, slots, signs)
+        return None
+
+    def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
+        if not _fits(accumulators, slots, others):
+            return NotImplemented
+        np.add.at(accumulators, slots, others)
+        return None
+
+    def get_values(self, accumulators: Any) -> Any:
+        return accumulators
+
+
+class _Totalled:
+    """What `sum` and `avg` share."""
+
+    def create_accumulator(self) -> Total:
+        return Total()
+
+    def accumulate(self, accumulator: Total, value: Any) -> None:
+        accumulator.add(value, 1)
+
+    def retract(self, accumulator: Total, value: Any) -> None:
+        accumulator.add(value, -1)
+
+    def merge(self, accumulator: Total, other: Total) -> None:
+        accumulator.combine(other)
+
+    def fold_many(self, accumulators: Any, slots: Any, signs: Any, values: Any) -> Any:
+        if not isinstance(values, np.ndarray) or not _fits(accumulators["count"], slots, _ONE):
+            return NotImplemented
+        if values.dtype.kind != "f":
+            if not _fits(accumulators["sum"], slots, values):
+                return NotImplemented
+            values = values.astype(np.int64, copy=False)
+        added = values if isinstance(signs, int) else signs * values
+        finite = np.isfinite(values) if values.dtype.kind == "f" else _ALL
+        if not finite.all():
+            if not all(_fits(accumulators[name], slots, _ONE) for name in _SPECIAL):
+                return NotImplemented
+            for name, which in _SPECIAL.items():
+                places = which(values)
+                np.add.at(accumulators[name], slots[places], signs if isinstance(signs, int) else signs[places])
+        np.add.at(accumulators["count"], slots, signs)
+        if not finite.all():
+            slots, added = slots[finite], added[finite]
+        np.add.at(accumulators["sum"], slots, added.astype(accumulators["sum"].dtype, copy=False))
+        return None
+
+    def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
+        return _merged(accumulators, slots, others, ("sum", "count", *_SPECIAL))
+
+    def totals(self, accumulators: Any) -> Any:
+        """Return what `Total.value` returns, of n totals."""
+        sums, positive, negative = accumulators["sum"], accumulators["infinities"], accumulators["negative_infinities"]
+        if sums.dtype.kind != "f":
+            return sums
+        sums = np.where(negative != 0, -math.inf, sums)
+        sums = np.where(positive != 0, math.inf, sums)
+        return np.where((accumulators["nans"] != 0) | ((positive != 0) & (negative != 0)), math.nan, sums)
+
+
+@udaf(input_types=_numeric, result_type=_sum_type, state_type=_sum_state, skip_nulls=True, invertible=True)
+class Sum(_Totalled):
+    """Add up the argument; NULL without any value."""
+
+    def get_value(self, accumulator: Total) -> Any:
+        return accumulator.value() if accumulator.count else None
+
+    def get_values(self, accumulators: Any) -> Any:
+        return np.ma.array(self.totals(accumulators), mask=accumulators["count"] == 0)
+
+
+@udaf(input_types=_numeric, result_type=_avg_type, state_type=_avg_state, skip_nulls=True, invertible=True)
+class Avg(_Totalled):
+    """Average the argument; NULL without any value."""
+
+    def get_value(self, accumulator: Total) -> Any:
+        if not accumulator.count:
+            return None
+        total = accumulator.value()
+        if isinstance(total, decimal.Decimal):
+            return _EXACT.divide(total, decimal.Decimal(accumulator.count))
+        return total / accumulator.count
+
+    def get_values(self, accumulators: Any) -> Any:
+        totals, counts = self.totals(accumulators), accumulators["count"]
+        none = counts == 0
+        averages = totals / np.where(none, 1, counts)
+        if totals.dtype.kind != "f":
+            # NumPy divides floats; the quotient of longer whole numbers is rounded once only by Python.
+            wide = ~((totals < _FLOAT_END) & (totals > -_FLOAT_END) & (counts < _FLOAT_END) & (counts > -_FLOAT_END))
+            for place in np.flatnonzero(wide & ~none).tolist():
+                averages[place] = int(totals[place]) / int(counts[place])
+        return np.ma.array(averages, mask=none)
+
+
+class Extreme:
+    """A value, and whether there is one."""
+
+    value: Any
+    seen: bool
+
+    def __init__(self) -> None:
+        self.value = None
+        self.seen = False
+
+
+class _Compared:
+    """What `min` and `max` share; NaN is greater than any other number, as in Spark and PostgreSQL."""
+
+    def create_accumulator(self) -> Extreme:
+        return Extreme()
+
+    def wins(self, value: Any, held: Any) -> bool:
+        raise NotImplementedError
+
+    def accumulate(self, accumulator: Extreme, value: Any) -> None:
+        if not accumulator.seen or self.wins(value, accumulator.value):
+            accumulator.value = value
+            accumulator.seen = True
+
+    def merge(self, accumulator: Extreme, other: Extreme) -> None:
+        if other.seen:
+            self.accumulate(accumulator, other.value)
+
+    def get_value(self, accumulator: Extreme) -> Any:
+        return accumulator.value
+
+    def choose(self, floating: bool) -> np.ufunc:
+        """Return the ufunc that keeps one of two values, neither of them NULL."""
+        raise NotImplementedError
+
+    def fold_many(self, accumulators: Any, slots: Any, _: Any, values: Any) -> Any:
+        seen, held = accumulators["seen"], accumulators["value"]
+        values = values.astype(held.dtype, copy=False)
+        unseen = np.flatnonzero(~seen[slots])[::-1]
+        if len(unseen):
+            # Of several values for one place NumPy keeps the last: backwards, it is the first row's.
+            held[slots[unseen]] = values[unseen]
+            seen[slots[unseen]] = accumulators["value?"][slots[unseen]] = True
+        floating = held.dtype.kind == "f"
+        zeros = np.flatnonzero(values == 0)[::-1] if floating else _NOWHERE
+        before = held[slots[zeros]]
+        self.choose(floating).at(held, slots, values)
+        if len(zeros):
+            # 0.0 and -0.0 are equal: the one that was there before the other stays.
+            chosen = held[slots[zeros]] == 0
+            for places, kept in ((chosen & (before != 0), values[zeros]), (chosen & (before == 0), before)):
+                held[slots[zeros[places]]] = kept[places]
+        return None
+
+    def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
+        seen = others["seen"]
+        return self.fold_many(accumulators, slots[seen], 1, others["value"][seen])
+
+    def get_values(self, accumulators: Any) -> Any:
+        return np.ma.array(accumulators["value"], mask=~accumulators["value?"])
+
+
+def _nan(value: Any) -> bool:
+    return isinstance(value, float) and value != value  # noqa: PLR0124 - only NaN differs from itself
+
+
+@udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", skip_nulls=True)
+class Min(_Compared):
+    """Find the least value; NULL without any."""
+
+    def wins(self, value: Any, held: Any) -> bool:
+        return bool(value < held) or (_nan(held) and not _nan(value))
+
+    def choose(self, floating: bool) -> np.ufunc:
+        return np.fmin if floating else np.minimum
+
+
+@udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", skip_nulls=True)
+class Max(_Compared):
+    """Find the greatest value; NULL without any."""
+
+    def wins(self, value: Any, held: Any) -> bool:
+        return bool(value > held) or (_nan(value) and not _nan(held))
+
+    def choose(self, floating: bool) -> np.ufunc:  # noqa: ARG002 - NaN, the greatest, is what this one keeps
+        return np.maximum
+
+
+class Votes:
+    true: int
+    false: int
+
+    def __init__(self) -> None:
+        self.true = self.false = 0
+
+    def add(self, value: bool, sign: int) -> None:
+        """Count (sign 1) or take back (sign -1) one value."""
+        if value:
+            self.true += sign
+        else:
+            self.false += sign
+
+
+class _Voted:
+    def create_accumulator(self) -> Votes:
+        return Votes()
+
+    def accumulate(self, accumulator: Votes, value: bool) -> None:
+        accumulator.add(value, 1)
+
+    def retract(self, accumulator: Votes, value: bool) -> None:
+        accumulator.add(value, -1)
+
+    def merge(self, accumulator: Votes, other: Votes) -> None:
+        accumulator.true += other.true
+        accumulator.false += other.false
+
+    def fold_many(self, accumulators: Any, slots: Any, signs: Any, values: Any) -> Any:
+        votes = {"true": values, "false": ~values}
+        if not all(_fits(accumulators[name], slots, _ONE) for name in votes):
+            return NotImplemented
+        for name, given in votes.items():
+            np.add.at(accumulators[name], slots, signs * given.astype(np.int64))
+        return None
+
+    def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
+        return _merged(accumulators, slots, others, ("true", "false"))
+
+
+@udaf(input_types=["BOOLEAN"], result_type="BOOLEAN", skip_nulls=True, invertible=True)
+class BoolAnd(_Voted):
+    """Tell whether every value is true; NULL without any."""
+
+    def get_value(self, accumulator: Votes) -> bool | None:
+        return accumulator.false == 0 if accumulator.true or accumulator.false else None
+
+    def get_values(self, accumulators: Any) -> Any:
+        true, false = accumulators["true"], accumulators["false"]
+        return np.ma.array(false == 0, mask=(true == 0) & (false == 0))
+
+
+@udaf(input_types=["BOOLEAN"], result_type="BOOLEAN", skip_nulls=True, invertible=True)
+class BoolOr(_Voted):
+    """Tell whether any value is true; NULL without any."""
+
+    def get_value(self, accumulator: Votes) -> bool | None:
+        return accumulator.true != 0 if accumulator.true or accumulator.false else None
+
+    def get_values(self, accumulators: Any) -> Any:
+        true, false = accumulators["true"], accumulators["false"]
+        return np.ma.array(true != 0, mask=(true == 0) & (false == 0))

@@ -1,0 +1,216 @@
+"""Vectorised folds are the interpreter's: states, outputs and errors, bit for bit, whatever the rows hold."""
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foldflight import FoldflightError, udaf
+from foldflight.fold.rows import Column, Rows
+from foldflight.fold.vectorised import Vectorised, vectorised
+from foldflight.functions import Registry
+from foldflight.functions.spec import BoundFunction
+from tests.laws.test_compiled import REAL, VALUES, interpreted, same
+from tests.laws.test_compiled import chunks as chunks_of
+
+SLOTS = 4
+ZONED = pa.timestamp("us", "UTC")
+NOON = dt.datetime(2013, 1, 2, 12)
+SAMPLES = VALUES | {
+    pa.int8(): st.integers(-128, 127),
+    pa.uint64(): st.one_of(st.integers(0, 9), st.integers(0, (1 << 64) - 1)),
+    pa.float32(): st.floats(width=32),
+    pa.string(): st.text(max_size=2),
+    pa.date32(): st.dates(),
+    pa.timestamp("us"): st.datetimes(),
+    ZONED: st.datetimes(min_value=NOON).map(lambda moment: moment.replace(tzinfo=dt.UTC)),
+    pa.timestamp("ns"): st.datetimes(dt.datetime(1700, 1, 1), dt.datetime(2200, 1, 1)),
+    pa.decimal128(5, 0): st.integers(-99, 99).map(Decimal),
+    pa.decimal128(10, 2): st.integers(-99, 99).map(lambda cents: Decimal(cents).scaleb(-2)),
+}
+
+
+class Spread:
+    low: float | None
+    total: int
+    rows: int
+
+    def __init__(self) -> None:
+        self.low = None
+        self.total = self.rows = 0
+
+
+@udaf
+class Spreads:
+    """An author's own: NULL arguments, and an attribute that may be None."""
+
+    def __init__(self, step: int = 2) -> None:
+        self.step = step
+
+    def create_accumulator(self) -> Spread:
+        return Spread()
+
+    def accumulate(self, accumulator: Spread, value: float, weight: int) -> None:
+        if value is not None and (accumulator.low is None or value < accumulator.low):
+            accumulator.low = value
+        accumulator.total += 0 if weight is None else weight * self.step
+        accumulator.rows += 1
+
+    def merge(self, accumulator: Spread, other: Spread) -> None:
+        if other.low is not None and (accumulator.low is None or other.low < accumulator.low):
+            accumulator.low = other.low
+        accumulator.total += other.total
+        accumulator.rows += other.rows
+
+    def get_value(self, accumulator: Spread) -> int | None:
+        return None if accumulator.low is None else accumulator.total // accumulator.rows
+
+    def fold_many(self, accumulators: Any, slots: Any, signs: Any, values: Any, weights: Any) -> Any:
+        assert signs == 1
+        weights = np.ma.filled(weights, 0)
+        if len(weights) and max(int(weights.max()), -int(weights.min())) >= 1 << 40:
+            return NotImplemented
+        self.lower(accumulators, slots[~np.ma.getmaskarray(values)], np.ma.compressed(values))
+        np.add.at(accumulators["total"], slots, weights.astype(np.int64) * self.step)
+        np.add.at(accumulators["rows"], slots, 1)
+        return None
+
+    def lower(self, accumulators: Any, slots: Any, values: Any) -> None:
+        for slot, value in zip(slots.tolist(), values.tolist(), strict=True):
+            if not accumulators["low?"][slot] or value < accumulators["low"][slot]:
+                accumulators["low"][slot], accumulators["low?"][slot] = value, True
+
+    def merge_many(self, accumulators: Any, slots: Any, others: Any) -> None:
+        self.lower(accumulators, slots[others["low?"]], others["low"][others["low?"]])
+        for name in ("total", "rows"):
+            np.add.at(accumulators[name], slots, others[name])
+
+    def get_values(self, accumulators: Any) -> Any:
+        values = accumulators["total"] // np.maximum(accumulators["rows"], 1)
+        return np.ma.array(values, mask=~accumulators["low?"])
+
+
+FUNCTIONS = Registry.load([Spreads])
+NUMBERS = [pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()]
+CASES: list[tuple[str, list[pa.DataType]]] = [
+    ("count", []),
+    ("count", [pa.float64()]),
+    ("count", [pa.string()]),
+    *((name, [type_]) for name in ("sum", "avg") for type_ in (*NUMBERS, pa.decimal128(5, 0))),
+    *(
+        (name, [type_])
+        for name in ("min", "max")
+        for type_ in (*NUMBERS, pa.bool_(), pa.date32(), pa.timestamp("us"), ZONED)
+    ),
+    ("bool_and", [pa.bool_()]),
+    ("bool_or", [pa.bool_()]),
+    ("spreads", [pa.float64(), pa.int64()]),
+]
+IDS = [f"{name} {', '.join(map(str, types))}" for name, types in CASES]
+
+
+def bound_of(name: str, types: list[pa.DataType]) -> BoundFunction:
+    return FUNCTIONS[name].bind(types, {})
+
+
+def accumulators_of(bound: BoundFunction) -> Vectorised:
+    found = vectorised(interpreted(bound))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(("name", "types"), CASES, ids=IDS)
+def test_vectorised_is_interpreted(name: str, types: list[pa.DataType]) -> None:
+    """Rows, states and values come out the same, and so do errors, with their slots and rows."""
+    bound = bound_of(name, types)
+    every = np.arange(SLOTS + 2, dtype=np.int32)
+
+    @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.data())
+    def holds(data: st.DataObject) -> None:
+        one, other = interpreted(bound), accumulators_of(bound)
+        third, fourth = interpreted(bound), accumulators_of(bound)
+        for rows in data.draw(chunks_of(bound, SAMPLES)):
+            if not same(lambda target, rows=rows: target.fold(rows), one, other):
+                return
+            if not same(lambda target: target.states(every[:3]), one, other):
+                return
+            states = one.states(every[:3])
+            if not same(lambda target: target.outputs(every), one, other):
+                return
+            if data.draw(st.booleans()):
+                same(lambda target: target.forget(every[1:2]), one, other)
+            slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3)), np.int32)
+            if not same(lambda target, slots=slots, states=states: target.merge(slots, states), third, fourth):
+                return
+            if not same(lambda target: target.states(every), third, fourth):
+                return
+            if not same(lambda target: target.outputs(every), third, fourth):
+                return
+
+    holds()
+
+
+@pytest.mark.parametrize(("name", "types"), CASES, ids=IDS)
+def test_they_are_vectorised(name: str, types: list[pa.DataType]) -> None:
+    """What the law above compares never leaves the vectorised methods over rows of small numbers."""
+    if name in ("sum", "avg") and pa.types.is_decimal(types[0]):
+        pytest.skip("decimals are interpreted")
+    accumulators = accumulators_of(bound_of(name, types))
+    samples = [pa.array([0, 1, 1], pa.int32() if type_ == pa.date32() else pa.int64()) for type_ in types]
+    columns = [
+        Column(f"c{place}", sample.cast(pa.string() if type_ == pa.string() else type_))
+        for place, (sample, type_) in enumerate(zip(samples, types, strict=True))
+    ]
+    slots = np.array([0, 1, 0], np.int32)
+    accumulators.fold(Rows(slots, None, columns))
+    accumulators.merge(slots, accumulators.states(slots))
+    accumulators.outputs(slots)
+    assert accumulators.is_vectorised
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), REAL, st.booleans()), max_size=12))
+def test_order_of_rows_is_kept(rows: list[tuple[int, float, bool]]) -> None:
+    """Rows that come and rows that are taken back are added in their order, also where floats round."""
+    bound = bound_of("sum", [pa.float64()])
+    given_rows = Rows(
+        np.array([slot for slot, _, _ in rows], np.int32),
+        np.array([back for _, _, back in rows], np.bool_),
+        [Column("x", pa.array([value for _, value, _ in rows], pa.float64()))],
+    )
+    assert same(lambda target: target.fold(given_rows), one := interpreted(bound), other := accumulators_of(bound))
+    assert same(lambda target: target.states(np.arange(3, dtype=np.int32)), one, other)
+
+
+def test_a_sum_beyond_64_bits_is_exact() -> None:
+    """A sum that leaves 64 bits and comes back is right, and one that stays there is OVERFLOW."""
+    accumulators = accumulators_of(bound_of("sum", [pa.int64()]))
+    slots = np.zeros(3, np.int32)
+    big = (1 << 63) - 1
+    accumulators.fold(Rows(slots, None, [Column("x", pa.array([big, big, big]))]))
+    assert not accumulators.is_vectorised
+    with pytest.raises(FoldflightError, match=r"^OVERFLOW: "):
+        accumulators.outputs(slots[:1])
+    accumulators.fold(Rows(slots[:2], np.array([True, True]), [Column("x", pa.array([big, big]))]))
+    assert accumulators.outputs(slots[:1]).to_pylist() == [big]
+
+
+def test_large_sums_of_many_groups_stay_vectorised() -> None:
+    """Values whose sum over all rows leaves 64 bits are no reason to leave where each group's sum does not."""
+    accumulators = accumulators_of(bound_of("sum", [pa.int64()]))
+    slots = np.arange(1000, dtype=np.int32)
+    for _ in range(3):
+        accumulators.fold(Rows(slots, None, [Column("x", pa.array([1 << 60] * 1000))]))
+    assert accumulators.is_vectorised
+    assert accumulators.outputs(slots).to_pylist() == [3 << 60] * 1000
+
+
+def test_texts_and_nanoseconds_do_without() -> None:
+    """What has no record, or would see more than the scalar methods do, is left to these."""
+    for type_ in (pa.string(), pa.decimal128(10, 2), pa.timestamp("ns")):
+        assert vectorised(interpreted(bound_of("min", [type_]))) is None

@@ -1,0 +1,208 @@
+"""The contract of vectorised methods: what they are given, what they may return, and what is refused."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from foldflight import FunctionError, RejectedError, udaf
+from foldflight.fold import Fold, bind_calls
+from foldflight.functions import Call, Registry
+
+
+class Adder:
+    """A sum, vectorised; tests break one method or another."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def merge(self, accumulator: int, other: int) -> int:
+        return accumulator + other
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+    def fold_many(self, accumulators: Any, slots: Any, signs: Any, values: Any) -> Any:
+        np.add.at(accumulators, slots, signs * values)
+
+    def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
+        np.add.at(accumulators, slots, others)
+
+    def get_values(self, accumulators: Any) -> Any:
+        return accumulators
+
+
+def adder(**methods: Any) -> type:
+    """Return the class above as a function, with other methods."""
+    return udaf(name="adder", skip_nulls=True, result_type="INT")(type("Adder", (Adder,), dict(vars(Adder)) | methods))
+
+
+def fold_of(cls: type, *, kind: int | None = None) -> Fold:
+    """Fold 3, 4, 5 and a NULL into slots 0, 1 and 0."""
+    columns = {"slot": pa.array([0, 1, 0, 1], pa.int32()), "x": pa.array([3, 4, 5, None])}
+    if kind is not None:
+        columns["kind"] = pa.array([0, kind, 0, 0], pa.int8())
+    batch = pa.RecordBatch.from_pydict(columns)
+    fold = Fold(bind_calls(Registry.load([cls]), [Call("adder", ("x",))], batch.schema))
+    fold.fold(batch)
+    return fold
+
+
+def values_of(fold: Fold) -> list[Any]:
+    return fold.collect().column("output_0").to_pylist()
+
+
+def test_they_are_used() -> None:
+    """A class that has them is folded by them, with its own direct arguments, and counts as vectorised."""
+
+    def scaled(self: Any, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:
+        np.add.at(accumulators, slots, values * 100)
+
+    fold = fold_of(adder(fold_many=scaled))
+    assert values_of(fold) == [800, 400]
+    assert fold.kinds == ("vectorised",)
+
+
+def test_not_implemented_leaves_the_rows_to_the_scalar_methods() -> None:
+    """What fold_many or merge_many does not do is done row by row, and so is everything after it."""
+    asked = []
+
+    def declines(self: Any, accumulators: Any, *_: Any) -> Any:
+        asked.append(accumulators.tolist())
+        return NotImplemented
+
+    fold = fold_of(adder(fold_many=declines))
+    assert values_of(fold) == [8, 4]
+    assert len(asked) == 1
+    states = fold_of(adder()).collect().select(["slot", "state_0"])
+    fold = fold_of(adder(merge_many=declines))
+    fold.merge_states(states)
+    assert values_of(fold) == [16, 8]
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("compile_", [True, False])
+def test_compile_chooses_the_scalar_methods(compile_: bool) -> None:
+    """`compile=True` compiles the scalar methods and `compile=False` calls them, whatever else there is."""
+    cls = udaf(name="adder", skip_nulls=True, compile=compile_)(
+        type("Adder", (Adder,), dict(vars(Adder)) | {"fold_many": lambda *_: 1 / 0})
+    )
+    assert values_of(fold_of(cls)) == [8, 4]
+
+
+def test_nulls_are_masked() -> None:
+    """Without skip_nulls, a column with NULLs is a masked array, and one without is none."""
+    seen = []
+
+    def noted(self: Any, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:
+        seen.append(values.tolist())
+
+    cls = udaf(name="adder")(type("Adder", (Adder,), dict(vars(Adder)) | {"fold_many": noted}))
+    fold_of(cls)
+    assert seen == [[3, 4, 5, None]]
+
+
+@pytest.mark.parametrize(
+    ("methods", "code", "message"),
+    [
+        ({"fold_many": lambda *_: 7}, "RESULT_TYPE", "fold_many returned int; change the accumulators in place"),
+        ({"fold_many": lambda *_: 1 / 0}, "USER_CODE", "fold_many raised ZeroDivisionError"),
+        ({"get_values": lambda *_: [1, 2]}, "RESULT_TYPE", "get_values returned list for 2 accumulators"),
+        ({"get_values": lambda *_: np.zeros((2, 2))}, "RESULT_TYPE", r"returned float64 of shape \(2, 2\) for 2"),
+        ({"get_values": lambda *_: pa.array([1])}, "RESULT_TYPE", "for 2 accumulators"),
+        ({"get_values": lambda *_: 1 / 0}, "USER_CODE", "get_values raised ZeroDivisionError"),
+        ({"get_values": lambda *_: np.array([1, 1 << 40])}, "OVERFLOW", "get_values returned 1099511627776"),
+        ({"get_values": lambda *_: np.array([8.9, np.inf])}, "OVERFLOW", "get_values returned inf"),
+        ({"get_values": lambda *_: np.array([1, "x"], object)}, "RESULT_TYPE", "get_values returned 'x'"),
+    ],
+)
+def test_what_they_may_not_do(methods: dict[str, Any], code: str, message: str) -> None:
+    """A wrong return, shape or value, or an exception, is a FunctionError that names the method."""
+    with pytest.raises(FunctionError, match=message) as caught:
+        values_of(fold_of(adder(**methods)))
+    assert (caught.value.code, caught.value.function) == (code, "adder")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.ma.array([8, 1], mask=[False, True]),
+        np.array([8, None], object),
+        pa.array([8, None]),
+        pa.chunked_array([pa.array([8]), pa.array([None], pa.int64())]),
+    ],
+    ids=["masked", "objects", "arrow", "chunked"],
+)
+def test_what_get_values_may_return(values: Any) -> None:
+    """Masked, object and Arrow arrays are results, cast as those of get_value are."""
+    assert values_of(fold_of(adder(get_values=lambda *_: values))) == [8, None]
+
+
+def test_rows_that_cannot_be_taken_back() -> None:
+    """A function without retract does not take rows back by its vectorised methods either."""
+    with pytest.raises(RejectedError, match="append-only"):
+        fold_of(adder(), kind=3)
+
+
+def test_states_beyond_their_type_are_the_interpreters() -> None:
+    """A number that does not fit its state is OVERFLOW, with its slot."""
+
+    class Small:
+        n: int
+
+        def __init__(self) -> None:
+            self.n = 0
+
+    def folds(self: Any, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:
+        accumulators["n"][slots] = 300
+
+    methods = {
+        "create_accumulator": lambda self: Small(),
+        "fold_many": folds,
+        "get_values": lambda self, accumulators: accumulators["n"],
+        "merge_many": None,
+        "merge": None,
+    }
+    Small.__init__.__annotations__.clear()
+    methods["create_accumulator"].__annotations__["return"] = Small
+    cls = udaf(name="adder", skip_nulls=True, state_type="STRUCT<n TINYINT>")(
+        type("Adder", (Adder,), dict(vars(Adder)) | methods)
+    )
+    with pytest.raises(FunctionError, match="300") as caught:
+        fold_of(cls).collect()
+    assert (caught.value.code, caught.value.slot) == ("OVERFLOW", 0)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({"get_values": None}, "has fold_many but no get_values; define get_values"),
+        ({"merge_many": None}, "has fold_many but no merge_many"),
+        ({"merge": None}, "has merge_many but no merge"),
+        ({"create_accumulator": None}, "has fold_many but no create_accumulator"),
+        ({"fold_many": lambda self, accumulators, slots: None}, "fold_many.* does not take 1 arguments declared"),
+    ],
+)
+def test_what_is_refused_at_registration(methods: dict[str, Any], message: str) -> None:
+    """Vectorised methods come together, for a separate accumulator, and take what they will be given."""
+    with pytest.raises(RejectedError, match=message) as caught:
+        udaf(type("Adder", (Adder,), dict(vars(Adder)) | methods))
+    assert caught.value.code == "SIGNATURE"
+
+
+def test_a_subclass_may_not_inherit_what_it_changes() -> None:
+    """Who changes accumulate must not be folded by the fold_many of another class."""
+
+    class Doubled(Adder):
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return accumulator + 2 * value
+
+    with pytest.raises(RejectedError, match="changes accumulate and inherits fold_many"):
+        udaf(Doubled)
+    for verb in ("fold_many", "merge_many", "get_values"):
+        setattr(Doubled, verb, None)
+    assert not udaf(Doubled).__foldflight_function__.vectorised

@@ -17,7 +17,7 @@ from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.interpreted import Interpreted, cannot_merge
 from foldflight.fold.migration import Written
 from foldflight.fold.programs import Program, compiled_program, heat_of, warm_program
-from foldflight.fold.records import records_of, states_of
+from foldflight.fold.records import records_of, states_of, taken
 from foldflight.fold.rows import Mask, Rows, Slots
 
 __all__ = ["Compiled"]
@@ -217,7 +217,7 @@ class Compiled(Accumulators):
     def _column_states(self, slots: Slots, *, narrow: bool) -> pa.Array | None:
         """Return the states of n slots; None where one does not fit its type. Without `narrow`, as wide as here."""
         assert self._program is not None
-        return states_of(self._rows[slots], self._program.layout.fields, self.inner.codec.arrow, narrow=narrow)
+        return states_of(taken(self._rows, slots), self._program.layout.fields, self.inner.codec.arrow, narrow=narrow)
 
     def _records(self, states: pa.Array) -> Any | None:
         """Return n states as n records; None where one holds a NULL that a fold does not write."""

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Member", "filled", "record_dtype", "records_of", "states_of"]
+__all__ = ["Member", "bytes_of", "filled", "record_dtype", "records_of", "states_of", "taken"]
 
 _SIZES: Final = {"?": 1}
 
@@ -42,6 +42,16 @@ def record_dtype(members: Sequence[tuple[str, str]]) -> np.dtype[Any]:
             "itemsize": max(8, -(-sum(sizes) // 8) * 8),
         }
     )
+
+
+def bytes_of(records: Any) -> Any:
+    """Return records as bytes without members, which NumPy copies several times faster."""
+    return records.view(np.dtype((np.void, records.dtype.itemsize)))
+
+
+def taken(records: Any, slots: Any) -> Any:
+    """Return the records of n slots."""
+    return bytes_of(records)[slots].view(records.dtype)
 
 
 def states_of(records: Any, members: Sequence[Member], type_: pa.DataType, *, narrow: bool) -> pa.Array | None:

@@ -20,7 +20,7 @@ from foldflight.errors import FunctionError
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract, user_failure
 from foldflight.fold.migration import Written
-from foldflight.fold.records import filled, record_dtype, records_of, states_of
+from foldflight.fold.records import bytes_of, filled, record_dtype, records_of, states_of, taken
 from foldflight.fold.rows import Mask, Rows, Slots
 from foldflight.fold.states import Unfit
 from foldflight.functions.shape import Nullable, may_be_none
@@ -142,9 +142,11 @@ class Vectorised(Accumulators):
         rest = ~first
         if rest.any() and not self.inner.bound.function.capabilities.merge:
             raise cannot_merge(self._name)
-        self._table[wide[first]] = others[first]
+        bytes_of(self._table)[wide[first]] = bytes_of(others)[first]
         self._occupy(wide[first], top)
-        if rest.any() and not self._call("merge_many", self._shown(self._table), wide[rest], self._shown(others[rest])):
+        if rest.any() and not self._call(
+            "merge_many", self._shown(self._table), wide[rest], self._shown(taken(others, rest))
+        ):
             self._leave()
             self.inner.merge(slots[rest], states.filter(pa.array(rest)))
 
@@ -155,7 +157,7 @@ class Vectorised(Accumulators):
     def states(self, slots: Slots) -> pa.Array:
         if not self._is_left:
             self._occupy(slots, self._grow(slots))
-            found = states_of(self._table[slots], self._layout.members, self.inner.codec.arrow, narrow=True)
+            found = states_of(taken(self._table, slots), self._layout.members, self.inner.codec.arrow, narrow=True)
             if found is not None:
                 return found
             self._leave()
@@ -169,7 +171,7 @@ class Vectorised(Accumulators):
         assert method is not None
         try:
             with np.errstate(all="ignore"):
-                values = method(self._shown(self._table[slots]))
+                values = method(self._shown(taken(self._table, slots)))
         except (Exception, SystemExit) as error:
             raise user_failure(self._name, "get_values", error) from error
         try:
@@ -184,7 +186,7 @@ class Vectorised(Accumulators):
         known = slots[slots < len(self._present)]
         if len(known):
             self._present[known] = False
-            self._table[known] = self._layout.fresh[0]
+            bytes_of(self._table)[known] = bytes_of(self._layout.fresh)
             self._full = min(self._full, int(known.min()))
 
     def close(self) -> None:
@@ -217,7 +219,7 @@ class Vectorised(Accumulators):
         self._is_left = True
         slots = np.flatnonzero(self._present).astype(np.int32)
         if len(slots):
-            states = states_of(self._table[slots], self._layout.members, self.inner.codec.arrow, narrow=False)
+            states = states_of(taken(self._table, slots), self._layout.members, self.inner.codec.arrow, narrow=False)
             assert states is not None
             self.inner.merge(slots, states)
         self._table, self._present, self._full = self._table[:0], self._present[:0], 0
@@ -228,7 +230,10 @@ class Vectorised(Accumulators):
         if needed > held:
             more = max(needed, min(2 * held, held + (1 << 20))) - held
             self._present = np.concatenate([self._present, np.zeros(more, np.bool_)])
-            self._table = np.concatenate([self._table, np.repeat(self._layout.fresh, more)])
+            table = np.empty(held + more, self._table.dtype)
+            bytes_of(table)[:held] = bytes_of(self._table)
+            bytes_of(table)[held:] = bytes_of(self._layout.fresh)
+            self._table = table
         return needed
 
     def _occupy(self, slots: Any, top: int) -> None:

@@ -142,6 +142,16 @@ def test_what_get_values_may_return(values: Any) -> None:
     assert values_of(fold_of(adder(get_values=lambda *_: values))) == [8, None]
 
 
+def test_results_that_do_not_fit_are_isolated() -> None:
+    """Where errors are isolated, a result that does not fit is the error of its group alone."""
+    batch = pa.RecordBatch.from_pydict({"slot": pa.array([0, 1], pa.int32()), "x": pa.array([1 << 40, 4])})
+    fold = Fold(bind_calls(Registry.load([adder()]), [Call("adder", ("x",))], batch.schema), isolates=True)
+    fold.fold(batch)
+    results = fold.collect()
+    assert results.column("output_0").to_pylist() == [None, 4]
+    assert [error and error["code"] for error in results.column("error").to_pylist()] == ["OVERFLOW", None]
+
+
 def test_rows_that_cannot_be_taken_back() -> None:
     """A function without retract does not take rows back by its vectorised methods either."""
     with pytest.raises(RejectedError, match="append-only"):

@@ -167,6 +167,16 @@ class Vectorised(Accumulators):
         if self._is_left:
             return self.inner.outputs(slots)
         self._grow(slots)
+        try:
+            return self._values(slots)
+        except FunctionError:
+            if not self.inner.failures.isolates:
+                raise
+            # One by one they fail alone.
+            self._leave()
+            return self.inner.outputs(slots)
+
+    def _values(self, slots: Slots) -> pa.Array:
         method = self.inner.verbs.get_values
         assert method is not None
         try:

@@ -1,0 +1,76 @@
+"""Chaos among the containers of the compose file, which a client knows by their balancer alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.kit import Fleet, docker
+from tests.spark.chaos import SEED, queries_in_chaos
+from tests.wire.kit import eventually
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("images")]
+
+SERVERS = 3
+
+
+class Containers:
+    """Three servers behind the balancer."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.urls = fleet.url
+        self.count = SERVERS
+        self.harms = {"kill": self._kill, "pause": self._pause, "cut off": self._cut_off, "restart": self._restart}
+        self._chance = random.Random(SEED)
+        self._servers = fleet.servers()
+        (self._network,) = json.loads(
+            docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", self._servers[0])
+        )
+
+    def kill_all(self, silent_s: float) -> None:
+        docker("kill", *self._servers)
+        time.sleep(silent_s)
+        docker("start", *self._servers)
+
+    def _kill(self, place: int) -> None:
+        docker("kill", self._servers[place])
+        time.sleep(self._chance.uniform(0.0, 1.0))
+        docker("start", self._servers[place])
+
+    def _pause(self, place: int) -> None:
+        # Longer than the deadline of the query: it is given up, and speaks again when nobody listens.
+        docker("pause", self._servers[place])
+        time.sleep(self._chance.choice([0.5, 10.0]))
+        docker("unpause", self._servers[place])
+
+    def _cut_off(self, place: int) -> None:
+        docker("network", "disconnect", self._network, self._servers[place])
+        time.sleep(self._chance.choice([0.5, 10.0]))
+        docker("network", "connect", "--alias", "server", self._network, self._servers[place])
+
+    def _restart(self, place: int) -> None:
+        docker("restart", "--time", "3", self._servers[place])
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    """Three servers, with the functions of the queries, behind Envoy."""
+    found = Fleet(f"chaos{os.getpid()}", FOLDFLIGHT_MODULES="tests.spark.spark_functions")
+    try:
+        found.up("server", "balancer", servers=SERVERS)
+        assert eventually(lambda: found.are_balanced(SERVERS), 60.0), found.status()
+        yield found
+    finally:
+        found.down()
+
+
+def test_queries_over_containers_in_chaos(fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Servers are killed, paused, cut off and restarted for as long as the queries run, and nothing shows."""
+    harms = queries_in_chaos(Containers(fleet), tmp_path, capsys)
+    assert sum(harms.values()) >= 5

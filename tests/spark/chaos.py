@@ -1,0 +1,119 @@
+"""Chaos: servers are killed, paused, drained and restarted under a stream and a batch query, and nothing shows."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.spark.test_kill import ROOT, prepared, result
+
+SEED = 20260101
+KILL_ALL_AFTER_S = 25
+TAKEOVER = re.compile(r"an exchange goes on at \S+ after ([\d.]+) s, with (\d+) rows sent again")
+
+
+class Harmed(Protocol):
+    """Servers that can be harmed.
+
+    Attributes:
+        urls: What a client connects to.
+        count: How many servers there are.
+        harms: By name, what is done to the server at a place, and is over when it returns.
+    """
+
+    urls: str
+    count: int
+    harms: Mapping[str, Callable[[int], None]]
+
+    def kill_all(self, silent_s: float) -> None:
+        """Kill all servers at once, and start them again after a time."""
+
+
+class Chaos(threading.Thread):
+    """Harms servers, one after another, from one seed; one at least is left alone, except for one moment."""
+
+    def __init__(self, servers: Harmed) -> None:
+        super().__init__(name="chaos")
+        self.harms: Counter[str] = Counter()
+        self.problem: Exception | None = None
+        self._servers = servers
+        self._stop_asked = threading.Event()
+        self._chance = random.Random(SEED)
+
+    def run(self) -> None:
+        try:
+            began_s = time.monotonic()
+            while not self._stop_asked.wait(self._chance.uniform(0.2, 1.0)):
+                if time.monotonic() - began_s > KILL_ALL_AFTER_S and not self.harms["kill all"]:
+                    self.harms["kill all"] += 1
+                    self._servers.kill_all(3.0)
+                else:
+                    harm = self._chance.choice([*self._servers.harms])
+                    self.harms[harm] += 1
+                    self._servers.harms[harm](self._chance.randrange(self._servers.count))
+        except Exception as problem:
+            self.problem = problem
+
+    def end(self) -> None:
+        """Stop, once the last harm is over."""
+        self._stop_asked.set()
+        if self.is_alive():
+            self.join()
+
+
+def queries_in_chaos(servers: Harmed, folder: Path, capsys: pytest.CaptureFixture[str]) -> Counter[str]:
+    """Run a stream and batches while servers are harmed; check them; return how often each harm was done.
+
+    The stream's changelog and the batches are right, no task of Spark has failed, and exchanges have moved.
+    """
+    rows = prepared(folder)
+    chaos = Chaos(servers)
+    errors = folder / "stderr"
+    with errors.open("w") as stderr:
+        query = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.chaos_query", str(folder), servers.urls],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": f"{ROOT / 'service'}{os.pathsep}{ROOT}"},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
+    assert query.stdout is not None
+    try:
+        assert query.stdout.readline() == "STARTED\n"
+        began_s = time.monotonic()
+        chaos.start()
+        said, _ = query.communicate(timeout=900)
+    finally:
+        if query.poll() is None:
+            os.killpg(query.pid, signal.SIGKILL)
+            query.wait()
+        query.stdout.close()
+        chaos.end()
+    if chaos.problem is not None:
+        raise chaos.problem
+    takeovers = [(float(stall), int(again)) for stall, again in TAKEOVER.findall(errors.read_text())]
+    with capsys.disabled():
+        print(
+            f"\n{time.monotonic() - began_s:.0f} s of chaos: {dict(chaos.harms)}; {len(takeovers)} exchanges moved, "
+            f"{sum(again for _, again in takeovers)} rows were folded again, the worst stall was "
+            f"{max((stall for stall, _ in takeovers), default=0.0):.1f} s"
+        )
+    assert query.returncode == 0, errors.read_text()[-3000:]
+    assert said.splitlines() == ["STREAMED", "BATCHES 5 of 5", "FAILED TASKS 0"]
+    assert result(folder) == rows.table()
+    assert takeovers
+    return chaos.harms

@@ -61,7 +61,8 @@ class Containers:
 @pytest.fixture
 def fleet() -> Iterator[Fleet]:
     """Three servers, with the functions of the queries, behind Envoy."""
-    found = Fleet(f"chaos{os.getpid()}", FOLDFLIGHT_MODULES="tests.spark.spark_functions")
+    settings = {"FOLDFLIGHT_MODULES": "tests.spark.spark_functions", "FOLDFLIGHT_STATE_KEYS": "for-this-test-alone"}
+    found = Fleet(f"chaos{os.getpid()}", **settings)
     try:
         found.up("server", "balancer", servers=SERVERS)
         assert eventually(lambda: found.are_balanced(SERVERS), 60.0), found.status()

@@ -100,7 +100,7 @@ def test_a_server_that_is_gone(classic: Any) -> None:
     from foldflight.server.lifecycle import serving
 
     with serving(spark_functions, state_keys="a key for the spark tests") as server:
-        functions = connect(server.url, deadline_s=5)
+        functions = connect(server.url, deadline_s=5, patience_s=2)
         result = group_by(classic.range(10), "id").agg(n=functions["count"]())
     with pytest.raises(FoldflightError, match="UNREACHABLE"):
         group_by(classic.range(10), "id").agg(n=functions["count"]())

@@ -146,6 +146,22 @@ def test_one_server_that_comes_back(spawn: Spawn, expected: Any) -> None:
         assert story(exchange, restart, nothing) == expected
 
 
+def test_a_plan_waits_for_a_server_that_comes_back(spawn: Spawn) -> None:
+    """A query is planned though the only server, or all of a name, are away just then; `infos` says so at once."""
+    port = free_port()
+    server = spawn(port=port)
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    planned = transport.describe(opening(*CALLS)).schema
+    kill(server)
+    with pytest.raises(RetryableError) as caught:
+        transport.infos()
+    assert caught.value.code == "UNREACHABLE"
+    with pytest.raises(RetryableError):
+        FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).describe(opening(*CALLS))
+    spawn(port=port, await_ready=False)
+    assert transport.describe(opening(*CALLS)).schema == planned
+
+
 def test_long_epochs_are_saved_on_the_way(spawn: Spawn) -> None:
     """Past replay_bytes_max a checkpoint brings the states, so the engine keeps little, whatever the epoch's length."""
     servers = [spawn(), spawn()]

@@ -47,8 +47,8 @@ def connect(
             Flight servers, in turns.
         deadline_s: Longest wait for a server at any one step, in seconds: a server that takes longer counts as lost.
             It must be longer than a function needs for one chunk.
-        patience_s: How long an exchange looks for another server when one is lost, in seconds; then it is the
-            RetryableError of the last one.
+        patience_s: How long a query that is planned, or an exchange that has lost its server, looks for one that
+            answers, in seconds; then it is the RetryableError of the last one. `connect` itself asks each server once.
         job_parameters: What `FunctionContext.job_parameters` shows to the functions.
         state_key: Signs the pickled states of embedded functions; a new random key unless given. Give one to read
             states that another process wrote.

@@ -139,14 +139,14 @@ class FlightTransport:
         return infos
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
-        """Return what an exchange would be opened with, from any server. Raises what opening it would raise."""
+        """Return what an exchange would be opened with, from any server. Raises what opening would, as late."""
         descriptor = fl.FlightDescriptor.for_command(encode_open(self._complete(open)))
 
         def ask(client: Any, options: Any, url: str) -> Opened:
             flight = client.get_flight_info(descriptor, options)
             return _opened(decode(Message(flight.app_metadata, _empty(flight.schema)), Role.SERVER), url)
 
-        return self._on_any(ask)
+        return self._on_any(ask, patience_s=self._bounds.patience_s)
 
     def open(self, open: Open) -> SurvivingExchange:  # noqa: A002
         """Open an exchange on the server whose turn it is, or on the next one that takes it.
@@ -179,24 +179,32 @@ class FlightTransport:
             ),
         )
 
-    def _on_any(self, ask: Callable[[Any, Any, str], R]) -> R:
-        """Ask the servers in turn until one answers; only a retryable error moves on to the next."""
+    def _on_any(self, ask: Callable[[Any, Any, str], R], *, patience_s: float = 0.0) -> R:
+        """Ask the servers in turn until one answers; only a retryable error moves on to the next.
+
+        With patience they are asked again and again: behind the one name of a balancer may be others.
+        """
         connections = _connections_of_this_process()
-        problem: RetryableError | None = None
-        for url in connections.circuits.turn(self.urls, time.monotonic()):
-            try:
-                options = fl.FlightCallOptions(timeout=self._deadline_s, headers=_headers(self._token))
-                return ask(connections.client(url, self._deadline_s, self._tls), options, url)
-            except Exception as error:  # noqa: BLE001  (translated, never swallowed)
-                known = translated(error, url=url, deadline_s=self._deadline_s)
-                if not isinstance(known, RetryableError):
-                    raise known from None
-                connections.circuits.failed(url, time.monotonic())
-                connections.drop(url, known)
-                problem = known
-        if problem is None:
-            raise AssertionError("a transport has at least one server")
-        raise problem
+        circuits = connections.circuits
+        give_up_s = time.monotonic() + patience_s
+        while True:
+            for url in circuits.turn(self.urls, time.monotonic()):
+                try:
+                    options = fl.FlightCallOptions(timeout=self._deadline_s, headers=_headers(self._token))
+                    answer = ask(connections.client(url, self._deadline_s, self._tls), options, url)
+                except Exception as error:  # noqa: BLE001  (translated, never swallowed)
+                    problem = translated(error, url=url, deadline_s=self._deadline_s)
+                    if not isinstance(problem, RetryableError):
+                        raise problem from None
+                    circuits.failed(url, time.monotonic())
+                    connections.drop(url, problem)
+                else:
+                    circuits.worked(url)
+                    return answer
+            until_s = circuits.rested_at_s(self.urls)
+            if until_s >= give_up_s:
+                raise problem
+            _Clock.rest_until(until_s)
 
 
 class FlightExchange(ClientExchange):

@@ -137,7 +137,7 @@ def test_a_server_gets_the_time_to_drain(objects: list[dict[str, Any]]) -> None:
     (deployment,) = of_kind(objects, "Deployment")
     assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     probes = {name: server[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
-    assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
+    assert probes == {"startup": "/healthz", "readiness": "/readyz", "liveness": "/healthz"}
 
 
 def settings_of(objects: list[dict[str, Any]]) -> dict[str, Any]:

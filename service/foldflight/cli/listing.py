@@ -14,6 +14,7 @@ from rich.text import Text
 
 from foldflight.cli.target import target_options
 from foldflight.client import connect
+from foldflight.client.embedded import EmbeddedTransport
 from foldflight.exchange.frames import FunctionInfo
 
 __all__ = ["functions"]
@@ -25,7 +26,10 @@ __all__ = ["functions"]
 @target_options
 def functions(target: str, *, as_json: bool, **connection: Any) -> None:
     """List the functions of TARGET: grpc://host:port, grpc+tls://host:port, or embedded:module."""
-    infos = sorted(connect(target, **connection).infos(), key=lambda info: info.name)
+    reached = connect(target, **connection)
+    transport = reached.transport
+    found = transport.infos(look=True) if isinstance(transport, EmbeddedTransport) else reached.infos()
+    infos = sorted(found, key=lambda info: info.name)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(info) for info in infos], indent=2, default=repr))
     else:
@@ -34,12 +38,15 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
 
 def functions_table(infos: Sequence[FunctionInfo]) -> Table:
     """Return a table of functions for people; retract "any order" also takes back a row that has not come yet."""
-    table = Table(Column("function", ratio=1), "version", "retract", "merge", "state", show_lines=True)
+    table = Table(Column("function", ratio=1), "version", "retract", "merge", "state", "fold", show_lines=True)
     for info in infos:
         # As Text: in a plain string rich would take the brackets of a signature for markup.
         about = Text.assemble((info.signature, "bold"), "\n", (info.doc.strip().partition("\n")[0], "dim"))
+        how, _, why = info.folded.partition(": ")
+        if why:
+            about.append(f"\n{how} because: {why}", "yellow")
         retract = "any order" if info.invertible else _yes(info.retract)
-        table.add_row(about, info.version, retract, _yes(info.merge), info.codec)
+        table.add_row(about, info.version, retract, _yes(info.merge), info.codec, how)
     return table
 
 

@@ -14,6 +14,7 @@ from foldflight.client.functions import Functions
 from foldflight.errors import RejectedError
 from foldflight.exchange.bundles import BUNDLE_KEY_BYTES_MIN
 from foldflight.exchange.steps import Bounds
+from foldflight.fold.programs import demand_all_compiled
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry
 
@@ -64,7 +65,8 @@ def connect(
 
     Raises:
         RetryableError: UNREACHABLE or DEADLINE when no server answers.
-        RejectedError: MODULE when a module cannot be imported; SIGNATURE for a bad target; UNAUTHENTICATED.
+        RejectedError: MODULE when a module cannot be imported; SIGNATURE for a bad target, or for an embedded function
+            that is declared `compile=True` and cannot be compiled; UNAUTHENTICATED.
 
     >>> connect("embedded:")["count"]().function.signature
     'count([value]) -> BIGINT'
@@ -97,8 +99,10 @@ def connect(
         raise RejectedError(
             "SIGNATURE", f"state_key must be bytes, at least {STATE_KEY_BYTES_MIN}, such as secrets.token_bytes(32)"
         )
+    registry = Registry.load(_sources(target))
+    demand_all_compiled(registry.authored)
     transport = EmbeddedTransport(
-        Registry.load(_sources(target)),
+        registry,
         state_key=state_key if state_key is not None else secrets.token_bytes(32),
         job_parameters=job_parameters,
     )

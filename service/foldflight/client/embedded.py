@@ -16,6 +16,7 @@ from foldflight.client.bundles import pickled
 from foldflight.client.exchange import ClientExchange
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.fold.programs import demand_all_compiled, folded
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
 
@@ -60,13 +61,20 @@ class EmbeddedTransport:
         self._job_parameters = dict(job_parameters or {})
         self._blob: bytes | None = None
 
-    def infos(self) -> list[FunctionInfo]:
-        """Return what there is, by name."""
-        return [FunctionInfo.of(self._registry[name]) for name in sorted(self._registry)]
+    def infos(self, *, look: bool = False) -> list[FunctionInfo]:
+        """Return what there is, by name.
+
+        Args:
+            look: Whether to make an instance of each class and look at its code, to tell how it is folded.
+        """
+        functions = [self._registry[name] for name in sorted(self._registry)]
+        return [FunctionInfo.of(each, folded=folded(each) if look else "") for each in functions]
 
     def register(self, functions: Sequence[Function]) -> list[FunctionInfo]:
         """Take more functions, and return what they are. Raises RejectedError SIGNATURE where a name is taken."""
-        self._registry = Registry([*self._registry.authored, *functions])
+        registry = Registry([*self._registry.authored, *functions])
+        demand_all_compiled(functions)
+        self._registry = registry
         self._blob = None
         return [FunctionInfo.of(function) for function in functions]
 

@@ -84,6 +84,7 @@ def encode_info(info: FunctionInfo) -> bytes:
         input_names=info.input_names,
         input_types=None if info.input_types is None else pb.Types(names=info.input_types),
         result_type=info.result_type or "",
+        folded=utf8(info.folded),
     ).SerializeToString()
 
 
@@ -105,4 +106,5 @@ def decode_info(metadata: bytes) -> FunctionInfo:
         input_names=tuple(message.input_names),
         input_types=tuple(message.input_types.names) if message.HasField("input_types") else None,
         result_type=message.result_type or None,
+        folded=message.folded,
     )

@@ -324,6 +324,8 @@ class FunctionInfo:
         input_names: Names of its arguments.
         input_types: SQL names of their types; None if they depend on the arguments.
         result_type: SQL name of the result's type; None if it depends on the arguments.
+        folded: How it is folded: `compiled`, `compiled when hot`, `decided when bound`, `vectorised`, or
+            `interpreted: ` and the reason; empty where nobody has looked.
     """
 
     name: str
@@ -340,10 +342,11 @@ class FunctionInfo:
     input_names: tuple[str, ...] = ()
     input_types: tuple[str, ...] | None = None
     result_type: str | None = None
+    folded: str = ""
 
     @classmethod
-    def of(cls, function: Function) -> FunctionInfo:
-        """Return what there is to tell of a function."""
+    def of(cls, function: Function, *, folded: str = "") -> FunctionInfo:
+        """Return what there is to tell of a function, with what the caller knows of how it is folded."""
         can = function.capabilities
         inputs, result = function.input_types, function.result_type
         return cls(
@@ -364,4 +367,5 @@ class FunctionInfo:
             input_names=function.input_names,
             input_types=None if inputs is None else tuple(sql_name(each) for each in inputs),
             result_type=None if result is None else sql_name(result),
+            folded=folded,
         )

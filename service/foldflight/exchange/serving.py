@@ -34,6 +34,7 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.slots import check_slots, check_states
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls, result_schema
+from foldflight.fold.programs import demand_compiled
 from foldflight.functions import LogRecord, MetricSink, Registry
 
 __all__ = ["ServerExchange", "Stats", "describe"]
@@ -119,7 +120,7 @@ class ServerExchange:
 
     @property
     def folds(self) -> tuple[str, ...]:
-        """How each call is folded: interpreted, compiled, vectorised or counted."""
+        """How each call is folded now: interpreted, compiled, vectorised or counted."""
         return self._fold.kinds
 
     def handle(self, frame: Frame) -> Iterator[Frame]:
@@ -297,9 +298,14 @@ def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) 
     """Return what an exchange would be opened with, without opening one.
 
     Raises:
-        RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH, SIGNATURE.
+        RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH; SIGNATURE, also for what is declared `compile=True` and cannot
+            be compiled for these types.
     """
-    return _opened(opening, _bind(opening, registry), limits, server_id)
+    calls = _bind(opening, registry)
+    for call in calls:
+        if not call.is_counted:
+            demand_compiled(call.bound)
+    return _opened(opening, calls, limits, server_id)
 
 
 def _bind(opening: Open, registry: Registry) -> list[BoundCall]:

@@ -45,6 +45,7 @@ class Compiled(Accumulators):
         if inner.bound.function.compile is True:
             self._program = compiled_program(inner.bound, inner.verbs)
             self._is_settled = True
+        self._compiled_for(0)
 
     @property
     def is_compiled(self) -> bool:

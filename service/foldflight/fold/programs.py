@@ -8,19 +8,31 @@ numba is imported no earlier than that.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from foldflight.errors import RejectedError
-from foldflight.functions.spec import BoundFunction, Verbs
+from foldflight.functions.spec import BoundFunction, Function, Verbs
 
 if TYPE_CHECKING:
     from foldflight.fold.compiler.kernels import Kernels
 
-__all__ = ["HOT_ROWS", "Program", "compiled_program", "heat_of", "keep_compiled", "program_of", "warm_program"]
+__all__ = [
+    "HOT_ROWS",
+    "Program",
+    "compiled_program",
+    "demand_all_compiled",
+    "demand_compiled",
+    "folded",
+    "heat_of",
+    "keep_compiled",
+    "program_of",
+    "warm",
+    "warm_program",
+]
 
 # About half a second of the interpreter; to compile a function takes one to three.
 HOT_ROWS: Final = 1 << 18
@@ -31,11 +43,18 @@ _DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_}
 _rows: dict[tuple[type, str], int] = {}
 _found: dict[tuple[type, str], str] = {}
 _kernels: dict[str, Kernels] = {}
-_folder: Path | None = None
+# Functions against whose compiling nothing speaks at a glance; what the log has said of which function.
+_looked_over: dict[tuple[type, str], None] = {}
+_told: dict[tuple[str, str], None] = {}
+_folder: Path | Literal["user"] | None = "user"
 
 
-def keep_compiled(folder: Path | None) -> None:
-    """Keep compiled code in a folder from now on, for the processes that come after this one; None keeps none."""
+def keep_compiled(folder: Path | Literal["user"] | None) -> None:
+    """Keep compiled code in a folder from now on, for the processes that come after this one.
+
+    Args:
+        folder: The folder; `user`, as it is unless told, for the user's cache folder; None keeps none.
+    """
     global _folder  # noqa: PLW0603 - it is a property of the process, as what has been compiled in it is
     _folder = folder
 
@@ -56,9 +75,14 @@ class Program:
         self.layout = kernels.plan.accumulator
         self.dtype = self.layout.dtype
         self.arguments = kernels.plan.arguments
+        kernels.fold(nulls=False)
         self.merge: Any = kernels.merge() if "merge" in kernels.plan.verbs else None
         self.values = kernels.values()
-        kernels.fold(nulls=False)
+
+    @property
+    def was_compiled(self) -> bool:
+        """Whether this process has compiled any of it; if not, all was found in the folder of compiled code."""
+        return self._kernels.compiled > 0
 
     def fold(self, *, nulls: bool) -> Any:
         """Return the loop over rows, with or without NULLs; None where it cannot be compiled."""
@@ -80,26 +104,29 @@ class Program:
         return np.zeros(count, _DTYPES[self._kernels.plan.result]), np.zeros(count, np.bool_)
 
 
-def program_of(bound: BoundFunction, verbs: Verbs) -> Program | str:
+def program_of(bound: BoundFunction, verbs: Verbs, *, complete: bool = False) -> Program | str:
     """Return the compiled code of a function, or why there is none.
 
     Args:
         bound: The function.
         verbs: The methods of its instance.
+        complete: Whether the loop for rows with NULLs must be there, too.
     """
     try:
         from foldflight.fold.compiler.digest import digest_of
         from foldflight.fold.compiler.kernels import Kernels
         from foldflight.fold.compiler.plan import plan_of
-        from foldflight.fold.compiler.store import Store
+        from foldflight.fold.compiler.store import Store, user_folder
 
         plan, start = plan_of(bound, verbs)
         digest = digest_of(plan)
-        folder = _folder
+        folder = user_folder() if _folder == "user" else _folder
         kernels = _kernels.get(digest) or Kernels(
             plan, None if folder is None else lambda name: Store(folder, f"{digest}.{name}")
         )
         program = Program(kernels, *start)
+        if complete and not bound.function.skip_nulls:
+            kernels.fold(nulls=True)
         _remember(_kernels, digest, kernels)
     except Exception as error:  # noqa: BLE001 - whatever the compiler stumbles over, the interpreter takes it
         return _why(error)
@@ -108,7 +135,7 @@ def program_of(bound: BoundFunction, verbs: Verbs) -> Program | str:
 
 def compiled_program(bound: BoundFunction, verbs: Verbs) -> Program:
     """Return the compiled code of a function that must be compiled. Raises RejectedError SIGNATURE with the reason."""
-    found = program_of(bound, verbs)
+    found = program_of(bound, verbs, complete=True)
     if isinstance(found, str):
         raise RejectedError(
             "SIGNATURE",
@@ -116,7 +143,108 @@ def compiled_program(bound: BoundFunction, verbs: Verbs) -> Program:
             'change it, or leave it to foldflight (compile="auto")',
             function=bound.function.name,
         )
+    _settle(heat_of(bound), bound, found)
     return found
+
+
+def demand_compiled(bound: BoundFunction) -> None:
+    """Compile a function that is declared `compile=True`; do nothing for all others, and where `open` has a say in it.
+
+    Raises:
+        RejectedError: SIGNATURE, with the reason why it cannot be compiled.
+    """
+    if bound.function.compile is True and not _opens(bound.function):
+        verbs = _verbs(bound)
+        if isinstance(verbs, Verbs):
+            compiled_program(bound, verbs)
+
+
+def demand_all_compiled(functions: Iterable[Function]) -> None:
+    """Do what `demand_compiled` does for each function whose types are fixed; it raises the same."""
+    for function in functions:
+        bound = _fixed(function)
+        if bound is not None:
+            demand_compiled(bound)
+
+
+def warm(function: Function) -> str:
+    """Compile a function, or load it, before its rows come. Return how it is folded, as `folded` does."""
+    bound = _fixed(function)
+    is_tried = function.compile is not False and not _is_vectorised(function) and not _opens(function)
+    if bound is not None and is_tried:
+        verbs = _verbs(bound)
+        found = verbs if isinstance(verbs, str) else program_of(bound, verbs)
+        if isinstance(found, Program) and not function.skip_nulls:
+            found.fold(nulls=True)
+        _settle(heat_of(bound), bound, found)
+    return folded(function)
+
+
+def folded(function: Function) -> str:
+    """Return how a function is folded, as far as is known without compiling it.
+
+    Returns:
+        str: `compiled`; `compiled when hot`, if nothing speaks against it; `interpreted: ` and the reason;
+        `decided when bound`, where types, direct arguments or `open` have a say in it; `vectorised`.
+    """
+    if function.compile is False:
+        return "interpreted: compile=False"
+    if _is_vectorised(function):
+        return "vectorised"
+    if function.capabilities.codec != "typed":
+        return f"interpreted: its states are not typed: {function.capabilities.codec_reason}"
+    bound = _fixed(function)
+    if bound is None or _opens(function):
+        return "decided when bound"
+    key = heat_of(bound)
+    if key in _found:
+        return f"interpreted: {_found[key]}" if _found[key] else "compiled"
+    if key not in _looked_over:
+        why = _look_over(bound)
+        if why:
+            _settle(key, bound, why)
+            return f"interpreted: {why}"
+        _remember(_looked_over, key, None)
+    return "compiled when hot"
+
+
+def _look_over(bound: BoundFunction) -> str:
+    """Return what speaks against compiling, as far as it shows at once; nothing if nothing does."""
+    verbs = _verbs(bound)
+    if isinstance(verbs, str):
+        return verbs
+    try:
+        from foldflight.fold.compiler.kernels import Kernels
+        from foldflight.fold.compiler.plan import plan_of
+
+        plan, _ = plan_of(bound, verbs)
+        Kernels(plan).check()
+    except Exception as error:  # noqa: BLE001 - as in `program_of`
+        return _why(error)
+    return ""
+
+
+def _fixed(function: Function) -> BoundFunction | None:
+    """Return a function bound to its types; None where they, or direct arguments, come with each call."""
+    types = function.input_types
+    if types is None or any(each.required for each in function.parameters):
+        return None
+    return function.bind(types, {})
+
+
+def _is_vectorised(function: Function) -> bool:
+    return function.vectorised and function.compile == "auto"
+
+
+def _opens(function: Function) -> bool:
+    return getattr(function.cls, "open", None) is not None
+
+
+def _verbs(bound: BoundFunction) -> Verbs | str:
+    try:
+        return bound.instantiate()
+    except Exception as error:  # noqa: BLE001 - the interpreter meets it again, and names it
+        return f"__init__ raises {type(error).__name__}"
 
 
 def heat_of(bound: BoundFunction) -> tuple[type, str]:
@@ -139,11 +267,21 @@ def warm_program(key: tuple[type, str], bound: BoundFunction, verbs: Verbs, rows
     if key not in _found and _rows[key] < HOT_ROWS:
         return None
     found = program_of(bound, verbs)
-    why = found if isinstance(found, str) else ""
-    if why and key not in _found:
-        _logger.info("%s is interpreted, not compiled: %s", bound.function.name, why)
-    _remember(_found, key, why)
+    _settle(key, bound, found)
     return found
+
+
+def _settle(key: tuple[type, str], bound: BoundFunction, found: Program | str) -> None:
+    """Remember what compiling came to, and say so the first time that it is known of this function."""
+    why = found if isinstance(found, str) else ""
+    _remember(_found, key, why)
+    name = bound.function.name
+    if (name, why) not in _told:
+        _remember(_told, (name, why), None)
+        if isinstance(found, str):
+            _logger.info("%s is interpreted, not compiled: %s", name, found)
+        else:
+            _logger.info("%s is compiled%s", name, "" if found.was_compiled else ", by an earlier process")
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:

@@ -41,6 +41,7 @@ class Account:
         }
         self._groups = self._state_bytes = 0
         self._isolated: Counter[str] = Counter()
+        self._folds: tuple[str, ...] = ()
         self._lock = threading.Lock()  # an idle exchange is ended by another thread than its own
         self._ended = False
 
@@ -50,6 +51,7 @@ class Account:
         self._metrics.open.inc()
         for function, fold in zip(self._functions, self._exchange.folds, strict=True):
             self._metrics.calls_opened.labels(function, fold).inc()
+        self._show_folds()
 
     def count(self, message: Message, frame: Frame, seconds: float) -> None:
         """Count a frame that was answered within `seconds`."""
@@ -70,10 +72,19 @@ class Account:
                 for function, count in self._exchange.stats.isolated.items():
                     self._metrics.isolated.labels(function).inc(count - self._isolated[function])
                     self._isolated[function] = count
+                self._show_folds()
         groups = self._exchange.groups
         if groups != self._groups:
             self._metrics.groups.inc(groups - self._groups)
             self._groups = groups
+
+    def _show_folds(self) -> None:
+        folds = self._exchange.folds
+        if folds != self._folds:
+            self._folds = folds
+            for function, fold in zip(self._functions, folds, strict=True):
+                if fold in ("compiled", "interpreted"):
+                    self._metrics.compiled.labels(function).set(fold == "compiled")
 
     def end(self, outcome: str) -> None:
         """Count the end, and take back what was counted for as long as the exchange is open."""

@@ -23,6 +23,7 @@ from foldflight.exchange.facts import encode_info
 from foldflight.exchange.frames import Frame, FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.fold.programs import demand_all_compiled, folded
 from foldflight.server.account import Account
 from foldflight.server.bundles import Bundles
 from foldflight.server.edge import edge
@@ -211,6 +212,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         """Answer `status`, the state of the fleet as JSON (see `foldflight.server.status`), or `register`."""
         if action.type == REGISTER_ACTION:
             functions = self._bundles.functions_in(action.body.to_pybytes(), context)
+            demand_all_compiled(functions)
             return [fl.Result(encode_info(FunctionInfo.of(function))) for function in functions]
         if action.type != STATUS_ACTION:
             raise _not_served(f"DoAction({action.type!r})")
@@ -352,7 +354,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             running.logger.warning("exchange failed", code=error.code, function=error.function, problem=error.message)
 
     def _flight_of(self, name: str) -> Any:
-        info = FunctionInfo.of(self._registry[name])
+        info = FunctionInfo.of(self._registry[name], folded=folded(self._registry[name]))
         return fl.FlightInfo(
             _signature_schema(self._registry[name]),
             fl.FlightDescriptor.for_path(name),

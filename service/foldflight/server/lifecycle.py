@@ -21,19 +21,21 @@ import os
 import secrets
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TextIO
 
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.fold.programs import demand_all_compiled, keep_compiled, warm
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
 from foldflight.server.facts import Facts
 from foldflight.server.flight import FlightServer, authority
 from foldflight.server.health import HealthServer
 from foldflight.server.http import HttpServer
-from foldflight.server.logs import make_logger
+from foldflight.server.logs import make_logger, taking_over
 from foldflight.server.metrics import Metrics
 from foldflight.server.settings import SETTINGS, Settings, load_settings, port_taken
 from foldflight.server.status import Status
@@ -129,10 +131,11 @@ class Server:
         registry: The functions to serve.
         logger: The log.
         status: What the action `status` answers, where another process knows more.
+        warms: Whether to compile what can be before exchanges are welcome, not when it has become hot.
 
     Raises:
         RejectedError: SETTINGS when a port is taken, or when a function's states are pickled and there are no state
-            keys.
+            keys; SIGNATURE when a function that is declared `compile=True` cannot be compiled.
     """
 
     def __init__(
@@ -142,8 +145,11 @@ class Server:
         logger: Logger,
         *,
         status: Callable[[], dict[str, Any]] | None = None,
+        warms: bool = False,
     ) -> None:
         _check_state_keys(settings, registry)
+        check_port_free("port", settings.host, settings.port)
+        demand_all_compiled(registry.authored)
         self.settings = settings
         self.server_id = settings.server_id or default_server_id()
         self.logger = logger.bind(server_id=self.server_id)
@@ -162,11 +168,21 @@ class Server:
         self._closed = False
         self.probes = Probes(settings, self.server_id, versions_of(registry), self.metrics.registry)
         try:
+            if warms:
+                self._warm(registry)
             self.flight = _bind_flight(settings, registry, self, status or self.probes.status.fleet)
         except BaseException:
             self.probes.close()
             raise
         self.probes.set_ready(ready=True)
+
+    def _warm(self, registry: Registry) -> None:
+        for function in registry.authored:
+            started_s = time.monotonic()
+            folded = warm(function)
+            self.logger.info("warm", function=function.name, folded=folded, s=round(time.monotonic() - started_s, 3))
+            if folded not in ("decided when bound", "vectorised"):
+                self.metrics.compiled.labels(function.name).set(folded == "compiled")
 
     @property
     def url(self) -> str:
@@ -238,16 +254,19 @@ def run_server(
     """
     logger = make_logger(log_stream or sys.stderr, log_format=settings.log_format, log_level=settings.log_level)
     on_ready = on_ready or _print_ready
-    if settings.workers > 1:
-        from foldflight.server.workers import run_workers  # workers.py builds on this module
+    folder = settings.compiled_folder
+    keep_compiled(None if folder is None else "user" if folder == "user" else Path(folder))
+    with taking_over(logger):
+        if settings.workers > 1:
+            from foldflight.server.workers import run_workers  # workers.py builds on this module
 
-        return run_workers(settings, stop, logger=logger, on_ready=on_ready)
-    with Server(settings, load_registry(settings), logger, status=status) as server:
-        announce(server.ready_line, settings, logger, on_ready)
-        await_stop(stop)
-        drained = server.drain()
-        server.logger.info("drained" if drained else "drain_s passed: cutting off", exchanges=server.flight.active)
-    return EXIT_DRAINED if drained else EXIT_CUT_OFF
+            return run_workers(settings, stop, logger=logger, on_ready=on_ready)
+        with Server(settings, load_registry(settings), logger, status=status, warms=True) as server:
+            announce(server.ready_line, settings, logger, on_ready)
+            await_stop(stop)
+            drained = server.drain()
+            server.logger.info("drained" if drained else "drain_s passed: cutting off", exchanges=server.flight.active)
+        return EXIT_DRAINED if drained else EXIT_CUT_OFF
 
 
 def await_stop(stop: threading.Event) -> None:
@@ -342,7 +361,6 @@ def _print_ready(ready_line: dict[str, Any]) -> None:
 def _bind_flight(
     settings: Settings, registry: Registry, server: _Logs, status: Callable[[], dict[str, Any]]
 ) -> FlightServer:
-    check_port_free("port", settings.host, settings.port)
     signer = StateSigner([key.encode() for key in settings.state_keys]) if settings.state_keys else None
     try:
         return FlightServer(

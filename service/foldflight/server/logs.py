@@ -5,14 +5,16 @@ No global configuration: a logger is a value that is handed on, so two servers i
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from typing import TYPE_CHECKING, Any, TextIO
 
 import structlog
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Iterator, MutableMapping
 
-__all__ = ["Logger", "make_logger"]
+__all__ = ["Logger", "make_logger", "taking_over"]
 
 
 Logger = structlog.typing.FilteringBoundLogger
@@ -51,6 +53,34 @@ def make_logger(stream: TextIO, *, log_format: str = "json", log_level: str = "i
         cache_logger_on_first_use=False,
     ).bind()
     return logger
+
+
+@contextlib.contextmanager
+def taking_over(logger: Logger) -> Iterator[None]:
+    """Write what the fold tells Python's logging (which function is compiled, or why not) to a server's log, meanwhile.
+
+    Only for a process that is a server: Python has one `logging` for all that is in the process.
+    """
+    root = logging.getLogger("foldflight")
+    before = root.level, root.propagate
+    handler = _Handler(logger)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    root.propagate = False
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.level, root.propagate = before
+
+
+class _Handler(logging.Handler):
+    def __init__(self, logger: Logger) -> None:
+        super().__init__()
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._logger.log(record.levelno, record.getMessage())
 
 
 def _without_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -77,8 +77,16 @@ METRICS: Mapping[str, Metric] = {
             "counter",
             "calls",
             ("function", "fold"),
-            "Calls of admitted exchanges, by the fold that runs them: interpreted, compiled, vectorised, or counted "
-            "(DISTINCT and materialized).",
+            "Calls of admitted exchanges, by the fold that runs them at first: interpreted, compiled, "
+            "vectorised, or counted (DISTINCT and materialized).",
+        ),
+        Metric(
+            "foldflight_function_compiled",
+            "gauge",
+            "-",
+            ("function",),
+            "1 if machine code folds the function, 0 if the interpreter does, as at the start of the server and at the "
+            "last opening or barrier; of several workers, the least.",
         ),
         Metric("foldflight_rows_total", "counter", "rows", (), "Rows of chunks, each once."),
         Metric(
@@ -187,6 +195,7 @@ class Metrics:
         self.ended = self._counter("foldflight_exchanges_ended_total")
         self.refused = self._counter("foldflight_exchanges_refused_total")
         self.calls_opened = self._counter("foldflight_calls_opened_total")
+        self.compiled = self._gauge("foldflight_function_compiled", "livemin")
         self.rows = self._counter("foldflight_rows_total")
         self.rows_folded = self._counter("foldflight_rows_folded_total")
         self.chunk_bytes = self._histogram("foldflight_chunk_bytes")
@@ -244,7 +253,7 @@ class Metrics:
         row = METRICS[name]
         return Counter(name.removesuffix("_total"), row.doc, row.labels, registry=self.registry)
 
-    def _gauge(self, name: str, over_processes: Literal["livesum", "livemax", "livemostrecent"]) -> Gauge:
+    def _gauge(self, name: str, over_processes: Literal["livesum", "livemin", "livemax", "livemostrecent"]) -> Gauge:
         row = METRICS[name]
         return Gauge(name, row.doc, row.labels, registry=self.registry, multiprocess_mode=over_processes)
 

@@ -93,6 +93,11 @@ def _port_or_off(value: object) -> int | None:
         raise ValueError("expected a whole number from 0 to 65535, or off") from None
 
 
+def _folder_or_off(value: object) -> str | None:
+    text = _optional_text(value) if value is not None else None
+    return None if text is None or text.strip().lower() == "off" else text
+
+
 def _seconds(value: object) -> float:
     try:
         number = float(value) if isinstance(value, (int, float, str)) and not isinstance(value, bool) else -1.0
@@ -180,6 +185,12 @@ class Settings:
         (),
         _names,
         "Names that resolve to the servers of the fleet (host, or host:port of their HTTP pages); status shows them.",
+    )
+    compiled_folder: str | None = _setting(
+        "user",
+        _folder_or_off,
+        "Folder that keeps compiled functions for the next process; user: the user's cache folder (NUMBA_CACHE_DIR, "
+        "XDG_CACHE_HOME or ~/.cache); off: none.",
     )
     log_format: str = _setting("json", _choice("json", "console"), "Format of the log on stderr: json or console.")
     log_level: str = _setting(

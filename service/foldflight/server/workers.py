@@ -25,6 +25,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RetryableError
+from foldflight.fold.programs import demand_all_compiled
 from foldflight.server.facts import Facts, usable_cpus
 from foldflight.server.lifecycle import (
     EXIT_CUT_OFF,
@@ -51,6 +52,7 @@ __all__ = ["run_workers"]
 
 _RELAY_BYTES = 256 * 1024
 _START_S_MAX = 60.0
+_COMPILE_S_MAX = 20.0  # more, for each function
 _BACKOFF_S_FIRST = 0.1
 _BACKOFF_S_MAX = 10.0
 _HEALTHY_AFTER_S = 30.0
@@ -70,8 +72,10 @@ def run_workers(
         RejectedError: MODULE, SIGNATURE or SETTINGS, before anything is served.
         RetryableError: UNREACHABLE, when a worker did not come up.
     """
-    # A module that cannot be imported fails here, once, with its message.
-    functions = versions_of(load_registry(settings))
+    # A module that cannot be imported, or compiled where it must be, fails here, once, with its message.
+    registry = load_registry(settings)
+    demand_all_compiled(registry.authored)
+    functions = versions_of(registry)
     cpus = usable_cpus()
     check_port_free("port", settings.host, settings.port)
     server_id = settings.server_id or default_server_id()
@@ -84,11 +88,14 @@ def run_workers(
         probes = Probes(settings, server_id, functions, _registry(metrics_dir, workers, settings, cpus))
         stack.callback(probes.close)
         welcome = _Welcome(probes, workers)
-        for worker in workers:
-            told = {"status_at": _status_at(settings, probes), "cpus": max(cpus // len(workers), 1)}
-            worker.start(told, on_change=welcome.show)
-        stack.callback(_kill_all, workers)
-        _await_ready(workers)
+        told = {"status_at": _status_at(settings, probes), "cpus": max(cpus // len(workers), 1)}
+        start_s_max = _START_S_MAX + _COMPILE_S_MAX * len(registry.authored)
+        # The first one compiles the functions, the others find them in the folder of compiled code.
+        for some in (workers[:1], workers[1:]):
+            for worker in some:
+                worker.start(told, on_change=welcome.show)
+            stack.callback(_kill_all, some)
+            _await_ready(some, start_s_max)
         relay = _Relay(settings, workers, logger)
         stack.callback(relay.close)
         welcome.set(is_open=True)
@@ -155,12 +162,12 @@ def _status_at(settings: Settings, probes: Probes) -> tuple[str, int] | None:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host), probes.http_port  # noqa: S104
 
 
-def _await_ready(workers: list[_Worker]) -> None:
-    until_s = time.monotonic() + _START_S_MAX
+def _await_ready(workers: list[_Worker], start_s_max: float) -> None:
+    until_s = time.monotonic() + start_s_max
     for worker in workers:
         if not worker.ready.wait(max(until_s - time.monotonic(), 0)):
             raise RetryableError(
-                "UNREACHABLE", f"worker {worker.index} did not come up within {_START_S_MAX:g} s; see the log"
+                "UNREACHABLE", f"worker {worker.index} did not come up within {start_s_max:g} s; see the log"
             )
 
 

@@ -93,6 +93,17 @@ class Kernels:
         self._at = reference_at(self.accumulator)
         self._at_instance = reference_at(self.instance)
         self._made: dict[str, Any] = {}
+        self.compiled = 0  # how many loops were compiled here rather than found in the store
+
+    def check(self) -> None:
+        """Raise Refused for code that is not understood, as far as it shows before anything is compiled."""
+        changed, shown = self.accumulator, self.shown
+        if self.plan.accumulator_class is None:
+            changed = shown = KINDS[self.plan.accumulator.fields[0].kind]
+        given = {"merge": (changed, changed), "get_value": (shown,)}
+        for verb, function in self.plan.functions:
+            own = (self.instance,) if verb in self.plan.with_self else ()
+            self.author.check(function, (*own, *given.get(verb, (changed,))))
 
     def fold(self, *, nulls: bool) -> Any:
         """Return `fold(table, present, instance, progress, slots, retracts, columns, valid)`.
@@ -250,6 +261,7 @@ class Kernels:
             dispatcher._cache = self._store(name)
         dispatcher.compile(arguments)
         dispatcher.disable_compile()
+        self.compiled += not dispatcher.stats.cache_hits
         return dispatcher
 
 

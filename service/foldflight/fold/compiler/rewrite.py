@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numba
 from numba.core import ir, ir_utils, types
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, run_frontend
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
@@ -72,6 +72,13 @@ class Author:
             copied.__dict__["foldflight"] = _Role(self, function, result)
             self.known[key] = numba.njit(pipeline_class=_Pipeline, nogil=True)(copied)
         return self.known[key]
+
+    def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:
+        """Raise Refused where the first pass does, with the types of the first arguments: other types are not known."""
+        _check_code(function)
+        code = run_frontend(function)
+        unknown = (types.undefined,) * (code.arg_count - len(arguments))
+        _Rewriter(_Role(self, function, None), code, (*arguments, *unknown)).run()
 
     def called(self, caller: Any, function: Any) -> Any:
         """Return the dispatcher of a function that another one calls."""

@@ -1,0 +1,24 @@
+"""Functions that the listing shows: one that is compiled, one that is not."""
+
+from foldflight import udaf
+
+
+@udaf
+class Plain:
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+
+@udaf
+class Careful(Plain):
+    def accumulate(self, accumulator: int, value: int) -> int:
+        try:
+            return accumulator + value
+        except TypeError:
+            return accumulator

@@ -1,0 +1,299 @@
+"""What is compiled, what is not and why, and how compiled code outlives its process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from examples.weighted_avg import WeightedAvg
+from foldflight import FoldflightError, connect, udaf
+from foldflight.cli.main import cli
+from foldflight.exchange.frames import Open
+from foldflight.fold import programs
+from foldflight.functions import Call
+from foldflight.functions.decorators import function_of
+
+ROOT = Path(__file__).parents[2]
+
+
+class Total:
+    total: int
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+class Totals:
+    def create_accumulator(self) -> Total:
+        return Total()
+
+    def get_value(self, accumulator: Total) -> int:
+        return accumulator.total
+
+
+@udaf
+class Tries(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        try:
+            accumulator.total += value
+        except TypeError:
+            accumulator.total = 0
+
+
+@udaf
+class Texts(Totals):
+    def accumulate(self, accumulator: Total, value: str) -> None:
+        accumulator.total += len(value)
+
+
+@udaf(compile=False)
+class Never(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += value
+
+
+@udaf
+class Opened(Totals):
+    def open(self, context: Any) -> None:
+        self.step = 2
+
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += value * self.step
+
+
+@udaf
+class Mixed(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        step = 0.5 if value > 3 else value
+        accumulator.total += int(step)
+
+
+@udaf(compile=True)
+class MustTry(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += len([value])
+
+
+@udaf(input_types=["T"], compile=True)
+class MustBind(Totals):
+    def accumulate(self, accumulator: Total, value: Any) -> None:
+        accumulator.total += value
+
+
+@udaf(compile=True)
+class MustTakeNulls(Totals):
+    """Without NULL its variable is an int; with NULL it may be None."""
+
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        step = 0
+        step = value
+        if value is None:
+            step = 0.5
+        accumulator.total += int(step)
+
+
+def folded(cls: type) -> str:
+    function = function_of(cls)
+    assert function is not None
+    return programs.folded(function)
+
+
+def warm(cls: type) -> str:
+    function = function_of(cls)
+    assert function is not None
+    return programs.warm(function)
+
+
+@pytest.mark.parametrize(
+    ("cls", "how"),
+    [
+        (Tries, "interpreted: accumulate has try or with"),
+        (Texts, "interpreted: its argument value is STRING"),
+        (Never, "interpreted: compile=False"),
+        (Opened, "decided when bound"),
+        (MustBind, "decided when bound"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_how_a_function_is_folded_shows_at_a_glance(cls: type, how: str) -> None:
+    """What rules a function out shows without compiling anything, and compiling comes to the same."""
+    assert folded(cls) == how
+    assert warm(cls) == how
+
+
+def test_what_shows_only_when_it_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """A function against which nothing speaks at a glance is promised no more than that; the reason is logged once."""
+    programs.keep_compiled(tmp_path)
+    try:
+        with caplog.at_level(logging.INFO, "foldflight"):
+            assert folded(Mixed) == "compiled when hot"
+            why = "interpreted: a value is a float in one place and a whole number in another"
+            assert [warm(Mixed), warm(Mixed), folded(Mixed)] == [why] * 3
+            assert folded(WeightedAvg) in ("compiled when hot", "compiled")
+            assert [warm(WeightedAvg), folded(WeightedAvg)] == ["compiled"] * 2
+    finally:
+        programs.keep_compiled("user")
+    lines = [line for line in caplog.messages if line.startswith("mixed ")]
+    assert lines == [
+        "mixed is interpreted, not compiled: a value is a float in one place and a whole number in another"
+    ]
+
+
+def test_compile_true_fails_before_the_first_row() -> None:
+    """connect, the listing of a module and a server's start refuse it, with the reason; nothing has been folded."""
+    from foldflight.server.lifecycle import serving
+
+    for refuses in (lambda: connect(MustTry), lambda: serving(MustTry).__enter__()):
+        with pytest.raises(
+            FoldflightError, match=r"^SIGNATURE: must_try is declared compile=True .*: it makes a list; "
+        ):
+            refuses()
+    with pytest.raises(FoldflightError, match="must_take_nulls is declared"):
+        connect(MustTakeNulls)
+
+
+def test_the_listing_refuses_it(tmp_path: Path) -> None:
+    """`foldflight functions` of such a module is an error of a line, with the reason."""
+    (tmp_path / "module_that_must_compile.py").write_text(
+        "from foldflight import udaf\n\n@udaf(compile=True)\nclass Must:\n    def create_accumulator(self) -> int:\n"
+        "        return 0\n    def accumulate(self, a: int, x: int) -> int:\n        return sum([a, x])\n"
+        "    def get_value(self, a: int) -> int:\n        return a\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        result = CliRunner().invoke(cli, ["functions", "embedded:module_that_must_compile"])
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert result.exit_code == 1
+    assert "must is declared compile=True and cannot be compiled: it makes a list" in result.output
+
+
+def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
+    """With type variables a function is registered, and refused for the types that cannot be compiled at `describe`."""
+    transport = connect(MustBind).transport
+    for type_, refused in ((pa.int64(), False), (pa.string(), True)):
+        opening = Open(calls=(Call("must_bind", ("x",)),), columns=pa.schema([("slot", pa.int32()), ("x", type_)]))
+        if refused:
+            with pytest.raises(FoldflightError, match=r"must_bind is declared .*: its argument value is STR"):
+                transport.describe(opening)
+        else:
+            transport.describe(opening)
+
+
+def test_the_listing_shows_it() -> None:
+    """Table and --json say how each function is folded, and why one is interpreted."""
+    shown = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions"], env={"COLUMNS": "200"})
+    assert "interpreted because: accumulate has try or with" in shown.output
+    listed = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions", "--json"])
+    found = {info["name"]: info["folded"] for info in json.loads(listed.output)}
+    assert (found["max"], found["first"]) == ("vectorised", "decided when bound")
+    assert found["careful"] == "interpreted: accumulate has try or with"
+    assert found["plain"] in ("compiled when hot", "compiled")
+
+
+# --- the folder of compiled code --------------------------------------------------------------------------------------
+
+_PROCESS = """
+import json, logging, sys
+from pathlib import Path
+from numba.core import event
+from examples.weighted_avg import WeightedAvg
+from foldflight.fold import programs
+from foldflight.fold.fold import Fold
+from foldflight.fold.calls import bind_calls
+from foldflight.functions import Call, Registry
+import pyarrow as pa
+
+lines = []
+class Lines(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+logging.getLogger("foldflight").addHandler(Lines())
+if len(sys.argv) > 1:
+    programs.keep_compiled(Path(sys.argv[1]))
+registry = Registry.load([WeightedAvg])
+with event.install_recorder("numba:compile") as recorder:
+    how = programs.warm(registry["weighted_avg"])
+columns = pa.schema([("v", pa.int64()), ("w", pa.int32())])
+fold = Fold(bind_calls(registry, [Call("weighted_avg", ("v", "w"))], columns))
+fold.fold(pa.record_batch([pa.array([1, 3]), pa.array([1, 3], pa.int32())], schema=columns))
+print(json.dumps({"compiled": len(recorder.buffer), "how": how, "lines": lines, "kinds": fold.kinds,
+                  "outputs": fold.collect().column("output_0").to_pylist()}))
+"""
+
+
+def process(*arguments: object, **environment: str) -> dict[str, Any]:
+    """Warm a function and fold rows with it in another process; tell how much that compiled."""
+    path = os.pathsep.join([str(ROOT / "service"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", _PROCESS, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert (found["how"], found["kinds"]) == ("compiled", ["compiled"])
+    assert found["outputs"] == [2]
+    return found
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which another process has left what it compiled."""
+    folder = tmp_path_factory.mktemp("caches") / "foldflight"
+    assert process(XDG_CACHE_HOME=str(folder.parent), NUMBA_CACHE_DIR="")["compiled"] > 0
+    return folder
+
+
+def test_the_second_process_compiles_nothing(kept: Path) -> None:
+    """By default the user's cache folder keeps what one process has compiled, and the next one runs it."""
+    assert sorted(path.suffix for path in kept.iterdir()) == [".fold", ".fold_nulls", ".merge", ".values"]
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert process(XDG_CACHE_HOME=str(kept.parent), NUMBA_CACHE_DIR="")["compiled"] == 0
+
+
+def test_damaged_files_are_compiled_again(kept: Path, tmp_path: Path) -> None:
+    """A file that is cut, changed or empty is never run, and is whole again afterwards."""
+    folder = tmp_path / "damaged"
+    folder.mkdir(mode=0o700)
+    for path, damage in zip(
+        sorted(kept.iterdir()),
+        (
+            lambda data: data[:-9],
+            lambda data: data[:900] + b"\0" + data[901:],
+            lambda data: b"",
+            lambda data: data[32:],
+        ),
+        strict=True,
+    ):
+        (folder / path.name).write_bytes(damage(path.read_bytes()))
+    assert process(folder)["compiled"] > 0
+    assert process(folder)["compiled"] == 0
+
+
+@pytest.mark.parametrize("problem", ["others", "no folder"])
+def test_a_folder_that_cannot_be_used_costs_time_only(kept: Path, tmp_path: Path, problem: str) -> None:
+    """What others may write to is not read, and where nothing can be written nothing is kept; either is said once."""
+    folder = tmp_path / "foldflight"
+    if problem == "others":
+        folder.mkdir()
+        folder.chmod(0o777)
+        for path in kept.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+    else:
+        folder.write_text("a file where the folder should be")
+    found = process(folder)
+    assert found["compiled"] > 0
+    told = [line for line in found["lines"] if "folder of compiled code" in line]
+    assert len(told) == 1
+    assert ("can be written to by others" in told[0]) == (problem == "others")

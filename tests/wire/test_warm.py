@@ -1,0 +1,74 @@
+"""A server compiles its functions before exchanges are welcome, once for all of its processes, and says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from foldflight.client import FlightTransport
+from foldflight.functions.call import Call
+from foldflight.server.lifecycle import serving
+from tests.unit import listed_functions
+from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
+from tests.wire.test_probes import page
+
+Spawn = Callable[..., ServerProcess]
+MODULE = "tests.unit.listed_functions"
+WHY = "accumulate has try or with"
+
+
+def folded(url: str) -> dict[str, str]:
+    """Return how a server says that its functions are folded."""
+    return {info.name: info.folded for info in FlightTransport([url], deadline_s=DEADLINE_S).infos()}
+
+
+def test_functions_are_compiled_before_the_server_is_ready(spawn: Spawn, tmp_path: Path) -> None:
+    """The log names each with what came of it, in the order of registration; the listing and the gauge say the same."""
+    server = spawn(modules=MODULE, compiled_folder=str(tmp_path / "compiled"))
+    log = [json.loads(line) for line in server.log.read_text().splitlines()]
+    warm = [(line["function"], line["folded"]) for line in log if line["event"] == "warm"]
+    assert warm == [("plain", "compiled"), ("careful", f"interpreted: {WHY}")]
+    events = [line["event"] for line in log]
+    assert events.count(f"careful is interpreted, not compiled: {WHY}") == 1
+    assert events.index("warm") < events.index("ready")
+    assert list((tmp_path / "compiled").glob("*.fold"))
+    found = folded(server.url)
+    assert (found["plain"], found["careful"]) == ("compiled", f"interpreted: {WHY}")
+    assert found["max"] == "vectorised"
+    body = page(server.ready["http"], "/metrics")[1]
+    assert 'foldflight_function_compiled{function="plain"} 1.0' in body
+    assert 'foldflight_function_compiled{function="careful"} 0.0' in body
+
+
+def test_workers_compile_once(spawn: Spawn, tmp_path: Path) -> None:
+    """The first worker leaves what it compiles to the second, which puts nothing more there."""
+    folder = tmp_path / "compiled"
+    server = spawn(modules=MODULE, compiled_folder=str(folder), workers=2)
+    log = [json.loads(line) for line in server.log.read_text().splitlines()]
+    warm = [line for line in log if line["event"] == "warm" and line["folded"] == "compiled"]
+    assert len({line["server_id"] for line in warm}) == 2
+    said = sorted(line["event"] for line in log if line["event"].startswith("plain is compiled"))
+    assert said == ["plain is compiled", "plain is compiled, by an earlier process"]
+    assert 'foldflight_function_compiled{function="plain"} 1.0' in page(server.ready["http"], "/metrics")[1]
+
+
+def test_the_gauge_follows_the_fold() -> None:
+    """A function that machine code gives up (a sum beyond 64 bits) shows as interpreted at the next barrier."""
+    with serving(listed_functions, http_port=0, compiled_folder="off") as server:
+        assert server.probes.http_port is not None
+        port = server.probes.http_port
+        from foldflight.fold import programs
+        from foldflight.functions.decorators import function_of
+
+        plain = function_of(listed_functions.Plain)
+        assert plain is not None
+        programs.warm(plain)
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+        shown = 'foldflight_function_compiled{{function="plain"}} {}.0'.format
+        with transport.open(opening(Call("plain", ("value",)))) as exchange:
+            assert eventually(lambda: shown(1) in page(port, "/metrics")[1])
+            big = (1 << 63) - 1
+            exchange.chunk(rows((0, 0, big), (0, 0, big), (0, 0, -big)))
+            assert end_epoch(exchange, 1)["output_0"].to_pylist() == [big]
+            assert eventually(lambda: shown(0) in page(port, "/metrics")[1])

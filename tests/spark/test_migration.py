@@ -1,19 +1,24 @@
 """Streams on Spark whose state is of another version, or damaged."""
 
+import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as sf
 
 from foldflight import connect, udaf
-from foldflight.spark import group_by, state_table, stream
+from foldflight.client import close_connections
+from foldflight.server.lifecycle import serving
+from foldflight.spark import group_by, session, state_table, stream
 from foldflight.spark.stream import BucketProcessor
 from tests.spark import spark_functions
 from tests.spark.test_stream import PROVIDER, ROCKSDB, Stream
 
 Rows = list[dict[str, Any]]
+KEY = "a key for the migration tests"
 
 
 @pytest.fixture
@@ -85,6 +90,98 @@ def test_a_query_goes_on_with_a_new_version(rocks: SparkSession, tmp_path: Path)
         "mean": {"sum": 40, "rows": 2},
         "mean (version 1)": None,
     }
+
+
+def test_servers_of_a_new_version_take_the_states_of_an_old_one(rocks: SparkSession, tmp_path: Path) -> None:
+    """A query goes from servers of one version to those of the next, which migrate; those that cannot are refused."""
+
+    def query(url: str) -> Any:
+        functions = connect(url)
+        return lambda df: group_by(df, "customer", buckets=3, emit="changelog").agg(
+            mean=functions["mean"]("amount"), n=functions["count"]()
+        )
+
+    with (
+        serving(mean("1", migrates=False), state_keys=KEY) as old,
+        serving(mean("2", migrates=False), state_keys=KEY) as careless,
+        serving(mean("2", migrates=True), state_keys=KEY) as new,
+    ):
+        running = Stream(rocks, tmp_path, query(old.url))
+        running.write(orders("ann", "bob", amount=10))
+        running.run()
+        running.write(orders("bob", "cy", amount=30))
+        running.query = query(careless.url)
+        with pytest.raises(Exception, match=r"STATE_MISMATCH(?s:.*)define migrate"):
+            running.run()
+        running.query = query(new.url)
+        (changes,) = running.run()
+        found = sorted((row["customer"], row["row_kind"], row["mean"], row["n"]) for row in changes)
+        assert found == [("bob", "+U", 20.0, 2), ("bob", "-U", 10.0, 1), ("cy", "+I", 30.0, 1)]
+        assert new.metrics.errors.labels("STATE_MISMATCH")._value.get() == 0
+    close_connections()
+
+
+def total(version: str) -> type:
+    """Return a version of a function that merges: the first has a number as its state, the second a dict."""
+
+    class First:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return accumulator + value
+
+        def merge(self, accumulator: int, other: int) -> int:
+            return accumulator + other
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    class Second:
+        def create_accumulator(self) -> dict[str, int]:
+            return {"sum": 0}
+
+        def accumulate(self, accumulator: dict[str, int], value: int) -> None:
+            accumulator["sum"] += value
+
+        def merge(self, accumulator: dict[str, int], other: dict[str, int]) -> None:
+            accumulator["sum"] += other["sum"]
+
+        def get_value(self, accumulator: dict[str, int]) -> int:
+            return accumulator["sum"]
+
+        def migrate(self, version: str, state: int) -> dict[str, int]:
+            return {"sum": 1000 + state}
+
+    cls = First if version == "1" else Second
+    return udaf(input_types=["BIGINT"], result_type="BIGINT", name="total", version=version)(cls)
+
+
+def test_sessions_of_an_old_version_grow_and_merge(rocks: SparkSession, tmp_path: Path) -> None:
+    """A row that bridges two old sessions merges what became of them; those that it does not touch stay as they are."""
+
+    def query(version: str) -> Any:
+        function = connect(total(version))["total"]
+        return lambda df: group_by(
+            df.withColumn("at", sf.timestamp_seconds(sf.col("amount") * 60)),
+            "customer",
+            window=session("at", "30 minutes"),
+            emit="changelog",
+            buckets=2,
+        ).agg(total=function("qty"))
+
+    running = Stream(rocks, tmp_path, query("1"))
+    running.write(orders("ann", amount=0) + orders("ann", amount=50) + orders("ann", amount=500) + orders("bob"))
+    running.run()
+    running.query = query("2")
+    running.write(orders("ann", amount=25))
+    (changes,) = running.run()
+    found = sorted((row["row_kind"], row["total"], row["window_end"] - row["window_start"]) for row in changes)
+    half_hour = dt.timedelta(minutes=30)
+    assert found == [("+I", 2003, dt.timedelta(minutes=80)), ("-D", 1001, half_hour), ("-D", 1001, half_hour)]
+    stored = state_table(rocks, str(tmp_path / "checkpoint")).collect()
+    states = [(row["customer"], row["total"], row["total (version 1)"]) for row in stored]
+    assert sorted(states, key=repr) == [("ann", None, 1), ("ann", {"sum": 2003}, None), ("bob", None, 1)]
 
 
 @pytest.mark.parametrize("what", ["run", "manifest"])

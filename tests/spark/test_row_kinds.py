@@ -83,3 +83,18 @@ def test_an_unknown_kind_fails_the_query(classic: Any, embedded: Any) -> None:
     df = classic.createDataFrame([("+X", 1)], "kind string, v bigint")
     with pytest.raises(Exception, match=r"SCHEMA_MISMATCH: \+X is no row kind"):
         group_by(df, row_kind="kind").agg(o=embedded["sum"]("v")).collect()
+
+
+def test_a_column_that_cannot_hold_kinds_is_refused_at_once(spark: Any, embedded: Any) -> None:
+    """Numbers need meanings, meanings need a column, and a column must be there: all said when the query is built."""
+    df = spark.createDataFrame([(1, "a", 5), (2, "a", 5), (1, "b", 7)], "code int, k string, v bigint")
+    for given, said in (
+        ({"row_kind": "code"}, r"'code' is int, and kinds are texts(?s:.*)row_kinds="),
+        ({"row_kind": "cod"}, "cod"),
+        ({"row_kinds": {"1": "+I"}}, "give row_kind as well"),
+        ({"row_kind": "code", "row_kinds": {"1": "insert it"}}, "insert it"),
+    ):
+        with pytest.raises(RejectedError, match=said):
+            group_by(df, "k", **given)
+    result = group_by(df, "k", row_kind="code", row_kinds={"1": "+I", "2": "-D"}).agg(o=embedded["sum"]("v"))
+    assert [tuple(row) for row in result.collect()] == [("b", 7)]

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from foldflight import RejectedError, connect
-from foldflight.spark import group_by, tumble
+from foldflight.spark import group_by, state_table, tumble
 from tests.spark import spark_functions
 from tests.spark.test_stream import DDL, PROVIDER, ROCKSDB, SCHEMA, Model, apply, model
 
@@ -58,6 +58,15 @@ def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
         assert table == {key: {"customer": key, **model(held)} for key, held in rows.present.items() if held}
         metrics = query.lastProgress["observedMetrics"]
         assert [name for name in metrics if name.startswith("foldflight customer > price")]
+    # What the query holds is read through Connect as well, and is as it gave it out.
+    stored = state_table(remote_spark, str(tmp_path / "checkpoint"))
+    assert stored.columns == ["customer", "live_rows", *("price", "n", "different", "total", "large")]
+    found = {row["customer"]: (row["live_rows"], row["n"], row["large"]) for row in stored.collect()}
+    assert found == {key: (len(held), len(held), table[key]["large"]) for key, held in rows.present.items() if held}
+    with pytest.raises(RejectedError, match="no state table of operator 5"):
+        state_table(remote_spark, str(tmp_path / "checkpoint"), operator=5)
+    with pytest.raises(RejectedError, match="checkpointLocation"):
+        state_table(remote_spark, str(tmp_path))
 
 
 def test_mistakes_show_through_connect(remote_spark: Any, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
 from foldflight.functions import Call, RowKind
 from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type, result_types
-from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, translated_kind
+from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, kind_of
 from foldflight.spark.layout import BUCKET, KIND, REAL, Layout
 from foldflight.spark.tasks import FinalFold, PartialFold
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
@@ -101,9 +101,7 @@ def group_by(
     columns = tuple(column_of(df, key) for key in keys)
     names = tuple(key_name(df, key, column) for key, column in zip(keys, columns, strict=True))
     _refuse_doubles(names, "is twice among the keys")
-    kind = None if row_kind is None else column_of(df, row_kind)
-    if kind is not None and row_kinds is not None:
-        kind = translated_kind(kind, row_kinds)
+    kind = kind_of(df, row_kind, row_kinds)
     _check_stream_options(df, emit, buckets)
     return GroupedFrame(
         df,

@@ -19,8 +19,9 @@ from foldflight.functions import Call, RowKind
 from foldflight.spark.carrier import without_nullability
 from foldflight.spark.layout import KIND, REAL, SLOT
 
-__all__ = ["Columns", "column_of", "key_name", "translated_kind"]
+__all__ = ["Columns", "column_of", "key_name", "kind_of"]
 
+_KINDS = ", ".join(each.short for each in RowKind)
 _UNGROUPABLE = (st.MapType, st.VariantType, st.CalendarIntervalType)
 
 
@@ -128,12 +129,41 @@ def key_name(df: DataFrame, written: object, column: Column) -> str:
         raise RejectedError("SCHEMA_MISMATCH", f"Spark cannot resolve the key {written!r}: {message}") from error
 
 
-def translated_kind(kind: Column, meanings: Mapping[str, str]) -> Column:
-    """Return a column of row kinds from one of other codes; a code without a meaning stays, and is refused later.
+def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, str] | None) -> Column | None:
+    """Return the column of row kinds; None without one.
+
+    Args:
+        df: The input.
+        written: What the user wrote.
+        meanings: What its values mean, where they are not kinds themselves.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, when a meaning is no row kind.
+        RejectedError: SCHEMA_MISMATCH, when the column is not there, or holds no texts and has no meanings, or when a
+            meaning is no row kind; SIGNATURE for meanings without a column.
     """
+    if written is None:
+        if meanings is not None:
+            raise RejectedError("SIGNATURE", "row_kinds says what the values of row_kind mean; give row_kind as well")
+        return None
+    kind = column_of(df, written)
+    if meanings is not None:
+        return _translated(kind, meanings)
+    try:
+        type_ = df.select(kind).schema[0].dataType
+    except (AnalysisException, ParseException) as error:
+        message = (error.getMessage() or str(error)).strip()
+        raise RejectedError("SCHEMA_MISMATCH", f"Spark cannot resolve the row kind {written!r}: {message}") from error
+    if not isinstance(type_, st.StringType):
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"the row kind {written!r} is {type_.simpleString()}, and kinds are texts ({_KINDS}); say what its values "
+            "mean: row_kinds={...: '+I', ...: '-D'}",
+        )
+    return kind
+
+
+def _translated(kind: Column, meanings: Mapping[str, str]) -> Column:
+    """Return a column of row kinds from one of other codes; a code without a meaning stays, and is refused later."""
     code = kind.cast("string")
     known = code
     for written, meaning in meanings.items():
@@ -146,9 +176,8 @@ def _kind_number(kind: Column) -> Column:
     number = sf.when(sf.lit(False), sf.lit(0))
     for each in RowKind:
         number = number.when(kind.isin(each.short, each.name), sf.lit(int(each)))
-    known = ", ".join(each.short for each in RowKind)
     message = sf.concat(sf.lit("SCHEMA_MISMATCH: "), sf.coalesce(kind.cast("string"), sf.lit("NULL")))
-    wrong = sf.raise_error(sf.concat(message, sf.lit(f" is no row kind; the kinds are {known}")))
+    wrong = sf.raise_error(sf.concat(message, sf.lit(f" is no row kind; the kinds are {_KINDS}")))
     return number.otherwise(wrong).cast("tinyint")
 
 

@@ -88,6 +88,7 @@ class StreamEngine:
         seed: Of the shuffle's order, of reruns and restarts.
         bounds: How much a task holds at once.
         folds_first: Whether rows are folded before the shuffle, where they can be.
+        isolates: Whether errors are isolated.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class StreamEngine:
         seed: int,
         bounds: BlockBounds,
         folds_first: bool,
+        isolates: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.buckets: dict[int, BucketState] = {}
@@ -109,8 +111,8 @@ class StreamEngine:
         self._options = options
         nothing = pa.schema([])
         names = tuple(columns.names)
-        layout = Layout(keys, tuple(keys.names), columns, names, has_kinds, nothing, nothing, nothing)
-        opening = Open(calls=tuple(calls.values()), columns=layout.chunk)
+        layout = Layout(keys, tuple(keys.names), columns, names, has_kinds, nothing, nothing, nothing, isolates)
+        opening = Open(calls=tuple(calls.values()), columns=layout.chunk, isolate_errors=isolates)
         opened = transport.describe(opening)
         states = pa.schema([opened.schema.field(f"state_{place}") for place in range(len(calls))])
         outputs = [opened.schema.field(f"output_{place}").type for place in range(len(calls))]
@@ -120,6 +122,7 @@ class StreamEngine:
             carried=pa.schema([(each.name, carrier_type(each.type)) for each in states]),
             outputs=pa.schema(list(zip(calls, outputs, strict=True))),
         )
+        folds_first = folds_first and not isolates
         merges = folds_first and all(opened.can_merge) and not has_kinds and not options.has_sessions
         self._hashed = len(keys) - (2 if options.has_sessions else 0)
         fold = PartialFold(
@@ -136,7 +139,7 @@ class StreamEngine:
             merges=merges,
             migration=Migration(
                 transport,
-                replace(opening, returns=Returns(states=True, outputs=False)),
+                replace(opening, returns=Returns(states=True, outputs=False), isolate_errors=False),
                 layout,
                 tuple(call.can_migrate for call in opened.calls),
                 bounds,

@@ -115,6 +115,8 @@ class Picky:
         self.at = at
 
     def create_accumulator(self) -> int:
+        if self.at == "create":
+            raise ValueError("nothing begins")
         return 0
 
     def accumulate(self, accumulator: int, value: int) -> int:
@@ -185,3 +187,31 @@ class PeakKilobytesUnmerged:
 
     def get_value(self, accumulator: int) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Unforgiving:
+    """A sum that raises at 13, when 14 is taken back, when a sum of 2015 is shown, and when states make 2016."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        if value == 13:
+            raise ValueError("thirteen is bad luck")
+        return accumulator + value
+
+    def retract(self, accumulator: int, value: int) -> int:
+        if value == 14:
+            raise ValueError("fourteen is here to stay")
+        return accumulator - value
+
+    def merge(self, accumulator: int, other: int) -> int:
+        if accumulator + other == 2016:
+            raise ValueError("these do not mix")
+        return accumulator + other
+
+    def get_value(self, accumulator: int) -> int:
+        if accumulator == 2015:
+            raise ValueError("2015 is not to be shown")
+        return accumulator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foldflight.spark.batch import GroupedFrame, group_by
+from foldflight.spark.deadletters import dead_letters, results
 from foldflight.spark.stored import state_table
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
@@ -11,8 +12,10 @@ __all__ = [
     "GroupedFrame",
     "Window",
     "cumulate",
+    "dead_letters",
     "group_by",
     "hop",
+    "results",
     "session",
     "state_table",
     "tumble",

@@ -25,18 +25,21 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.client import Aggregate, Transport
 from foldflight.errors import RejectedError
+from foldflight.exchange.engine import check_isolates
 from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
 from foldflight.functions import Call, RowKind
 from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, kind_of
-from foldflight.spark.layout import BUCKET, KIND, REAL, Layout
+from foldflight.spark.deadletters import letter_type
+from foldflight.spark.layout import BUCKET, DEAD_LETTER, KIND, REAL, Layout
 from foldflight.spark.tasks import FinalFold, PartialFold
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
-__all__ = ["Emit", "GroupedFrame", "Plan", "StreamOptions", "group_by", "mapping"]
+__all__ = ["Emit", "GroupedFrame", "OnError", "Plan", "StreamOptions", "group_by", "mapping"]
 
 Emit = Literal["update", "changelog", "append"]
+OnError = Literal["fail", "isolate"]
 BUCKETS_MAX = 1 << 15
 
 
@@ -51,6 +54,7 @@ def group_by(
     allowed_lateness_s: float = 0,
     buckets: int = 64,
     strict: bool = False,
+    on_error: OnError = "fail",
 ) -> GroupedFrame:
     """Group a DataFrame, to aggregate it with functions.
 
@@ -78,6 +82,10 @@ def group_by(
         allowed_lateness_s: Of a stream: how much longer a window stays open, in seconds.
         buckets: Of a stream: into how many parts its state is cut; fixed for the life of a checkpoint.
         strict: Of a stream: a row that takes back what is not there fails the query, instead of being counted.
+        on_error: What becomes of the query when a function raises, or returns what does not fit: `fail`; or `isolate`:
+            other groups go on, the group stays as it was before the epoch (in a batch, it is not there), and its rows
+            of the epoch come out as dead letters, in a column `dead_letter`; `results` and `dead_letters` take the two
+            apart. Rows are then not folded before they are shuffled.
 
     Returns:
         GroupedFrame: Its `agg` gives the result.
@@ -103,6 +111,8 @@ def group_by(
     _refuse_doubles(names, "is twice among the keys")
     kind = kind_of(df, row_kind, row_kinds)
     _check_stream_options(df, emit, buckets)
+    if on_error not in ("fail", "isolate"):
+        raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
     return GroupedFrame(
         df,
         columns,
@@ -110,6 +120,7 @@ def group_by(
         kind,
         materialize,
         StreamOptions(emit, buckets, strict, closing, has_sessions, str(window or "")),
+        isolates=on_error == "isolate",
     )
 
 
@@ -165,6 +176,7 @@ class GroupedFrame:
     kind: Column | None
     materialize: bool
     stream: StreamOptions
+    isolates: bool = False
 
     def agg(self, **aggregates: Aggregate) -> DataFrame:
         """Aggregate each group.
@@ -176,7 +188,8 @@ class GroupedFrame:
                 from one `connect`. Their arguments are column names, SQL expressions or Columns.
 
         Returns:
-            DataFrame: One row for each group: the keys, then the outputs.
+            DataFrame: One row for each group: the keys, then the outputs. Where errors are isolated, `dead_letter` is
+                the last column, and there is one row more for each row of a group that has failed.
 
         Raises:
             RejectedError: SIGNATURE for no aggregates, several connections, or a name used twice; SCHEMA_MISMATCH for
@@ -185,7 +198,8 @@ class GroupedFrame:
             RetryableError: UNREACHABLE, DEADLINE, when no server answers.
         """
         transport = _transport_of(aggregates)
-        _refuse_doubles((*self.names, *aggregates), "is the name of two columns of the result")
+        own = [DEAD_LETTER] if self.isolates else []
+        _refuse_doubles((*self.names, *aggregates, *own), "is the name of two columns of the result")
         columns = Columns(self.df, keys=list(self.keys), kind=self.kind)
         calls = columns.calls(list(aggregates.values()))
         rows = columns.rows()
@@ -200,6 +214,7 @@ class GroupedFrame:
             has_kinds=self.kind is not None,
             materialize=self.materialize,
             has_sessions=self.stream.has_sessions,
+            isolates=self.isolates,
         )
         if self.df.isStreaming:
             from foldflight.spark.stream import check_provider, stream_result
@@ -249,6 +264,7 @@ class Plan:
     is_two_phase: bool
     can_migrate: tuple[bool, ...]
     key_types: tuple[st.DataType, ...]
+    column_types: tuple[st.DataType, ...]
 
     @classmethod
     def of(
@@ -263,15 +279,17 @@ class Plan:
         has_kinds: bool,
         materialize: bool,
         has_sessions: bool,
+        isolates: bool,
     ) -> Plan:
         """Resolve the types of a query with the server (or the embedded functions)."""
         schema = arrow_fields(rows.schema)
         keys = pa.schema(list(schema)[: len(names)])
         columns = pa.schema([field for field in list(schema)[len(names) :] if field.name not in (KIND, REAL)])
         nothing = pa.schema([])
-        layout = Layout(keys, names, columns, shown, has_kinds, states=nothing, carried=nothing, outputs=nothing)
-        opening = Open(calls=calls, columns=layout.chunk)
+        layout = Layout(keys, names, columns, shown, has_kinds, nothing, nothing, nothing, isolates)
+        opening = Open(calls=calls, columns=layout.chunk, isolate_errors=isolates)
         opened = transport.describe(opening)
+        check_isolates(opened, opening)
         # The sessions of a batch are found before its rows are folded: they are keys like others.
         needs = _Needs(retract=has_kinds, merge=has_sessions and rows.isStreaming)
         if materialize and not all(map(needs.are_met, opened.calls)):
@@ -295,9 +313,13 @@ class Plan:
             opening=replace(opening, calls=tuple(_pinned(calls, opened))),
             layout=layout,
             bounds=BlockBounds().within(limits.slots_max, limits.exchange_state_bytes_max),
-            is_two_phase=all(opened.can_merge) and (not has_kinds or all(call.is_invertible for call in opened.calls)),
+            # In a partial state there are no rows any more that could become dead letters.
+            is_two_phase=not isolates
+            and all(opened.can_merge)
+            and (not has_kinds or all(call.is_invertible for call in opened.calls)),
             can_migrate=tuple(call.can_migrate for call in opened.calls),
             key_types=tuple(field.dataType for field in rows.schema.fields[: len(names)]),
+            column_types=tuple(rows.schema[name].dataType for name in columns.names),
         )
 
     def result(self, rows: DataFrame) -> DataFrame:
@@ -349,6 +371,8 @@ class Plan:
     def spark_schema(self, schema: pa.Schema) -> st.StructType:
         """Return Spark's schema of a schema that begins with the keys."""
         types = [*self.key_types, *(from_arrow_type(field.type) for field in list(schema)[len(self.key_types) :])]
+        if self.layout.isolates and schema.names[-1] == DEAD_LETTER:
+            types[-1] = letter_type(self.layout, self.key_types, self.column_types)
         return st.StructType([st.StructField(name, type_) for name, type_ in zip(schema.names, types, strict=True)])
 
 

@@ -15,14 +15,17 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from foldflight.client import OpenExchange, Transport
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.changelog import changelog, live_rows
 from foldflight.exchange.frames import Open
+from foldflight.fold import ERROR
 from foldflight.fold.keys import KeyIndex
 from foldflight.functions import RowKind
 from foldflight.spark.carrier import convert
+from foldflight.spark.deadletters import Failed, HeldRows
 from foldflight.spark.layout import FOLDED, KIND, LIVE, SLOT, Layout
 from foldflight.spark.logs import forward
 from foldflight.spark.statetable import StateTable
@@ -43,6 +46,8 @@ class EpochStats:
         groups: Groups touched.
         late_rows: Rows left out because their window was closed.
         ignored_retractions: Rows that took back what was not there.
+        isolated_groups: Groups among those touched whose function raised, where errors are isolated.
+        isolated_rows: Rows among those folded that became dead letters.
         exchange_ms: Milliseconds in the exchange.
         buckets: 1 for a bucket that had rows.
         runs: Runs of the bucket's state table now.
@@ -53,6 +58,8 @@ class EpochStats:
     groups: int = 0
     late_rows: int = 0
     ignored_retractions: int = 0
+    isolated_groups: int = 0
+    isolated_rows: int = 0
     exchange_ms: float = 0.0
     buckets: int = 0
     runs: int = 0
@@ -114,6 +121,8 @@ class BucketEpoch:
         # Where the output before the epoch of a slot stands in `_before`; -1 for a group that was not there.
         self._before_at = np.zeros(0, np.int64)
         self._before: list[pa.RecordBatch] = []
+        self._held = HeldRows(layout.rows) if layout.isolates else None
+        self._failed: Failed | None = None
 
     def run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
         """Fold all blocks, store what became of their groups, and return the changelog.
@@ -138,7 +147,21 @@ class BucketEpoch:
             if error.slot is None or error.group is not None:
                 raise
             raise error.with_group(self._key(error.slot)) from None
-        return self._finish(results)
+        return self._finish(self._sound(results))
+
+    def dead_letters(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of groups that have failed, once `run` is through, in the schema of the query's results."""
+        if self._held is not None and self._failed is not None:
+            yield from self._failed.letters(self._held)
+
+    def _sound(self, results: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the results of groups that have not failed; nothing is written for the others, so they stay."""
+        if not self._layout.isolates:
+            return results
+        is_sound = results.column(ERROR).is_null()
+        self._failed = Failed(self._layout, results.filter(pc.invert(is_sound)), self._keys)
+        self.stats.isolated_groups = len(self._failed)
+        return results.filter(is_sound)
 
     def _inserts_first(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that add, then those that take back: Spark keeps no order between partitions."""
@@ -178,6 +201,8 @@ class BucketEpoch:
             self._merge(exchange, slots[is_folded], block.filter(folded))
             slots, block = slots[~is_folded], block.filter(pa.array(~is_folded))
         if len(slots):
+            if self._held is not None:
+                self._held.add(slots, block)
             chunk = self._layout.chunk_of(slots, block)
             self.stats.timed(lambda: exchange.chunk(chunk))
 
@@ -272,7 +297,7 @@ class BucketEpoch:
         before = self._rows(keys, self._outputs_before(slots, results))
         kinds, changes = changelog(before, after, existed, exists, update_before=True)
         self._commit(slots, keys, results, existed | exists)
-        self.stats.groups = len(slots)
+        self.stats.groups = len(slots) + self.stats.isolated_groups
         return kinds, changes
 
     def _commit(
@@ -321,11 +346,13 @@ class ClosedWindows:
         closed_us: Windows that end up to this time are closed, in microseconds since 1970.
 
     Attributes:
+        dead_letters: Windows whose function would not show them as they closed, in the schema of the query's results.
         next_end_us: A time at or before the earliest end of the windows that stay, in microseconds since 1970, once
             `drop` is through; None without any.
     """
 
     def __init__(self, transport: Transport, opening: Open, layout: Layout, table: StateTable, closed_us: int) -> None:
+        self.dead_letters: list[pa.RecordBatch] = []
         self.next_end_us: int | None = None
         self._transport = transport
         self._opening = opening
@@ -363,6 +390,14 @@ class ClosedWindows:
             outputs = exchange.initial_outputs()
         names = [f"output_{place}" for place in range(len(self._layout.outputs))]
         keys = self._layout.keys.names
+        if self._layout.isolates:
+            is_sound = outputs.column(ERROR).is_null()
+            key_rows = batch.select(keys)
+            failed = Failed(
+                self._layout, outputs.filter(pc.invert(is_sound)), lambda slots: key_rows.take(pa.array(slots))
+            )
+            self.dead_letters += failed.letters(HeldRows(self._layout.rows))
+            batch, outputs = batch.filter(is_sound), outputs.filter(is_sound)
         return pa.RecordBatch.from_arrays(
             [*(batch.column(name) for name in keys), *(outputs.column(name) for name in names)], names=[*keys, *names]
         )

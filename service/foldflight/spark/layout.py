@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["BUCKET", "FOLDED", "KIND", "LIVE", "REAL", "SLOT", "Layout"]
+__all__ = ["BUCKET", "DEAD_LETTER", "FOLDED", "KIND", "LIVE", "REAL", "SLOT", "Layout"]
 
 BUCKET, FOLDED, KIND, LIVE, REAL, SLOT = "bucket", "folded", "kind", "live", "real", "slot"
+
+DEAD_LETTER = "dead_letter"
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Layout:
         states: The state columns of the exchange, `state_0`...: as the server announced them, with fingerprints.
         carried: The same columns as they cross Spark.
         outputs: The output columns, by the user's names, as Spark shows them.
+        isolates: Whether errors are isolated: results have dead letters among them.
     """
 
     keys: pa.Schema
@@ -36,6 +40,7 @@ class Layout:
     states: pa.Schema
     carried: pa.Schema
     outputs: pa.Schema
+    isolates: bool = False
 
     @property
     def rows(self) -> pa.Schema:
@@ -64,6 +69,21 @@ class Layout:
 
     @property
     def results(self) -> pa.Schema:
-        """What the query gives: keys and outputs under the user's names."""
-        keys = [field.with_name(name) for field, name in zip(self.keys, self.names, strict=True)]
-        return pa.schema([*keys, *self.outputs])
+        """What the query gives: keys and outputs under the user's names, and dead letters where errors are isolated."""
+        letter = [pa.field(DEAD_LETTER, self.letter)] if self.isolates else []
+        return pa.schema([*_named(self.keys, self.names), *self.outputs, *letter])
+
+    @property
+    def letter(self) -> pa.StructType:
+        """A dead letter: key, error, and row under the user's names; without keys or columns, without these members."""
+        texts = ("code", "function", "message", "trace", "at", "row_kind")
+        members = [pa.field(name, pa.string()) for name in texts]
+        if len(self.keys):
+            members.insert(0, pa.field("key", pa.struct(_named(self.keys, self.names))))
+        if len(self.columns):
+            members.append(pa.field("row", pa.struct(_named(self.columns, self.shown))))
+        return pa.struct(members)
+
+
+def _named(fields: pa.Schema, names: Sequence[str]) -> list[pa.Field]:
+    return [field.with_name(name) for field, name in zip(fields, names, strict=True)]

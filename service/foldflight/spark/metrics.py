@@ -43,6 +43,8 @@ class StreamMetrics(StreamingQueryListener):
             "rows": self._counter("rows", "Rows folded."),
             "groups": self._counter("groups", "Groups touched, summed over epochs."),
             "late_rows": self._counter("late_rows", "Rows left out because their window was closed."),
+            "isolated_groups": self._counter("isolated_groups", "Groups whose function raised, summed over epochs."),
+            "isolated_rows": self._counter("isolated_rows", "Rows that became dead letters."),
             "ignored_retractions": self._counter("ignored_retractions", "Rows that took back what was not there."),
         }
         self._exchange_seconds = self._counter("exchange_seconds", "Time in exchanges, summed over tasks.")

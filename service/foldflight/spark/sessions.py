@@ -6,6 +6,9 @@
 Sessions touch when one begins before the other has ended, or just then. A session is known by its key, start and end:
 one that grows is gone (`-D`) and another has come (`+I`). A chain that has ended by the watermark is late; sessions
 that are closed already grow no more.
+
+Where errors are isolated, a chain fails as a whole: if a function raises for any part of it, the stored sessions of the
+chain stay as they were, and its new rows become dead letters.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from foldflight.client import OpenExchange, Transport
 from foldflight.errors import FunctionError
 from foldflight.exchange.changelog import changelog
 from foldflight.exchange.frames import Open
+from foldflight.fold import ERROR, ERROR_TYPE
 from foldflight.fold.keys import KeyIndex
+from foldflight.spark.deadletters import Failed, HeldRows
 from foldflight.spark.epoch import EpochStats
 from foldflight.spark.layout import LIVE, SLOT, Layout
 from foldflight.spark.logs import forward
@@ -124,6 +129,10 @@ class SessionEpoch:
         self._outputs = [f"output_{place}" for place in range(len(layout.outputs))]
         self._came = _Sessions.none()
         self._slot_keys = np.zeros(0, np.int64)
+        self._held = HeldRows(layout.rows) if layout.isolates else None
+        self._failed: Failed | None = None
+        # The final session of each session that came, by the slots of both; -1: it is late.
+        self._owners = np.zeros(0, np.int32)
 
     def run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
         """Fold all blocks, store what became of their sessions, and return the changelog.
@@ -149,6 +158,11 @@ class SessionEpoch:
             raise error.with_group(self._group(error.slot)) from None
         return changes
 
+    def dead_letters(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of chains that have failed, once `run` is through, in the schema of the query's results."""
+        if self._held is not None and self._failed is not None:
+            yield from self._failed.letters(self._held, self._owners)
+
     def _feed(self, exchange: OpenExchange, block: pa.RecordBatch) -> None:
         """Fold a block into one slot for each chain of its rows."""
         rows = self._sessions_of(block)
@@ -156,7 +170,10 @@ class SessionEpoch:
         chained = rows.take(order).chained(chain)
         slots = self._new_slots(chained.keys)
         self._came = self._came.followed_by(chained)
-        chunk = self._layout.chunk_of(slots[chain], block.take(pa.array(order)))
+        rows_of_slots = block.take(pa.array(order))
+        if self._held is not None:
+            self._held.add(slots[chain], rows_of_slots)
+        chunk = self._layout.chunk_of(slots[chain], rows_of_slots)
         self.stats.timed(lambda: exchange.chunk(chunk))
 
     def _sessions_of(self, block: pa.RecordBatch) -> _Sessions:
@@ -195,14 +212,39 @@ class SessionEpoch:
             pa.concat_arrays([stored_rows.column(name), came_states.column(name)]).take(pa.array(members))
             for name in self._states
         ]
+        if self._held is not None:
+            states.append(_errors(before, old, came_states, len(stored)).take(pa.array(members)))
         self._send_states(exchange, slots[chain], states)
         after = self._results(exchange, 2, len(slots))
+        if self._held is not None:
+            is_new = members >= len(stored)
+            sound = ~self._set_aside(final, after, slots, members[is_new] - len(stored), chain[is_new])
+            final, after = final.take(sound), after.filter(pa.array(sound))
+            # The chains that are left are numbered anew; old sessions of the others are not touched.
+            kept = sound[old_chain]
+            old, old_chain = old[kept], (np.cumsum(sound) - 1)[old_chain[kept]]
+            before = before.filter(pa.array(kept))
         old_sessions = stored.take(old)
         gone = (old_sessions.starts != final.starts[old_chain]) | (old_sessions.ends != final.ends[old_chain])
         was = np.full(len(final), -1, np.int64)
         was[old_chain[~gone]] = np.flatnonzero(~gone)
         self._commit(old_sessions.take(gone), stored_rows.take(pa.array(old[gone])), final, after)
         return self._changes(old_sessions, gone, before, final, was, after)
+
+    def _set_aside(
+        self, final: _Sessions, after: pa.RecordBatch, slots: npt.NDArray[np.int32], came: Numbers, chain: Numbers
+    ) -> npt.NDArray[np.bool_]:
+        """Note and return the chains that have failed; `came` are the sessions that came, `chain` those of each."""
+        failed: npt.NDArray[np.bool_] = after.column(ERROR).is_valid().to_numpy(zero_copy_only=False)
+        self._owners = np.full(len(self._came), -1, np.int32)
+        self._owners[came] = slots[chain]
+
+        def keys(of: npt.NDArray[np.int32]) -> pa.RecordBatch:
+            return self._key_rows(final.take(of - slots[0]))
+
+        self._failed = Failed(self._layout, after.filter(pa.array(failed)), keys)
+        self.stats.isolated_groups = len(self._failed)
+        return failed
 
     def _stored(self) -> tuple[_Sessions, pa.RecordBatch]:
         """Return the open sessions of all keys that have come, and their rows of the state table."""
@@ -233,14 +275,16 @@ class SessionEpoch:
     def _outputs_before(self, exchange: OpenExchange, keys: Numbers, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the outputs of stored sessions."""
         if not rows.num_rows:
-            return _nothing(pa.schema([field for field in exchange.opened.schema if field.name in self._outputs]))
+            wanted = (*self._outputs, ERROR)
+            return _nothing(pa.schema([field for field in exchange.opened.schema if field.name in wanted]))
         return self._send_states(exchange, self._new_slots(keys), [rows.column(name) for name in self._states])
 
     def _send_states(
         self, exchange: OpenExchange, slots: npt.NDArray[np.int32], states: list[pa.Array]
     ) -> pa.RecordBatch:
         """Merge states into slots, and return the outputs of these slots then."""
-        schema = pa.schema([pa.field(SLOT, pa.int32()), *self._layout.states])
+        errors = [pa.field(ERROR, ERROR_TYPE)] if len(states) > len(self._states) else []
+        schema = pa.schema([pa.field(SLOT, pa.int32()), *self._layout.states, *errors])
         batch = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *states], schema=schema)
 
         def send() -> pa.RecordBatch:
@@ -269,7 +313,7 @@ class SessionEpoch:
         live = np.concatenate([np.zeros(len(gone), np.int64), final.live])
         batch = pa.RecordBatch.from_arrays(states, names=self._states)
         stored = self._table.commit(self._key_rows(sessions), live, batch)
-        self.stats.groups = len(sessions)
+        self.stats.groups = len(sessions) + self.stats.isolated_groups
         self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
         self.open_ends_us.add(int(final.ends.min()))
 
@@ -322,3 +366,11 @@ class SessionEpoch:
 
 def _nothing(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)
+
+
+def _errors(before: pa.RecordBatch, old: Numbers, came: pa.RecordBatch, stored: int) -> pa.Array:
+    """Return the errors of all sessions, the stored ones first, of which `before` has the outputs of those in `old`."""
+    places = np.full(stored, -1, np.int64)
+    places[old] = np.arange(len(old))
+    held = before.column(ERROR).take(pa.array(np.maximum(places, 0), mask=places < 0))
+    return pa.concat_arrays([held, came.column(ERROR)])

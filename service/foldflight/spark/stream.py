@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -29,7 +30,7 @@ from foldflight.functions import RowKind
 from foldflight.spark.batch import Plan, StreamOptions, mapping
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.epoch import BucketEpoch, ClosedWindows, EpochStats
-from foldflight.spark.layout import BUCKET, Layout
+from foldflight.spark.layout import BUCKET, DEAD_LETTER, Layout
 from foldflight.spark.manifest import naming_bucket
 from foldflight.spark.migration import Migration
 from foldflight.spark.packing import BLOB, Pack, Unpack, blob_of, rows_of
@@ -106,7 +107,8 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
         merges=_merges(plan, options),
         migration=Migration(
             plan.transport,
-            replace(plan.opening, returns=Returns(states=True, outputs=False)),
+            # A state that cannot be migrated is no row's fault, and would fail its group for ever.
+            replace(plan.opening, returns=Returns(states=True, outputs=False), isolate_errors=False),
             layout,
             plan.can_migrate,
             plan.bounds,
@@ -154,7 +156,7 @@ def _results(plan: Plan, layout: Layout, *, shows_kind: bool) -> tuple[pa.Schema
     schema = plan.spark_schema(layout.results)
     if not shows_kind:
         return layout.results, schema
-    kind = st.StructField(ROW_KIND, st.StringType(), nullable=False)
+    kind = st.StructField(ROW_KIND, st.StringType(), nullable=layout.isolates)  # dead letters have their own
     return pa.schema([pa.field(ROW_KIND, pa.string()), *layout.results]), st.StructType([kind, *schema.fields])
 
 
@@ -230,6 +232,8 @@ class BucketProcessor(StatefulProcessor):
         yield _row(first, epoch.stats)
         for blob in others:
             yield _row(blob, EpochStats())
+        for letters in epoch.dead_letters():
+            yield from self._letters(letters)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
         """Close the windows that the watermark has passed: give them away in append mode, and drop their state."""
@@ -246,6 +250,8 @@ class BucketProcessor(StatefulProcessor):
             inserts = pa.array([int(RowKind.INSERT)] * changes.num_rows, pa.int8())
             for blob in self._blobs(inserts, changes):
                 yield _row(blob, EpochStats())
+        for letters in closed.dead_letters:
+            yield from self._letters(letters)
         if self._options.has_sessions and closed.next_end_us is not None:
             self._close_at(closed.next_end_us)
 
@@ -281,7 +287,9 @@ class BucketProcessor(StatefulProcessor):
             wanted = pa.array(kinds.to_numpy() != RowKind.UPDATE_BEFORE)
             kinds, changes = kinds.filter(wanted), changes.filter(wanted)
         columns = changes.columns
-        names = [*self._layout.names, *self._layout.outputs.names]
+        names = self._layout.results.names
+        if self._layout.isolates:
+            columns = [*columns, pa.nulls(changes.num_rows, self._layout.letter)]
         if _shows_kind(self._options, self._layout):
             shorts = pa.array([kind.short for kind in RowKind])
             columns = [shorts.take(kinds), *columns]
@@ -289,6 +297,15 @@ class BucketProcessor(StatefulProcessor):
         batch = pa.RecordBatch.from_arrays(columns, names=names)
         for start in range(0, batch.num_rows, _OUTPUT_ROWS_MAX):
             yield blob_of(batch.slice(start, _OUTPUT_ROWS_MAX))
+
+    def _letters(self, letters: pa.RecordBatch) -> Iterator[Row]:
+        """Yield dead letters, beside the changelog; each blob tells how many rows are in it."""
+        if _shows_kind(self._options, self._layout):
+            letters = letters.add_column(0, ROW_KIND, pa.nulls(letters.num_rows, pa.string()))
+        for start in range(0, letters.num_rows, _OUTPUT_ROWS_MAX):
+            part = letters.slice(start, _OUTPUT_ROWS_MAX)
+            kinds = pc.struct_field(part.column(DEAD_LETTER), "row_kind")
+            yield _row(blob_of(part), EpochStats(isolated_rows=part.num_rows - kinds.null_count))
 
     def close(self) -> None:
         """Release nothing: an exchange lives no longer than an epoch."""

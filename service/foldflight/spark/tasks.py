@@ -22,15 +22,18 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from foldflight.client import OpenExchange, Transport
 from foldflight.errors import FunctionError
 from foldflight.exchange.changelog import live_rows
 from foldflight.exchange.frames import Open
+from foldflight.fold import ERROR
 from foldflight.fold.keys import KeyIndex
 from foldflight.functions import RowKind
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.carrier import convert
+from foldflight.spark.deadletters import Failed, HeldRows
 from foldflight.spark.layout import BUCKET, FOLDED, KIND, LIVE, REAL, SLOT, Layout
 from foldflight.spark.logs import forward
 
@@ -52,6 +55,7 @@ class _Groups:
         self.index = KeyIndex(layout.keys) if len(layout.keys) else None
         self.live = np.zeros(0, np.int64)
         self.buckets = np.zeros(0, np.int32)
+        self.held = HeldRows(layout.rows) if layout.isolates else None
 
     def __len__(self) -> int:
         return 1 if self.index is None else len(self.index)
@@ -74,6 +78,10 @@ class _Groups:
     def keys(self, slots: pa.Int32Array) -> list[pa.Array]:
         """Return the key columns of slots."""
         return [] if self.index is None else self.index.keys(slots).columns
+
+    def key_rows(self, slots: npt.NDArray[np.int32]) -> pa.RecordBatch:
+        """Return the keys of slots as rows."""
+        return pa.RecordBatch.from_arrays(self.keys(pa.array(slots, pa.int32())), schema=self.layout.keys)
 
     def key(self, slot: int) -> dict[str, Any]:
         """Return the key of one slot, by the user's names."""
@@ -111,6 +119,8 @@ class _Folding:
 
     def chunk(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         """Fold rows."""
+        if self.groups.held is not None:
+            self.groups.held.add(slots, block)
         batch = self._layout.chunk_of(slots, block)
         with self._placing(self.groups) as exchange:
             exchange.chunk(batch)
@@ -156,6 +166,9 @@ class _Folding:
 
     def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
         gc.set_threshold(*self._gc_thresholds)
+        for groups in (self.groups, self._due):
+            if groups is not None and groups.held is not None:
+                groups.held.close()
         if self._exchange is not None:
             # An exchange that failed is cut off rather than ended; only `__exit__` tells it so.
             self._exchange.__exit__(exception_type, *exception)
@@ -357,6 +370,11 @@ class FinalFold:
 
     def _taken(self, folding: _Folding) -> Iterator[pa.RecordBatch]:
         for groups, results in folding.take():
+            if groups.held is not None:
+                is_sound = results[ERROR].is_null()
+                failed = Failed(self.layout, results.filter(pc.invert(is_sound)), groups.key_rows)
+                yield from failed.letters(groups.held)
+                results = results.filter(is_sound)  # noqa: PLW2901 - what is left of them
             for part in _parts(results):
                 kept = self._kept(groups, part)
                 columns = groups.keys(kept.column(SLOT))
@@ -364,6 +382,8 @@ class FinalFold:
                     convert(kept.column(f"output_{place}"), field.type)
                     for place, field in enumerate(self.layout.outputs)
                 ]
+                if self.layout.isolates:
+                    columns.append(pa.nulls(kept.num_rows, self.layout.letter))
                 yield pa.RecordBatch.from_arrays(columns, schema=self.layout.results)
 
     def _kept(self, groups: _Groups, part: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,0 +1,175 @@
+"""Streams with isolated errors: as if the rows of failed groups had never come, in all emit modes and windows."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import Counter, defaultdict
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+
+from foldflight import FunctionError, udaf
+from foldflight.client import EmbeddedTransport
+from foldflight.functions import Call, Registry, RowKind
+from foldflight.spark.batch import StreamOptions
+from foldflight.spark.blocks import BlockBounds
+from foldflight.spark.layout import DEAD_LETTER
+from tests.laws.stream_engine import Rows, StreamEngine
+from tests.laws.stream_model import StreamModel
+from tests.laws.test_stream_oracle import COLUMNS, KEY, START_MS, WINDOW, Case, as_input, cases
+
+
+class Sum:
+    """Accumulator of the functions below."""
+
+    total: int
+    count: int
+    is_touchy: bool
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
+class Picky:
+    """A sum that raises at every fifth value, when every seventh is taken back, and when one that saw 50 is merged."""
+
+    def create_accumulator(self) -> Sum:
+        accumulator = Sum()
+        accumulator.total = accumulator.count = 0
+        accumulator.is_touchy = False
+        return accumulator
+
+    def accumulate(self, accumulator: Sum, value: int) -> None:
+        accumulator.total += value
+        accumulator.count += 1
+        accumulator.is_touchy |= value == 50
+        if value % 5 == 3:
+            raise ValueError(f"{value} is bad luck")
+
+    def retract(self, accumulator: Sum, value: int) -> None:
+        accumulator.total -= value
+        accumulator.count -= 1
+        if value % 7 == 3:
+            raise ValueError(f"{value} is here to stay")
+
+    def merge(self, accumulator: Sum, other: Sum) -> None:
+        accumulator.total += other.total
+        accumulator.count += other.count
+        if accumulator.is_touchy or other.is_touchy:
+            raise ValueError("these do not mix")
+
+    def get_value(self, accumulator: Sum) -> int:
+        return accumulator.total
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
+class Shy(Picky):
+    """Also raises when some sums are asked for."""
+
+    def get_value(self, accumulator: Sum) -> int:
+        if accumulator.total % 11 == 3:
+            raise ValueError(f"{accumulator.total} is not to be shown")
+        return accumulator.total
+
+
+TRANSPORT = EmbeddedTransport(Registry.load([Picky, Shy]), state_key=b"a key of 16 bytes")
+
+
+def engine_of(case: Case, *, isolates: bool) -> StreamEngine:
+    # What a session shows on the way depends on how its rows come together; so do its merges.
+    calls = {
+        "sum": Call("picky" if case.windows == "session" else "shy", ("v",), filter="filled"),
+        "n": Call("count"),
+        "different": Call("picky", ("v",), distinct=True),
+    }
+    return StreamEngine(
+        TRANSPORT,
+        calls,
+        pa.schema([KEY, *WINDOW] if case.windows else [KEY]),
+        COLUMNS,
+        has_kinds=case.has_kinds,
+        options=StreamOptions(
+            emit=case.emit,  # type: ignore[arg-type]
+            buckets=3,
+            strict=False,
+            closing_lateness_ms=case.lateness_minutes * 60_000 if case.closes else None,
+            has_sessions=case.windows == "session",
+        ),
+        seed=case.seed,
+        bounds=case.bounds,
+        folds_first=case.folds_first,
+        isolates=isolates,
+    )
+
+
+def split(rows: Rows) -> tuple[Rows, Rows]:
+    """Take results and dead letters apart."""
+    letters = [row[DEAD_LETTER] for row in rows if row[DEAD_LETTER] is not None]
+    return [{k: v for k, v in row.items() if k != DEAD_LETTER} for row in rows if row[DEAD_LETTER] is None], letters
+
+
+def counted(rows: Rows) -> Counter[Any]:
+    return Counter(tuple(sorted(row.items())) for row in rows)
+
+
+def known(row: dict[str, Any], *, windows: str) -> tuple[Any, ...]:
+    """Return what a dead letter tells of its row; a session's key has grown since the row came."""
+    values = tuple(row.get(name) for name in ("k", "v", "w", "kind"))
+    return values if windows == "session" else (*values, row.get("window_start"))
+
+
+def without(sent: Rows, letters: Rows, case: Case) -> tuple[Rows, dict[Any, Rows]]:
+    """Return the rows that did not become dead letters, and those that did, by the key that the letters tell."""
+    told: dict[Any, list[Any]] = defaultdict(list)
+    for letter in letters:
+        row = {**letter["key"], **letter["row"], "kind": int(RowKind.parse(letter["row_kind"]))}
+        told[known(row, windows=case.windows)].append(tuple(letter["key"].values()))
+    left, dead = [], defaultdict(list)
+    for row in sent:
+        keys = told.get(known({"kind": 0, **row}, windows=case.windows))
+        if keys:
+            dead[keys.pop()].append(row)
+        else:
+            left.append(row)
+    assert not any(told.values()), f"dead letters of rows that never came: {told}"
+    return left, dead
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_a_failed_group_is_as_if_its_rows_had_not_come(case: Case) -> None:
+    """Without the dead letters, a query that does not isolate gives the same, and with those of any group it fails."""
+    # Values come often, and a session's merges depend on blocks: one block holds all.
+    if case.windows == "session":
+        case = dataclasses.replace(case, bounds=BlockBounds(), partitions=1)
+    isolating, plain = engine_of(case, isolates=True), engine_of(case, isolates=False)
+    model = StreamModel(
+        windows=case.windows,
+        closes=case.closes,
+        lateness_minutes=case.lateness_minutes,
+        emit=case.emit,
+        has_kinds=case.has_kinds,
+    )
+    failed = rows_dead = 0
+    for steps in case.epochs:
+        watermark_ms = max(START_MS + model.watermark * 60_000, 0)
+        rows, _ = model.epoch(steps)
+        sent = [as_input(row, model.key(row)) for row in rows]
+        changes, letters = split(isolating.epoch([sent], watermark_ms))
+        left, dead = without(sent, letters, case)
+        for group, own in dead.items():
+            assert own
+            fresh = engine_of(case, isolates=False)
+            fresh.buckets = copy.deepcopy(plain.buckets)
+            with pytest.raises(FunctionError, match=r"bad luck|here to stay|not to be shown|do not mix"):
+                fresh.epoch([[*left, *own]], watermark_ms)
+            assert group[0] == own[0]["k"]
+        assert counted(changes) == counted(plain.epoch([left], watermark_ms))
+        assert isolating.live_rows() == plain.live_rows()
+        failed += len(dead)
+        rows_dead += sum(map(len, dead.values()))
+    figures = isolating.figures
+    assert (figures.get("isolated_groups", 0), figures.get("isolated_rows", 0)) == (failed, rows_dead)
+    for name in ("late_rows", "ignored_retractions"):
+        assert figures.get(name, 0) == plain.figures.get(name, 0)

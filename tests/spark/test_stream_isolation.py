@@ -1,0 +1,177 @@
+"""Streams with `on_error="isolate"`: failed groups keep their state, their rows come out once, restarts included."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from foldflight.spark import dead_letters, group_by, results, session, state_table, tumble
+from tests.spark.test_stream import PROVIDER, ROCKSDB
+
+SCHEMA = pa.schema(
+    [("op", pa.string()), ("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64())],
+)
+DDL = "op string, k string, at timestamp, v bigint"
+START = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def stream_spark(classic: Any) -> Iterator[Any]:
+    """The classic session, with a state store that can hold a state table."""
+    classic.conf.set(PROVIDER, ROCKSDB)
+    classic.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    yield classic
+    classic.conf.unset(PROVIDER)
+
+
+def at(minute: int) -> dt.datetime:
+    return START + dt.timedelta(minutes=minute)
+
+
+class Stream:
+    """A folder in which each file is one epoch, and a query over it that can be stopped and started."""
+
+    def __init__(self, spark: Any, folder: Path, query: Callable[[Any], Any], mode: str = "update") -> None:
+        self.spark, self.folder, self.query, self.mode = spark, folder, query, mode
+        self.files = 0
+        self.figures: list[dict[str, Any]] = []
+        (folder / "input").mkdir()
+
+    def write(self, *rows: tuple[str, str, int, int]) -> None:
+        """Write an epoch: op, key, minute and value of each row."""
+        self.files += 1
+        path = self.folder / f"{self.files:04}.parquet"
+        whole = [dict(zip(SCHEMA.names, (op, key, at(minute), value), strict=True)) for op, key, minute, value in rows]
+        pq.write_table(pa.Table.from_pylist(whole, schema=SCHEMA), path)
+        os.utime(path, (self.files, self.files))  # Spark takes files by their time
+        path.rename(self.folder / "input" / path.name)
+
+    def run(self) -> list[tuple[list[tuple[Any, ...]], list[dict[str, Any]]]]:
+        """Fold the epochs that have come since the last run; return results and dead letters of each."""
+        outputs = []
+
+        def split(batch: Any, _epoch: int) -> None:
+            batch.persist()
+            letters = [row.asDict(recursive=True) for row in dead_letters(batch).collect()]
+            outputs.append((sorted(map(tuple, results(batch).collect()), key=repr), letters))
+            batch.unpersist()
+
+        source = self.spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(self.folder / "input"))
+        running = (
+            self.query(source)
+            .writeStream.outputMode(self.mode)
+            .foreachBatch(split)
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        running.awaitTermination()
+        self.figures += [
+            next(iter(each.observedMetrics.values())).asDict()
+            for each in running.recentProgress
+            if each.observedMetrics
+        ]
+        return outputs
+
+
+def told(letters: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return key, row kind, value and the last words of the message of each dead letter."""
+    return sorted(
+        (each["key"]["k"], each["row_kind"], each["row"]["v"], each["message"].split(": ")[-1]) for each in letters
+    )
+
+
+BAD_LUCK, HERE_TO_STAY, NOT_SHOWN = "thirteen is bad luck", "fourteen is here to stay", "2015 is not to be shown"
+
+
+def test_failed_groups_keep_their_state(stream_spark: Any, functions: Any, tmp_path: Path) -> None:
+    """When rows are folded, taken back or shown in vain, the group stays as it was; restarts change nothing of it."""
+    stream = Stream(
+        stream_spark,
+        tmp_path,
+        lambda df: group_by(df, "k", row_kind="op", emit="changelog", on_error="isolate", buckets=4).agg(
+            total=functions["unforgiving"]("v"), n=functions["count"]()
+        ),
+    )
+    stream.write(("+I", "a", 0, 1), ("+I", "b", 0, 14), ("+I", "c", 0, 1), ("+I", "c", 0, 13))
+    stream.write(("+I", "a", 0, 13), ("+I", "a", 0, 2), ("-D", "b", 0, 14), ("+I", "c", 0, 2000))
+    first, second = stream.run()
+    assert first[0] == [("+I", "a", 1, 1), ("+I", "b", 14, 1)]
+    assert told(first[1]) == [("c", "+I", 1, BAD_LUCK), ("c", "+I", 13, BAD_LUCK)]
+    assert second[0] == [("+I", "c", 2000, 1)]
+    assert told(second[1]) == [("a", "+I", 2, BAD_LUCK), ("a", "+I", 13, BAD_LUCK), ("b", "-D", 14, HERE_TO_STAY)]
+    stream.write(("+I", "a", 0, 4), ("+I", "b", 0, 5), ("+I", "c", 0, 15))  # another query goes on
+    stream.write(("-D", "a", 0, 1), ("-D", "a", 0, 4), ("+I", "c", 0, 16))
+    third, fourth = stream.run()
+    assert third[0] == [("+U", "a", 5, 2), ("+U", "b", 19, 2), ("-U", "a", 1, 1), ("-U", "b", 14, 1)]
+    assert told(third[1]) == [("c", "+I", 15, NOT_SHOWN)]
+    assert fourth == ([("+U", "c", 2016, 2), ("-D", "a", 5, 2), ("-U", "c", 2000, 1)], [])
+    assert [(each["isolated_groups"], each["isolated_rows"], each["groups"]) for each in stream.figures] == [
+        (1, 2, 3),
+        (2, 3, 3),
+        (1, 1, 3),
+        (0, 0, 2),
+    ]
+    held = {row.k: row.live_rows for row in state_table(stream_spark, str(tmp_path / "checkpoint")).collect()}
+    assert held == {"b": 2, "c": 2}
+
+
+def test_windows_fail_one_by_one(stream_spark: Any, functions: Any, tmp_path: Path) -> None:
+    """A failed window leaves the others of its key alone; in append mode dead letters come at once, results later."""
+    stream = Stream(
+        stream_spark,
+        tmp_path,
+        lambda df: (
+            group_by(
+                df.withWatermark("at", "0 seconds"),
+                "k",
+                window=tumble("at", "1 hour"),
+                emit="append",
+                on_error="isolate",
+            )
+            .agg(total=functions["unforgiving"]("v"))
+            .selectExpr("k", "minute(window_start) + 60 * (hour(window_start) % 1) at", "total", "dead_letter")
+        ),
+        mode="append",
+    )
+    stream.write(("+I", "a", 0, 1), ("+I", "a", 61, 13), ("+I", "a", 62, 4), ("+I", "b", 61, 5))
+    stream.write(("+I", "a", 63, 6), ("+I", "b", 64, 13))
+    stream.write(("+I", "b", 200, 1))
+    stream.write(("+I", "b", 201, 1))
+    outputs = stream.run()
+    assert told(outputs[0][1]) == [("a", "+I", 4, BAD_LUCK), ("a", "+I", 13, BAD_LUCK)]
+    assert told(outputs[1][1]) == [("b", "+I", 13, BAD_LUCK)]
+    shown = [row for rows, _ in outputs for row in rows]
+    assert sorted((key, total) for key, _, total in shown) == [("a", 1), ("a", 6), ("b", 5)]
+
+
+def test_sessions_that_cannot_be_merged(stream_spark: Any, functions: Any, tmp_path: Path) -> None:
+    """When states do not merge, the stored session stays as it was, and the rows that touched it are dead letters."""
+    stream = Stream(
+        stream_spark,
+        tmp_path,
+        lambda df: (
+            group_by(df, "k", window=session("at", "30 minutes"), on_error="isolate", buckets=4)
+            .agg(total=functions["unforgiving"]("v"))
+            .drop("window_start", "window_end")
+        ),
+    )
+    stream.write(("+I", "a", 0, 2000), ("+I", "b", 0, 1))
+    stream.write(("+I", "a", 10, 10), ("+I", "a", 20, 6), ("+I", "b", 10, 2), ("+I", "b", 90, 13))
+    stream.write(("+I", "a", 10, 1), ("+I", "b", 91, 3))
+    first, second, third = stream.run()
+    assert first == ([("+I", "a", 2000), ("+I", "b", 1)], [])
+    assert second[0] == [("+I", "b", 3), ("-D", "b", 1)]
+    assert told(second[1]) == [
+        ("a", "+I", 6, "these do not mix"),
+        ("a", "+I", 10, "these do not mix"),
+        ("b", "+I", 13, BAD_LUCK),
+    ]
+    assert third == ([("+I", "a", 2001), ("+I", "b", 3), ("-D", "a", 2000)], [])

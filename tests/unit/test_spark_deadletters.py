@@ -1,0 +1,105 @@
+"""Rows that are held until the barrier, and the dead letters that become of them."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from foldflight.fold import ERROR, ERROR_TYPE
+from foldflight.spark.deadletters import Failed, HeldRows
+from foldflight.spark.layout import DEAD_LETTER, KIND, Layout
+
+NOTHING = pa.schema([])
+KEYS = pa.schema([("key_0", pa.string())])
+COLUMNS = pa.schema([("column_0", pa.int64()), ("column_1", pa.timestamp("us", "UTC"))])
+OUTPUTS = pa.schema([("total", pa.decimal128(10, 2))])
+LAYOUT = Layout(KEYS, ("name",), COLUMNS, ("v", "at"), True, NOTHING, NOTHING, OUTPUTS, isolates=True)
+NAMES = np.array(["ann", "bob", "cy", "dee"])
+
+
+def block(first: int, count: int) -> pa.RecordBatch:
+    """Make rows whose slot is their value modulo 4; odd ones take back."""
+    values = np.arange(first, first + count)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(NAMES[values % 4]),
+            pa.array((values % 2 * 3).astype(np.int8)),
+            pa.array(values),
+            pa.array(values, pa.timestamp("us", "UTC")),
+        ],
+        schema=LAYOUT.rows,
+    )
+
+
+def held(bytes_max: int) -> HeldRows:
+    rows = HeldRows(LAYOUT.rows, bytes_max=bytes_max)
+    for first in range(0, 100, 10):
+        rows.add((np.arange(first, first + 10) % 4).astype(np.int32), block(first, 10))
+    return rows
+
+
+def failed(*slots: int, layout: Layout = LAYOUT) -> Failed:
+    error = {"code": "USER_CODE", "function": "f", "message": "no", "row": "row 0", "trace": "here"}
+    groups = pa.table({"slot": pa.array(slots, pa.int32()), ERROR: pa.array([error] * len(slots), ERROR_TYPE)})
+
+    def keys(of: np.ndarray) -> pa.RecordBatch:
+        columns = [pa.array(NAMES[of])] if len(layout.keys) else []
+        return pa.RecordBatch.from_arrays(columns, schema=layout.keys)
+
+    return Failed(layout, groups, keys)
+
+
+@pytest.mark.parametrize("bytes_max", [1 << 20, 400, 0])
+def test_letters_are_the_rows_of_the_failed(bytes_max: int) -> None:
+    """Each row of a failed group is one letter, in order, whether rows were kept in memory, in a file, or in both."""
+    letters = pa.Table.from_batches(failed(1, 2).letters(held(bytes_max))).to_pylist()
+    expected = [value for value in range(100) if value % 4 in (1, 2)]
+    assert [each[DEAD_LETTER]["row"]["v"] for each in letters] == expected
+    assert [each["name"] for each in letters] == [NAMES[value % 4] for value in expected]
+    assert letters[0] == {
+        "name": "bob",
+        "total": None,
+        DEAD_LETTER: {
+            "key": {"name": "bob"},
+            "code": "USER_CODE",
+            "function": "f",
+            "message": "no",
+            "trace": "here",
+            "at": "row 0",
+            "row_kind": "-D",
+            "row": {"v": 1, "at": letters[0][DEAD_LETTER]["row"]["at"]},
+        },
+    }
+
+
+def test_rows_of_others_are_let_go() -> None:
+    """Without a failed group there are no letters, and what was held is gone, its file too."""
+    rows = held(0)
+    assert list(failed().letters(rows)) == []
+    assert list(rows.take()) == []
+
+
+def test_owners_say_whose_rows_they_are() -> None:
+    """Where rows were folded into other slots than the group's, owners lead to it; -1 leads nowhere."""
+    owners = np.array([-1, 9, 9, 3], np.int32)
+    rows = pa.Table.from_batches(failed(3).letters(held(1 << 20), owners))
+    assert {each["row"]["v"] % 4 for each in rows[DEAD_LETTER].to_pylist()} == {3}
+
+
+def test_a_group_without_rows_has_one_letter() -> None:
+    """A failed group of which no row came still shows, once, without row and kind."""
+    [batch] = failed(0, 1).letters(HeldRows(LAYOUT.rows))
+    assert [(each["name"], each[DEAD_LETTER]["row"], each[DEAD_LETTER]["row_kind"]) for each in batch.to_pylist()] == [
+        ("ann", None, None),
+        ("bob", None, None),
+    ]
+
+
+def test_without_keys_and_columns_a_letter_is_an_error() -> None:
+    """A query that groups by nothing and reads nothing has letters of errors alone."""
+    layout = Layout(NOTHING, (), NOTHING, (), False, NOTHING, NOTHING, OUTPUTS, isolates=True)
+    rows = HeldRows(layout.rows)
+    rows.add(np.zeros(2, np.int32), pa.RecordBatch.from_arrays([pa.array([True, True])], schema=layout.rows))
+    letters = pa.Table.from_batches(failed(0, layout=layout).letters(rows)).to_pylist()
+    assert [each[DEAD_LETTER]["row_kind"] for each in letters] == ["+I", "+I"]
+    assert {"key", "row"} & set(letters[0][DEAD_LETTER]) == set()
+    assert KIND not in layout.rows.names

@@ -10,6 +10,8 @@ FIGURES = {
     "groups": 7,
     "late_rows": 3,
     "ignored_retractions": 2,
+    "isolated_groups": 1,
+    "isolated_rows": 5,
     "exchange_ms": 250.0,
     "buckets": 4,
     "runs": 12,
@@ -38,6 +40,8 @@ def test_counters_add_and_gauges_show_the_last_epoch() -> None:
         "late_rows": 6,
     }
     assert value(metrics, "ignored_retractions_total") == 4
+    assert value(metrics, "isolated_groups_total") == 2
+    assert value(metrics, "isolated_rows_total") == 10
     assert value(metrics, "exchange_seconds_total") == 0.5
     assert [value(metrics, name) for name in ("buckets", "runs", "state_bytes")] == [1, 2, 70]
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foldflight.errors import RejectedError
+from foldflight.fold import encoders
 from foldflight.fold.keys import KeyIndex
 
 NAN = float("nan")
@@ -93,6 +96,68 @@ def test_slots_are_those_of_a_dict(drawn: tuple[list[pa.DataType], list[list[tup
     assert [same(tuple(row)) for row in zip(*[column.to_pylist() for column in keys.columns], strict=True)] == [
         first[slot] for slot in range(len(index))
     ]
+
+
+@st.composite
+def many_keys(draw: st.DrawFn) -> tuple[pa.DataType, list[pa.Array]]:
+    """Draw some batches of up to some thousand keys of one type: dense, sparse, few or many, with NULLs or not."""
+    type_ = draw(st.sampled_from([pa.int64(), pa.string(), pa.decimal128(38, 0)]))
+    batches = []
+    for _ in range(draw(st.integers(1, 5))):
+        chosen = random.Random(draw(st.integers(0, 99)))
+        most, step = draw(st.sampled_from([(50, 1), (5_000, 1), (5_000, 1 << 40), (5_000, -3)]))
+        low = draw(st.sampled_from([0, 7, -100, -(1 << 50)]))
+        numbers = [low + step * chosen.randrange(most) for _ in range(draw(st.sampled_from([1, 300, 6_000])))]
+        values: list[Any] = [decimal.Decimal(each) for each in numbers] if pa.types.is_decimal(type_) else numbers
+        if type_ == pa.string():
+            values = [f"{each}/{'x' * (each % 200)}" for each in numbers]
+        if draw(st.booleans()):
+            values[chosen.randrange(len(values))] = None
+        batches.append(pa.array(values, type_))
+    return type_, batches
+
+
+@settings(deadline=None, max_examples=60)
+@given(many_keys())
+def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[pa.Array]]) -> None:
+    """However keys lie, and however many come, their slots are those that a dict gives."""
+    type_, batches = drawn
+    index = KeyIndex(pa.schema([("k", type_)]))
+    found = [index.slots([batch]).to_pylist() for batch in batches]
+    assert found == oracle([[(key,) for key in batch.to_pylist()] for batch in batches])
+
+
+def test_texts_with_one_hash_are_different_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys whose hashes are equal are told apart by comparing them, in one batch and across batches."""
+    monkeypatch.setattr(
+        encoders, "_hashed", lambda texts: np.array([int(each) % 500 for each in texts.to_pylist()], np.uint64)
+    )
+    index = KeyIndex(pa.schema([("k", pa.string())]))
+    batches = [[str(number * factor) for number in range(1200)] for factor in (1, 7, 1001)]
+    found = [index.slots([pa.array(batch)]).to_pylist() for batch in [*batches, *batches]]
+    assert found == oracle([[(key,) for key in batch] for batch in [*batches, *batches]])
+
+
+def test_where_the_first_null_comes() -> None:
+    """NULL takes its slot in the order of first appearance, before, between and after other new keys."""
+    for batch, expected in (
+        ([None, 5, 5, 6], [0, 1, 1, 2]),
+        ([5, None, 6, None], [0, 1, 2, 1]),
+        ([5, 6, None], [0, 1, 2]),
+    ):
+        index = KeyIndex(pa.schema([("k", pa.int64())]))
+        assert index.slots([pa.array(batch)]).to_pylist() == expected
+        assert index.slots([pa.array([7, None, 5])]).to_pylist()[0] == 3
+        assert index.keys().column("k").to_pylist() == [*dict.fromkeys(batch), 7]
+
+
+def test_sliced_columns() -> None:
+    """Columns that begin within their buffers are read from there."""
+    for values in (list("abcdef"), [1, 2, 3, 4, 5, 6], [decimal.Decimal(each) for each in range(6)], [True, False] * 3):
+        column = pa.array(values)
+        index = KeyIndex(pa.schema([("k", column.type)]))
+        index.slots([column[:1]])
+        assert index.slots([column[2:5]]).to_pylist() == oracle([[(values[0],)], [(each,) for each in values[2:5]]])[1]
 
 
 def test_one_row_of_each_nan_and_zero() -> None:

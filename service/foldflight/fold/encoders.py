@@ -1,0 +1,414 @@
+"""Values to ids 0, 1, 2... in order of first appearance, the same in all batches; without Python for a row or a value.
+
+`Numbers` look 64 bits up in an array, where they lie close together, or in a hash table; `Texts` hash bytes, and
+compare those whose hashes are equal; a `Chain` numbers the pairs of ids of several columns. `Values` are all else.
+
+The hash table is one of open addressing with linear probing (D. E. Knuth, "The Art of Computer Programming", 6.4), at
+most half full, searched for all rows of a batch at once: each step looks one place further for those not found yet.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["Chain", "Encoder", "Ids", "Numbers", "Rows", "Texts", "Values", "WithNull"]
+
+Ids = npt.NDArray[np.int32]
+Rows = npt.NDArray[np.intp]
+Words = npt.NDArray[np.uint64]
+Codes = npt.NDArray[np.int64]
+
+_NONE: Final = np.zeros(0, np.intp)
+# The finalizer of MurmurHash3 (Austin Appleby, public domain).
+_MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
+_HALF: Final = np.uint64(33)
+# An array by number has at most so many places for each number it may come to hold.
+_PLACES_PER_NUMBER: Final = 16
+_SMALLEST: Final = 1 << 8
+_SAMPLE: Final = 1 << 10
+# So many values at most have their ids from a dict.
+_FEW: Final = 1 << 10
+# Texts are hashed eight bytes at a time up to here, and by Python beyond.
+_WORDS_MAX: Final = 16
+_MASKS: Final = np.array([(1 << (8 * size)) - 1 for size in range(9)], np.uint64)
+
+
+class Encoder(Protocol):
+    """What gives ids to the values of one column."""
+
+    def __len__(self) -> int:
+        """Return how many different values there are."""
+
+    def ids(self, values: Any) -> tuple[Ids, Rows]:
+        """Return the ids of n values; and where the values that are new come first, ascending."""
+
+
+class _Few:
+    """Ids of few values by Python objects: a dict, which begins sooner than arrays do."""
+
+    def __init__(self) -> None:
+        self._ids: defaultdict[Any, int] = defaultdict(count().__next__)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._ids)
+
+    def ids(self, objects: Sequence[Any]) -> tuple[Ids, Rows]:
+        known = len(self._ids)
+        ids = np.fromiter(map(self._ids.__getitem__, objects), np.int32, len(objects))
+        if len(self._ids) == known:
+            return ids, _NONE
+        rows = np.flatnonzero(ids >= known)
+        return ids, _firsts(ids[rows] - known, len(self._ids) - known, rows)
+
+
+class Numbers:
+    """Ids of numbers of 64 bits: int64, shape (n,)."""
+
+    def __init__(self) -> None:
+        self._few: _Few | None = _Few()
+        self._held = _Growing(np.int64)
+        # Either the ids by number, from the least on; or a hash table.
+        self._base = 0
+        self._by_number: Ids | None = np.zeros(0, np.int32)
+        self._table = _Table()
+
+    def __len__(self) -> int:
+        return len(self._held) if self._few is None else len(self._few)
+
+    def ids(self, values: Codes) -> tuple[Ids, Rows]:
+        if self._few is not None:
+            if len(self._few) + len(values) <= _FEW:
+                return self._few.ids(values.tolist())
+            few, self._few = np.array(list(self._few), np.int64), None
+            self.ids(few)
+        if not len(values):
+            return np.zeros(0, np.int32), _NONE
+        if self._by_number is not None:
+            self._reach(int(values.min()), int(values.max()), len(values))
+        if self._by_number is not None:
+            return self._added(values, self._by_number[values - self._base if self._base else values])
+        return _by_different(self._looked_up, pa.array(values))
+
+    def _looked_up(self, array: pa.Array) -> tuple[Ids, Rows]:
+        values = array.to_numpy()
+        return self._added(values, self._table.find(_mixed(values.view(np.uint64))))
+
+    def _added(self, values: Codes, found: Ids) -> tuple[Ids, Rows]:
+        """Return the ids of n values, once those that have none (-1) have been given one."""
+        unknown = np.flatnonzero(found < 0)
+        if not len(unknown):
+            return found, _NONE
+        encoded = pa.array(values[unknown]).dictionary_encode()
+        places, fresh = encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
+        known = len(self._held)
+        self._held.extend(fresh)
+        if self._by_number is not None:
+            self._by_number[fresh - self._base] = np.arange(known, len(self._held), dtype=np.int32)
+        else:
+            self._table.extend(_mixed(fresh.view(np.uint64)))
+        found[unknown] = places + known
+        return found, _firsts(places, len(fresh), unknown)
+
+    def _reach(self, least: int, most: int, rows: int) -> None:
+        """Make the array reach all numbers from `least` to `most`, or give it up for a hash table."""
+        assert self._by_number is not None
+        base, end = self._base, self._base + len(self._by_number)
+        if base <= least and most < end:
+            return
+        if len(self._by_number):
+            least, most = min(least, base), max(most, end - 1)
+        span, span_max = most + 1 - least, max(_SMALLEST, _PLACES_PER_NUMBER * (len(self._held) + rows))
+        if span > span_max:
+            self._by_number = None
+            self._table.extend(_mixed(self._held.values.view(np.uint64)))
+            return
+        if 0 <= least < span:  # from zero on, so that nothing need be subtracted
+            least = 0
+        # What grows, grows on.
+        size = max(most + 1 - least, min(2 * len(self._by_number), span_max))
+        reaching = np.full(size, -1, np.int32)
+        reaching[base - least : end - least] = self._by_number
+        self._base, self._by_number = least, reaching
+
+
+class Texts:
+    """Ids of texts or bytes: an Arrow array of n, none of them NULL."""
+
+    def __init__(self) -> None:
+        self._few: _Few | None = _Few()
+        self._data = _Growing(np.uint8)
+        self._ends = _Growing(np.int64)
+        self._ends.extend(np.zeros(1, np.int64))
+        self._table = _Table()
+        # Different texts with one hash, and their ids.
+        self._doubles: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1 if self._few is None else len(self._few)
+
+    def ids(self, values: pa.Array) -> tuple[Ids, Rows]:
+        if self._few is not None:
+            if len(self._few) + len(values) <= _FEW:
+                return self._few.ids(values.to_numpy(zero_copy_only=False).tolist())
+            few, self._few = pa.array(list(self._few), values.type), None
+            self.ids(few)
+        if not len(values):
+            return np.zeros(0, np.int32), _NONE
+        return _by_different(self._looked_up, values.cast(pa.large_binary()))
+
+    def _looked_up(self, texts: pa.Array) -> tuple[Ids, Rows]:
+        hashes = _hashed(texts)
+        found = self._table.find(hashes)
+        held = np.flatnonzero(found >= 0)
+        those = texts if len(held) == len(texts) else texts.take(pa.array(held))
+        same = pc.equal(self._texts().take(pa.array(found[held])), those)
+        for row in held[~same.to_numpy(zero_copy_only=False)].tolist():
+            found[row] = self._doubles.get(texts[row].as_py(), -1)
+        unknown = np.flatnonzero(found < 0)
+        if not len(unknown):
+            return found, _NONE
+        encoded = texts.take(pa.array(unknown)).dictionary_encode()
+        places, fresh = encoded.indices.to_numpy(), encoded.dictionary
+        first = _firsts(places, len(fresh), unknown)
+        found[unknown] = places + len(self)
+        self._extend(fresh, hashes[first])
+        return found, first
+
+    def _extend(self, fresh: pa.Array, hashes: Words) -> None:
+        before = self._table.find(hashes)
+        known = len(self)
+        starts, data = _parts(fresh)
+        self._ends.extend(starts[1:] - starts[0] + len(self._data))
+        self._data.extend(data[starts[0] : starts[-1]])
+        self._table.extend(hashes)
+        doubles = (before >= 0) | (self._table.find(hashes) != np.arange(known, len(self)))
+        for place in np.flatnonzero(doubles).tolist():
+            for each in (known + place, int(self._table.find(hashes[place : place + 1])[0])):
+                self._doubles[self._texts()[each].as_py()] = each
+
+    def _texts(self) -> pa.Array:
+        buffers = [None, pa.py_buffer(self._ends.values), pa.py_buffer(self._data.values)]
+        return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
+
+
+class Values:
+    """Ids of values by Python objects that are equal where they are: slower, and right for every type.
+
+    Args:
+        identities: Returns n such objects for n values.
+    """
+
+    def __init__(self, identities: Callable[[pa.Array], Sequence[Any]]) -> None:
+        self._identities = identities
+        self._seen = _Few()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def ids(self, values: pa.Array) -> tuple[Ids, Rows]:
+        return self._seen.ids(self._identities(values))
+
+
+class WithNull:
+    """Ids of values of which some are NULL, which is a value, too.
+
+    Args:
+        inner: Gives ids to those that are not.
+        prepare: Returns n values that are not NULL as `inner` takes them.
+    """
+
+    def __init__(self, inner: Encoder, prepare: Callable[[pa.Array], Any]) -> None:
+        self._inner = inner
+        self._prepare = prepare
+        self._null: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._inner) + (self._null is not None)
+
+    def ids(self, values: pa.Array) -> tuple[Ids, Rows]:
+        if not values.null_count:
+            ids, fresh = self._inner.ids(self._prepare(values))
+            return self._beside_null(ids), fresh
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(valid)
+        known = len(self._inner)
+        inner, fresh = self._inner.ids(self._prepare(values.drop_null()))
+        fresh = rows[fresh]
+        if self._null is None:
+            # It comes after what came before it, in this batch as well.
+            first = int(np.argmin(valid))
+            self._null = max(known, int(inner[: np.searchsorted(rows, first)].max(initial=-1)) + 1)
+            fresh = np.sort(np.append(fresh, first))
+        ids = np.full(len(values), self._null, np.int32)
+        ids[rows] = self._beside_null(inner)
+        return ids, fresh
+
+    def _beside_null(self, ids: Ids) -> Ids:
+        return ids if self._null is None else ids + (ids >= self._null)
+
+
+class Chain:
+    """Ids of the rows of several columns, as many values each.
+
+    Args:
+        parts: The encoder of each column.
+    """
+
+    def __init__(self, parts: Sequence[Encoder]) -> None:
+        self._parts = parts
+        self._pairs = [Numbers() for _ in parts[1:]]
+
+    def __len__(self) -> int:
+        return len(self._pairs[-1]) if self._pairs else len(self._parts[0])
+
+    def ids(self, values: Sequence[Any]) -> tuple[Ids, Rows]:
+        ids, fresh = self._parts[0].ids(values[0])
+        for part, pairs, column in zip(self._parts[1:], self._pairs, values[1:], strict=True):
+            others, _ = part.ids(column)
+            ids, fresh = pairs.ids((ids.astype(np.int64) << 32) | others)
+        return ids, fresh
+
+
+class _Growing:
+    """An array that grows at its end."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._room = np.zeros(0, dtype)
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        return self._room[: self._length]
+
+    def extend(self, values: npt.NDArray[Any]) -> None:
+        needed = self._length + len(values)
+        if needed > len(self._room):
+            room = np.zeros(max(needed, 2 * self._length), self._room.dtype)
+            room[: self._length] = self.values
+            self._room = room
+        self._room[self._length : needed] = values
+        self._length = needed
+
+
+class _Table:
+    """Ids by hash: the id of the n-th hash that came is n."""
+
+    def __init__(self) -> None:
+        self._hashes = _Growing(np.uint64)
+        self._ids: Ids = np.full(_SMALLEST, -1, np.int32)
+
+    def find(self, hashes: Words) -> Ids:
+        """Return the id of each of n hashes, one of them where several have it; -1 for what is not there."""
+        if not len(self._hashes):
+            return np.full(len(hashes), -1, np.int32)
+        held = self._hashes.values
+        places = self._places(hashes)
+        ids = self._ids[places]
+        pending = np.flatnonzero((held[ids] != hashes) & (ids >= 0))
+        while len(pending):
+            further = places[pending] + 1
+            further &= len(self._ids) - 1
+            places[pending] = further
+            found = self._ids[further]
+            ids[pending] = found
+            pending = pending[(held[found] != hashes[pending]) & (found >= 0)]
+        return ids
+
+    def extend(self, hashes: Words) -> None:
+        """Add n hashes."""
+        known = len(self._hashes)
+        self._hashes.extend(hashes)
+        if 2 * len(self._hashes) > len(self._ids):
+            size = len(self._ids)
+            while size < 4 * len(self._hashes):
+                size *= 2
+            self._ids = np.full(size, -1, np.int32)
+            known, hashes = 0, self._hashes.values
+        pending = np.arange(known, len(self._hashes), dtype=np.int32)
+        places = self._places(hashes)
+        while len(pending):
+            free = self._ids[places] < 0
+            self._ids[places[free]] = pending[free]
+            # Of several that met at one free place, one has it.
+            lost = self._ids[places] != pending
+            pending, places = pending[lost], (places[lost] + 1) & (len(self._ids) - 1)
+
+    def _places(self, hashes: Words) -> Rows:
+        return (hashes & np.uint64(len(self._ids) - 1)).view(np.intp)
+
+
+def _by_different(looked_up: Callable[[pa.Array], tuple[Ids, Rows]], values: pa.Array) -> tuple[Ids, Rows]:
+    """Return what `looked_up` says of n values: of the different ones where they come again and again.
+
+    Arrow finds these faster than all could be looked up.
+    """
+    sample = values[:_SAMPLE]
+    if 2 * len(sample.dictionary_encode().dictionary) > len(sample):
+        return looked_up(values)
+    encoded = values.dictionary_encode()
+    places = encoded.indices.to_numpy()
+    ids, fresh = looked_up(encoded.dictionary)
+    if not len(fresh):
+        return ids[places], _NONE
+    return ids[places], _firsts(places, len(ids), np.arange(len(places)))[fresh]
+
+
+def _mixed(words: Words) -> Words:
+    """Return n words, one for one, with their bits in disorder."""
+    mixed = words ^ (words >> _HALF)
+    mixed *= _MIX_1
+    mixed ^= mixed >> _HALF
+    mixed *= _MIX_2
+    mixed ^= mixed >> _HALF
+    return mixed
+
+
+def _firsts(places: npt.NDArray[Any], size: int, rows: Rows) -> Rows:
+    """Return where each of `size` places comes first: of several values for one index NumPy keeps the last."""
+    firsts = np.zeros(size, np.intp)
+    firsts[places[::-1]] = rows[::-1]
+    return firsts
+
+
+def _parts(texts: pa.Array) -> tuple[Codes, npt.NDArray[np.uint8]]:
+    """Return the n + 1 bounds of n texts, and the bytes that these are places in."""
+    _, bounds, data = texts.buffers()
+    starts = np.frombuffer(bounds, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return starts, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+
+
+def _hashed(texts: pa.Array) -> Words:
+    """Return the hashes of n texts, eight bytes of all of them at a time."""
+    starts, data = _parts(texts)
+    padded = np.concatenate([data[starts[0] : starts[-1]], np.zeros(8, np.uint8)])
+    words: Any = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
+    at, left = starts[:-1] - starts[0], np.diff(starts)
+    hashes = left.view(np.uint64).copy()
+    long = np.flatnonzero(left > 8 * _WORDS_MAX)
+    rows: Any = slice(None)
+    for _ in range(_WORDS_MAX):
+        hashes[rows] = _mixed(hashes[rows] ^ (words[at] & _MASKS[np.minimum(left, 8)]))
+        more = left > 8
+        if not more.any():
+            break
+        if not more.all():
+            rows = np.arange(len(hashes))[rows][more]
+            at, left = at[more], left[more]
+        at, left = at + 8, left - 8
+    for row in long.tolist():
+        hashes[row] = hash(texts[row].as_py()) & (2**64 - 1)
+    return hashes

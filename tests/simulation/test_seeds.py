@@ -16,7 +16,7 @@ from foldflight.testing.simulation import run_seed
 from foldflight.testing.simulation.scenario import Report
 
 BLOCK = 50
-QUICK, ALL = 200, 2_200
+QUICK, ALL = 200, 10_000
 
 
 def run_block(first: int, count: int) -> Counter[str]:
@@ -43,7 +43,7 @@ def test_seeds(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(QUICK, ALL, 10 * BLOCK))
 def test_many_seeds(first: int) -> None:
-    """The same, two thousand times more."""
+    """The same, ten thousand times."""
     done = run_block(first, min(10 * BLOCK, ALL - first))
     assert {harm for harm, times in done.items() if times} >= {
         "kill",

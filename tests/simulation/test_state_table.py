@@ -139,7 +139,7 @@ def test_streams_survive(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(40, 340, 100))
+@pytest.mark.parametrize("first", range(40, 2_040, 100))
 def test_many_streams_survive(first: int) -> None:
     """The same, many times."""
     for seed in range(first, first + 100):

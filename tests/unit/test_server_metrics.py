@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+
+import pytest
 from prometheus_client import generate_latest
 
-from foldflight.server.metrics import METRICS, MORE, Metrics
+from foldflight.server.metrics import METRICS, MORE, Metrics, shared_registry
 
 
 def page(metrics):
@@ -69,3 +72,16 @@ def test_two_servers_in_a_process_count_apart():
     first.opened.inc()
     assert "foldflight_exchanges_opened_total 1.0" in page(first)
     assert "foldflight_exchanges_opened_total 0.0" in page(second)
+
+
+def test_a_file_that_is_just_being_made_does_not_fail_the_page(tmp_path, monkeypatch):
+    """A worker that starts makes a file first and fills it then: the page waits for it, a while."""
+    registry = shared_registry(str(tmp_path))
+    file = tmp_path / "counter_0.db"
+    file.touch()
+    with monkeypatch.context() as patched:
+        patched.setattr("foldflight.server.metrics.time.sleep", lambda _: None)
+        with pytest.raises(struct.error):
+            generate_latest(registry)
+        patched.setattr("foldflight.server.metrics.time.sleep", lambda _: file.write_bytes(bytes(4096)))
+        assert generate_latest(registry) == b""

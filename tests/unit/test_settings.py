@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from foldflight.errors import RejectedError
+from foldflight.server.memory import Memory, memory_limit_of
 from foldflight.server.settings import SETTINGS, Settings, load_settings, settings_table
 
 
@@ -36,6 +37,8 @@ def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
         ("health_port", "off", None),
         ("modules", "a.b, c", ("a.b", "c")),
         ("drain_s", "0.5", 0.5),
+        ("memory_limit", "2 GiB", 2**31),
+        ("memory_limit", "off", 0),
         ("state_keys", "0123456789abcdef,fedcba9876543210", ("0123456789abcdef", "fedcba9876543210")),
     ],
 )
@@ -118,3 +121,34 @@ def test_table_has_every_setting() -> None:
     table = settings_table()
     assert table.count("\n") == len(SETTINGS) + 2
     assert "| `--message-bytes-max` | `FOLDFLIGHT_MESSAGE_BYTES_MAX` | `message_bytes_max` | 64MiB | bytes |" in table
+
+
+def test_the_memory_limit_is_the_containers_share(tmp_path: Path) -> None:
+    """Unless it is set or off, each process gets its part of nine tenths of what the container may have."""
+    assert memory_limit_of(Settings(), tmp_path) == 0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_limit_of(Settings(), tmp_path) == 0
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert memory_limit_of(Settings(workers=3), tmp_path) == 300_000
+    assert memory_limit_of(load_settings({"memory_limit": "off"}, {}), tmp_path) == 0
+    assert memory_limit_of(load_settings({"memory_limit": "2GiB"}, {}), tmp_path) == 2**31
+    (tmp_path / "memory.max").unlink()
+    (tmp_path / "memory").mkdir()
+    bound = tmp_path / "memory/memory.limit_in_bytes"  # cgroup v1
+    bound.write_text("9223372036854771712\n")
+    assert memory_limit_of(Settings(), tmp_path) == 0
+    bound.write_text("1000\n")
+    assert memory_limit_of(Settings(), tmp_path) == 900
+
+
+def test_memory_has_two_marks() -> None:
+    """Above four fifths new work is unwelcome, above the limit work must end; without a limit neither ever is."""
+    used = [10]
+    memory = Memory(100, lambda: used[0])
+    marks = []
+    for used[0] in (80, 81, 100, 101):
+        marks.append((memory.is_tight, memory.is_used_up))
+    assert marks == [(False, False), (True, False), (True, False), (True, True)]
+    assert not Memory(0, lambda: 2**60).is_tight
+    with pytest.raises(RejectedError, match="give it more, or turn it off"):
+        Memory(100 << 20, lambda: 90 << 20)

@@ -12,7 +12,7 @@ import pytest
 from foldflight.client import FlightTransport, OpenExchange, close_connections
 from foldflight.errors import RetryableError
 from foldflight.functions.call import Call
-from foldflight.server.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED
+from foldflight.server.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, EXIT_SPENT
 from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, eventually, opened_apart, opening, rows
 from tests.wire.test_probes import SERVING, health, page
 
@@ -66,6 +66,42 @@ def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
     assert server.process.wait(20) == EXIT_DRAINED
 
 
+@pytest.mark.parametrize("hang", ["paused", "locked"])
+def test_a_worker_that_hangs_is_replaced(spawn: Spawn, hang: str) -> None:
+    """A worker that is paused, or whose Python is held by code that never ends, is killed; another one comes."""
+    server = spawn(workers=2, fold_s_max=3, modules="tests.wire.limit_functions")
+    with (
+        opened_apart(server, opening(Call("holds_the_lock", ("value",)))) as hanging,
+        opened_apart(server, opening(COUNT)) as other,
+    ):
+        if hang == "paused":
+            os.kill(server.ready["workers"][0 if hanging.opened.server_id.endswith("/0") else 1], signal.SIGSTOP)
+        hanging.chunk(rows((0, 0, 13)))
+        hanging.barrier(1)
+        with pytest.raises(RetryableError):
+            hanging.results(1)
+        assert count_rows(other, 1, 5) == [5]
+    assert "worker hung: it is killed" in server.log.read_text()
+    assert eventually(lambda: "foldflight_worker_restarts_total 1.0" in page(server.ready["http"], "/metrics")[1])
+    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
+
+
+def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(spawn: Spawn) -> None:
+    """It drains and ends by itself, and another one comes; the exchange of the other worker goes on."""
+    server = spawn(workers=2, fold_s_max=3, drain_s=0.2, modules="tests.wire.limit_functions")
+    with (
+        opened_apart(server, opening(Call("sleeps", ("value",)))) as stuck,
+        opened_apart(server, opening(COUNT)) as other,
+    ):
+        stuck.chunk(rows((0, 0, 300)))
+        stuck.barrier(1)
+        with pytest.raises(RetryableError):
+            stuck.results(1)
+        assert count_rows(other, 1, 5) == [5]
+    assert f'"exit_code": {EXIT_SPENT}' in server.log.read_text()
+    assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
+
+
 def refuses(server: ServerProcess) -> bool:
     """Return whether a server takes no new exchange."""
     try:
@@ -105,7 +141,7 @@ def test_a_server_without_workers_is_not_ready(spawn: Spawn) -> None:
     assert page(server.ready["http"], "/healthz")[0] == 200
     assert eventually(lambda: page(server.ready["http"], "/readyz")[0] == 200, 30)
     assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
-    with opened_apart(server) as exchange:
+    with opened_apart(server, opening(COUNT)) as exchange:
         assert count_rows(exchange, 1, 10) == [10]
         assert before
         assert {each.name for each in before[0].parent.iterdir()} == {each.name for each in before}

@@ -7,13 +7,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from foldflight.exchange.frames import Barrier, Chunk
+from foldflight.exchange.frames import Barrier, Chunk, States
 from foldflight.functions.rowkind import RowKind
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from foldflight.exchange.codec import Message
     from foldflight.exchange.frames import Frame, Open
     from foldflight.exchange.serving import ServerExchange
@@ -39,7 +38,10 @@ class Account:
         self._rows_folded = {
             kind: [metrics.rows_folded.labels(function, kind.short) for function in self._functions] for kind in RowKind
         }
-        self._groups = self._state_bytes = 0
+        self._groups = self._state_bytes = self._bytes_since = 0
+        self._returns_states = opening.returns.states
+        # Of numbers alone a state is as large as it ever will be.
+        self._grows = any(_grows(field.type) for field in exchange.opened.schema if field.name.startswith("state_"))
         self._isolated: Counter[str] = Counter()
         self._folds: tuple[str, ...] = ()
         self._lock = threading.Lock()  # an idle exchange is ended by another thread than its own
@@ -59,9 +61,21 @@ class Account:
             if not self._ended:
                 self._count(message, frame, seconds)
 
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """How much the exchange holds, as far as it is known, to find the largest: bytes; then groups, rows.
+
+        The bytes are those of the states that it returned last, and of what came since where states grow with rows.
+        """
+        grown = self._bytes_since if self._grows else 0
+        return self._state_bytes + grown, self._groups, self.rows
+
     def _count(self, message: Message, frame: Frame, seconds: float) -> None:
         match frame:
+            case States():
+                self._bytes_since += frame.batch.nbytes
             case Chunk():
+                self._bytes_since += frame.batch.nbytes
                 self._metrics.fold_seconds.observe(seconds)
                 self._count_rows(frame.batch, len(message.metadata))
             case Barrier():
@@ -69,6 +83,8 @@ class Account:
                 state_bytes = self._exchange.stats.state_bytes
                 self._metrics.state_bytes.inc(state_bytes - self._state_bytes)
                 self._state_bytes = state_bytes
+                if self._returns_states:
+                    self._bytes_since = 0
                 for function, count in self._exchange.stats.isolated.items():
                     self._metrics.isolated.labels(function).inc(count - self._isolated[function])
                     self._isolated[function] = count
@@ -106,3 +122,12 @@ class Account:
             if number:
                 for folded in self._rows_folded[kind]:
                     folded.inc(number)
+
+
+def _grows(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_grows(field.type) for field in type_)
+    try:
+        return type_.bit_width < 0
+    except ValueError:
+        return not pa.types.is_null(type_)

@@ -35,6 +35,7 @@ class Facts:
 
     Args:
         exchanges_max: What all processes take together.
+        memory_limit: Bytes that each process may have; 0: any number.
         cpus: What the server may use.
         processes: Gives the name and pid of each process of the server; a pid is None while its process starts.
         workers: Gives how many of them fold and are ready.
@@ -45,12 +46,14 @@ class Facts:
         self,
         *,
         exchanges_max: int,
+        memory_limit: int,
         cpus: int,
         processes: Callable[[], Mapping[str, int | None]],
         workers: Callable[[], int],
         restarts: Callable[[], int],
     ) -> None:
         self._exchanges_max = exchanges_max
+        self._memory_limit = memory_limit
         self._cpus = cpus
         self._processes = processes
         self._workers = workers
@@ -63,6 +66,7 @@ class Facts:
         yield build
         for name, value in (
             ("foldflight_exchanges_max", self._exchanges_max),
+            ("foldflight_memory_limit_bytes", self._memory_limit),
             ("foldflight_cpus", self._cpus),
             ("foldflight_workers", self._workers()),
         ):

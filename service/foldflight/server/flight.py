@@ -16,46 +16,32 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.errors import CorruptError, FoldflightError, RejectedError, RetryableError
+from foldflight.errors import CorruptError, FoldflightError, RejectedError
 from foldflight.exchange.bundles import REGISTER_ACTION
 from foldflight.exchange.codec import Message, decode, decode_open, encode
 from foldflight.exchange.facts import encode_info
-from foldflight.exchange.frames import Frame, FunctionInfo, Limits, Log, Open
+from foldflight.exchange.frames import FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.programs import demand_all_compiled, folded
-from foldflight.server.account import Account
 from foldflight.server.bundles import Bundles
 from foldflight.server.edge import edge
+from foldflight.server.exchanges import Exchanges
 from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.status import STATUS_ACTION
 from foldflight.server.stream import VanishedError, check_columns, received, send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from foldflight.fold.signing import StateSigner
     from foldflight.functions.registry import Registry
+    from foldflight.server.exchanges import Running
     from foldflight.server.logs import Logger
     from foldflight.server.metrics import Metrics
     from foldflight.server.settings import Settings
 
 __all__ = ["FlightServer", "authority"]
-
-_LOOK_S_MAX = 1.0
-
-
-class _Running:
-    """One open exchange, as the server sees it from outside."""
-
-    def __init__(self, opening: Open, exchange: ServerExchange, metrics: Metrics, logger: Logger) -> None:
-        self.opening = opening
-        self.exchange = exchange
-        self.account = Account(metrics, opening, exchange)
-        self.logger = logger
-        self.lock = threading.Lock()  # held while the exchange works; the watch takes it to end an idle one
-        self.opened_at_s = self.heard_at_s = time.monotonic()
-        self.ended: FoldflightError | None = None
 
 
 class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
@@ -68,9 +54,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         signer: Signs and verifies pickled states; None when there are no keys.
         metrics: Counts.
         status: Gives what the action `status` answers.
+        on_spent: Called when this process should end: a function cannot be interrupted, or memory does not come back.
         logger: Logs.
 
     Raises:
+        RejectedError: SETTINGS, when this process has more memory than it may have already.
         ArrowException: When the port cannot be bound.
     """
 
@@ -83,6 +71,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         signer: StateSigner | None,
         metrics: Metrics,
         status: Callable[[], dict[str, Any]],
+        on_spent: Callable[[], None],
         logger: Logger,
     ) -> None:
         self.metrics = metrics
@@ -94,26 +83,21 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         self._server_id = server_id
         self._signer = signer
         self._limits = limits_of(settings)
-        self._running: set[_Running] = set()
-        self._changed = threading.Condition()
-        self._draining = False
-        self._closed = threading.Event()
-        self._watch = threading.Thread(target=self._watch_idle, name="foldflight-idle", daemon=True)
+        self._exchanges = Exchanges(settings, server_id, metrics=metrics, on_spent=on_spent, logger=logger)
         tls = tls_of(settings)
         super().__init__(
             f"{'grpc+tls' if tls else 'grpc'}://{authority(settings.host, settings.port)}",
             middleware=tokens_of(settings, metrics=metrics, logger=logger),
             **tls,
         )
-        self._watch.start()
+        self._exchanges.watch.start()
 
     # -- lifecycle ---------------------------------------------------------------------------------------------------
 
     @property
     def active(self) -> int:
         """The number of open exchanges."""
-        with self._changed:
-            return len(self._running)
+        return self._exchanges.count
 
     def drain(self, timeout_s: float) -> bool:
         """Refuse new exchanges, ask open ones to reopen at their next barrier, and wait for them.
@@ -121,12 +105,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         Returns:
             bool: Whether all ended in time.
         """
-        with self._changed:
-            self._draining = True
-            self.metrics.draining.set(1)
-            for running in self._running:
-                running.exchange.request_reopen()
-            return self._changed.wait_for(lambda: not self._running, timeout_s)
+        return self._exchanges.drain(timeout_s)
 
     def close(self, grace_s: float = 2.0) -> bool:
         """Stop serving and cut what is still open.
@@ -137,10 +116,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         Returns:
             bool: Whether everything had ended.
         """
-        self._closed.set()
-        self._watch.join()
-        with self._changed:
-            self._draining = True
+        self._exchanges.close()
         stopper = threading.Thread(target=self.shutdown, name="foldflight-shutdown", daemon=True)
         stopper.start()
         stopper.join(grace_s)
@@ -161,8 +137,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             check_allowed(context, [name])
             return self._flight_of(name)
         opening = self._open_of(context, descriptor)
-        registry = self._bundles.registry_with(opening.bundles, context)
-        opened = describe(opening, registry, self._limits, self._server_id)
+        opened = self._exchanges.watch.run(
+            lambda: describe(
+                opening, self._bundles.registry_with(opening.bundles, context), self._limits, self._server_id
+            )
+        )
         message = encode(opened, opened.schema)
         return fl.FlightInfo(opened.schema, descriptor, [], -1, -1, app_metadata=message.metadata)
 
@@ -195,7 +174,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             outcome = "INVARIANT"
             raise
         finally:
-            self._release(running, outcome)
+            self._exchanges.release(running, outcome)
 
     @edge
     def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
@@ -211,7 +190,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
     def do_action(self, context: Any, action: Any) -> Any:
         """Answer `status`, the state of the fleet as JSON (see `foldflight.server.status`), or `register`."""
         if action.type == REGISTER_ACTION:
-            functions = self._bundles.functions_in(action.body.to_pybytes(), context)
+            functions = self._exchanges.watch.run(lambda: self._bundles.functions_in(action.body.to_pybytes(), context))
             demand_all_compiled(functions)
             return [fl.Result(encode_info(FunctionInfo.of(function))) for function in functions]
         if action.type != STATUS_ACTION:
@@ -240,13 +219,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         check_allowed(context, [call.function for call in opening.calls])
         return opening
 
-    def _admit(self, opening: Open, context: Any) -> _Running:
-        exchange_id = uuid.uuid4().hex[:16]
-        logger = self.logger.bind(exchange=exchange_id)
-        try:
-            with self._changed:
-                self._check_admission()
-            exchange = ServerExchange(
+    def _admit(self, opening: Open, context: Any) -> Running:
+        logger = self.logger.bind(exchange=uuid.uuid4().hex[:16])
+
+        def make() -> ServerExchange:
+            return ServerExchange(
                 opening,
                 self._bundles.registry_with(opening.bundles, context),
                 limits=self._limits,
@@ -254,15 +231,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 signer=self._signer,
                 metrics=self.metrics,
             )
-            running = _Running(opening, exchange, self.metrics, logger)
-            with self._changed:
-                try:
-                    self._check_admission()
-                except RetryableError:
-                    exchange.close()
-                    raise
-                self._running.add(running)
-                running.account.begin()
+
+        try:
+            running = self._exchanges.admit(opening, make, logger)
         except FoldflightError as error:
             self.metrics.refused.labels(error.code).inc()
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
@@ -270,34 +241,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         logger.debug("exchange opened", calls=[call.function for call in opening.calls], peer=context.peer())
         return running
 
-    def _check_admission(self) -> None:
-        if self._draining:
-            raise RetryableError("DRAINING", f"server {self._server_id} is shutting down and takes no new exchange")
-        if len(self._running) >= self._settings.exchanges_max:
-            raise RetryableError(
-                "OVERLOADED",
-                f"server {self._server_id} has {len(self._running)} exchanges open and exchanges_max is "
-                f"{self._settings.exchanges_max}",
-                limit="exchanges_max",
-            )
-
-    def _release(self, running: _Running, outcome: str) -> None:
-        """Free what the exchange held, once."""
-        with self._changed:
-            if running not in self._running:
-                return
-            self._running.remove(running)
-            self._changed.notify_all()
-        running.account.end(outcome)
-        running.exchange.close()
-        running.logger.debug(
-            "exchange ended",
-            outcome=outcome,
-            rows=running.account.rows,
-            seconds=round(time.monotonic() - running.opened_at_s, 3),
-        )
-
-    def _carry(self, running: _Running, context: Any, reader: Any, writer: Any) -> None:
+    def _carry(self, running: Running, context: Any, reader: Any, writer: Any) -> None:
         opened = running.exchange.opened
         check_columns(reader, context, running.opening.columns)
         send(writer, encode(opened, opened.schema), begin=opened.schema)
@@ -308,7 +252,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             running.heard_at_s = started_s
             if started_s - running.opened_at_s > self._settings.age_s_max:
                 running.exchange.request_reopen()
-            for reply in _replies(running, frame):
+            for reply in running.replies(frame):
                 if isinstance(reply, Log):
                     _log_records(running.logger, reply)
                 send(writer, encode(reply, opened.schema))
@@ -324,34 +268,6 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 "send smaller chunks",
                 limit="message_bytes_max",
             )
-
-    # -- the watch over idle exchanges -------------------------------------------------------------------------------
-
-    def _watch_idle(self) -> None:
-        pause_s = min(_LOOK_S_MAX, max(self._settings.idle_s_max / 4, 0.05))
-        while not self._closed.wait(pause_s):
-            with self._changed:
-                candidates = list(self._running)
-            for running in candidates:
-                self._end_if_idle(running)
-
-    def _end_if_idle(self, running: _Running) -> None:
-        idle_s = time.monotonic() - running.heard_at_s
-        if idle_s <= self._settings.idle_s_max or not running.lock.acquire(blocking=False):
-            return
-        try:
-            running.ended = RetryableError(
-                "DEADLINE",
-                f"the exchange was idle for more than idle_s_max = {self._settings.idle_s_max:g} s and was ended; "
-                "open it again",
-            )
-        finally:
-            running.lock.release()
-        running.logger.warning("exchange ended: idle", idle_s=round(idle_s, 3))
-        try:
-            self._release(running, "DEADLINE")
-        except FoldflightError as error:  # an author's close that raises must not end the watch over the others
-            running.logger.warning("exchange failed", code=error.code, function=error.function, problem=error.message)
 
     def _flight_of(self, name: str) -> Any:
         info = FunctionInfo.of(self._registry[name], folded=folded(self._registry[name]))
@@ -381,21 +297,6 @@ def limits_of(settings: Settings) -> Limits:
 def authority(host: str, port: int) -> str:
     """Return host and port as they stand in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _replies(running: _Running, frame: Frame) -> Iterator[Frame]:
-    """Yield the replies to a frame; the lock is free while one is being sent, for that may block for long."""
-    replies = None
-    while True:
-        with running.lock:
-            if running.ended is not None:
-                raise running.ended
-            if replies is None:
-                replies = iter(running.exchange.handle(frame))
-            reply = next(replies, None)
-        if reply is None:
-            return
-        yield reply
 
 
 def _log_records(logger: Logger, log: Log) -> None:

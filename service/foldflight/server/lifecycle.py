@@ -7,6 +7,7 @@ at their next barrier; when all have ended or `drain_s` has passed, the server s
 |---|---|
 | 0 | every exchange ended by itself |
 | 3 | `drain_s` passed and open exchanges were cut off |
+| 4 | the server ended by itself: a function cannot be interrupted, or memory does not come back; start it again |
 
 Readiness, for machines: one JSON line on standard output, and the same line in `ready_file` if one is set:
 `{"event": "ready", "server_id": "...", "host": "127.0.0.1", "flight": 8815, "health": 8816, "http": 8817,
@@ -21,6 +22,7 @@ import os
 import secrets
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TextIO
@@ -36,12 +38,12 @@ from foldflight.server.flight import FlightServer, authority
 from foldflight.server.health import HealthServer
 from foldflight.server.http import HttpServer
 from foldflight.server.logs import make_logger, taking_over
+from foldflight.server.memory import memory_limit_of
 from foldflight.server.metrics import Metrics
 from foldflight.server.settings import SETTINGS, Settings, load_settings, port_taken
 from foldflight.server.status import Status
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from prometheus_client import CollectorRegistry
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EXIT_CUT_OFF",
     "EXIT_DRAINED",
+    "EXIT_SPENT",
     "Probes",
     "Server",
     "announce",
@@ -63,6 +66,7 @@ __all__ = [
 
 EXIT_DRAINED = 0
 EXIT_CUT_OFF = 3
+EXIT_SPENT = 4
 _LOOK_UP_S = 0.5
 
 
@@ -132,6 +136,7 @@ class Server:
         logger: The log.
         status: What the action `status` answers, where another process knows more.
         warms: Whether to compile what can be before exchanges are welcome, not when it has become hot.
+        on_spent: Called when this process should end: a function cannot be interrupted, or memory does not come back.
 
     Raises:
         RejectedError: SETTINGS when a port is taken, or when a function's states are pickled and there are no state
@@ -146,6 +151,7 @@ class Server:
         *,
         status: Callable[[], dict[str, Any]] | None = None,
         warms: bool = False,
+        on_spent: Callable[[], None] | None = None,
     ) -> None:
         _check_state_keys(settings, registry)
         check_port_free("port", settings.host, settings.port)
@@ -158,6 +164,7 @@ class Server:
         self.metrics.registry.register(
             Facts(
                 exchanges_max=settings.exchanges_max,
+                memory_limit=memory_limit_of(settings),
                 cpus=pa.cpu_count(),
                 processes=lambda: {"0": os.getpid()},
                 workers=lambda: 1,
@@ -170,7 +177,9 @@ class Server:
         try:
             if warms:
                 self._warm(registry)
-            self.flight = _bind_flight(settings, registry, self, status or self.probes.status.fleet)
+            self.flight = _bind_flight(
+                settings, registry, self, status or self.probes.status.fleet, on_spent or (lambda: None)
+            )
         except BaseException:
             self.probes.close()
             raise
@@ -241,13 +250,13 @@ def run_server(
 
     Args:
         settings: What to do.
-        stop: Set by whoever owns the signals.
+        stop: Set by whoever owns the signals; and by the server itself, when it is spent.
         log_stream: Where the log goes; standard error unless told.
         on_ready: Called once with the ready line; prints it on standard output unless told.
         status: As for `Server`.
 
     Returns:
-        int: The exit code, for `leave_process`: 0 drained, 3 cut off.
+        int: The exit code, for `leave_process`: 0 drained, 3 cut off, 4 spent.
 
     Raises:
         RejectedError: MODULE, SIGNATURE or SETTINGS, before anything is served.
@@ -261,12 +270,31 @@ def run_server(
             from foldflight.server.workers import run_workers  # workers.py builds on this module
 
             return run_workers(settings, stop, logger=logger, on_ready=on_ready)
-        with Server(settings, load_registry(settings), logger, status=status, warms=True) as server:
-            announce(server.ready_line, settings, logger, on_ready)
-            await_stop(stop)
-            drained = server.drain()
-            server.logger.info("drained" if drained else "drain_s passed: cutting off", exchanges=server.flight.active)
-        return EXIT_DRAINED if drained else EXIT_CUT_OFF
+        return _run_alone(settings, stop, logger=logger, on_ready=on_ready, status=status)
+
+
+def _run_alone(
+    settings: Settings,
+    stop: threading.Event,
+    *,
+    logger: Logger,
+    on_ready: Callable[[dict[str, Any]], None],
+    status: Callable[[], dict[str, Any]] | None,
+) -> int:
+    spent = threading.Event()
+
+    def end() -> None:
+        spent.set()
+        stop.set()
+
+    with Server(settings, load_registry(settings), logger, status=status, warms=True, on_spent=end) as server:
+        announce(server.ready_line, settings, logger, on_ready)
+        await_stop(stop)
+        drained = server.drain()
+        server.logger.info("drained" if drained else "drain_s passed: cutting off", exchanges=server.flight.active)
+    if spent.is_set():
+        return EXIT_SPENT
+    return EXIT_DRAINED if drained else EXIT_CUT_OFF
 
 
 def await_stop(stop: threading.Event) -> None:
@@ -284,7 +312,7 @@ def leave_process(code: int) -> NoReturn:
 
     After a cut-off the ordinary end of the interpreter would not come: pyarrow waits for open streams then, for ever.
     """
-    if code == EXIT_CUT_OFF:
+    if code in {EXIT_CUT_OFF, EXIT_SPENT}:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -359,7 +387,11 @@ def _print_ready(ready_line: dict[str, Any]) -> None:
 
 
 def _bind_flight(
-    settings: Settings, registry: Registry, server: _Logs, status: Callable[[], dict[str, Any]]
+    settings: Settings,
+    registry: Registry,
+    server: _Logs,
+    status: Callable[[], dict[str, Any]],
+    on_spent: Callable[[], None],
 ) -> FlightServer:
     signer = StateSigner([key.encode() for key in settings.state_keys]) if settings.state_keys else None
     try:
@@ -370,6 +402,7 @@ def _bind_flight(
             signer=signer,
             metrics=server.metrics,
             status=status,
+            on_spent=on_spent,
             logger=server.logger,
         )
     except (pa.ArrowException, OSError):

@@ -10,7 +10,9 @@ What is known rather than counted (build, limits, processes) comes from `server/
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Literal, NamedTuple
+import struct
+import time
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -32,6 +34,8 @@ _BUCKETS: Mapping[str, tuple[float, ...]] = {
     "foldflight_function_distribution": _DISTRIBUTION,
 }
 _METRICS_OF_A_FUNCTION_MAX = 100
+_READS_MAX = 5
+_READ_AGAIN_S = 0.02
 MORE = "(more)"  # the label of a function's metrics beyond that many: no label grows without end
 
 
@@ -150,6 +154,9 @@ METRICS: Mapping[str, Metric] = {
         ),
         Metric("foldflight_build_info", "gauge", "-", ("version", "python", "arrow"), "1, with what is running."),
         Metric("foldflight_exchanges_max", "gauge", "exchanges", (), "Exchanges that the server takes, all workers."),
+        Metric(
+            "foldflight_memory_limit_bytes", "gauge", "bytes", (), "Memory that each process may have; 0: no bound."
+        ),
         Metric("foldflight_cpus", "gauge", "CPUs", (), "CPUs that the server may use: Arrow's threads follow."),
         Metric("foldflight_workers", "gauge", "processes", (), "Processes that fold and are ready."),
         Metric(
@@ -262,10 +269,21 @@ class Metrics:
         return Histogram(name, row.doc, row.labels, registry=self.registry, buckets=_BUCKETS[name])
 
 
+class _Shared(MultiProcessCollector):
+    def collect(self) -> Any:
+        """Return what all processes have counted; a file that one of them is just making is empty, and read again."""
+        for _ in range(_READS_MAX - 1):
+            try:
+                return super().collect()  # type: ignore[no-untyped-call]
+            except struct.error:
+                time.sleep(_READ_AGAIN_S)
+        return super().collect()  # type: ignore[no-untyped-call]
+
+
 def shared_registry(directory: str) -> CollectorRegistry:
     """Return a registry that sums the metrics of all processes that write to `directory`."""
     registry = CollectorRegistry()
-    MultiProcessCollector(registry, path=directory)  # type: ignore[no-untyped-call]
+    _Shared(registry, path=directory)  # type: ignore[no-untyped-call]
     return registry
 
 

@@ -117,6 +117,10 @@ def _bytes(value: object) -> int:
     return int(match[1]) * _SIZES[match[2].lower()]
 
 
+def _bytes_or_off(value: object) -> int:
+    return 0 if isinstance(value, str) and value.strip().lower() == "off" else _bytes(value)
+
+
 def _choice(*choices: str) -> Callable[[object], str]:
     def parse(value: object) -> str:
         if value not in choices:
@@ -207,6 +211,16 @@ class Settings:
     exchange_state_bytes_max: int = _setting(2 * 2**30, _bytes, "Size of all states of one exchange.", unit="bytes")
     bundle_bytes_max: int = _setting(
         4 * 2**20, _bytes, "Size of all bundles of functions that one exchange brings.", unit="bytes"
+    )
+    memory_limit: int | None = _setting(
+        None,
+        _bytes_or_off,
+        "Memory of each process: from 80 % on it takes no new exchange, above it the largest one is ended; off: no "
+        "bound; default 90 % of the container's, divided by the workers.",
+        unit="bytes",
+    )
+    fold_s_max: float = _setting(
+        50.0, _seconds, "Time that functions may take for one frame, then they are interrupted; 0: any.", unit="seconds"
     )
     idle_s_max: float = _setting(600.0, _seconds, "Time without a frame after which an exchange ends.", unit="seconds")
     age_s_max: float = _setting(

@@ -5,13 +5,17 @@ The first line is the task; the end of the input means "drain and end".
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import sys
 import threading
+import time
 from functools import partial
 from typing import Any
+
+_BEAT_S = 1.0
 
 
 def main() -> None:
@@ -40,12 +44,19 @@ def main() -> None:
     threading.Thread(target=_await_end, args=(stop,), name="foldflight-parent", daemon=True).start()
 
     def on_ready(ready_line: dict[str, Any]) -> None:
-        with os.fdopen(task["ready_fd"], "w", encoding="utf-8") as pipe:
-            pipe.write(json.dumps(ready_line) + "\n")
+        os.write(task["ready_fd"], json.dumps(ready_line).encode() + b"\n")
+        threading.Thread(target=_beat, args=(task["ready_fd"],), name="foldflight-beat", daemon=True).start()
 
     status_at = task["status_at"]
     status = None if status_at is None else partial(fleet_of, *status_at)
     leave_process(run_server(Settings(**given), stop, on_ready=on_ready, status=status))
+
+
+def _beat(pipe: int) -> None:
+    """Tell the parent, for as long as it listens, that Python runs here: code that holds its lock stops that, too."""
+    with contextlib.suppress(OSError):
+        while os.write(pipe, b"."):
+            time.sleep(_BEAT_S)
 
 
 def _await_end(stop: threading.Event) -> None:

@@ -5,7 +5,8 @@ over a socket, so the parent accepts on the public port and relays bytes to work
 connection goes to the ready worker with the fewest connections and stays there: a client process, which keeps one
 connection, uses one worker. The parent also serves health and one metrics page, the sum over the workers.
 
-A worker that dies is started again, later each time; its connections break, which clients see as a lost server. Workers
+A worker that dies is started again, later each time; its connections break, which clients see as a lost server. One
+that hangs, so that it says nothing through its pipe any more, not even from a thread of its own, is killed. Workers
 are told to drain through a pipe that closes: that also tells them when the parent is gone.
 """
 
@@ -38,8 +39,10 @@ from foldflight.server.lifecycle import (
     load_registry,
     versions_of,
 )
+from foldflight.server.memory import memory_limit_of
 from foldflight.server.metrics import forget_process, shared_registry
 from foldflight.server.settings import Settings, port_taken
+from foldflight.server.watch import GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +61,8 @@ _BACKOFF_S_MAX = 10.0
 _HEALTHY_AFTER_S = 30.0
 _GRACE_S = 10.0
 _PAUSE_S = 0.1
+_SILENCE_S = 60.0
+_SECOND_LOOK_S = 2.0
 
 
 def run_workers(
@@ -136,6 +141,7 @@ def _worker_settings(settings: Settings, server_id: str) -> Settings:
         http_port=None,
         workers=1,
         ready_file=None,
+        memory_limit=memory_limit_of(settings),
         server_id=server_id,
     )
 
@@ -146,6 +152,7 @@ def _registry(metrics_dir: str, workers: list[_Worker], settings: Settings, cpus
     registry.register(
         Facts(
             exchanges_max=settings.exchanges_max * len(workers),
+            memory_limit=memory_limit_of(settings),
             cpus=cpus,
             processes=lambda: {"parent": os.getpid(), **{str(worker.index): worker.pid for worker in workers}},
             workers=lambda: sum(worker.port is not None for worker in workers),
@@ -273,6 +280,7 @@ class _Worker:
                     self.port = int(json.loads(line)["flight"])
                     self.ready.set()
                     self._on_change()
+                    self._listen(ready_pipe.fileno(), process)
             code = process.wait()
         self.port = self.pid = None
         self._on_change()
@@ -280,6 +288,18 @@ class _Worker:
             process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
         forget_process(self.index, self._metrics_dir)
         return code
+
+    def _listen(self, pipe: int, process: subprocess.Popen[bytes]) -> None:
+        """Return when the worker has ended; end it when it has said nothing for longer than functions may take."""
+        silence_s = (self._settings.fold_s_max or _SILENCE_S) + GRACE_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            # Twice: it may be this process that was paused.
+            while selector.select(silence_s) or selector.select(_SECOND_LOOK_S):
+                if not os.read(pipe, _RELAY_BYTES):
+                    return
+        self._logger.error("worker hung: it is killed", silence_s=silence_s)
+        process.kill()
 
     def _spawn(self, ready_write: int) -> subprocess.Popen[bytes]:
         task = {

@@ -1,0 +1,274 @@
+"""The open exchanges of one server, as it sees them from outside: who may come in, and how they are ended.
+
+An exchange ends when its engine has enough, or when it is idle for too long, takes too long for one frame, or holds
+most of a memory that is used up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from foldflight.errors import FoldflightError, RejectedError, RetryableError
+from foldflight.server.account import Account
+from foldflight.server.memory import Memory, give_back, memory_limit_of
+from foldflight.server.watch import Step, Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from foldflight.exchange.frames import Frame, Open
+    from foldflight.exchange.serving import ServerExchange
+    from foldflight.server.logs import Logger
+    from foldflight.server.metrics import Metrics
+    from foldflight.server.settings import Settings
+
+__all__ = ["Exchanges", "Running"]
+
+_MEMORY_LOOK_S = 0.1
+# After an exchange was ended for its memory: what it held is free only when its thread has let go of it.
+_RELIEF_S = 2.0
+
+
+class Running:
+    """An open exchange.
+
+    Args:
+        opening: What the engine asked for.
+        exchange: What it got.
+        watch: Watches over its steps.
+        metrics: What is counted on.
+        logger: The log, with the exchange's id.
+    """
+
+    def __init__(
+        self, opening: Open, exchange: ServerExchange, *, watch: Watch, metrics: Metrics, logger: Logger
+    ) -> None:
+        self.opening = opening
+        self.exchange = exchange
+        self.account = Account(metrics, opening, exchange)
+        self.logger = logger
+        self.opened_at_s = self.heard_at_s = time.monotonic()
+        self._watch = watch
+        self._lock = threading.Lock()  # held while the exchange works; who ends an idle one takes it
+        self._step: Step | None = None
+        self._ended: FoldflightError | None = None
+
+    def replies(self, frame: Frame) -> Iterator[Frame]:
+        """Yield the replies to a frame; the lock is free while one is being sent, for that may block for long.
+
+        Raises:
+            FoldflightError: What the exchange raises, or what it was ended with.
+        """
+        replies = None
+        while True:
+            with self._lock:
+                if self._ended is not None:
+                    raise self._ended
+                if replies is None:
+                    replies = iter(self.exchange.handle(frame))
+                reply = self._watch.run(lambda: next(replies, None), self._begun)  # noqa: B023  (called at once)
+            if reply is None:
+                return
+            yield reply
+
+    def end_idle(self, error: FoldflightError) -> bool:
+        """End the exchange unless it works or has ended; whatever the engine still sends is answered with the error."""
+        if self._ended is not None or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._ended = error
+        finally:
+            self._lock.release()
+        return True
+
+    def interrupt(self, error: FoldflightError) -> bool:
+        """End the step in which the exchange works, if it does, with an error that its engine gets."""
+        step = self._step
+        return step is not None and step.interrupt(error)
+
+    def close(self) -> None:
+        """Let its functions release what they hold."""
+        self._watch.run(self.exchange.close)
+
+    def _begun(self, step: Step) -> None:
+        self._step = step
+
+
+class Exchanges:
+    """All that are open.
+
+    Args:
+        settings: Their limits.
+        server_id: The server's name.
+        metrics: What is counted on.
+        on_spent: Called when this process should end: a function cannot be interrupted, or memory does not come back.
+        logger: Logs.
+
+    Raises:
+        RejectedError: SETTINGS, when this process has more memory than it may have already.
+    """
+
+    def __init__(
+        self, settings: Settings, server_id: str, *, metrics: Metrics, on_spent: Callable[[], None], logger: Logger
+    ) -> None:
+        self._settings = settings
+        self._server_id = server_id
+        self._metrics = metrics
+        self._on_spent = on_spent
+        self._logger = logger
+        self._open: set[Running] = set()
+        self._changed = threading.Condition()
+        self._is_draining = False
+        self._memory = Memory(memory_limit_of(settings))
+        self._relieved_until_s = 0.0
+        self.watch = Watch(
+            fold_s_max=settings.fold_s_max,
+            look_s=_MEMORY_LOOK_S if self._memory.limit else settings.idle_s_max / 4,
+            look=self._look,
+            on_spent=on_spent,
+            logger=logger,
+        )
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        with self._changed:
+            return len(self._open)
+
+    def admit(self, opening: Open, make: Callable[[], ServerExchange], logger: Logger) -> Running:
+        """Make an exchange and let it in.
+
+        Raises:
+            RetryableError: DRAINING or OVERLOADED.
+            FoldflightError: What `make` raises.
+        """
+        with self._changed:
+            self._check_admission()
+        exchange = self.watch.run(make)
+        running = Running(opening, exchange, watch=self.watch, metrics=self._metrics, logger=logger)
+        try:
+            with self._changed:
+                self._check_admission()
+                self._open.add(running)
+                running.account.begin()
+        except RetryableError:
+            running.close()
+            raise
+        return running
+
+    def release(self, running: Running, outcome: str) -> None:
+        """Free what the exchange held, once."""
+        with self._changed:
+            if running not in self._open:
+                return
+            self._open.remove(running)
+            self._changed.notify_all()
+        running.account.end(outcome)
+        try:
+            running.close()
+        finally:
+            if outcome == "LIMIT":
+                give_back()
+        running.logger.debug(
+            "exchange ended",
+            outcome=outcome,
+            rows=running.account.rows,
+            seconds=round(time.monotonic() - running.opened_at_s, 3),
+        )
+
+    def drain(self, timeout_s: float) -> bool:
+        """Let none in, ask all to reopen elsewhere at their next barrier, and wait; return whether all have ended."""
+        with self._changed:
+            self._is_draining = True
+            self._metrics.draining.set(1)
+            for running in self._open:
+                running.exchange.request_reopen()
+            return self._changed.wait_for(lambda: not self._open, timeout_s)
+
+    def close(self) -> None:
+        """Let none in and look after them no more."""
+        self.watch.close()
+        with self._changed:
+            self._is_draining = True
+
+    def _check_admission(self) -> None:
+        if self._is_draining:
+            raise RetryableError("DRAINING", f"server {self._server_id} is shutting down and takes no new exchange")
+        if self._memory.is_tight:
+            raise RetryableError(
+                "OVERLOADED",
+                f"server {self._server_id} has {self._memory.text} and takes no new exchange",
+                limit="memory_limit",
+            )
+        if len(self._open) >= self._settings.exchanges_max:
+            raise RetryableError(
+                "OVERLOADED",
+                f"server {self._server_id} has {len(self._open)} exchanges open and exchanges_max is "
+                f"{self._settings.exchanges_max}",
+                limit="exchanges_max",
+            )
+
+    def _look(self) -> None:
+        with self._changed:
+            running = list(self._open)
+        for each in running:
+            self._end_if_idle(each)
+        if time.monotonic() > self._relieved_until_s:
+            if running and self._memory.is_used_up:
+                self._end_the_largest(running)
+            elif not running and self._memory.is_tight:
+                self._start_afresh()
+
+    def _end_if_idle(self, running: Running) -> None:
+        idle_s = time.monotonic() - running.heard_at_s
+        if idle_s > self._settings.idle_s_max and running.end_idle(
+            RetryableError(
+                "DEADLINE",
+                f"the exchange was idle for more than idle_s_max = {self._settings.idle_s_max:g} s and was ended; "
+                "open it again",
+            )
+        ):
+            running.logger.warning("exchange ended: idle", idle_s=round(idle_s, 3))
+            self._release_aside(running, "DEADLINE")
+
+    def _end_the_largest(self, candidates: list[Running]) -> None:
+        """End one exchange before the kernel ends them all; then give its memory time to become free."""
+        largest = max(candidates, key=lambda each: each.account.weight)
+        error = RejectedError(
+            "LIMIT",
+            f"this process has {self._memory.text}, and of its {len(candidates)} exchanges this one holds most: about "
+            f"{largest.account.weight[0]} bytes in {largest.exchange.groups} groups. Use fewer groups or smaller "
+            "accumulators in one exchange, or give the servers more memory",
+            limit="memory_limit",
+        )
+        is_idle = largest.end_idle(error)
+        if not is_idle and not largest.interrupt(error):
+            return  # it is between two steps: the next look finds it
+        self._relieved_until_s = time.monotonic() + _RELIEF_S
+        largest.logger.error("memory_limit is passed: the largest exchange is ended", memory=self._memory.text)
+        if is_idle:
+            self._release_aside(largest, "LIMIT")
+
+    def _start_afresh(self) -> None:
+        """Get back what was freed; a process that cannot would refuse all work for ever, and had better end."""
+        self._relieved_until_s = time.monotonic() + _RELIEF_S
+        give_back()
+        if self._memory.is_tight:
+            self._logger.error("no exchange is open and memory did not come back: this process ends")
+            self._on_spent()
+            self._relieved_until_s = float("inf")
+
+    def _release_aside(self, running: Running, outcome: str) -> None:
+        """Free an exchange in another thread: an author's close may raise or take long, and the watch looks on."""
+
+        def release() -> None:
+            try:
+                self.release(running, outcome)
+            except FoldflightError as error:
+                running.logger.warning(
+                    "exchange failed", code=error.code, function=error.function, problem=error.message
+                )
+
+        threading.Thread(target=release, name="foldflight-release", daemon=True).start()

@@ -1,0 +1,109 @@
+"""How much memory this process has, and may have."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from foldflight.server.settings import Settings
+
+__all__ = ["Memory", "give_back", "memory_limit_of", "resident_bytes"]
+
+_CGROUP = Path("/sys/fs/cgroup")
+_STATM = Path("/proc/self/statm")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# Of the container's memory: the rest is for what lies outside of any process, and for what comes between two looks.
+_SHARE = 0.9
+_SOFT = 0.8
+
+
+class Memory:
+    """The memory of this process, against its bound.
+
+    Args:
+        limit: Bytes that it may have; 0: any number.
+        resident: Gives how many it has.
+
+    Raises:
+        RejectedError: SETTINGS, when it has too many already, before anything is served.
+    """
+
+    def __init__(self, limit: int, resident: Callable[[], int] | None = None) -> None:
+        self.limit = limit
+        self._resident = resident_bytes if resident is None else resident
+        if self.is_tight:
+            raise RejectedError(
+                "SETTINGS",
+                f"a server without work has {_mib(self._resident())}, and new exchanges are refused above "
+                f"{_mib(self.soft_limit)}, {_SOFT:.0%} of memory_limit = {_mib(limit)}; give it more, or turn it off",
+            )
+
+    @property
+    def soft_limit(self) -> int:
+        """Bytes above which no new exchange is welcome."""
+        return int(self.limit * _SOFT)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether new exchanges should go elsewhere."""
+        return bool(self.limit) and self._resident() > self.soft_limit
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether an exchange must end, before the kernel ends the process."""
+        return bool(self.limit) and self._resident() > self.limit
+
+    @property
+    def text(self) -> str:
+        """What there is and what there may be, for people."""
+        return f"{_mib(self._resident())} of memory_limit = {_mib(self.limit)}"
+
+
+def memory_limit_of(settings: Settings, cgroup: Path = _CGROUP) -> int:
+    """Return the bytes that each process of the server may have; 0 without a bound.
+
+    Unless it is set, it is the process's share of what its container may have.
+    """
+    if settings.memory_limit is not None:
+        return settings.memory_limit
+    found = _container_bytes(cgroup)
+    return 0 if found is None else int(found * _SHARE) // settings.workers
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process has."""
+    return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+
+
+def give_back() -> None:
+    """Give the system what was freed: allocators keep it otherwise, and it would count as used."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
+
+
+def _container_bytes(cgroup: Path) -> int | None:
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroup v2, v1
+        try:
+            found = (cgroup / name).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        # v1 says "no bound" as a number larger than any memory.
+        return None if found == "max" or int(found) >= 2**60 else int(found)
+    return None
+
+
+def _mib(count: int) -> str:
+    return f"{count >> 20} MiB"

@@ -1,0 +1,210 @@
+"""One thread that looks at a server from outside, and ends authors' code that takes too long.
+
+Python can raise an exception in another thread, which comes between two of its byte codes. That ends any loop written
+in Python. What runs elsewhere (a C function, compiled code, a sleep) is ended when it comes back; if it does not, the
+process is of no use any more: it drains and ends, and engines go on at other servers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+from foldflight.errors import FoldflightError, FunctionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from foldflight.server.logs import Logger
+
+__all__ = ["GRACE_S", "Step", "Watch"]
+
+# How long authors' code may go on after it was told to end; a process that says nothing for as long has hung.
+GRACE_S = 5.0
+_AGAIN_S = 1.0
+_LOOKS_PER_STEP = 8
+_PAUSE_S_MAX = 1.0
+_PAUSE_S_MIN = 0.02
+
+R = TypeVar("R")
+
+
+class Interrupted(SystemExit):
+    """Raised in the thread of a step that has to end.
+
+    Authors' `except Exception` lets it pass, and the fold takes it for what any SystemExit there is: the end of their
+    code, at a row that can be named.
+    """
+
+
+class Step:
+    """One stretch of authors' code in one thread, such as the fold of a chunk, which other threads may end."""
+
+    def __init__(self) -> None:
+        self.error: FoldflightError | None = None
+        self.began_s = time.monotonic()
+        self.told_s: float | None = None  # when it was first told to end
+        self.told_again_s = 0.0
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
+        self._is_over = False
+
+    def interrupt(self, error: FoldflightError) -> bool:
+        """End the step with an error; the first one counts. Return False if it is over already."""
+        with self._lock:
+            if self._is_over:
+                return False
+            self.error = self.error or error
+            self.told_again_s = time.monotonic()
+            self.told_s = self.told_s or self.told_again_s
+            _raise_in(self._thread, Interrupted)
+            return True
+
+    def finish(self) -> None:
+        """Let nothing be raised in this thread any more, not even what has been sent and has not come."""
+        with self._lock:
+            if not self._is_over:
+                self._is_over = True
+                if self.error is not None:
+                    _raise_in(self._thread, None)
+
+
+class Watch:
+    """Runs steps and ends those that take too long.
+
+    Args:
+        fold_s_max: Seconds that a step may take; 0: any time.
+        look_s: Longest time between two looks.
+        look: Looks at other things, as often as at steps.
+        on_spent: Called once, when a step does not end: the process should.
+        logger: Told of steps that are ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        fold_s_max: float,
+        look_s: float,
+        look: Callable[[], None],
+        on_spent: Callable[[], None],
+        logger: Logger,
+    ) -> None:
+        self._fold_s_max = fold_s_max
+        self._look = look
+        self._on_spent = on_spent
+        self._logger = logger
+        self._steps: set[Step] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._is_stuck = False
+        shortest_s = min(look_s, fold_s_max / _LOOKS_PER_STEP if fold_s_max else _PAUSE_S_MAX, _PAUSE_S_MAX)
+        self._pause_s = max(shortest_s, _PAUSE_S_MIN)
+        self._thread = threading.Thread(target=self._run, name="foldflight-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+        self._thread.join()
+
+    def run(self, call: Callable[[], R], begun: Callable[[Step], None] | None = None) -> R:
+        """Call authors' code in this thread, as a step that may be ended.
+
+        Args:
+            call: Calls it.
+            begun: Told the step.
+
+        Raises:
+            FunctionError: USER_CODE, with the function, group and row where it was, when it took too long.
+            FoldflightError: What else the step was interrupted with; and what the call itself raises.
+        """
+        step = Step()
+        failure: FoldflightError | None = None
+        try:
+            try:
+                self._add(step)
+                if begun is not None:
+                    begun(step)
+                result = call()
+            finally:
+                step.finish()
+        except Interrupted:
+            pass  # it came where no author's code was
+        except FoldflightError as error:
+            if step.error is None:
+                raise
+            failure = error
+        finally:
+            step.finish()
+            with self._lock:
+                self._steps.discard(step)
+        if step.error is not None:
+            reason, step.error = _located(step.error, failure), None
+            try:
+                raise reason
+            finally:
+                del reason, failure  # they hold frames, and these all that was being folded: no cycle may keep it
+        return result
+
+    def _add(self, step: Step) -> None:
+        with self._lock:
+            self._steps.add(step)
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed.wait(self._pause_s):
+            try:
+                self._look_once()
+            except Exception:
+                self._logger.exception("the watch failed")
+
+    def _look_once(self) -> None:
+        with self._lock:
+            steps = list(self._steps)
+        now_s = time.monotonic()
+        for step in steps:
+            self._end_if_overdue(step, now_s)
+        self._look()
+
+    def _end_if_overdue(self, step: Step, now_s: float) -> None:
+        if step.told_s is None:
+            if not self._fold_s_max or now_s - step.began_s < self._fold_s_max:
+                return
+            self._logger.warning("functions took too long: interrupted", fold_s_max=self._fold_s_max)
+        elif now_s - step.told_again_s < _AGAIN_S:
+            return  # it may be on its way; or a bare `except:` of an author has swallowed it
+        step.interrupt(_too_long(self._fold_s_max))
+        if step.told_s is not None and now_s - step.told_s > GRACE_S and not self._is_stuck:
+            self._is_stuck = True
+            self._logger.error("a function cannot be interrupted: this process drains and ends", grace_s=GRACE_S)
+            self._on_spent()
+
+
+def _too_long(fold_s_max: float) -> FunctionError:
+    return FunctionError(
+        "USER_CODE",
+        f"took longer than fold_s_max = {fold_s_max:g} s for one frame and was interrupted where the trace ends: if it "
+        "is no endless loop, send smaller chunks, or raise fold_s_max on the servers and deadline_s of connect with it",
+        limit="fold_s_max",
+    )
+
+
+def _located(error: FoldflightError, failure: FoldflightError | None) -> FoldflightError:
+    """Return why a step was ended, with the place that it had come to."""
+    if failure is not None:
+        error.function, error.slot, error.row = failure.function, failure.slot, failure.row
+        error.trace, error.story = failure.trace, failure.story
+    return error
+
+
+def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
+    """Let an exception come in another thread, or take back one that has not come yet (None)."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), None if exception is None else ctypes.py_object(exception)
+    )

@@ -1,0 +1,112 @@
+"""Functions that take what they can get: time in each of their methods, and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from typing import Any
+
+from foldflight import FunctionContext, udaf
+
+ENDLESS = 13
+
+
+class Number:
+    value: int
+
+
+def loop(value: int) -> None:
+    """Go on for ever at 13."""
+    while value == ENDLESS:
+        value = value + 1 - 1
+
+
+class _Base:
+    def create_accumulator(self) -> Number:
+        accumulator = Number()
+        accumulator.value = 0
+        return accumulator
+
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        accumulator.value += value
+
+    def merge(self, accumulator: Number, other: Number) -> None:
+        accumulator.value += other.value
+
+    def get_value(self, accumulator: Number) -> Any:
+        return accumulator.value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class LoopsInAccumulate(_Base):
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        with contextlib.suppress(Exception):
+            loop(value)
+        accumulator.value += value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class LoopsInGetValue(_Base):
+    def get_value(self, accumulator: Number) -> Any:
+        loop(accumulator.value)
+        return accumulator.value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class LoopsInMerge(_Base):
+    def merge(self, accumulator: Number, other: Number) -> None:
+        loop(other.value)
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class LoopsInOpen(_Base):
+    def open(self, context: FunctionContext) -> None:
+        loop(ENDLESS if "loop" in context.job_parameters else 0)
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class Swallows(_Base):
+    """Does not want to end, twice."""
+
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        for _ in range(2):
+            with contextlib.suppress(BaseException):
+                loop(value)
+        loop(value)
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class Sleeps(_Base):
+    """Sleeps for as many seconds as its argument says, where no exception can come."""
+
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        time.sleep(value)
+        accumulator.value += value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class HoldsTheLock(_Base):
+    """Calls C code that takes for ever at 13, and lets nothing else of Python run meanwhile."""
+
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        if value == ENDLESS:
+            re.match("(a+)+$", "a" * 60 + "b")
+        accumulator.value += value
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class Hoards:
+    """Keeps as many KiB for each row as its argument says."""
+
+    def create_accumulator(self) -> list[bytes]:
+        return []
+
+    def accumulate(self, accumulator: list[bytes], value: int) -> None:
+        accumulator.append(b"x" * (value << 10))
+
+    def merge(self, accumulator: list[bytes], other: list[bytes]) -> None:
+        accumulator.extend(other)
+
+    def get_value(self, accumulator: list[bytes]) -> int:
+        return len(accumulator)

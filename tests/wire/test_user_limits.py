@@ -1,0 +1,193 @@
+"""Limits for authors' code: time for one frame, and the memory of the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import FunctionError, RejectedError, RetryableError
+from foldflight.client import FlightTransport, OpenExchange, close_connections
+from foldflight.exchange.bundles import Bundle, made_here, seal
+from foldflight.exchange.frames import Returns
+from foldflight.functions.call import Call
+from foldflight.server.lifecycle import EXIT_SPENT, Server, serving
+from tests.wire import limit_functions
+from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, end_epoch, eventually, opened_apart, opening, rows
+from tests.wire.limit_functions import ENDLESS
+from tests.wire.test_probes import page
+
+FOLD_S_MAX = 1.0
+HOARDING = opening(Call("hoards", ("value",)), returns=Returns(states=False, outputs=True))
+KEY = "a key for endless bundles"
+Spawn = Callable[..., ServerProcess]
+
+
+@pytest.fixture(scope="module")
+def hurried() -> Iterator[Server]:
+    """A server that waits for no function."""
+    with serving(limit_functions, fold_s_max=FOLD_S_MAX, http_port=0, bundle_keys=KEY) as running:
+        yield running
+    close_connections()
+
+
+def transport_to(server: Any) -> FlightTransport:
+    """Return the way to one server, without patience."""
+    return FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
+
+
+def drive(server: Server, name: str, **asked: Any) -> None:
+    """Fold, merge and ask for values, so that each method has its turn at 13."""
+    call = Call(name, ("value",))
+    with transport_to(server).open(opening(call, **asked)) as exchange:
+        exchange.chunk(rows((0, 0, 5), (3, 0, ENDLESS), (3, 0, 1)))
+        if name == "loops_in_merge":
+            exchange.chunk(rows((7, 0, ENDLESS)))
+            states = end_epoch(exchange, 1).combine_chunks().to_batches()[0].select(["slot", "state_0"])
+            states = states.slice(states.num_rows - 1)
+            exchange.states(
+                pa.RecordBatch.from_arrays([pa.array([0], pa.int32()), states["state_0"]], states.schema.names)
+            )
+        if name == "loops_in_get_value":
+            exchange.chunk(rows((4, 0, ENDLESS)))
+        end_epoch(exchange, 2 if name == "loops_in_merge" else 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "slot"),
+    [
+        ("loops_in_accumulate", 3),
+        ("loops_in_merge", 0),
+        ("loops_in_get_value", 4),
+        ("loops_in_open", None),
+        ("swallows", 3),
+    ],
+)
+def test_an_endless_loop_is_interrupted(hurried: Server, name: str, slot: int | None) -> None:
+    """In each method, and where exceptions are swallowed, it ends with an error that names function, group and line."""
+    with pytest.raises(FunctionError) as caught:
+        drive(hurried, name, job_parameters={"loop": "yes"} if name == "loops_in_open" else {})
+    error = caught.value
+    assert (error.code, error.function, error.slot) == ("USER_CODE", name, slot)
+    assert "fold_s_max = 1 s" in error.message
+    assert error.trace is not None
+    assert "while value == ENDLESS" in error.trace or "value = value + 1 - 1" in error.trace
+    if name == "loops_in_accumulate":
+        assert "value=13" in (error.row or "")
+
+
+def test_others_go_on_meanwhile(hurried: Server) -> None:
+    """An exchange beside an endless one keeps its groups, and the server takes new ones; metrics count the limit."""
+    with transport_to(hurried).open(opening(Call("count", ()))) as exchange:
+        exchange.chunk(rows((0, 0, 1)))
+        with pytest.raises(FunctionError):
+            drive(hurried, "loops_in_accumulate")
+        exchange.chunk(rows((0, 0, 1)))
+        assert end_epoch(exchange, 1)["output_0"].to_pylist() == [2]
+    assert eventually(lambda: hurried.flight.active == 0)
+    body = page(hurried.probes.http_port, "/metrics")[1]
+    assert 'foldflight_limit_errors_total{limit="fold_s_max"}' in body
+    assert 'foldflight_function_errors_total{code="USER_CODE",function="loops_in_accumulate"}' in body
+
+
+def test_quick_steps_are_never_interrupted(hurried: Server) -> None:
+    """The limit is on one frame: many of them may take longer together."""
+    with transport_to(hurried).open(opening(Call("sleeps", ("value",)), Call("count", ()))) as exchange:
+        for epoch in range(1, 300):
+            exchange.chunk(rows(*[(slot, 0, 0) for slot in range(500)]))
+            end_epoch(exchange, epoch)
+
+
+def test_a_time_limit_is_not_isolated(hurried: Server) -> None:
+    """Isolated errors leave the exchange alive; one that took too long ends it, or each group could take as long."""
+    with pytest.raises(FunctionError, match="fold_s_max"):
+        drive(hurried, "loops_in_accumulate", isolate_errors=True)
+
+
+def test_an_endless_bundle_is_interrupted(hurried: Server) -> None:
+    """Code that runs while a bundle is unpickled has no more time than a fold."""
+    code = b"cbuiltins\nexec\n(Vwhile True: pass\ntR."
+    transport = transport_to(hurried)
+    transport._bundles["endless"] = seal(Bundle(("endless",), made_here(), code), KEY.encode())
+    with pytest.raises((FunctionError, RejectedError), match="fold_s_max"):
+        transport.open(opening(Call("endless", ("value",))))
+
+
+def test_what_cannot_be_interrupted_ends_the_process(spawn: Spawn) -> None:
+    """A call into C that does not come back: the server drains and ends with a code of its own."""
+    server = spawn(modules="tests.wire.limit_functions", fold_s_max=1, drain_s=0.2)
+    exchange = opened_apart(server, opening(Call("sleeps", ("value",))))
+    exchange.chunk(rows((0, 0, 120)))
+    exchange.barrier(1)
+    assert server.process.wait(30) == EXIT_SPENT
+    with pytest.raises(RetryableError):
+        exchange.results(1)
+    assert "cannot be interrupted" in server.log.read_text()
+
+
+def hoard(exchange: OpenExchange, *, times: int = 1, first: int = 1) -> None:
+    """Make the server keep 10 MiB more, and wait until it does; again and again."""
+    for epoch in range(first, first + times):
+        exchange.chunk(rows(*[(0, 0, 1024)] * 10))
+        end_epoch(exchange, epoch)
+
+
+def refused_for_memory(server: ServerProcess) -> bool:
+    """Return whether a new exchange is refused because memory is short."""
+    try:
+        opened_apart(server, opening(Call("count", ()))).close()
+    except RetryableError as error:
+        return error.code == "OVERLOADED" and "memory_limit" in error.message
+    return False
+
+
+def test_the_largest_exchange_ends_before_the_kernel_ends_all(spawn: Spawn) -> None:
+    """At the limit the exchange that holds most gets LIMIT; a small one beside it goes on, and new ones are welcome."""
+    server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
+    with opened_apart(server, opening(Call("count", ()))) as small, opened_apart(server, HOARDING) as large:
+        small.chunk(rows(*[(slot, 0, 1) for slot in range(1000)]))
+        with pytest.raises(RejectedError) as caught:
+            hoard(large, times=100)
+        assert caught.value.code == "LIMIT"
+        assert "memory_limit = 600 MiB" in caught.value.message
+        assert end_epoch(small, 1).num_rows == 1000
+        assert eventually(lambda: not refused_for_memory(server), 20)
+    body = page(server.ready["http"], "/metrics")[1]
+    assert 'foldflight_limit_errors_total{limit="memory_limit"}' in body
+    assert "foldflight_memory_limit_bytes 6.291456e+08" in body
+
+
+def test_one_chunk_that_takes_all_memory_is_interrupted(spawn: Spawn) -> None:
+    """A function that would not stop taking is stopped within its frame, at a row that the error names."""
+    server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
+    with opened_apart(server, HOARDING) as large:
+        large.chunk(rows(*[(slot, 0, 64) for slot in range(200_000)]))
+        with pytest.raises(RejectedError) as caught:
+            end_epoch(large, 1)
+        assert (caught.value.code, caught.value.function) == ("LIMIT", "hoards")
+        assert caught.value.slot is not None
+    assert eventually(lambda: not refused_for_memory(server), 20)
+
+
+def test_new_exchanges_go_elsewhere_before_that(spawn: Spawn) -> None:
+    """From 80 % on new exchanges are OVERLOADED, and the open ones go on."""
+    server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
+    with opened_apart(server, HOARDING) as large:
+        epoch = 1
+        while not refused_for_memory(server):
+            hoard(large, first=epoch)
+            epoch += 1
+            assert epoch < 60
+        assert epoch > 3
+        large.chunk(rows((1, 0, 1)))
+        assert end_epoch(large, epoch)["output_0"].to_pylist() == [1]
+    assert eventually(lambda: not refused_for_memory(server), 20)
+
+
+def test_a_server_without_room_does_not_start(spawn: Spawn) -> None:
+    """A limit that the server itself passes is said before anything is served."""
+    server = spawn(modules="tests.wire.limit_functions", memory_limit="50MiB", await_ready=False)
+    assert server.process.wait(30) == 2
+    assert "memory_limit = 50 MiB" in server.log.read_text()

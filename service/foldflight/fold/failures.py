@@ -47,8 +47,8 @@ class Failures:
         return slot in self._errors
 
     def take(self, error: FunctionError) -> bool:
-        """Take an error of one slot; False if it has to be raised."""
-        if not self._takes or error.slot is None:
+        """Take an error of one slot; False if it has to be raised: a limit that was passed is not the slot's alone."""
+        if not self._takes or error.slot is None or error.limit is not None:
             return False
         if error.slot not in self._errors:
             self._errors[error.slot] = {name: _short(getattr(error, name)) for name in _TEXTS}

@@ -50,13 +50,17 @@ _EMPTY: Final = object()
 
 
 def user_failure(function: str, verb: str, error: BaseException) -> FunctionError:
-    """Return the error for an exception in a method of the author, with the author's own frames only."""
+    """Return the error for an exception in a method of the author, with the author's own frames only.
+
+    An exception that names a `limit` was not the author's: the server has interrupted the method, which passed it.
+    """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
     lines = [*traceback.format_list(frames[-_FRAMES_MAX:]), *traceback.format_exception_only(error)]
     return FunctionError(
         "USER_CODE",
         f"{verb} raised {type(error).__name__}: {error}",
         function=function,
+        limit=getattr(error, "limit", None),
         trace="".join(lines),
     )
 

@@ -35,8 +35,10 @@ class Interrupted(SystemExit):
     """Raised in the thread of a step that has to end.
 
     Authors' `except Exception` lets it pass, and the fold takes it for what any SystemExit there is: the end of their
-    code, at a row that can be named.
+    code, at a row that can be named; and since it names a limit, for the end of the exchange.
     """
+
+    limit = "interrupted"
 
 
 class Step:

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from examples.weighted_avg import WeightedAvg
+from examples.weighted_mean import WeightedMean
 from foldflight import RejectedError, udaf
 from foldflight.functions import Function, Registry
 from foldflight.testing import check_laws
 from foldflight.testing.laws import LAWS
 
-FUNCTIONS = Registry.load([WeightedAvg])
+FUNCTIONS = Registry.load([WeightedAvg, WeightedMean])
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))

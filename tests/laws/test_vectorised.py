@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from examples.weighted_mean import WeightedMean
 from foldflight import FoldflightError, udaf
 from foldflight.fold.rows import Column, Rows
 from foldflight.fold.vectorised import Vectorised, vectorised
@@ -95,7 +96,7 @@ class Spreads:
         return np.ma.array(values, mask=~accumulators["low?"])
 
 
-FUNCTIONS = Registry.load([Spreads])
+FUNCTIONS = Registry.load([Spreads, WeightedMean])
 NUMBERS = [pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()]
 CASES: list[tuple[str, list[pa.DataType]]] = [
     ("count", []),
@@ -110,6 +111,7 @@ CASES: list[tuple[str, list[pa.DataType]]] = [
     ("bool_and", [pa.bool_()]),
     ("bool_or", [pa.bool_()]),
     ("spreads", [pa.float64(), pa.int64()]),
+    ("weighted_mean", [pa.float64(), pa.float64()]),
 ]
 IDS = [f"{name} {', '.join(map(str, types))}" for name, types in CASES]
 

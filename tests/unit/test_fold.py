@@ -573,3 +573,23 @@ def test_typed_states_of_another_type_are_refused() -> None:
     assert caught.value.code == "STATE_MISMATCH"
     with pytest.raises(RejectedError, match="no column state_0"):
         fold.merge_states(batch.select(["slot"]))
+
+
+def test_marks_come_back_after_they_were_taken() -> None:
+    """Slots that change again after a barrier, a checkpoint or forget are returned again, however often they come."""
+    batch = pa.RecordBatch.from_pydict({"slot": pa.array([0, 1, 0, 1], pa.int32())})
+    fold = Fold(bind_calls(Registry(), [Call("count")], batch.schema))
+    for expected in (2, 4):
+        fold.fold(batch)
+        fold.fold(batch)
+        assert fold.collect().column("output_0").to_pylist() == [2 * expected, 2 * expected]
+        assert fold.collect().num_rows == 0
+    fold.fold(batch)
+    assert fold.unsaved().num_rows == 2
+    fold.fold(batch)
+    assert fold.unsaved().num_rows == 2
+    assert fold.unsaved().num_rows == 0
+    fold.forget(pa.array([1], pa.int32()))
+    assert fold.collect().column("slot").to_pylist() == [0]
+    fold.fold(batch)
+    assert fold.collect().column("output_0").to_pylist() == [14, 2]

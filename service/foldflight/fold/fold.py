@@ -88,6 +88,8 @@ class Fold:
         self.rows_folded = 0
         self.state_bytes = 0
         self._marks = np.zeros(0, np.uint8)
+        # All slots below have all marks.
+        self._marked_below = 0
         self._nothing = pa.RecordBatch.from_arrays(
             [pa.nulls(0, type_) for type_ in self.schema.types], schema=self.schema
         )
@@ -217,6 +219,7 @@ class Fold:
             return self._nothing
         batch = self._results(slots, states=states, outputs=outputs)
         self.state_bytes = sum(column.nbytes for column in batch.columns[1 : 2 * len(self.calls) : 2]) if states else 0
+        self._marked_below = 0
         self._marks[slots] &= ~np.uint8(_DIRTY | _UNSAVED if states else _DIRTY)
         if self.failures:
             failed = self.failures.clear()
@@ -237,6 +240,7 @@ class Fold:
         slots = self._marked(_UNSAVED)
         with self.failures.raised():  # what cannot be saved now may yet be returned by the barrier
             batch = self._results(slots, states=True, outputs=False)
+        self._marked_below = 0
         self._marks[slots] &= ~np.uint8(_UNSAVED)
         return batch
 
@@ -264,6 +268,7 @@ class Fold:
         chosen = slots.to_numpy(zero_copy_only=False)
         self.failures.forget(chosen)
         self._empty(chosen)
+        self._marked_below = 0
         self._marks[chosen[chosen < len(self._marks)]] = 0
 
     def _empty(self, slots: Slots) -> None:
@@ -294,10 +299,14 @@ class Fold:
 
     def _touch(self, slots: Slots) -> None:
         needed = int(slots.max(initial=-1)) + 1
+        if needed <= self._marked_below:
+            return
         if needed > len(self._marks):
             self._marks = np.concatenate([self._marks, np.zeros(needed - len(self._marks), np.uint8)])
         # NumPy writes at places of its own width several times as fast as at narrower ones.
         self._marks[slots.astype(np.intp)] = _DIRTY | _UNSAVED
+        if needed <= len(slots) and (self._marks[:needed] == (_DIRTY | _UNSAVED)).all():
+            self._marked_below = needed
 
     def _marked(self, mark: int) -> Slots:
         """Return the slots that have a mark, ascending."""

@@ -1,0 +1,88 @@
+"""Functions that are met most, by their scalar and their vectorised methods; and with the keys before them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+
+from bench.data import Figure, Sizes, best_of, table
+from foldflight.fold import BoundCall, Fold, bind_calls
+from foldflight.fold.keys import KeyIndex
+from foldflight.functions import Call, Registry
+
+SUITE = "builtins"
+SCALAR, VECTORISED, GROUPED = "scalar methods", "vectorised methods", "pyarrow group_by"
+WITH_KEYS = "keys and vectorised methods"
+KERNELS = {"count": "count", "sum": "sum", "avg": "mean", "min": "min", "max": "max"}
+CHUNK_ROWS = 1 << 16
+
+
+def measure(sizes: Sizes) -> Iterator[Figure]:
+    """Measure each function given slots, then `sum` by keys of several types."""
+    for groups in sizes.groups:
+        data = table(sizes.rows, groups)
+        for name, kernel in KERNELS.items():
+            case = f"{name} given slots, {groups:,} groups"
+            ways = _ways(name, kernel, data.select(["v"]), data.column("k").cast(pa.int32()))
+            yield from _figures(case, sizes.rows, ways)
+        for keys, columns in _keys(data).items():
+            case = f"sum by {keys}, {groups:,} groups"
+            yield from _figures(case, sizes.rows, _keyed_ways(columns, data))
+
+
+def _figures(case: str, rows: int, ways: dict[str, Callable[[], object]]) -> Iterator[Figure]:
+    for subject, run in ways.items():
+        yield Figure(SUITE, case, subject, rows / best_of(3, run), "rows/s")
+
+
+def _ways(name: str, kernel: str, data: pa.Table, slots: pa.ChunkedArray) -> dict[str, Callable[[], object]]:
+    slotted = data.append_column("slot", slots)
+    chunks = slotted.combine_chunks().to_batches(max_chunksize=CHUNK_ROWS)
+    scalar, vectorised = _calls(name, chunks[0].schema, vectorised=False), _calls(name, chunks[0].schema)
+    return {
+        SCALAR: lambda: _fold(scalar, chunks),
+        VECTORISED: lambda: _fold(vectorised, chunks),
+        GROUPED: lambda: slotted.group_by("slot", use_threads=False).aggregate([("v", kernel)]),
+    }
+
+
+def _keys(data: pa.Table) -> dict[str, list[pa.ChunkedArray]]:
+    """Return the same groups by several keys: numbers close together and far apart, texts, and pairs."""
+    numbers = data.column("k").to_numpy()
+    texts = pa.chunked_array([pa.array([f"customer {number}" for number in numbers.tolist()])])
+    pairs = [pa.chunked_array([numbers // 100]), pa.chunked_array([pa.array([f"{n % 100}" for n in numbers.tolist()])])]
+    far = pa.chunked_array([numbers * 7_919_777_777])
+    return {"BIGINT": [data.column("k")], "far BIGINT": [far], "STRING": [texts], "BIGINT, STRING": pairs}
+
+
+def _keyed_ways(columns: list[pa.ChunkedArray], data: pa.Table) -> dict[str, Callable[[], object]]:
+    names = [f"k{place}" for place in range(len(columns))]
+    keyed = pa.table([*columns, data.column("v")], names=[*names, "v"]).combine_chunks()
+    batches = keyed.to_batches(max_chunksize=CHUNK_ROWS)
+    calls = _calls("sum", pa.schema([("slot", pa.int32()), ("v", pa.int64())]))
+    return {
+        WITH_KEYS: lambda: _fold(calls, _slotted(batches, names)),
+        GROUPED: lambda: keyed.group_by(names, use_threads=False).aggregate([("v", "sum")]),
+    }
+
+
+def _slotted(batches: list[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
+    index = KeyIndex(pa.schema([batches[0].schema.field(name) for name in names]))
+    for batch in batches:
+        slots = index.slots([batch.column(name) for name in names])
+        yield pa.RecordBatch.from_arrays([slots, batch.column("v")], names=["slot", "v"])
+
+
+def _calls(name: str, columns: pa.Schema, *, vectorised: bool = True) -> list[BoundCall]:
+    (call,) = bind_calls(Registry(), [Call(name, ("v",))], columns)
+    function = call.bound.function if vectorised else dataclasses.replace(call.bound.function, compile=False)
+    return [BoundCall(call.call, dataclasses.replace(call.bound, function=function))]
+
+
+def _fold(calls: list[BoundCall], chunks: list[pa.RecordBatch] | Iterator[pa.RecordBatch]) -> pa.RecordBatch:
+    fold = Fold(calls)
+    for chunk in chunks:
+        fold.fold(chunk)
+    return fold.collect(states=False)

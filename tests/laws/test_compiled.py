@@ -1,5 +1,6 @@
 """Compiled folds are the interpreter's: states, outputs and errors, bit for bit, whatever the rows hold."""
 
+import datetime
 import math
 import struct
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from foldflight.fold.interpreted import Interpreted
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.context import FunctionContext
+from foldflight.functions.decorators import function_of
 from foldflight.functions.spec import BoundFunction
 
 SLOTS = 4
@@ -154,6 +156,71 @@ class Sketched:
         return accumulator.low if accumulator.positive else accumulator.powers * 1e10
 
 
+class Visit:
+    first: datetime.datetime | None
+    last: datetime.datetime | None
+    day: datetime.date | None
+    hour: datetime.time | None
+    longest: datetime.timedelta | None
+    equal: int
+
+    def __init__(self) -> None:
+        self.first = self.last = self.day = self.hour = self.longest = None
+        self.equal = 0
+
+
+@udaf
+class Visits:
+    """Moments that are compared and kept: timestamps, dates, times and durations."""
+
+    def create_accumulator(self) -> Visit:
+        return Visit()
+
+    def accumulate(
+        self,
+        accumulator: Visit,
+        at: datetime.datetime,
+        day: datetime.date,
+        hour: datetime.time,
+        took: datetime.timedelta,
+    ) -> None:
+        if at is not None:
+            if accumulator.first is None or at < accumulator.first:
+                accumulator.first = at
+            accumulator.last = at if accumulator.last is None else max(at, accumulator.last)
+            accumulator.equal += at == accumulator.first
+        if day is not None and (accumulator.day is None or accumulator.day != day):
+            accumulator.day = day
+        accumulator.hour = hour
+        if took is not None and not (accumulator.longest is not None and accumulator.longest >= took):
+            accumulator.longest = took
+
+    def merge(self, accumulator: Visit, other: Visit) -> None:
+        if other.first is not None:
+            accumulator.first = other.first if accumulator.first is None else min(accumulator.first, other.first)
+        accumulator.equal += other.equal
+
+    def get_value(self, accumulator: Visit) -> datetime.datetime | None:
+        return accumulator.last if accumulator.equal > 1 else accumulator.first
+
+
+@udaf(input_types=["DATE"], skip_nulls=True)
+class LastDay:
+    """A date as the accumulator, and as the result; NULL where there is none."""
+
+    def create_accumulator(self) -> datetime.date | None:
+        return None
+
+    def accumulate(self, accumulator: datetime.date | None, day: datetime.date) -> datetime.date | None:
+        return day if accumulator is None or day > accumulator else accumulator
+
+    def merge(self, accumulator: datetime.date | None, other: datetime.date | None) -> datetime.date | None:
+        return accumulator if other is None or (accumulator is not None and accumulator > other) else other
+
+    def get_value(self, accumulator: datetime.date | None) -> datetime.date | None:
+        return accumulator
+
+
 WHOLE = st.one_of(
     st.integers(-20, 20), st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([1 << 53, (1 << 63) - 1])
 )
@@ -163,8 +230,13 @@ VALUES = {
     pa.int32(): st.integers(-(1 << 31), (1 << 31) - 1),
     pa.float64(): REAL,
     pa.bool_(): st.booleans(),
+    # Beyond what Python has, too: there the interpreter has an error, and so must compiled code.
+    pa.timestamp("us"): st.one_of(st.integers(-5, 5), st.integers(-62135596800000001, 253402300800000000)),
+    pa.date32(): st.one_of(st.integers(-3, 3), st.integers(-719163, 2932897)),
+    pa.time64("us"): st.one_of(st.integers(0, 3), st.integers(0, 86_399_999_999)),
+    pa.duration("us"): st.one_of(st.integers(-3, 3), st.integers(-(1 << 63), (1 << 63) - 1)),
 }
-FUNCTIONS = Registry.load([WeightedAvg, Own, Whole, Greatest, Sketched])
+FUNCTIONS = Registry.load([WeightedAvg, Own, Whole, Greatest, Sketched, Visits, LastDay])
 CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
     ("weighted_avg", [pa.int64(), pa.int32()], {}),
     ("own", [pa.int64()], {}),
@@ -180,6 +252,10 @@ CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
     ("last", [pa.int64()], {}),
     ("var_pop", [pa.float64()], {}),
     ("stddev", [pa.float64()], {}),
+    ("visits", [pa.timestamp("us"), pa.date32(), pa.time64("us"), pa.duration("us")], {}),
+    ("last_day", [pa.date32()], {}),
+    ("last", [pa.timestamp("us")], {}),
+    ("first", [pa.date32()], {"ignore_nulls": True}),
 ]
 
 
@@ -224,6 +300,13 @@ def same(run: Any, one: Any, other: Any) -> bool:
     return first is None or not isinstance(first[0], str)
 
 
+def array_of(values: list[Any], type_: pa.DataType) -> pa.Array:
+    """Return an array; of dates and the like from the numbers that they are in memory."""
+    if not pa.types.is_temporal(type_):
+        return pa.array(values, type_)
+    return pa.array(values, pa.int32() if type_ == pa.date32() else pa.int64()).view(type_)
+
+
 @st.composite
 def chunks(draw: st.DrawFn, bound: BoundFunction, samples: dict[Any, st.SearchStrategy[Any]] = VALUES) -> list[Rows]:
     found = []
@@ -234,7 +317,7 @@ def chunks(draw: st.DrawFn, bound: BoundFunction, samples: dict[Any, st.SearchSt
         for place, type_ in enumerate(bound.input_types):
             each = st.one_of(st.none(), samples[type_]) if nulls else samples[type_]
             values = draw(st.lists(each, min_size=size, max_size=size))
-            columns.append(Column(f"c{place}", pa.array(values, type_)))
+            columns.append(Column(f"c{place}", array_of(values, type_)))
         slots = np.array(draw(st.lists(st.integers(0, SLOTS - 1), min_size=size, max_size=size)), np.int32)
         retracts = None
         if bound.function.capabilities.retract and draw(st.booleans()):
@@ -290,7 +373,7 @@ def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[s
     if literals.get("step") == 0:
         return  # it divides by zero in every row
     accumulators = Compiled(interpreted(bound))
-    columns = [Column(f"c{place}", pa.array([1, 0, 1], pa.int64()).cast(type_)) for place, type_ in enumerate(types)]
+    columns = [Column(f"c{place}", array_of([1, 0, 1], type_)) for place, type_ in enumerate(types)]
     slots = np.array([0, 1, 0], np.int32)
     accumulators.fold(Rows(slots, None, columns))
     accumulators.merge(slots[:2], accumulators.states(slots[:2]))
@@ -338,3 +421,43 @@ def test_a_variable_that_may_have_no_value_is_not_compiled() -> None:
     registry = Registry.load([Forgets])
     with pytest.raises(FoldflightError, match="step may have no value"):
         Compiled(interpreted(registry["forgets"].bind([pa.int64()], {})))
+
+
+@pytest.mark.parametrize(
+    ("body", "types", "why"),
+    [
+        ("accumulator.n += a.year", ["TIMESTAMP"], "it uses the attribute year of a value"),
+        ("accumulator.n += (a - b).days", ["DATE", "DATE"], "it uses the attribute days of a value"),
+        (
+            "accumulator.n += 1 if a - b < a - a else 0",
+            ["DATE", "DATE"],
+            "- of date and date: moments are compiled if they are only compared",
+        ),
+        ("accumulator.n += 1 if a < b else 0", ["DATE", "TIMESTAMP"], "< of date and timestamp: moments are compiled"),
+        ("accumulator.n += 1 if a else 0", ["DATE"], "the truth of"),
+        ("accumulator.n += 1 if isinstance(a, int) else 0", ["DATE"], "isinstance of"),
+        ("accumulator.n += int(a)", ["DATE"], r"int\(\) of date"),
+        ("accumulator.n = a", ["DATE"], "the attribute n is a whole number in one place and a date in another"),
+        ("accumulator.n += 1", [pa.timestamp("us", "Europe/Paris")], "its argument a is TIMESTAMP"),
+    ],
+)
+def test_what_is_calculated_with_moments_is_not_compiled(body: str, types: list[Any], why: str) -> None:
+    """Moments are only compared and kept; whatever else is done with them is refused, with the reason."""
+    names = ("a", "b")[: len(types)]
+    scope: dict[str, Any] = {"Number": Number}
+    exec(f"def accumulate(self, accumulator, {', '.join(names)}):\n    {body}\n", scope)
+
+    def create_accumulator(self: Any) -> Number:
+        accumulator = Number()
+        accumulator.n = 0
+        return accumulator
+
+    def get_value(self: Any, accumulator: Number) -> int:
+        return accumulator.n
+
+    made = {"create_accumulator": create_accumulator, "get_value": get_value, "accumulate": scope["accumulate"]}
+    function = function_of(udaf(input_types=types, compile=True)(type("Made", (), made)))
+    assert function is not None
+    bound = function.bind(function.input_types or (), {})
+    with pytest.raises(FoldflightError, match=f"cannot be compiled: .*{why}"):
+        Compiled(interpreted(bound))

@@ -16,6 +16,7 @@ from foldflight.errors import FunctionError
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.interpreted import Interpreted, cannot_merge
 from foldflight.fold.migration import Written
+from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
 from foldflight.fold.programs import Program, compiled_program, heat_of, warm_program
 from foldflight.fold.records import records_of, states_of, taken
 from foldflight.fold.rows import Mask, Rows, Slots
@@ -57,7 +58,7 @@ class Compiled(Accumulators):
         if program is not None:
             columns, valid = _columns(rows, program)
             kernel = program.fold(nulls=bool(valid))
-            if kernel is not None and self._takes(rows):
+            if kernel is not None and columns is not None and self._takes(rows):
                 try:
                     kernel(*self._places(program, rows), columns, valid)
                 except _RAISED:
@@ -74,7 +75,7 @@ class Compiled(Accumulators):
         if program is not None and len(rows):
             columns, valid = _columns(rows, program)
             kernel = program.each(nulls=bool(valid))
-            if kernel is not None and self._takes(rows):
+            if kernel is not None and columns is not None and self._takes(rows):
                 values, known = program.room(len(rows))
                 places = self._places(program, rows)
                 try:
@@ -136,7 +137,8 @@ class Compiled(Accumulators):
         return self._cast(values, valid)
 
     def _cast(self, values: Any, valid: Mask) -> pa.Array:
-        return pa.array(values, mask=None if valid.all() else ~valid).cast(self.inner.bound.result_type)
+        found, type_ = pa.array(values, mask=None if valid.all() else ~valid), self.inner.bound.result_type
+        return found.cast(type_) if moment_of(type_) is None else from_numbers(found, type_)
 
     def _takes(self, rows: Rows) -> bool:
         return rows.retracts is None or self.inner.bound.function.capabilities.retract
@@ -226,14 +228,23 @@ class Compiled(Accumulators):
         return records_of(states, self._program.layout.fields, self._program.dtype)
 
 
-def _columns(rows: Rows, program: Program) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL."""
+def _columns(rows: Rows, program: Program) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
+    """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL.
+
+    There are no columns where one holds a date or timestamp that Python does not have.
+    """
     arrays: list[Any] = [column.array for column in rows.arguments]
     nulls = any(array.null_count for array in arrays)
     values, valid = [], []
-    for array, dtype in zip(arrays, program.arguments, strict=True):
-        filled = array.fill_null(False if dtype == np.bool_ else 0) if array.null_count else array
-        values.append(np.require(filled.to_numpy(zero_copy_only=False), dtype, ["C", "A"]))
+    for array, (dtype, kind) in zip(arrays, program.arguments, strict=True):
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
+        if kind in MOMENTS:
+            numbers = to_numbers(array, kind)
+            if numbers is None:
+                return None, ()
+            values.append(np.require(numbers, dtype, ["C", "A"]))
+            continue
+        filled = array.fill_null(False if dtype == np.bool_ else 0) if array.null_count else array
+        values.append(np.require(filled.to_numpy(zero_copy_only=False), dtype, ["C", "A"]))
     return tuple(values), tuple(valid)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from foldflight.errors import RejectedError
+from foldflight.fold.moments import MOMENTS
 from foldflight.functions.spec import BoundFunction, Function, Verbs
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ __all__ = [
 HOT_ROWS: Final = 1 << 18
 _KNOWN_MAX: Final = 256
 _logger: Final = logging.getLogger(__name__)
-_DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_}
+_DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_, **dict.fromkeys(MOMENTS, np.int64)}
 # (class, fingerprint) -> rows folded so far, and what compiling came to.
 _rows: dict[tuple[type, str], int] = {}
 _found: dict[tuple[type, str], str] = {}
@@ -74,7 +75,7 @@ class Program:
         self.instance = instance
         self.layout = kernels.plan.accumulator
         self.dtype = self.layout.dtype
-        self.arguments = kernels.plan.arguments
+        self.arguments = tuple(zip(kernels.plan.arguments, kernels.plan.kinds, strict=True))
         kernels.fold(nulls=False)
         self.merge: Any = kernels.merge() if "merge" in kernels.plan.verbs else None
         self.values = kernels.values()

@@ -8,6 +8,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from foldflight.fold.moments import from_numbers, moment_of, to_numbers
+
 __all__ = ["Member", "bytes_of", "filled", "record_dtype", "records_of", "states_of", "taken"]
 
 _SIZES: Final = {"?": 1}
@@ -61,7 +63,9 @@ def states_of(records: Any, members: Sequence[Member], type_: pa.DataType, *, na
         wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
         mask = ~records[member.valid] if member.optional else None
         column = pa.array(np.ascontiguousarray(records[member.name]), mask=mask)
-        if narrow or not pa.types.is_integer(column.type):
+        if moment_of(wanted) is not None and pa.types.is_integer(column.type):
+            column = from_numbers(column, wanted)
+        elif narrow or not pa.types.is_integer(column.type):
             try:
                 column = column.cast(wanted)
             except pa.ArrowInvalid:
@@ -83,6 +87,13 @@ def records_of(states: pa.Array, members: Sequence[Member], dtype: np.dtype[Any]
             records[member.valid] = column.is_valid().to_numpy(zero_copy_only=False)
         elif column.null_count:
             return None
+        moment = moment_of(column.type)
+        if moment is not None and np.issubdtype(dtype[member.name], np.integer):
+            numbers = to_numbers(column, moment)
+            if numbers is None:
+                return None
+            records[member.name] = numbers
+            continue
         if pa.types.is_decimal(column.type):
             try:
                 column = column.cast(pa.int64())

@@ -66,7 +66,7 @@ def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
         return
     if one.removesuffix("?") != other.removesuffix("?") or (other.endswith("?") and not one.endswith("?")):
         names = {"int": "a whole number", "float": "a float", "bool": "a truth value", "none": "None"}
-        shown = [names.get(kind.removesuffix("?"), kind) for kind in (one, other)]
+        shown = [names.get(kind, f"a {kind}") for kind in (one.removesuffix("?"), other.removesuffix("?"))]
         if shown[0] == shown[1]:
             shown[1] = "None"
         raise Refused(f"{what} is {shown[0]} in one place and {shown[1]} in another")

@@ -27,7 +27,10 @@ def digest_of(plan: Plan) -> str:
     It covers too much rather than too little: every global and attribute that has a name which the code mentions.
     """
     seen: set[int] = set()
-    parts = [_surroundings(), repr((plan.accumulator, plan.instance, plan.arguments, plan.result, plan.result_bits))]
+    parts = [
+        _surroundings(),
+        repr((plan.accumulator, plan.instance, plan.arguments, plan.kinds, plan.result, plan.result_bits)),
+    ]
     parts.append(repr((sorted(plan.with_self), plan.accumulator_class is None)))
     classes = tuple(each for each in (plan.cls, plan.accumulator_class) if each is not None)
     for verb, function in plan.functions:
@@ -38,7 +41,7 @@ def digest_of(plan: Plan) -> str:
 
 @functools.cache
 def _surroundings() -> str:
-    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))))
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].rglob("*.py"))))
     processor = f"{llvmlite.binding.get_host_cpu_name()} {llvmlite.binding.get_host_cpu_features().flatten()}"
     return f"{sources.hexdigest()} {numba.__version__} {llvmlite.__version__} {sys.version} {processor}"
 

@@ -20,7 +20,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
 
 from foldflight.fold.compiler import operators
-from foldflight.fold.compiler.kinds import KINDS, Refused, kind_of
+from foldflight.fold.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type
 from foldflight.fold.compiler.records import Layout, Reference, copy_record, local_record, reference_at, seen_as
 from foldflight.fold.compiler.rewrite import Author
 
@@ -39,6 +39,7 @@ class Plan:
         accumulator_class: The class of the accumulator; None where the accumulator is one number, in the field `value`.
         accumulator: Its attributes.
         arguments: The NumPy types of the argument columns.
+        kinds: The kinds of their values.
         result: The kind of the result.
         result_bits: The width of a result that is a whole number.
     """
@@ -50,6 +51,7 @@ class Plan:
     accumulator_class: type | None
     accumulator: Layout
     arguments: tuple[np.dtype[Any], ...]
+    kinds: tuple[str, ...]
     result: str
     result_bits: int
 
@@ -156,12 +158,12 @@ class Kernels:
     def _one_row(self) -> Any:
         """Return `one_row(instance, record, retracts, columns, valid, row)`, which applies one row to a record."""
         accumulate = self._step("accumulate")
-        retracts_rows = "retract" in self.plan.verbs
+        row_of, retracts_rows = _row_of(self.plan.kinds), "retract" in self.plan.verbs
         retract = self._step("retract" if retracts_rows else "accumulate")
 
         @register_jitable
         def one_row(instance, record, retracts, columns, valid, row):
-            arguments = _row(columns, valid, row)
+            arguments = row_of(columns, valid, row)
             if retracts_rows and len(retracts) and retracts[row]:
                 retract(instance, record, arguments)
             else:
@@ -208,7 +210,15 @@ class Kernels:
                     copy_record(at(table, slot), copy)
                     present[slot] = True
 
-        return each, (*_TABLE, _PLACE, *self._columns(nulls), _MASK, _BYTES, _vector(KINDS[self.plan.result]), _FLAGS)
+        return each, (
+            *_TABLE,
+            _PLACE,
+            *self._columns(nulls),
+            _MASK,
+            _BYTES,
+            _vector(number_type(self.plan.result)),
+            _FLAGS,
+        )
 
     def _merge(self) -> tuple[Any, tuple[types.Type, ...]]:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
@@ -253,7 +263,7 @@ class Kernels:
                 record = at(table, slot) if slot < len(present) and present[slot] else at(fresh, 0)
                 _show(found, valid, row, get_value(me, record))
 
-        return values, (*_TABLE, _BYTES, _SLOTS, _vector(KINDS[self.plan.result]), _FLAGS)
+        return values, (*_TABLE, _BYTES, _SLOTS, _vector(number_type(self.plan.result)), _FLAGS)
 
     def _compiled(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
         dispatcher = numba.njit(nogil=True)(kernel)
@@ -265,47 +275,42 @@ class Kernels:
         return dispatcher
 
 
-@intrinsic
-def _row(typing: Any, columns: Any, valid: Any, index: Any) -> Any:
-    """Return the values of one row as a tuple: ints, floats and truth values, None where they are not valid."""
-    kinds = [KINDS[str(kind_of(_widened(column.dtype)))] for column in columns]
-    nulls = len(valid) > 0
-    result = types.Tuple([types.Optional(kind) if nulls else kind for kind in kinds])
+def _row_of(kinds: tuple[str, ...]) -> Any:
+    """Return `row_of(columns, valid, index)`: the values of one row, of these kinds, None where not valid."""
+    given = [KINDS[kind] for kind in kinds]
 
-    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-        members = []
-        for place, column in enumerate(columns):
-            one = context.compile_internal(
-                builder,
-                lambda array, index: array[index],
-                signature(column.dtype, column, types.intp),
-                [builder.extract_value(arguments[0], place), context.cast(builder, arguments[2], index, types.intp)],
-            )
-            value = context.cast(builder, one, column.dtype, kinds[place])
-            if nulls:
-                flag = context.compile_internal(
+    @intrinsic
+    def row_of(typing: Any, columns: Any, valid: Any, index: Any) -> Any:
+        nulls = len(valid) > 0
+        result = types.Tuple([types.Optional(kind) if nulls else kind for kind in given])
+
+        def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+            where = context.cast(builder, arguments[2], index, types.intp)
+
+            def at(place: int, arrays: int) -> Any:
+                array = made.args[arrays][place]
+                return context.compile_internal(
                     builder,
                     lambda array, index: array[index],
-                    signature(types.boolean, valid[place], types.intp),
-                    [
-                        builder.extract_value(arguments[1], place),
-                        context.cast(builder, arguments[2], index, types.intp),
-                    ],
+                    signature(array.dtype, array, types.intp),
+                    [builder.extract_value(arguments[arrays], place), where],
                 )
-                optional = context.make_helper(builder, types.Optional(kinds[place]))
-                optional.data, optional.valid = value, flag
-                value = optional._getvalue()
-            members.append(value)
-        return context.make_tuple(builder, result, members)
 
-    return signature(result, columns, valid, index), generate
+            members = []
+            for place, column in enumerate(columns):
+                # A moment is a whole number in memory, so that nothing is to be done.
+                wide = number_type(kinds[place])
+                value = context.cast(builder, at(place, 0), column.dtype, wide)
+                if nulls:
+                    optional = context.make_helper(builder, types.Optional(given[place]))
+                    optional.data, optional.valid = value, at(place, 1)
+                    value = optional._getvalue()
+                members.append(value)
+            return context.make_tuple(builder, result, members)
 
+        return signature(result, columns, valid, index), generate
 
-def _widened(dtype: types.Type) -> types.Type:
-    """Return the type that values of a column have in Python, as numba names it."""
-    if isinstance(dtype, types.Integer):
-        return types.int64
-    return types.float64 if isinstance(dtype, types.Float) else dtype
+    return row_of
 
 
 def _keep(record: Any, returned: Any) -> None:
@@ -354,16 +359,17 @@ def _show_value(values: Any, valid: Any, index: Any, value: Any) -> Any:
 
         return nothing
     if kind.endswith("?"):
+        known = operators.known_of(kind.removesuffix("?"))
 
         def optional(values, valid, index, value):
             valid[index] = value is not None
             if value is not None:
-                values[index] = value
+                values[index] = as_number(known(value))
 
         return optional
 
-    def known(values, valid, index, value):
+    def present(values, valid, index, value):
         valid[index] = True
-        values[index] = value
+        values[index] = as_number(value)
 
-    return known
+    return present

@@ -14,9 +14,10 @@ from numba.core.typing import signature
 from numba.extending import intrinsic, overload, register_jitable
 
 from foldflight.fold.compiler import arithmetic
-from foldflight.fold.compiler.kinds import KINDS, Refused, kind_of
+from foldflight.fold.compiler.kinds import KINDS, Refused, as_number, kind_of
+from foldflight.fold.moments import MOMENTS
 
-__all__ = ["CALLS", "OPERATORS", "is_none", "isinstance_of", "result_of", "truth"]
+__all__ = ["CALLS", "OPERATORS", "is_none", "isinstance_of", "known_of", "result_of", "truth"]
 
 
 # --- from values that may be None, bool or int to the kind that is calculated with ------------------------------------
@@ -40,7 +41,7 @@ def _convert(kind: str) -> Callable[..., Any]:
 _int: Final = _convert("int")
 _float: Final = _convert("float")
 _bool: Final = _convert("bool")
-_AS: Final = {"int": _int, "float": _float, "bool": _bool}
+_AS: Final = {"int": _int, "float": _float, "bool": _bool, **{kind: _convert(kind) for kind in MOMENTS}}
 
 
 _FROM_ORDER: Final[dict[Any, Callable[[int], bool]]] = {
@@ -59,14 +60,23 @@ _SWAPPED: Final = {
 }
 
 
+def known_of(kind: str) -> Callable[..., Any]:
+    """Return the function that takes a value of a kind that may be None, and is not, as one that cannot be."""
+    return _AS[kind]
+
+
 # --- the stand-ins ----------------------------------------------------------------------------------------------------
 
 
-def _kinds(name: str, *given: Any) -> list[str]:
+def _kinds(name: str, *given: Any, compares: bool = False) -> list[str]:
+    """Return the kinds of operands; moments only of one kind, and where they are but compared."""
     kinds = [kind_of(each) for each in given]
     if any(kind is None or kind == "none" for kind in kinds):
         raise Refused(f"{name} of {' and '.join(map(str, given))}")
-    return [str(kind).removesuffix("?") for kind in kinds]
+    found = [str(kind).removesuffix("?") for kind in kinds]
+    if not MOMENTS.keys().isdisjoint(found) and not (compares and len(set(found)) == 1):
+        raise Refused(f"{name} of {' and '.join(found)}: moments are compiled if they are only compared and kept")
+    return found
 
 
 def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, mixed: Any = None) -> Any:
@@ -80,7 +90,10 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
 
     @overload(stand_in, strict=False)
     def choose(a: Any, b: Any) -> Any:
-        kinds = _kinds(name, a, b)
+        kinds = _kinds(name, a, b, compares=mixed is not None)
+        if kinds[0] in MOMENTS:
+            given = _AS[kinds[0]]
+            return lambda a, b: ints(as_number(given(a)), as_number(given(b)))
         if mixed is not None and set(kinds) in ({"int", "float"}, {"bool", "float"}):
             straight, swapped = mixed
             if kinds[0] == "float":
@@ -132,7 +145,7 @@ def _truth(a: Any) -> Any:
         return lambda a: full
     if kind == "none":
         return lambda a: False
-    if kind is None:
+    if kind is None or kind.removesuffix("?") in MOMENTS:
         raise Refused(f"the truth of {a}")
     given = _AS[kind.removesuffix("?")]
     zero = {"int": 0, "float": 0.0, "bool": False}[kind.removesuffix("?")]
@@ -176,7 +189,7 @@ def _is_instance(fitting: frozenset[str]) -> Any:
     @overload(stand_in, strict=False)
     def choose(a: Any) -> Any:
         kind = kind_of(a)
-        if kind is None:
+        if kind is None or kind.removesuffix("?") in MOMENTS:
             raise Refused(f"isinstance of {a}")
         fits, fits_none = kind.removesuffix("?") in fitting, "none" in fitting
         if kind.endswith("?"):
@@ -202,7 +215,7 @@ def isinstance_of(classes: tuple[type, ...]) -> Any:
 
 def _picking(name: str, wins: Any) -> Any:
     """Return the stand-in of `min` or `max` of two or three numbers of one kind."""
-    pick = register_jitable(lambda a, b: b if wins(b, a) else a)
+    pick = register_jitable(lambda a, b: b if wins(as_number(b), as_number(a)) else a)
 
     def stand_in(a: Any, b: Any, c: Any = None) -> Any:
         raise NotImplementedError(name)
@@ -210,7 +223,7 @@ def _picking(name: str, wins: Any) -> Any:
     @overload(stand_in, strict=False)
     def choose(a: Any, b: Any, c: Any = None) -> Any:
         third = not (c is None or kind_of(c) == "none" or isinstance(c, types.Omitted))
-        kinds = _kinds(name, a, b, c) if third else _kinds(name, a, b)
+        kinds = _kinds(name, a, b, c, compares=True) if third else _kinds(name, a, b, compares=True)
         if len(set(kinds)) > 1:
             raise Refused(f"{name} of {' and '.join(kinds)}, whose result may be either")
         given = _AS[kinds[0]]
@@ -344,7 +357,7 @@ def result_of(kind: str, bits: int) -> Any:
         if found == "none":
             return lambda a: None
         inner = found.removesuffix("?")
-        if "bool" in (kind, inner) and kind != inner:
+        if kind != inner and not {"int", "float"}.issuperset((kind, inner)):
             raise Refused(f"get_value returns {inner} for a result that is {kind}")
         if kind == "int":
             one = register_jitable(lambda a: whole(arithmetic.int_of_float(a))) if inner == "float" else whole

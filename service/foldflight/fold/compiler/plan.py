@@ -16,6 +16,7 @@ import pyarrow as pa
 from foldflight.fold.compiler.kernels import Plan
 from foldflight.fold.compiler.kinds import Refused
 from foldflight.fold.compiler.records import Field, Layout
+from foldflight.fold.moments import MOMENTS, moment_of
 from foldflight.functions.shape import Nullable, may_be_none
 from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.types import sql_name
@@ -62,6 +63,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     attributes = {name: value for name, value in getattr(instance, "__dict__", {}).items() if _is_number(value)}
     parameters = Layout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
     kind, bits = _result(bound.result_type)
+    arguments = [_argument(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     plan = Plan(
         functions=tuple(functions.items()),
         with_self=with_self,
@@ -69,7 +71,8 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
         instance=parameters,
         accumulator_class=cls,
         accumulator=layout,
-        arguments=tuple(_argument(*each) for each in zip(_names(bound), bound.input_types, strict=True)),
+        arguments=tuple(dtype for dtype, _ in arguments),
+        kinds=tuple(kind for _, kind in arguments),
         result=kind,
         result_bits=bits,
     )
@@ -97,10 +100,16 @@ def _names(bound: BoundFunction) -> list[str]:
     return [names[place] if place < len(names) else str(place + 1) for place in range(len(bound.input_types))]
 
 
-def _argument(name: str, type_: pa.DataType) -> np.dtype[Any]:
-    fits = pa.types.is_integer(type_) and type_ != pa.uint64()
-    if fits or pa.types.is_boolean(type_) or type_ in (pa.float32(), pa.float64()):
-        return np.dtype(type_.to_pandas_dtype())
+def _argument(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], str]:
+    moment = moment_of(type_)
+    if moment is not None:
+        return np.dtype(np.int64), moment
+    if pa.types.is_boolean(type_):
+        return np.dtype(np.bool_), "bool"
+    if pa.types.is_integer(type_) and type_ != pa.uint64():
+        return np.dtype(type_.to_pandas_dtype()), "int"
+    if type_ in (pa.float32(), pa.float64()):
+        return np.dtype(type_.to_pandas_dtype()), "float"
     raise Refused(f"its argument {name} is {sql_name(type_)}")
 
 
@@ -111,6 +120,9 @@ def _result(type_: pa.DataType) -> tuple[str, int]:
         return "float", 64
     if pa.types.is_boolean(type_):
         return "bool", 8
+    moment = _kept_moment(type_)
+    if moment is not None:
+        return moment, 64
     raise Refused(f"its result is {sql_name(type_)}")
 
 
@@ -121,7 +133,15 @@ def _kind(name: str, type_: pa.DataType) -> str:
         return "float"
     if pa.types.is_boolean(type_):
         return "bool"
+    moment = _kept_moment(type_)
+    if moment is not None:
+        return moment
     raise Refused(f"its state has a {sql_name(type_)}" + (f", {name}" if name else ""))
+
+
+def _kept_moment(type_: pa.DataType) -> str | None:
+    """Return the moment that a state or a result holds; timestamps in other units would be rounded on their way."""
+    return None if pa.types.is_timestamp(type_) and type_.unit != "us" else moment_of(type_)
 
 
 def _is_number(value: Any) -> bool:
@@ -158,6 +178,8 @@ def _record(layout: Layout, value: Any, *, is_number: bool) -> Any:
             record[field.valid] = member is not None
             if member is None:
                 continue
+        if field.kind in MOMENTS:
+            raise Refused(f"{field.name} begins as a {field.kind}; let it begin as None")
         if type(member) is not _KINDS[field.kind] or not _is_number(member):
             what = "it" if is_number else field.name
             remedy = f"; write {float(member)}" if type(member) is int and field.kind == "float" else ""

@@ -18,11 +18,12 @@ from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, lower_setattr_generic, register_model
 
 from foldflight.fold.compiler.kinds import KINDS, Refused
+from foldflight.fold.moments import MOMENTS
 from foldflight.fold.records import record_dtype
 
 __all__ = ["Field", "Layout", "Reference", "copy_record", "local_record", "reference_at", "seen_as"]
 
-_FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?"}
+_FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?", **dict.fromkeys(MOMENTS, "i8")}
 _number: Final = itertools.count()
 
 

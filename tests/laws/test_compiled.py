@@ -5,7 +5,7 @@ import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
@@ -204,6 +204,49 @@ class Visits:
         return accumulator.last if accumulator.equal > 1 else accumulator.first
 
 
+class Counts:
+    buckets: Annotated[list[int], 5]
+    highest: Annotated[list[float], 3]
+    seen: Annotated[list[bool], 2]
+    rows: int
+
+    def __init__(self) -> None:
+        self.buckets = [0] * 5
+        self.highest = [0.0, -1.5, 2.0]
+        self.seen = [False, True]
+        self.rows = 0
+
+
+@udaf(invertible=True)
+class Histogram:
+    """Lists whose length does not change; an index may be negative, or beyond the end."""
+
+    def create_accumulator(self) -> Counts:
+        return Counts()
+
+    def accumulate(self, accumulator: Counts, value: int, weight: float) -> None:
+        buckets = accumulator.buckets
+        buckets[value % 7 - 1] += value
+        accumulator.rows += 1
+        accumulator.highest[value & 1] = max(accumulator.highest[-1], weight)
+        accumulator.seen[0] = accumulator.seen[0] or weight > 3
+
+    def retract(self, accumulator: Counts, value: int, weight: float) -> None:
+        accumulator.buckets[value % 7 - 1] -= value
+        accumulator.rows -= 1
+
+    def merge(self, accumulator: Counts, other: Counts) -> None:
+        for place in range(len(accumulator.buckets)):
+            accumulator.buckets[place] += other.buckets[place]
+        accumulator.rows += other.rows
+
+    def get_value(self, accumulator: Counts) -> float | None:
+        most = accumulator.buckets[0]
+        for place in range(1, len(accumulator.buckets)):
+            most = max(most, accumulator.buckets[place])
+        return most * accumulator.highest[1] if accumulator.seen[0] else accumulator.highest[accumulator.rows % 3]
+
+
 @udaf(input_types=["DATE"], skip_nulls=True)
 class LastDay:
     """A date as the accumulator, and as the result; NULL where there is none."""
@@ -236,7 +279,7 @@ VALUES = {
     pa.time64("us"): st.one_of(st.integers(0, 3), st.integers(0, 86_399_999_999)),
     pa.duration("us"): st.one_of(st.integers(-3, 3), st.integers(-(1 << 63), (1 << 63) - 1)),
 }
-FUNCTIONS = Registry.load([WeightedAvg, Own, Whole, Greatest, Sketched, Visits, LastDay])
+FUNCTIONS = Registry.load([WeightedAvg, Own, Whole, Greatest, Sketched, Visits, LastDay, Histogram])
 CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
     ("weighted_avg", [pa.int64(), pa.int32()], {}),
     ("own", [pa.int64()], {}),
@@ -254,6 +297,7 @@ CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
     ("stddev", [pa.float64()], {}),
     ("visits", [pa.timestamp("us"), pa.date32(), pa.time64("us"), pa.duration("us")], {}),
     ("last_day", [pa.date32()], {}),
+    ("histogram", [pa.int64(), pa.float64()], {}),
     ("last", [pa.timestamp("us")], {}),
     ("first", [pa.date32()], {"ignore_nulls": True}),
 ]
@@ -373,7 +417,10 @@ def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[s
     if literals.get("step") == 0:
         return  # it divides by zero in every row
     accumulators = Compiled(interpreted(bound))
-    columns = [Column(f"c{place}", array_of([1, 0, 1], type_)) for place, type_ in enumerate(types)]
+    columns = [
+        Column(f"c{place}", array_of([True, False, True] if type_ == pa.bool_() else [1, 0, 1], type_))
+        for place, type_ in enumerate(types)
+    ]
     slots = np.array([0, 1, 0], np.int32)
     accumulators.fold(Rows(slots, None, columns))
     accumulators.merge(slots[:2], accumulators.states(slots[:2]))
@@ -457,6 +504,56 @@ def test_what_is_calculated_with_moments_is_not_compiled(body: str, types: list[
 
     made = {"create_accumulator": create_accumulator, "get_value": get_value, "accumulate": scope["accumulate"]}
     function = function_of(udaf(input_types=types, compile=True)(type("Made", (), made)))
+    assert function is not None
+    bound = function.bind(function.input_types or (), {})
+    with pytest.raises(FoldflightError, match=f"cannot be compiled: .*{why}"):
+        Compiled(interpreted(bound))
+
+
+def test_states_with_lists_of_other_lengths_are_interpreted() -> None:
+    """A state that another version wrote with a shorter list is what it is: Python's lists have any length."""
+    bound = bound_of("histogram", [pa.int64(), pa.float64()], {})
+    state = {"buckets": [1, 2], "highest": [0.0, 1.0, 2.0], "seen": [False, False], "rows": 2}
+    slots = np.zeros(1, np.int32)
+    accumulators = Compiled(interpreted(bound))
+    accumulators.merge(slots, pa.array([state], bound.state_type))
+    assert not accumulators.is_compiled
+    assert accumulators.states(slots).to_pylist() == [state]
+
+
+@pytest.mark.parametrize(
+    ("fresh", "body", "why"),
+    [
+        ("[0] * 4", "accumulator.items.append(value)", "it uses the attribute append of a value"),
+        ("[0] * 4", "accumulator.items = accumulator.items", "it assigns the list items, not its items"),
+        ("[0] * 4", "accumulator.items[0] = value / 2", "it puts a float into a list of int"),
+        ("[0] * 4", "accumulator.items[value / 2] = 1", "by float64"),
+        ("[0] * 4", "accumulator.items[0:2] = accumulator.items", "it calls slice"),
+        ("[0] * 3", "accumulator.items[0] = 1", "items does not begin as a list of 4 times int"),
+        ("[True] * 4", "accumulator.items[0] = 1", "items does not begin as a list of 4 times int"),
+        ("shared", "accumulator.items[0] = 1", "all its accumulators share the list items"),
+    ],
+)
+def test_what_is_done_with_lists_besides_is_not_compiled(fresh: str, body: str, why: str) -> None:
+    """A list of a fixed length gives and takes single items; whatever else is refused, with the reason."""
+    scope: dict[str, Any] = {"Annotated": Annotated, "__name__": __name__}
+    source = f"""
+class Items:
+    items: Annotated[list[int], 4]
+    def __init__(self, shared=[0, 0, 0, 0]):
+        self.items = {fresh}
+
+class Made:
+    def create_accumulator(self):
+        return Items()
+    def accumulate(self, accumulator, value):
+        {body}
+    def get_value(self, accumulator):
+        return accumulator.items[0]
+"""
+    exec(source, scope)
+    scope["Made"].create_accumulator.__annotations__["return"] = scope["Items"]
+    function = function_of(udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)(scope["Made"]))
     assert function is not None
     bound = function.bind(function.input_types or (), {})
     with pytest.raises(FoldflightError, match=f"cannot be compiled: .*{why}"):

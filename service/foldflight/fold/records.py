@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from foldflight.fold.moments import from_numbers, moment_of, to_numbers
 
 __all__ = ["Member", "bytes_of", "filled", "record_dtype", "records_of", "states_of", "taken"]
-
-_SIZES: Final = {"?": 1}
 
 
 class Member(Protocol):
@@ -32,10 +31,10 @@ class Member(Protocol):
     def valid(self) -> str: ...
 
 
-def record_dtype(members: Sequence[tuple[str, str]]) -> np.dtype[Any]:
+def record_dtype(members: Sequence[tuple[str, Any]]) -> np.dtype[Any]:
     """Return a record of members with these names and formats, the wide ones first, in a multiple of eight bytes."""
-    ordered = sorted(members, key=lambda member: _SIZES.get(member[1], 8) == 1)
-    sizes = [_SIZES.get(format_, 8) for _, format_ in ordered]
+    ordered = sorted(members, key=lambda member: np.dtype(member[1]).base.itemsize == 1)
+    sizes = [np.dtype(format_).itemsize for _, format_ in ordered]
     return np.dtype(
         {
             "names": [name for name, _ in ordered],
@@ -61,11 +60,15 @@ def states_of(records: Any, members: Sequence[Member], type_: pa.DataType, *, na
     columns = []
     for place, member in enumerate(members):
         wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
-        mask = ~records[member.valid] if member.optional else None
-        column = pa.array(np.ascontiguousarray(records[member.name]), mask=mask)
-        if moment_of(wanted) is not None and pa.types.is_integer(column.type):
+        if records.dtype[member.name].shape:
+            column = _lists_of(records[member.name])
+        else:
+            mask = ~records[member.valid] if member.optional else None
+            column = pa.array(np.ascontiguousarray(records[member.name]), mask=mask)
+        items = column.type.value_type if pa.types.is_list(column.type) else column.type
+        if moment_of(wanted) is not None and pa.types.is_integer(items):
             column = from_numbers(column, wanted)
-        elif narrow or not pa.types.is_integer(column.type):
+        elif narrow or not pa.types.is_integer(items):
             try:
                 column = column.cast(wanted)
             except pa.ArrowInvalid:
@@ -87,6 +90,12 @@ def records_of(states: pa.Array, members: Sequence[Member], dtype: np.dtype[Any]
             records[member.valid] = column.is_valid().to_numpy(zero_copy_only=False)
         elif column.null_count:
             return None
+        if dtype[member.name].shape:
+            items = _items_of(column, dtype[member.name].shape[0])
+            if items is None:
+                return None
+            records[member.name] = items
+            continue
         moment = moment_of(column.type)
         if moment is not None and np.issubdtype(dtype[member.name], np.integer):
             numbers = to_numbers(column, moment)
@@ -103,6 +112,22 @@ def records_of(states: pa.Array, members: Sequence[Member], dtype: np.dtype[Any]
             column = filled(column)
         records[member.name] = column.to_numpy(zero_copy_only=False)
     return records
+
+
+def _lists_of(items: Any) -> pa.Array:
+    """Return n lists of k items each, from an array of shape (n, k)."""
+    count, length = items.shape
+    offsets = pa.array(np.arange(0, (count + 1) * length, length), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(items).reshape(-1)))
+
+
+def _items_of(lists: pa.Array, length: int) -> Any | None:
+    """Return n lists as an array of shape (n, length); None where one has another length, or holds a NULL."""
+    items = lists.flatten()
+    lengths = pc.unique(pc.list_value_length(lists)).to_pylist()
+    if lists.null_count or items.null_count or lengths not in ([length], []):
+        return None
+    return items.to_numpy(zero_copy_only=False).reshape(len(lists), length)
 
 
 def filled(column: pa.Array) -> pa.Array:

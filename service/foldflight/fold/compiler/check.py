@@ -12,7 +12,7 @@ from numba.core import ir, types
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 
 from foldflight.fold.compiler.kinds import Refused, kind_of
-from foldflight.fold.compiler.records import Reference
+from foldflight.fold.compiler.records import Items, Reference
 
 __all__ = ["Check"]
 
@@ -77,6 +77,7 @@ def _check_type(type_: types.Type) -> None:
         type_,
         (
             Reference,
+            Items,
             types.Function,
             types.Dispatcher,
             types.Module,

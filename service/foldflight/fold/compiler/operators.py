@@ -15,9 +15,20 @@ from numba.extending import intrinsic, overload, register_jitable
 
 from foldflight.fold.compiler import arithmetic
 from foldflight.fold.compiler.kinds import KINDS, Refused, as_number, kind_of
+from foldflight.fold.compiler.records import Items, load_item, store_item
 from foldflight.fold.moments import MOMENTS
 
-__all__ = ["CALLS", "OPERATORS", "is_none", "isinstance_of", "known_of", "result_of", "truth"]
+__all__ = [
+    "CALLS",
+    "OPERATORS",
+    "get_item",
+    "is_none",
+    "isinstance_of",
+    "known_of",
+    "result_of",
+    "set_item",
+    "truth",
+]
 
 
 # --- from values that may be None, bool or int to the kind that is calculated with ------------------------------------
@@ -328,6 +339,47 @@ CALLS: Final[dict[Any, Any]] = {
     },
     **{getattr(math, name): _math(name, 2) for name in ("atan2", "copysign")},
 }
+
+
+# --- items of lists ---------------------------------------------------------------------------------------------------
+
+
+def _place(length: int, index: int) -> int:
+    if not -length <= index < length:
+        raise ValueError  # an IndexError, which the interpreter raises again
+    return index + length if index < 0 else index
+
+
+_place_of: Final = register_jitable(_place)
+
+
+def get_item(items: Any, index: Any) -> Any:
+    """Stand for `items[index]`."""
+    raise NotImplementedError
+
+
+@overload(get_item, strict=False)
+def _get_item(items: Any, index: Any) -> Any:
+    if not isinstance(items, Items) or _kinds("[]", index)[0] == "float":
+        raise Refused(f"it takes an item of {items} by {index}")
+    length = items.length
+    return lambda items, index: load_item(items, _place_of(length, _int(index)))
+
+
+def set_item(items: Any, index: Any, value: Any) -> None:
+    """Stand for `items[index] = value`."""
+    raise NotImplementedError
+
+
+@overload(set_item, strict=False)
+def _set_item(items: Any, index: Any, value: Any) -> Any:
+    if not isinstance(items, Items) or not items.changeable or _kinds("[]", index)[0] == "float":
+        raise Refused(f"it puts an item into {items} by {index}")
+    found = str(kind_of(value)).removesuffix("?")
+    if found != items.kind:
+        raise Refused(f"it puts a {found} into a list of {items.kind}")
+    length, given = items.length, _AS[items.kind]
+    return lambda items, index, value: store_item(items, _place_of(length, _int(index)), given(value))
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ __all__ = ["Start", "plan_of"]
 
 _VERBS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool}
+_LENGTH_MAX: Final = 1 << 14
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
 
 
@@ -58,6 +59,9 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     accumulators = _fresh(verbs, function.cls, cls, separate=separate)
     layout = _layout(bound, cls, accumulators[0])
     fresh = [_record(layout, each, is_number=is_number) for each in accumulators]
+    for field in layout.fields:
+        if field.length and getattr(accumulators[0], field.name) is getattr(accumulators[1], field.name):
+            raise Refused(f"all its accumulators share the list {field.name}")
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always make the same")
     attributes = {name: value for name, value in getattr(instance, "__dict__", {}).items() if _is_number(value)}
@@ -136,7 +140,8 @@ def _kind(name: str, type_: pa.DataType) -> str:
     moment = _kept_moment(type_)
     if moment is not None:
         return moment
-    raise Refused(f"its state has a {sql_name(type_)}" + (f", {name}" if name else ""))
+    remedy = "; write Annotated[list[...], n] if its length does not change" if pa.types.is_list(type_) else ""
+    raise Refused(f"its state has a {sql_name(type_)}" + (f", {name}" if name else "") + remedy)
 
 
 def _kept_moment(type_: pa.DataType) -> str | None:
@@ -164,8 +169,18 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> Layout:
         if inspect.isdatadescriptor(getattr(cls, member.name, None)) and not hasattr(cls, "__slots__"):
             raise Refused(f"{cls.__name__}.{member.name} is a property")
         optional = may_be_none(hints.get(member.name)) or getattr(fresh, member.name) is None
-        fields.append(Field(member.name, _kind(member.name, member.type), optional))
+        length = 0 if optional else _length(hints.get(member.name))
+        items = member.type.value_type if length and pa.types.is_list(member.type) else member.type
+        fields.append(Field(member.name, _kind(member.name, items), optional, length))
     return Layout(tuple(fields))
+
+
+def _length(hint: Any) -> int:
+    """Return the length of a list that has one: 16 for `Annotated[list[int], 16]`."""
+    if typing.get_origin(hint) is not typing.Annotated or typing.get_origin(hint.__origin__) is not list:
+        return 0
+    lengths = [each for each in hint.__metadata__ if type(each) is int]
+    return lengths[0] if len(lengths) == 1 and 0 < lengths[0] <= _LENGTH_MAX else 0
 
 
 def _record(layout: Layout, value: Any, *, is_number: bool) -> Any:
@@ -178,6 +193,9 @@ def _record(layout: Layout, value: Any, *, is_number: bool) -> Any:
             record[field.valid] = member is not None
             if member is None:
                 continue
+        if field.length:
+            record[field.name] = _items(field, member)
+            continue
         if field.kind in MOMENTS:
             raise Refused(f"{field.name} begins as a {field.kind}; let it begin as None")
         if type(member) is not _KINDS[field.kind] or not _is_number(member):
@@ -186,6 +204,13 @@ def _record(layout: Layout, value: Any, *, is_number: bool) -> Any:
             raise Refused(f"{what} begins as {member!r} and is annotated {field.kind}{remedy}")
         record[field.name] = member
     return record.view(np.uint8)
+
+
+def _items(field: Field, value: Any) -> list[Any]:
+    kind = _KINDS.get(field.kind)
+    if len(value) != field.length or not all(type(each) is kind and _is_number(each) for each in value):
+        raise Refused(f"{field.name} does not begin as a list of {field.length} times {field.kind}")
+    return list(value)
 
 
 def _fresh(verbs: Verbs, cls: type, accumulator_class: type | None, *, separate: bool) -> tuple[Any, Any]:

@@ -21,7 +21,18 @@ from foldflight.fold.compiler.kinds import KINDS, Refused
 from foldflight.fold.moments import MOMENTS
 from foldflight.fold.records import record_dtype
 
-__all__ = ["Field", "Layout", "Reference", "copy_record", "local_record", "reference_at", "seen_as"]
+__all__ = [
+    "Field",
+    "Items",
+    "Layout",
+    "Reference",
+    "copy_record",
+    "load_item",
+    "local_record",
+    "reference_at",
+    "seen_as",
+    "store_item",
+]
 
 _FORMATS: Final = {"int": "i8", "float": "f8", "bool": "?", **dict.fromkeys(MOMENTS, "i8")}
 _number: Final = itertools.count()
@@ -29,11 +40,12 @@ _number: Final = itertools.count()
 
 @dataclass(frozen=True)
 class Field:
-    """One attribute: its name, its kind, and whether it may be None."""
+    """One attribute: its name, its kind, and whether it may be None; or a list's length and its items' kind."""
 
     name: str
     kind: str
     optional: bool = False
+    length: int = 0
 
     @property
     def valid(self) -> str:
@@ -50,7 +62,10 @@ class Layout:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The record as NumPy sees it; its size is a multiple of eight bytes."""
-        members = [(field.name, _FORMATS[field.kind]) for field in self.fields]
+        members: list[tuple[str, Any]] = [
+            (field.name, (_FORMATS[field.kind], field.length) if field.length else _FORMATS[field.kind])
+            for field in self.fields
+        ]
         members += [(field.valid, "?") for field in self.fields if field.optional]
         return record_dtype(members)
 
@@ -89,12 +104,60 @@ class Reference(types.Type):
         field = self.fields.get(attribute)
         if field is None:
             return None
+        if field.length:
+            return Items(field.kind, field.length, changeable=self.changeable)
         return types.Optional(KINDS[field.kind]) if field.optional else KINDS[field.kind]
 
 
+class Items(types.Type):
+    """A pointer to the items of a list in a record; its length does not change.
+
+    Args:
+        kind: The kind of the items.
+        length: How many there are.
+        changeable: Whether code may assign them.
+    """
+
+    def __init__(self, kind: str, length: int, *, changeable: bool) -> None:
+        self.kind = kind
+        self.length = length
+        self.changeable = changeable
+        super().__init__(name=f"Items({kind}, {length}, {changeable})")
+
+
 @register_model(Reference)
+@register_model(Items)
 class _ReferenceModel(models.OpaqueModel):
     pass
+
+
+def _item(context: Any, builder: Any, items: Items, pointer: Any, index: Any) -> Any:
+    width = context.get_data_type(KINDS[items.kind])
+    size = llvm.Constant(llvm.IntType(64), np.dtype(_FORMATS[items.kind]).itemsize)
+    return builder.bitcast(builder.gep(pointer, [builder.mul(index, size)]), width.as_pointer())
+
+
+@intrinsic
+def load_item(typing: Any, items: Any, index: Any) -> Any:
+    """Return the item at an index that is known to be there."""
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        place = _item(context, builder, items, *arguments)
+        return context.data_model_manager[KINDS[items.kind]].from_data(builder, builder.load(place))
+
+    return signature(KINDS[items.kind], items, types.int64), generate
+
+
+@intrinsic
+def store_item(typing: Any, items: Any, index: Any, value: Any) -> Any:
+    """Put a value of the items' kind at an index that is known to be there."""
+
+    def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
+        data = context.data_model_manager[KINDS[items.kind]].as_data(builder, arguments[2])
+        builder.store(data, _item(context, builder, items, *arguments[:2]))
+        return context.get_dummy_value()
+
+    return signature(types.void, items, types.int64, KINDS[items.kind]), generate
 
 
 @infer_getattr
@@ -113,6 +176,8 @@ def _member(builder: Any, pointer: Any, layout: Layout, member: str, width: Any)
 @lower_getattr_generic(Reference)
 def _load(context: Any, builder: Any, reference: Reference, pointer: Any, attribute: str) -> Any:
     field = reference.fields[attribute]
+    if field.length:
+        return _member(builder, pointer, reference.layout, field.name, llvm.IntType(8))
     width = context.get_data_type(KINDS[field.kind])
     value = context.data_model_manager[KINDS[field.kind]].from_data(
         builder, builder.load(_member(builder, pointer, reference.layout, field.name, width))

@@ -221,7 +221,15 @@ class _Rewriter:
                     raise Refused(f"it assigns {statement.attr} where nothing may change: on self, or in get_value")
                 if statement.attr not in reference.fields:
                     raise Refused(f"it assigns {statement.attr}, which the accumulator does not annotate")
+                if reference.fields[statement.attr].length:
+                    raise Refused(f"it assigns the list {statement.attr}, not its items")
                 self.made.append(statement)
+            case ir.SetItem():
+                given = (statement.target, statement.index, statement.value)
+                self.call(operators.set_item, given, statement.loc)
+            case ir.StaticSetItem():
+                given = (statement.target, statement.index_var, statement.value)
+                self.call(operators.set_item, given, statement.loc)
             case ir.Return() | ir.Branch() | ir.Jump() | ir.Del() | ir.StaticRaise():
                 self.made.append(statement)
             case _:
@@ -269,6 +277,10 @@ class _Rewriter:
             self.calling(statement, expr)
         elif expr.op == "build_tuple" and expr.items and all(item.name in self.constants for item in expr.items):
             self.constants[target.name] = tuple(self.constants[item.name] for item in expr.items)
+        elif expr.op == "getitem":
+            self.emit_call(target, operators.get_item, (expr.value, expr.index), loc)
+        elif expr.op == "static_getitem" and self.length(expr.value):
+            self.emit_call(target, operators.get_item, (expr.value, expr.index_var), loc)
         elif expr.op in _ALLOWED:
             self.made.append(statement)
         else:
@@ -338,6 +350,8 @@ class _Rewriter:
         function = self.constants[name]
         if function is isinstance and len(arguments) == 2 and arguments[1].name in self.constants:
             self.is_instance(statement, arguments[0], self.constants[arguments[1].name])
+        elif function is len and len(arguments) == 1 and self.length(arguments[0]):
+            self.object(statement, self.length(arguments[0]))
         elif function is bool and len(arguments) == 1 and arguments[0].name in self.constants:
             self.object(statement, bool(self.constants[arguments[0].name]))
         elif _is_known(function):
@@ -378,6 +392,15 @@ class _Rewriter:
         root = self.root(var)
         type_ = self.arguments[root.index] if isinstance(root, ir.Arg) else None
         return type_ if isinstance(type_, Reference) else None
+
+    def length(self, var: ir.Var) -> int:
+        """Return the length of a list of the accumulator; 0 for anything else."""
+        root = self.root(var)
+        if not isinstance(root, ir.Expr) or root.op != "getattr":
+            return 0
+        reference = self.reference(root.value)
+        field = None if reference is None else reference.fields.get(root.attr)
+        return 0 if field is None else field.length
 
     def fresh(self, loc: Any) -> ir.Var:
         return next(iter(self.code.blocks.values())).scope.redefine("$foldflight", loc)

@@ -111,8 +111,9 @@ def udaf(
         invertible: Retracting is exact in any order, also before the row it takes back has been seen.
         compile: `"auto"` compiles the methods to machine code where that cannot be told from Python but by its speed:
             numbers and truth values as arguments, attributes and results, arithmetic, comparisons, `math`, and
-            methods and functions of that kind; dates and times that are only compared and kept. True refuses to fold
-            in any other way, before the first row; False always interprets.
+            methods and functions of that kind; dates and times that are only compared and kept; lists whose length
+            does not change, `Annotated[list[int], 16]`, by index. True refuses to fold in any other way, before the
+            first row; False always interprets.
 
     Returns:
         The class itself, so that it stays a plain Python class.

@@ -170,14 +170,15 @@ def demand_all_compiled(functions: Iterable[Function]) -> None:
 
 def warm(function: Function) -> str:
     """Compile a function, or load it, before its rows come. Return how it is folded, as `folded` does."""
-    bound = _fixed(function)
-    is_tried = function.compile is not False and not _is_vectorised(function) and not _opens(function)
-    if bound is not None and is_tried:
-        verbs = _verbs(bound)
-        found = verbs if isinstance(verbs, str) else program_of(bound, verbs)
-        if isinstance(found, Program) and not function.skip_nulls:
-            found.fold(nulls=True)
-        _settle(heat_of(bound), bound, found)
+    how = folded(function)
+    bound = _fixed(function) if how == "compiled when hot" else None
+    if bound is None:
+        return how
+    verbs = _verbs(bound)
+    found = verbs if isinstance(verbs, str) else program_of(bound, verbs)
+    if isinstance(found, Program) and not function.skip_nulls:
+        found.fold(nulls=True)
+    _settle(heat_of(bound), bound, found)
     return folded(function)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import length_hint
 from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +32,8 @@ __all__ = ["Interpreted", "Method", "user_failure"]
 
 _OURS: Final = str(Path(__file__).parent.parent) + os.sep
 _FRAMES_MAX: Final = 12
+_TRACES_MAX: Final = 64
+_traces: Final[dict[tuple[tuple[CodeType, int], ...], str]] = {}
 _UNCHANGEABLE: Final = (
     int,
     float,
@@ -54,15 +57,30 @@ def user_failure(function: str, verb: str, error: BaseException) -> FunctionErro
 
     An exception that names a `limit` was not the author's: the server has interrupted the method, which passed it.
     """
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OURS)]
-    lines = [*traceback.format_list(frames[-_FRAMES_MAX:]), *traceback.format_exception_only(error)]
     return FunctionError(
         "USER_CODE",
         f"{verb} raised {type(error).__name__}: {error}",
         function=function,
         limit=getattr(error, "limit", None),
-        trace="".join(lines),
+        trace=_trace(error) + "".join(traceback.format_exception_only(error)),
     )
+
+
+def _trace(error: BaseException) -> str:
+    """Return the author's frames of a traceback as text; what many groups raise at one place is written once."""
+    place, frame = [], error.__traceback__
+    while frame is not None:
+        place.append((frame.tb_frame.f_code, frame.tb_lasti))
+        frame = frame.tb_next
+    key = tuple(place)
+    text = _traces.get(key)
+    if text is None:
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_OURS)]
+        text = "".join(traceback.format_list(frames[-_FRAMES_MAX:]))
+        if len(_traces) >= _TRACES_MAX:  # a server's threads share it: they may only do what is done at once
+            _traces.clear()
+        _traces[key] = text
+    return text
 
 
 class Method:
@@ -338,7 +356,17 @@ class Interpreted(Accumulators):
             raise unfit.error from unfit.__cause__
 
     def _outputs(self, slots: Slots) -> pa.Array:
-        return self._cast([self._value(slot) for slot in slots.tolist()], slots)
+        value = self._value_or_none if self.failures.isolates else self._value
+        return self._cast([value(slot) for slot in slots.tolist()], slots)
+
+    def _value_or_none(self, slot: int) -> Any:
+        """Return a slot's value, or NULL if the slot fails by it: each is asked once, however many fail."""
+        try:
+            return self._value(slot)
+        except FunctionError as error:
+            if not self.failures.take(error):
+                raise
+        return None
 
     def _value(self, slot: int) -> Any:
         absent = slot >= len(self._held) or self._held[slot] is _EMPTY

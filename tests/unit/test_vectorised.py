@@ -152,6 +152,46 @@ def test_results_that_do_not_fit_are_isolated() -> None:
     assert [error and error["code"] for error in results.column("error").to_pylist()] == ["OVERFLOW", None]
 
 
+def test_what_raises_for_many_is_isolated() -> None:
+    """Where errors are isolated, what a vectorised method did before it raised is undone, and the scalar one is asked."""
+
+    def raises(self: Any, accumulators: Any, slots: Any, *_: Any) -> None:
+        accumulators[slots] = 99
+        raise ValueError("somebody")
+
+    def refuses(self: Any, accumulator: int, value: int) -> int:
+        if value == 4:
+            raise ValueError("four")
+        return accumulator + value
+
+    batch = pa.RecordBatch.from_pydict({"slot": pa.array([0, 1, 0], pa.int32()), "x": pa.array([3, 4, 5])})
+    for methods in (
+        {"fold_many": raises, "accumulate": refuses},
+        {"merge_many": raises, "merge": refuses},
+        {
+            "get_values": lambda self, accumulators: raises(self, accumulators, 0),
+            "get_value": lambda self, accumulator: refuses(self, 0, accumulator),
+        },
+    ):
+        registry = Registry.load([adder(**methods)])
+        folds = [Fold(bind_calls(registry, [Call("adder", ("x",))], batch.schema), isolates=True) for _ in range(2)]
+        folds[0].fold(batch)
+        if "merge_many" in methods:
+            folds[1].merge_states(folds[0].collect())
+            folds[1].merge_states(
+                pa.RecordBatch.from_arrays(
+                    [pa.array([0, 1], pa.int32()), pa.array([1, 4], folds[0].schema.field("state_0").type)],
+                    names=["slot", "state_0"],
+                )
+            )
+        results = folds["merge_many" in methods].collect()
+        assert results.column("output_0").to_pylist() == [9 if "merge_many" in methods else 8, None]
+        assert [error and error["message"].split(": ")[-1] for error in results.column("error").to_pylist()] == [
+            None,
+            "four",
+        ]
+
+
 def test_rows_that_cannot_be_taken_back() -> None:
     """A function without retract does not take rows back by its vectorised methods either."""
     with pytest.raises(RejectedError, match="append-only"):

@@ -114,7 +114,7 @@ class Vectorised(Accumulators):
         slots = rows.slots.astype(np.intp)
         signs = 1 if rows.retracts is None else 1 - 2 * rows.retracts.astype(np.int64)
         columns = [_vector(column.array) for column in rows.arguments]
-        if not self._call("fold_many", self._shown(self._table), slots, signs, *columns):
+        if not self._call("fold_many", slots, signs, *columns):
             self._leave()
             self.inner.fold(rows)
         elif top > self._full:
@@ -144,9 +144,7 @@ class Vectorised(Accumulators):
             raise cannot_merge(self._name)
         bytes_of(self._table)[wide[first]] = bytes_of(others)[first]
         self._occupy(wide[first], top)
-        if rest.any() and not self._call(
-            "merge_many", self._shown(self._table), wide[rest], self._shown(taken(others, rest))
-        ):
+        if rest.any() and not self._call("merge_many", wide[rest], self._shown(taken(others, rest))):
             self._leave()
             self.inner.merge(slots[rest], states.filter(pa.array(rest)))
 
@@ -203,13 +201,18 @@ class Vectorised(Accumulators):
         self._table, self._present, self._full = self._table[:0], self._present[:0], 0
         self.inner.close()
 
-    def _call(self, verb: str, *arguments: Any) -> bool:
+    def _call(self, verb: str, slots: Any, *arguments: Any) -> bool:
         """Call a vectorised method; tell whether it has done what it was asked to."""
         method: Callable[..., Any] = getattr(self.inner.verbs, verb)
+        before = bytes_of(self._table)[slots] if self.inner.failures.isolates else None
         try:
             with np.errstate(all="ignore"):
-                returned = method(*arguments)
+                returned = method(self._shown(self._table), slots, *arguments)
         except (Exception, SystemExit) as error:
+            if before is not None:
+                # It does not say for which slot it raised; one by one, by the scalar methods, they fail alone.
+                bytes_of(self._table)[slots] = before
+                return False
             raise user_failure(self._name, verb, error) from error
         if returned is not None and returned is not NotImplemented:
             message = (

@@ -153,7 +153,7 @@ def test_results_that_do_not_fit_are_isolated() -> None:
 
 
 def test_what_raises_for_many_is_isolated() -> None:
-    """Where errors are isolated, what a vectorised method did before it raised is undone, and the scalar one is asked."""
+    """Where errors are isolated, what a method did before it raised is undone, and the scalar one is asked."""
 
     def raises(self: Any, accumulators: Any, slots: Any, *_: Any) -> None:
         accumulators[slots] = 99

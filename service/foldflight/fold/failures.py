@@ -1,10 +1,14 @@
-"""Groups whose function has raised: set aside until the barrier, while the others go on."""
+"""What authors' code raises, and the groups that it raised for: set aside until the barrier, while the others go on."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import traceback
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
 from typing import Any, Final
 
 import numpy as np
@@ -13,13 +17,17 @@ import pyarrow as pa
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.rows import Mask, Slots
 
-__all__ = ["ERROR", "ERROR_TYPE", "Failures"]
+__all__ = ["ERROR", "ERROR_TYPE", "Failures", "user_failure"]
 
 ERROR: Final = "error"
 _TEXTS: Final = ("code", "function", "message", "row", "trace")
 ERROR_TYPE: Final = pa.struct([pa.field(name, pa.string()) for name in _TEXTS])
 # Authors put whole accumulators into their messages; what a million groups say has to fit somewhere.
 _TEXT_CHARS_MAX: Final = 4096
+_OURS: Final = str(Path(__file__).parent.parent) + os.sep
+_FRAMES_MAX: Final = 12
+_TRACES_MAX: Final = 64
+_traces: Final[dict[tuple[tuple[CodeType, int], ...], str]] = {}
 
 
 class Failures:
@@ -111,3 +119,34 @@ def _short(text: str | None) -> str | None:
     # What cannot be UTF-8 (half a surrogate pair in a message) would fail in Arrow.
     whole = text.encode(errors="backslashreplace").decode()
     return whole if len(whole) <= _TEXT_CHARS_MAX else whole[: _TEXT_CHARS_MAX - 3] + "..."
+
+
+def user_failure(function: str, verb: str, error: BaseException) -> FunctionError:
+    """Return the error for an exception in a method of the author, with the author's own frames only.
+
+    An exception that names a `limit` was not the author's: the server has interrupted the method, which passed it.
+    """
+    return FunctionError(
+        "USER_CODE",
+        f"{verb} raised {type(error).__name__}: {error}",
+        function=function,
+        limit=getattr(error, "limit", None),
+        trace=_trace(error) + "".join(traceback.format_exception_only(error)),
+    )
+
+
+def _trace(error: BaseException) -> str:
+    """Return the author's frames of a traceback as text; what many groups raise at one place is written once."""
+    place, frame = [], error.__traceback__
+    while frame is not None:
+        place.append((frame.tb_frame.f_code, frame.tb_lasti))
+        frame = frame.tb_next
+    key = tuple(place)
+    text = _traces.get(key)
+    if text is None:
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_OURS)]
+        text = "".join(traceback.format_list(frames[-_FRAMES_MAX:]))
+        if len(_traces) >= _TRACES_MAX:  # a server's threads share it: they may only do what is done at once
+            _traces.clear()
+        _traces[key] = text
+    return text

@@ -5,13 +5,9 @@ from __future__ import annotations
 import datetime
 import decimal
 import numbers
-import os
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import length_hint
-from pathlib import Path
-from types import CodeType
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +15,7 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.failures import Failures
+from foldflight.fold.failures import Failures, user_failure
 from foldflight.fold.migration import Written
 from foldflight.fold.rows import Column, Mask, Rows, Slots
 from foldflight.fold.signing import StateSigner
@@ -28,12 +24,8 @@ from foldflight.functions.context import FunctionContext
 from foldflight.functions.spec import BoundFunction
 from foldflight.functions.values import CastError, cast_results, exact_types
 
-__all__ = ["Interpreted", "Method", "user_failure"]
+__all__ = ["Interpreted", "Method"]
 
-_OURS: Final = str(Path(__file__).parent.parent) + os.sep
-_FRAMES_MAX: Final = 12
-_TRACES_MAX: Final = 64
-_traces: Final[dict[tuple[tuple[CodeType, int], ...], str]] = {}
 _UNCHANGEABLE: Final = (
     int,
     float,
@@ -50,37 +42,6 @@ _UNCHANGEABLE: Final = (
     np.generic,
 )
 _EMPTY: Final = object()
-
-
-def user_failure(function: str, verb: str, error: BaseException) -> FunctionError:
-    """Return the error for an exception in a method of the author, with the author's own frames only.
-
-    An exception that names a `limit` was not the author's: the server has interrupted the method, which passed it.
-    """
-    return FunctionError(
-        "USER_CODE",
-        f"{verb} raised {type(error).__name__}: {error}",
-        function=function,
-        limit=getattr(error, "limit", None),
-        trace=_trace(error) + "".join(traceback.format_exception_only(error)),
-    )
-
-
-def _trace(error: BaseException) -> str:
-    """Return the author's frames of a traceback as text; what many groups raise at one place is written once."""
-    place, frame = [], error.__traceback__
-    while frame is not None:
-        place.append((frame.tb_frame.f_code, frame.tb_lasti))
-        frame = frame.tb_next
-    key = tuple(place)
-    text = _traces.get(key)
-    if text is None:
-        frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_OURS)]
-        text = "".join(traceback.format_list(frames[-_FRAMES_MAX:]))
-        if len(_traces) >= _TRACES_MAX:  # a server's threads share it: they may only do what is done at once
-            _traces.clear()
-        _traces[key] = text
-    return text
 
 
 class Method:

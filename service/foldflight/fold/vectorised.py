@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError
 from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract, user_failure
+from foldflight.fold.failures import user_failure
+from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract
 from foldflight.fold.migration import Written
 from foldflight.fold.records import bytes_of, filled, record_dtype, records_of, states_of, taken
 from foldflight.fold.rows import Mask, Rows, Slots
@@ -209,11 +210,12 @@ class Vectorised(Accumulators):
             with np.errstate(all="ignore"):
                 returned = method(self._shown(self._table), slots, *arguments)
         except (Exception, SystemExit) as error:
-            if before is not None:
-                # It does not say for which slot it raised; one by one, by the scalar methods, they fail alone.
-                bytes_of(self._table)[slots] = before
-                return False
-            raise user_failure(self._name, verb, error) from error
+            failure = user_failure(self._name, verb, error)
+            if before is None or failure.limit is not None:
+                raise failure from error
+            # It does not say for which slot it raised; one by one, by the scalar methods, they fail alone.
+            bytes_of(self._table)[slots] = before
+            return False
         if returned is not None and returned is not NotImplemented:
             message = (
                 f"{verb} returned {type(returned).__name__}; change the accumulators in place and return nothing, or "

@@ -345,8 +345,8 @@ def same(run: Any, one: Any, other: Any) -> bool:
 
 
 def array_of(values: list[Any], type_: pa.DataType) -> pa.Array:
-    """Return an array; of dates and the like from the numbers that they are in memory."""
-    if not pa.types.is_temporal(type_):
+    """Return an array; of dates and the like also from the numbers that they are in memory."""
+    if not (pa.types.is_temporal(type_) and {int, type(None)}.issuperset(map(type, values))):
         return pa.array(values, type_)
     return pa.array(values, pa.int32() if type_ == pa.date32() else pa.int64()).view(type_)
 

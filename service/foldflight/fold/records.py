@@ -97,7 +97,7 @@ def records_of(states: pa.Array, members: Sequence[Member], dtype: np.dtype[Any]
             records[member.name] = items
             continue
         moment = moment_of(column.type)
-        if moment is not None and np.issubdtype(dtype[member.name], np.integer):
+        if moment is not None and dtype[member.name].kind == "i":
             numbers = to_numbers(column, moment)
             if numbers is None:
                 return None

@@ -59,6 +59,21 @@ def test_names_of_a_functions_metrics_are_bounded():
     assert '{function="careful",metric="seen"} 1.0' in found
 
 
+def test_names_of_shipped_functions_are_bounded():
+    """An engine that ships a function under a new name each day fills a hundred series; the server's own keep theirs."""
+    metrics = Metrics()
+    metrics.expect(["own"])
+    assert [metrics.named(f"shipped_{number}") for number in (0, 0, 1)] == ["shipped_0", "shipped_0", "shipped_1"]
+    for number in range(300):
+        metrics.add(f"shipped_{number}", "seen", 1)
+    assert (metrics.named("own"), metrics.named("shipped_99"), metrics.named("shipped_100")) == (
+        "own",
+        "shipped_99",
+        MORE,
+    )
+    assert f'{{function="{MORE}",metric="seen"}} 200.0' in page(metrics)
+
+
 def test_negative_count_does_not_raise():
     """A function's mistake with a counter must not end its exchange."""
     metrics = Metrics()

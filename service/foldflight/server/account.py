@@ -34,7 +34,7 @@ class Account:
         self.rows = 0
         self._metrics = metrics
         self._exchange = exchange
-        self._functions = [call.function for call in opening.calls]
+        self._functions = [metrics.named(call.function) for call in opening.calls]
         self._rows_folded = {
             kind: [metrics.rows_folded.labels(function, kind.short) for function in self._functions] for kind in RowKind
         }
@@ -86,7 +86,7 @@ class Account:
                 if self._returns_states:
                     self._bytes_since = 0
                 for function, count in self._exchange.stats.isolated.items():
-                    self._metrics.isolated.labels(function).inc(count - self._isolated[function])
+                    self._metrics.isolated.labels(self._metrics.named(function)).inc(count - self._isolated[function])
                     self._isolated[function] = count
                 self._show_folds()
         groups = self._exchange.groups

@@ -20,7 +20,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from foldflight.errors import CorruptError, FunctionError, RejectedError, RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
 __all__ = ["METRICS", "MORE", "Metric", "Metrics", "forget_process", "metrics_table", "shared_registry"]
 
@@ -34,9 +34,10 @@ _BUCKETS: Mapping[str, tuple[float, ...]] = {
     "foldflight_function_distribution": _DISTRIBUTION,
 }
 _METRICS_OF_A_FUNCTION_MAX = 100
+_SHIPPED_FUNCTIONS_MAX = 100
 _READS_MAX = 5
 _READ_AGAIN_S = 0.02
-MORE = "(more)"  # the label of a function's metrics beyond that many: no label grows without end
+MORE = "(more)"  # the label of what is beyond that many: no label grows without end
 
 
 class Metric(NamedTuple):
@@ -219,9 +220,13 @@ class Metrics:
         self._function_gauge = self._gauge("foldflight_function_gauge", "livemostrecent")
         self._function_distribution = self._histogram("foldflight_function_distribution")
         self._names: dict[str, set[str]] = {}
+        self._own: set[str] = set()
+        self._shipped: set[str] = set()
 
-    def expect(self, functions: Iterable[str]) -> None:
-        """Begin the series of errors at 0: Prometheus takes what a series begins with for no increase.
+    def expect(self, functions: Collection[str]) -> None:
+        """Take these functions for the server's own, and begin the series of errors at 0.
+
+        Prometheus takes what a series begins with for no increase.
 
         Without this an alert would miss the first error of each kind, and of some kinds there is only one.
         """
@@ -230,6 +235,7 @@ class Metrics:
                 self.errors.labels(code)
         for code in ("OVERLOADED", "DRAINING"):
             self.refused.labels(code)
+        self._own.update(functions)
         for function in functions:
             for code in FunctionError.codes:
                 self.function_errors.labels(function, code)
@@ -237,24 +243,23 @@ class Metrics:
     def add(self, function: str, metric: str, amount: float) -> None:
         """Add to a function's counter or meter."""
         with contextlib.suppress(ValueError):  # a counter cannot go down
-            self._function_count.labels(function, self._bounded(function, metric)).inc(amount)
+            self._function_count.labels(*self._bounded(function, metric)).inc(amount)
 
     def set(self, function: str, metric: str, value: float) -> None:
         """Set a function's gauge."""
-        self._function_gauge.labels(function, self._bounded(function, metric)).set(value)
+        self._function_gauge.labels(*self._bounded(function, metric)).set(value)
 
     def observe(self, function: str, metric: str, value: float) -> None:
         """Record one value of a function's distribution."""
-        self._function_distribution.labels(function, self._bounded(function, metric)).observe(value)
+        self._function_distribution.labels(*self._bounded(function, metric)).observe(value)
 
-    def _bounded(self, function: str, metric: str) -> str:
-        known = self._names.setdefault(function, set())
-        if metric in known:
-            return metric
-        if len(known) >= _METRICS_OF_A_FUNCTION_MAX:
-            return MORE
-        known.add(metric)
-        return metric
+    def named(self, function: str) -> str:
+        """Return the label of a function: its name; of those that engines ship, (more) beyond a number of them."""
+        return function if function in self._own else _within(self._shipped, function, _SHIPPED_FUNCTIONS_MAX)
+
+    def _bounded(self, function: str, metric: str) -> tuple[str, str]:
+        function = self.named(function)
+        return function, _within(self._names.setdefault(function, set()), metric, _METRICS_OF_A_FUNCTION_MAX)
 
     def _counter(self, name: str) -> Counter:
         row = METRICS[name]
@@ -278,6 +283,14 @@ class _Shared(MultiProcessCollector):
             except struct.error:
                 time.sleep(_READ_AGAIN_S)
         return super().collect()  # type: ignore[no-untyped-call]
+
+
+def _within(known: set[str], name: str, most: int) -> str:
+    if name not in known:
+        if len(known) >= most:
+            return MORE
+        known.add(name)
+    return name
 
 
 def shared_registry(directory: str) -> CollectorRegistry:

@@ -60,7 +60,7 @@ def test_names_of_a_functions_metrics_are_bounded():
 
 
 def test_names_of_shipped_functions_are_bounded():
-    """An engine that ships a function under a new name each day fills a hundred series; the server's own keep theirs."""
+    """An engine that ships a function under a new name each day fills a hundred series; the server's keep theirs."""
     metrics = Metrics()
     metrics.expect(["own"])
     assert [metrics.named(f"shipped_{number}") for number in (0, 0, 1)] == ["shipped_0", "shipped_0", "shipped_1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import cloudpickle
 import pyarrow as pa
@@ -170,9 +171,9 @@ def test_expected_fingerprint_is_accepted(transport: Transport) -> None:
 
 
 def test_both_transports_list_the_same_functions(flight: FlightTransport) -> None:
-    """ListFlights says what the registry knows."""
+    """ListFlights says what the registry knows; how a server folds a function by now is its own."""
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
-    assert flight.infos() == embedded.infos()
+    assert [replace(info, folded="") for info in flight.infos()] == embedded.infos()
     assert {"weighted_avg", "count", "talks"} <= {info.name for info in flight.infos()}
 
 

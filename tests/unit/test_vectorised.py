@@ -192,6 +192,18 @@ def test_what_raises_for_many_is_isolated() -> None:
         ]
 
 
+def test_a_function_that_exits_names_its_method() -> None:
+    """SystemExit, with which a server interrupts what takes too long, ends the fold, not the process."""
+
+    def exits(*_: Any) -> Any:
+        raise SystemExit(1)
+
+    exits.__annotations__["return"] = int
+    for verb in ("create_accumulator", "fold_many", "get_values"):
+        with pytest.raises(FunctionError, match=f"{verb} raised SystemExit"):
+            values_of(fold_of(adder(**{verb: exits})))
+
+
 def test_rows_that_cannot_be_taken_back() -> None:
     """A function without retract does not take rows back by its vectorised methods either."""
     with pytest.raises(RejectedError, match="append-only"):

@@ -334,7 +334,7 @@ class _Table:
         self._hashes.extend(hashes)
         if 2 * len(self._hashes) > len(self._ids):
             size = len(self._ids)
-            while size < 4 * len(self._hashes):
+            while size < 8 * len(self._hashes):
                 size *= 2
             self._ids = np.full(size, -1, np.int32)
             known, hashes = 0, self._hashes.values

@@ -168,8 +168,8 @@ class Vectorised(Accumulators):
         self._grow(slots)
         try:
             return self._values(slots)
-        except FunctionError:
-            if not self.inner.failures.isolates:
+        except FunctionError as error:
+            if not self.inner.failures.isolates or error.limit is not None:
                 raise
             # One by one they fail alone.
             self._leave()
@@ -266,7 +266,9 @@ def _layout(inner: Interpreted) -> _Layout | str:
     type_ = bound.shape.arrow
     try:
         fresh = inner.codec.encode([inner.verbs.create_accumulator()])
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
+    except SystemExit as error:
+        raise user_failure(inner.name, "create_accumulator", error) from error
+    except Exception as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
         return str(error.error if isinstance(error, Unfit) else error)
     cls = bound.function.accumulator_class
     is_struct = pa.types.is_struct(type_)

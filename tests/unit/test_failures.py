@@ -137,6 +137,31 @@ def test_only_the_slot_fails() -> None:
     assert 'raise ValueError("13 cannot be folded")' in error["trace"]
 
 
+def test_what_comes_for_a_failed_slot_is_skipped() -> None:
+    """Once a slot has failed, no function sees its rows any more in the epoch, neither in this chunk nor in the next."""
+    seen: list[int] = []
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", name="watched", compile=False)
+    class Watched:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            seen.append(value)
+            return accumulator + 100 // (value - FOLD_13)
+
+    fold = Fold(bind_calls(Registry.load([Watched]), [Call("watched", ("v",))], SCHEMA), isolates=True)
+    fold.fold(chunk((0, INSERT, FOLD_13), (0, INSERT, 1), (1, INSERT, 2), (0, INSERT, 3)))
+    fold.fold(chunk((0, INSERT, 4), (1, INSERT, 5)))
+    assert seen == [FOLD_13, 2, 5]
+    fold.collect()
+    fold.fold(chunk((0, INSERT, 6)))
+    assert seen[3:] == [6]
+
+
 def test_a_failed_slot_is_empty_after_the_barrier() -> None:
     """What comes for a slot that has failed is skipped until the barrier; then the slot begins afresh."""
     fold = new_fold(TOUCHY)
@@ -241,6 +266,19 @@ def test_what_authors_say_fits() -> None:
     [row] = fold.collect().to_pylist()
     assert row[ERROR]["message"].startswith("\\ud800xxx")
     assert len(row[ERROR]["message"]) == 4096
+
+
+def test_what_many_groups_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past a bound, groups still fail one by one, with code and function, and say less, until the next epoch."""
+    monkeypatch.setattr("foldflight.fold.failures._ALL_CHARS_MAX", 1000)
+    fold = new_fold(TOUCHY)
+    for _ in range(2):
+        fold.fold(chunk(*[(slot, INSERT, FOLD_13) for slot in range(20)]))
+        errors = fold.collect().column(ERROR).to_pylist()
+        assert {(error["code"], error["function"]) for error in errors} == {("USER_CODE", "touchy")}
+        assert all(errors[0].values())
+        assert (errors[-1]["row"], errors[-1]["trace"]) == (None, None)
+        assert errors[-1]["message"] == "accumulate raised ValueError: 13 cannot be folded"
 
 
 def test_without_isolation_errors_are_raised() -> None:

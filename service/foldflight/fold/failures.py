@@ -22,8 +22,11 @@ __all__ = ["ERROR", "ERROR_TYPE", "Failures", "user_failure"]
 ERROR: Final = "error"
 _TEXTS: Final = ("code", "function", "message", "row", "trace")
 ERROR_TYPE: Final = pa.struct([pa.field(name, pa.string()) for name in _TEXTS])
-# Authors put whole accumulators into their messages; what a million groups say has to fit somewhere.
+# Authors put whole accumulators into their messages; what a million groups say has to fit somewhere. Past the second
+# bound, errors come without rows and traces, and with the beginning of their messages.
 _TEXT_CHARS_MAX: Final = 4096
+_ALL_CHARS_MAX: Final = 64 << 20
+_LATE_CHARS_MAX: Final = 80
 _OURS: Final = str(Path(__file__).parent.parent) + os.sep
 _FRAMES_MAX: Final = 12
 _TRACES_MAX: Final = 64
@@ -45,6 +48,7 @@ class Failures:
         self.counts: Counter[str] = Counter()
         self._takes = isolates
         self._errors: dict[int, dict[str, str | None]] = {}
+        self._chars = 0
 
     def __bool__(self) -> bool:
         """Tell whether any slot has failed."""
@@ -59,9 +63,16 @@ class Failures:
         if not self._takes or error.slot is None or error.limit is not None:
             return False
         if error.slot not in self._errors:
-            self._errors[error.slot] = {name: _short(getattr(error, name)) for name in _TEXTS}
+            self._keep(error.slot, {name: getattr(error, name) for name in _TEXTS})
             self.counts[error.function or ""] += 1
         return True
+
+    def _keep(self, slot: int, texts: dict[str, str | None]) -> None:
+        if self._chars > _ALL_CHARS_MAX:
+            texts = {**texts, "row": None, "trace": None}
+        chars_max = _TEXT_CHARS_MAX if self._chars <= _ALL_CHARS_MAX else _LATE_CHARS_MAX
+        self._errors[slot] = {name: _short(text, chars_max) for name, text in texts.items()}
+        self._chars += sum(len(text) for text in self._errors[slot].values() if text is not None)
 
     @contextlib.contextmanager
     def raised(self) -> Iterator[None]:
@@ -85,7 +96,7 @@ class Failures:
                 f"{errors.type}" + ("" if self.isolates else ", in one that does not"),
             )
         for place in np.flatnonzero(errors.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            self._errors.setdefault(int(slots[place]), errors[place].as_py())
+            self._keep(int(slots[place]), errors[place].as_py())
 
     def among(self, slots: Slots) -> Mask:
         """Tell which of n slots have failed."""
@@ -109,16 +120,16 @@ class Failures:
     def clear(self) -> Slots:
         """Take all slots for sound; return those that had failed."""
         slots = np.fromiter(self._errors, np.int32, len(self._errors))
-        self._errors = {}
+        self._errors, self._chars = {}, 0
         return slots
 
 
-def _short(text: str | None) -> str | None:
+def _short(text: str | None, chars_max: int) -> str | None:
     if text is None:
         return None
     # What cannot be UTF-8 (half a surrogate pair in a message) would fail in Arrow.
     whole = text.encode(errors="backslashreplace").decode()
-    return whole if len(whole) <= _TEXT_CHARS_MAX else whole[: _TEXT_CHARS_MAX - 3] + "..."
+    return whole if len(whole) <= chars_max else whole[: chars_max - 3] + "..."
 
 
 def user_failure(function: str, verb: str, error: BaseException) -> FunctionError:

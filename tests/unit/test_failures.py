@@ -138,7 +138,7 @@ def test_only_the_slot_fails() -> None:
 
 
 def test_what_comes_for_a_failed_slot_is_skipped() -> None:
-    """Once a slot has failed, no function sees its rows any more in the epoch, neither in this chunk nor in the next."""
+    """Once a slot has failed, its function sees no more of its rows in the epoch, in this chunk or the next."""
     seen: list[int] = []
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", name="watched", compile=False)

@@ -137,9 +137,9 @@ class Vectorised(Accumulators):
         top = self._grow(slots)
         wide = slots.astype(np.intp)
         # The first state of an empty slot is its accumulator; what comes after it is merged.
-        first = np.zeros(len(wide), np.bool_)
-        first[np.unique(wide, return_index=True)[1]] = True
-        first &= ~self._present[wide]
+        places, earliest = np.arange(len(wide)), np.empty(top, np.intp)
+        earliest[wide[::-1]] = places[::-1]
+        first = (earliest[wide] == places) & ~self._present[wide]
         rest = ~first
         if rest.any() and not self.inner.bound.function.capabilities.merge:
             raise cannot_merge(self._name)

@@ -26,7 +26,7 @@ from foldflight.fold.keys import KeyIndex
 from foldflight.functions import RowKind
 from foldflight.spark.carrier import convert
 from foldflight.spark.deadletters import Failed, HeldRows
-from foldflight.spark.layout import FOLDED, KIND, LIVE, SLOT, Layout
+from foldflight.spark.layout import KIND, LIVE, SLOT, Layout
 from foldflight.spark.logs import forward
 from foldflight.spark.statetable import StateTable
 
@@ -196,10 +196,9 @@ class BucketEpoch:
             np.add.at(self._live, slots, rows)
             self.stats.rows += int(rows.sum())
         if self._merges:
-            folded = block.column(FOLDED)
-            is_folded = folded.to_numpy(zero_copy_only=False)
-            self._merge(exchange, slots[is_folded], block.filter(folded))
-            slots, block = slots[~is_folded], block.filter(pa.array(~is_folded))
+            folded, block, states = self._layout.parted(block)
+            self._merge(exchange, slots[folded], states)
+            slots = slots[~folded]
         if len(slots):
             if self._held is not None:
                 self._held.add(slots, block)

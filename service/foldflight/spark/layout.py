@@ -67,6 +67,18 @@ class Layout:
         rows = [field for field in self.rows if field.name != REAL]
         return pa.schema([*rows, pa.field(LIVE, pa.int64()), *self.carried, pa.field(FOLDED, pa.bool_())])
 
+    def parted(self, block: pa.RecordBatch) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch, pa.RecordBatch]:
+        """Return which rows of a block of `partial` are states, the rows, and the states; mixed ones are copied."""
+        # The seed is NULL throughout, and stands for a state of nothing.
+        folded = block.column(FOLDED).fill_null(True).to_numpy(zero_copy_only=False)
+        rows = block.select([name for name in self.rows.names if name != REAL])
+        states = block.select([LIVE, *self.carried.names])
+        if folded.all():
+            return folded, rows.slice(0, 0), states
+        if not folded.any():
+            return folded, rows, states.slice(0, 0)
+        return folded, rows.take(pa.array(np.flatnonzero(~folded))), states.take(pa.array(np.flatnonzero(folded)))
+
     @property
     def results(self) -> pa.Schema:
         """What the query gives: keys and outputs under the user's names, and dead letters where errors are isolated."""

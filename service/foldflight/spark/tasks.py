@@ -346,17 +346,16 @@ class FinalFold:
         folding.chunk(slots, block)
 
     def _merge(self, folding: _Folding, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
-        # The seed is no row: it is NULL throughout, and stands for a state of nothing.
-        folded = block.column(FOLDED).fill_null(True).to_numpy(zero_copy_only=False)
-        if not folded.all():
-            rows, row_slots = block.filter(pa.array(~folded)), slots[~folded]
+        folded, rows, states = self.layout.parted(block)
+        if rows.num_rows:
+            row_slots = slots[~folded]
             folding.count(row_slots, rows)
             folding.chunk(row_slots, rows)
-            block, slots = block.filter(pa.array(folded)), slots[folded]
-        if block.num_rows:
+        if states.num_rows:
+            slots = slots[folded]
             if self.layout.has_kinds:
-                np.add.at(folding.groups.live, slots, block.column(LIVE).fill_null(0).to_numpy())
-            folding.states(slots, block)
+                np.add.at(folding.groups.live, slots, states.column(LIVE).fill_null(0).to_numpy())
+            folding.states(slots, states)
 
     def _without_seed(self, folding: _Folding, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the real rows; the seed, which comes even if none do, makes the one group appear."""

@@ -156,6 +156,25 @@ class Sketched:
         return accumulator.low if accumulator.positive else accumulator.powers * 1e10
 
 
+@udaf
+class LastRow:
+    """An attribute that cannot be None takes an argument that may be, where it is not, and now and then where it is."""
+
+    total: int
+    rows: int
+
+    def __init__(self) -> None:
+        self.total = self.rows = 0
+
+    def accumulate(self, value: int) -> None:
+        self.rows += 1
+        if value is not None or self.rows == 5:
+            self.total = value
+
+    def get_value(self) -> int:
+        return self.total
+
+
 class Visit:
     first: datetime.datetime | None
     last: datetime.datetime | None
@@ -279,7 +298,7 @@ VALUES = {
     pa.time64("us"): st.one_of(st.integers(0, 3), st.integers(0, 86_399_999_999)),
     pa.duration("us"): st.one_of(st.integers(-3, 3), st.integers(-(1 << 63), (1 << 63) - 1)),
 }
-FUNCTIONS = Registry.load([WeightedAvg, Own, Whole, Greatest, Sketched, Visits, LastDay, Histogram])
+FUNCTIONS = Registry.load([WeightedAvg, Own, Whole, Greatest, Sketched, LastRow, Visits, LastDay, Histogram])
 CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
     ("weighted_avg", [pa.int64(), pa.int32()], {}),
     ("own", [pa.int64()], {}),
@@ -295,6 +314,7 @@ CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
     ("last", [pa.int64()], {}),
     ("var_pop", [pa.float64()], {}),
     ("stddev", [pa.float64()], {}),
+    ("last_row", [pa.int64()], {}),
     ("visits", [pa.timestamp("us"), pa.date32(), pa.time64("us"), pa.duration("us")], {}),
     ("last_day", [pa.date32()], {}),
     ("histogram", [pa.int64(), pa.float64()], {}),
@@ -423,7 +443,8 @@ def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[s
     ]
     slots = np.array([0, 1, 0], np.int32)
     accumulators.fold(Rows(slots, None, columns))
-    accumulators.merge(slots[:2], accumulators.states(slots[:2]))
+    if bound.function.capabilities.merge:
+        accumulators.merge(slots[:2], accumulators.states(slots[:2]))
     accumulators.outputs(slots)
     accumulators.fold_each(Rows(slots, None, columns), np.array([True, False, True]))
     assert accumulators.is_compiled

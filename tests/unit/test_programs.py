@@ -19,7 +19,11 @@ from foldflight import FoldflightError, connect, udaf
 from foldflight.cli.main import cli
 from foldflight.exchange.frames import Open
 from foldflight.fold import programs
-from foldflight.functions import Call
+from foldflight.fold.calls import bind_calls
+from foldflight.fold.compiler.kernels import Kernels
+from foldflight.fold.compiler.kinds import Refused
+from foldflight.fold.fold import Fold
+from foldflight.functions import Call, Registry
 from foldflight.functions.decorators import function_of
 
 ROOT = Path(__file__).parents[2]
@@ -148,6 +152,42 @@ def test_what_shows_only_when_it_is_compiled(caplog: pytest.LogCaptureFixture, t
     ]
 
 
+@udaf
+class LastOf(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        if value is not None:
+            accumulator.total = value
+
+
+def test_a_loop_that_cannot_be_compiled_is_tried_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows with NULLs that only the interpreter can fold cost no compiling in each exchange, and are said once."""
+    tried = []
+    compiled = Kernels._compiled
+
+    def refuse_nulls(kernels: Kernels, name: str, *arguments: Any) -> Any:
+        tried.append(name)
+        if name == "fold_nulls":
+            raise Refused("not today")
+        return compiled(kernels, name, *arguments)
+
+    monkeypatch.setattr(Kernels, "_compiled", refuse_nulls)
+    registry = Registry.load([LastOf])
+    columns = pa.schema([("x", pa.int64())])
+    with caplog.at_level(logging.INFO, "foldflight"):
+        assert warm(LastOf) == "compiled"
+        for rows, kind in (([1, None], "interpreted"), ([1, 2], "compiled"), ([None, 5], "interpreted")):
+            fold = Fold(bind_calls(registry, [Call("last_of", ("x",))], columns))
+            fold.fold(pa.record_batch([pa.array(rows, pa.int64())], schema=columns))
+            assert fold.kinds == (kind,)
+            assert fold.collect().column("output_0").to_pylist() == [[each for each in rows if each][-1]]
+    assert sorted(tried) == ["fold", "fold_nulls", "values"]
+    assert [line for line in caplog.messages if "where an argument is NULL" in line] == [
+        "LastOf is interpreted where an argument is NULL: not today"
+    ]
+
+
 def test_compile_true_fails_before_the_first_row() -> None:
     """connect, the listing of a module and a server's start refuse it, with the reason; nothing has been folded."""
     from foldflight.server.lifecycle import serving
@@ -205,11 +245,16 @@ def test_the_listing_shows_it() -> None:
 _PROCESS = """
 import json, logging, sys
 from pathlib import Path
-from numba.core import event
 from examples.weighted_avg import WeightedAvg
 from foldflight.fold import programs
+from foldflight.fold.calls import bind_calls
+from foldflight.fold.compiler.kernels import Kernels
+from foldflight.fold.compiler.kinds import Refused
+from foldflight.fold.fold import Fold
 from foldflight.fold.fold import Fold
 from foldflight.fold.calls import bind_calls
+from foldflight.fold.compiler.kernels import Kernels
+from foldflight.fold.compiler.kinds import Refused
 from foldflight.functions import Call, Registry
 import pyarrow as pa
 

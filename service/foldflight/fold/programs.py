@@ -97,7 +97,11 @@ class Program:
         try:
             return loop(nulls=nulls)
         except Exception as error:  # noqa: BLE001 - the interpreter takes what the compiler does not
-            _logger.info("%s is interpreted from here on: %s", self._kernels.plan.cls.__name__, _why(error))
+            name, why = self._kernels.plan.cls.__name__, _why(error)
+            if (name, why) not in _told:
+                _remember(_told, (name, why), None)
+                what = "where an argument is NULL" if nulls else "where a value is shown after each row"
+                _logger.info("%s is interpreted %s: %s", name, what, why)
             return None
 
     def room(self, count: int) -> tuple[Any, Any]:

@@ -34,8 +34,10 @@ class Check(AnalysisPass):
                         _check_assignment(statement, state.typemap)
                     case ir.SetAttr():
                         reference = state.typemap[statement.target.name]
-                        wanted = reference.type_of(statement.attr)
-                        _check_same(f"the attribute {statement.attr}", wanted, state.typemap[statement.value.name])
+                        wanted, given = reference.type_of(statement.attr), state.typemap[statement.value.name]
+                        if isinstance(given, types.Optional) and not isinstance(wanted, types.Optional):
+                            given = given.type  # None raises here, and the interpreter says what comes of it
+                        _check_same(f"the attribute {statement.attr}", wanted, given)
                     case ir.Return():
                         _check_same("what it returns", state.return_type, state.typemap[statement.value.name])
         return False

@@ -122,12 +122,12 @@ def test_an_endless_bundle_is_interrupted(hurried: Server) -> None:
 def test_what_cannot_be_interrupted_ends_the_process(spawn: Spawn) -> None:
     """A call into C that does not come back: the server drains and ends with a code of its own."""
     server = spawn(modules="tests.wire.limit_functions", fold_s_max=1, drain_s=0.2)
-    exchange = opened_apart(server, opening(Call("sleeps", ("value",))))
-    exchange.chunk(rows((0, 0, 120)))
-    exchange.barrier(1)
-    assert server.process.wait(30) == EXIT_SPENT
-    with pytest.raises(RetryableError):
-        exchange.results(1)
+    with opened_apart(server, opening(Call("sleeps", ("value",)))) as exchange:
+        exchange.chunk(rows((0, 0, 120)))
+        exchange.barrier(1)
+        assert server.process.wait(30) == EXIT_SPENT
+        with pytest.raises(RetryableError):
+            exchange.results(1)
     assert "cannot be interrupted" in server.log.read_text()
 
 

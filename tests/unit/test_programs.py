@@ -245,18 +245,13 @@ def test_the_listing_shows_it() -> None:
 _PROCESS = """
 import json, logging, sys
 from pathlib import Path
+from numba.core import event
+import pyarrow as pa
 from examples.weighted_avg import WeightedAvg
 from foldflight.fold import programs
 from foldflight.fold.calls import bind_calls
-from foldflight.fold.compiler.kernels import Kernels
-from foldflight.fold.compiler.kinds import Refused
 from foldflight.fold.fold import Fold
-from foldflight.fold.fold import Fold
-from foldflight.fold.calls import bind_calls
-from foldflight.fold.compiler.kernels import Kernels
-from foldflight.fold.compiler.kinds import Refused
 from foldflight.functions import Call, Registry
-import pyarrow as pa
 
 lines = []
 class Lines(logging.Handler):

@@ -193,6 +193,26 @@ def test_a_change_of_settings_makes_new_pods(tmp_path: Path) -> None:
     assert checksum({}) != checksum({"settings": {"exchanges_max": 3}})
 
 
+def test_an_upgrade_changes_nothing_that_cannot_change(tmp_path: Path) -> None:
+    """Whatever values change, and in the next version too: what Kubernetes refuses to change stays the same."""
+    fixed = {"nameOverride": "", "fullnameOverride": ""}
+
+    def lasting(objects: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
+        found: dict[tuple[str, str], Any] = {}
+        for each in objects:
+            spec = each.get("spec", {})
+            if each["kind"] == "Deployment":
+                found["Deployment", each["metadata"]["name"]] = spec["selector"]
+            if each["kind"] == "Service":
+                found["Service", each["metadata"]["name"]] = (spec.get("clusterIP"), spec["selector"])
+        return found
+
+    before = lasting(render({}, tmp_path))
+    assert len(before) == 4
+    for values in SETS.values():
+        assert lasting(render({**values, **fixed, "image": {"tag": "9.9.9"}}, tmp_path)) == before
+
+
 def test_scaling_owns_the_number_of_servers(tmp_path: Path) -> None:
     """With autoscaling the Deployment names no number; both kinds scale by open exchanges, and down slowly."""
     (fixed,) = of_kind(render({"replicas": 7}, tmp_path), "Deployment")

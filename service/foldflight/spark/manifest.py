@@ -270,7 +270,7 @@ class Manifest:
             RejectedError: STATE_MISMATCH, when they have another format.
             CorruptError: STATE_CHECKSUM, when they are damaged.
         """
-        content: dict[str, Any] = json.loads(unsealed(_MAGIC, data, "the manifest"))
+        content: dict[str, Any] = json.loads(bytes(unsealed(_MAGIC, data, "the manifest")))
         if content["format"] != _FORMAT:
             raise RejectedError(
                 "STATE_MISMATCH",

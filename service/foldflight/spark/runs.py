@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from foldflight.errors import CorruptError
 from foldflight.fold.keys import KeyIndex
+from foldflight.spark.hostcache import HostCache
 
 __all__ = ["HASH", "LIVE", "Piece", "RunCache", "decode_piece", "encode_piece", "key_hashes", "sealed", "unsealed"]
 
@@ -108,7 +109,7 @@ def encode_piece(batch: pa.RecordBatch) -> bytes:
     return sealed(_MAGIC, sink.getvalue().to_pybytes())
 
 
-def decode_piece(data: bytes, run_id: str) -> Piece:
+def decode_piece(data: bytes | memoryview, run_id: str) -> Piece:
     """Return the piece that these bytes hold.
 
     Raises:
@@ -127,10 +128,11 @@ def sealed(magic: bytes, payload: bytes) -> bytes:
     return magic + zlib.crc32(payload).to_bytes(4, "big") + payload
 
 
-def unsealed(magic: bytes, data: bytes, what: str) -> bytes:
-    """Return the payload of sealed bytes. Raises CorruptError STATE_CHECKSUM."""
-    payload = data[8:]
-    if data[:4] != magic or zlib.crc32(payload).to_bytes(4, "big") != data[4:8]:
+def unsealed(magic: bytes, data: bytes | memoryview, what: str) -> memoryview:
+    """Return the payload of sealed bytes, which are not copied. Raises CorruptError STATE_CHECKSUM."""
+    seen = memoryview(data).cast("B")  # Arrow's own would be signed, and no byte from 128 on equal to itself
+    payload = seen[8:]
+    if seen[:4] != magic or zlib.crc32(payload).to_bytes(4, "big") != seen[4:8]:
         raise CorruptError(
             "STATE_CHECKSUM",
             f"{what} of a state table is damaged or truncated ({len(data)} bytes); restore the checkpoint from a "
@@ -144,10 +146,12 @@ class RunCache:
 
     Args:
         bytes_max: Bytes of all pieces held.
+        shared: Their bytes, for other processes of the host, and from them.
     """
 
-    def __init__(self, *, bytes_max: int) -> None:
+    def __init__(self, *, bytes_max: int, shared: HostCache | None = None) -> None:
         self.bytes_max = bytes_max
+        self._shared = shared
         self.bytes = 0
         self._held: OrderedDict[str, Piece] = OrderedDict()
 
@@ -157,6 +161,22 @@ class RunCache:
         if piece is not None:
             self._held.move_to_end(run_id)
         return piece
+
+    def load(self, run_id: str) -> Piece | None:
+        """Return a piece that another process has shared; a file that is damaged goes."""
+        data = None if self._shared is None else self._shared.get(run_id)
+        if data is None:
+            return None
+        try:
+            return decode_piece(memoryview(data), run_id)
+        except CorruptError:
+            self.drop([run_id])
+            return None
+
+    def share(self, run_id: str, data: bytes) -> None:
+        """Give other processes the bytes of a piece."""
+        if self._shared is not None:
+            self._shared.put(run_id, data)
 
     def put(self, run_id: str, piece: Piece) -> None:
         """Hold a piece; others go if it must be."""
@@ -174,3 +194,5 @@ class RunCache:
             gone = self._held.pop(run_id, None)
             if gone is not None:
                 self.bytes -= gone.batch.nbytes
+        if self._shared is not None:
+            self._shared.drop(run_ids)

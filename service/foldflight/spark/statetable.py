@@ -381,6 +381,7 @@ class StateTable:
             self._store.put_run(run_id, data)
             if self._cache is not None:
                 self._cache.put(run_id, Piece(part))
+                self._cache.share(run_id, data)
             low, high = int(hashes[start]), int(hashes[end - 1])
             metas.append(PieceMeta(run_id, part.num_rows, len(data), low, high, self._manifest.current))
             start = end
@@ -397,17 +398,26 @@ class StateTable:
         held = None if self._cache is None else self._cache.get(meta.id)
         if held is not None:
             return held
+        piece = None if self._cache is None else self._cache.load(meta.id)
+        if piece is None:
+            piece = self._stored(meta)
+        expected = self.layout.rows_with(self._manifest.generations[meta.generation])
+        if piece.batch.num_rows != meta.rows or not piece.batch.schema.equals(expected):
+            raise CorruptError("INVARIANT", f"the run {meta.id} is not what the manifest says of it")
+        if self._cache is not None:
+            self._cache.put(meta.id, piece)
+        return piece
+
+    def _stored(self, meta: PieceMeta) -> Piece:
+        """Return a piece from the state store."""
         data = self._store.run(meta.id)
         if data is None:
             raise CorruptError(
                 "INVARIANT", f"the manifest names the run {meta.id}, and the state store does not have it"
             )
         piece = decode_piece(data, meta.id)
-        expected = self.layout.rows_with(self._manifest.generations[meta.generation])
-        if piece.batch.num_rows != meta.rows or not piece.batch.schema.equals(expected):
-            raise CorruptError("INVARIANT", f"the run {meta.id} is not what the manifest says of it")
         if self._cache is not None:
-            self._cache.put(meta.id, piece)
+            self._cache.share(meta.id, data)
         return piece
 
     def _write_manifest(self) -> None:

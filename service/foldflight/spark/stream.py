@@ -30,6 +30,7 @@ from foldflight.functions import RowKind
 from foldflight.spark.batch import Plan, StreamOptions, mapping
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.epoch import BucketEpoch, ClosedWindows, EpochStats
+from foldflight.spark.hostcache import HostCache, private_folder
 from foldflight.spark.layout import BUCKET, DEAD_LETTER, Layout
 from foldflight.spark.manifest import naming_bucket
 from foldflight.spark.migration import Migration
@@ -57,6 +58,7 @@ _OUTPUT_ROWS_MAX = 1 << 16
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _CACHE_BYTES_MAX = 256 << 20
+_HOST_BYTES_MAX = 1 << 30
 
 
 def check_provider(df: DataFrame) -> None:
@@ -346,5 +348,7 @@ _caches: list[RunCache] = []
 def _cache() -> RunCache:
     """Return this process's cache: runs never change, so what it holds is valid for every task."""
     if not _caches:
-        _caches.append(RunCache(bytes_max=_CACHE_BYTES_MAX))
+        folder = private_folder()
+        shared = None if folder is None else HostCache(folder, bytes_max=_HOST_BYTES_MAX)
+        _caches.append(RunCache(bytes_max=_CACHE_BYTES_MAX, shared=shared))
     return _caches[0]

@@ -1,0 +1,176 @@
+"""Runs in files that the workers of a host share: whole or not there, bounded, and never trusted."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import tempfile
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from foldflight.spark.hostcache import HostCache, private_folder
+from foldflight.spark.runs import RunCache
+from foldflight.spark.statetable import Bounds, StateTable, TableLayout
+from tests.laws.test_statetable_model import Store
+
+LAYOUT = TableLayout(pa.schema([("k", pa.int64())]), pa.schema([("state_0", pa.int64())]))
+IDS = count()
+
+
+def table(store: Store, shared: HostCache | None) -> StateTable:
+    """Open a table as a worker does that has held nothing yet."""
+    cache = RunCache(bytes_max=1 << 20, shared=shared)
+    bounds = Bounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
+    return StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda: f"{next(IDS):032x}")
+
+
+def keys(values: list[int]) -> pa.RecordBatch:
+    """Return keys."""
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], names=["k"])
+
+
+def put(subject: StateTable, values: dict[int, int]) -> None:
+    """Commit groups."""
+    states = pa.RecordBatch.from_arrays([pa.array(list(values.values()), pa.int64())], names=["state_0"])
+    subject.commit(keys(list(values)), np.ones(len(values), np.int64), states)
+
+
+def found(subject: StateTable, values: list[int]) -> list[int | None]:
+    """Look groups up."""
+    states: list[int | None] = subject.lookup(keys(values)).states.column("state_0").to_pylist()
+    return states
+
+
+class Forgetful(Store):
+    """A state store that counts what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def run(self, run_id: str) -> bytes | None:
+        self.asked += 1
+        return super().run(run_id)
+
+
+def test_a_worker_takes_what_another_has_written(tmp_path: Path) -> None:
+    """A run is looked up in the file of another process, and not asked of the state store."""
+    store = Forgetful()
+    put(table(store, HostCache(tmp_path, bytes_max=1 << 20)), {1: 10, 2: 20})
+    assert found(table(store, HostCache(tmp_path, bytes_max=1 << 20)), [1, 2, 3]) == [10, 20, None]
+    assert store.asked == 0
+    assert found(table(store, None), [2]) == [20]
+    assert store.asked == 1
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:-1] + b"\x07"])
+def test_a_damaged_file_is_dropped(tmp_path: Path, damage: object) -> None:
+    """What a file has lost, or never had, is read again from the state store, and written again."""
+    store = Forgetful()
+    put(table(store, HostCache(tmp_path, bytes_max=1 << 20)), {1: 10})
+    (file,) = tmp_path.iterdir()
+    good = file.read_bytes()
+    file.unlink()
+    file.write_bytes(damage(good))  # type: ignore[operator]
+    assert found(table(store, HostCache(tmp_path, bytes_max=1 << 20)), [1]) == [10]
+    assert store.asked == 1
+    assert file.read_bytes() == good
+
+
+def test_random_workers_agree_with_a_dict(tmp_path: Path) -> None:
+    """Whoever has an epoch, and whatever the bound has removed, lookups are right; what is merged has no file."""
+    chosen = random.Random(3)
+    store, model = Store(), dict[int, int]()
+    caches = [RunCache(bytes_max=4_000, shared=HostCache(tmp_path, bytes_max=20_000)) for _ in range(3)]
+    bounds = Bounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
+    for epoch in range(150):
+        cache = chosen.choice(caches)
+        subject = StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda: f"{next(IDS):032x}")
+        assert found(subject, list(range(40))) == [model.get(key) for key in range(40)]
+        values = dict.fromkeys(chosen.sample(range(40), 6), epoch)
+        put(subject, values)
+        model |= values
+    assert {path.stem for path in tmp_path.iterdir()} <= set(store.runs)
+
+
+def test_the_files_are_bounded_and_the_unused_go_first(tmp_path: Path) -> None:
+    """Far more is written than fits: what is used stays, drafts of dead processes go, too large a run has no file."""
+    cache = HostCache(tmp_path, bytes_max=160_000)
+    draft = tmp_path / "left.123"
+    draft.write_bytes(bytes(5_000))
+    os.utime(draft, (1, 1))
+    cache.put("used", b"u" * 1_000)
+    for number in range(100):
+        cache.put(f"run{number}", bytes([number]) * 5_000)
+        for place, path in enumerate(sorted(tmp_path.glob("run*.run"), key=lambda path: int(path.stem[3:]))):
+            os.utime(path, (10 + place, 10 + place))
+        data = cache.get("used")
+        assert data is not None
+        assert data.to_pybytes() == b"u" * 1_000
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 175_000
+    assert not draft.exists()
+    assert cache.get("run0") is None
+    assert cache.get("run99") is not None
+    cache.put("large", bytes(20_000))
+    assert cache.get("large") is None
+
+
+def test_what_is_mapped_outlives_its_file(tmp_path: Path) -> None:
+    """A run that another process removes stays readable for whoever has it."""
+    cache = HostCache(tmp_path, bytes_max=1 << 20)
+    cache.put("a", b"x" * 10_000)
+    data = cache.get("a")
+    assert data is not None
+    cache.drop(["a", "never"])
+    assert cache.get("a") is None
+    assert data.to_pybytes() == b"x" * 10_000
+
+
+def test_many_processes_never_see_half_a_file(tmp_path: Path) -> None:
+    """While processes write, read and make room at once, a run is whole or not there."""
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_work, args=(str(tmp_path), seed)) for seed in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+        assert worker.exitcode == 0
+
+
+def _work(folder: str, seed: int) -> None:
+    chosen = random.Random(seed)
+    cache = HostCache(Path(folder), bytes_max=200_000)
+    for _ in range(2_000):
+        number = chosen.randrange(60)
+        expected = bytes([number]) * (100 * number + 1)
+        match chosen.randrange(5):
+            case 0:
+                cache.drop([str(number)])
+            case 1 | 2:
+                cache.put(str(number), expected)
+            case _:
+                data = cache.get(str(number))
+                assert data is None or data.to_pybytes() == expected
+
+
+def test_the_folder_is_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made for this user alone; one that others can write to, a link and a file are not taken."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = private_folder()
+    assert folder is not None
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert private_folder() == folder
+    folder.chmod(0o770)
+    assert private_folder() is None
+    folder.rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").chmod(0o700)
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert private_folder() is None
+    folder.unlink()
+    folder.write_text("a file")
+    assert private_folder() is None

@@ -75,6 +75,48 @@ class Opened(Totals):
 
 
 @udaf
+class HidesNumber(Totals):
+    limit: Any = 0
+
+    def __init__(self) -> None:
+        self.limit = None
+
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += value if self.limit is None else self.limit
+
+
+@udaf
+class HidesMethod(Totals):
+    def __init__(self) -> None:
+        self.step = lambda value: 10 * value
+
+    def step(self, value: int) -> int:
+        return value
+
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += self.step(value)
+
+
+_STEPS: dict[int, int] = {}
+
+
+@udaf
+class AsksForTruth(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += 2 if _STEPS else value
+
+
+def _named(value: int, *, step: int = 2) -> int:
+    return value * step
+
+
+@udaf
+class CallsByName(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += _named(value)
+
+
+@udaf
 class Mixed(Totals):
     def accumulate(self, accumulator: Total, value: int) -> None:
         step = 0.5 if value > 3 else value
@@ -123,6 +165,9 @@ def warm(cls: type) -> str:
         (Tries, "interpreted: accumulate has try or with"),
         (Texts, "interpreted: its argument value is STRING"),
         (Never, "interpreted: compile=False"),
+        (HidesNumber, "interpreted: its instance has a limit of its own, which is no number"),
+        (HidesMethod, "interpreted: its instance has a step of its own, which is no number"),
+        (AsksForTruth, "interpreted: it asks whether {} is true"),
         (Opened, "decided when bound"),
         (MustBind, "decided when bound"),
     ],
@@ -132,6 +177,11 @@ def test_how_a_function_is_folded_shows_at_a_glance(cls: type, how: str) -> None
     """What rules a function out shows without compiling anything, and compiling comes to the same."""
     assert folded(cls) == how
     assert warm(cls) == how
+
+
+def test_parameters_by_name_only_are_not_compiled() -> None:
+    """A called function that numba cannot call is named, in words that an author understands."""
+    assert warm(CallsByName) == "interpreted: _named has parameters that are given by name only"
 
 
 def test_what_shows_only_when_it_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:

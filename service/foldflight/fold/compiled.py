@@ -210,7 +210,9 @@ class Compiled(Accumulators):
         return self._table.view(self._program.dtype)
 
     def _grow(self, slots: Slots) -> None:
+        """Make room for slots, before a loop that begins at its first row, whatever came of the one before."""
         assert self._program is not None
+        self._progress[0] = 0
         needed, held = int(slots.max(initial=-1)) + 1, len(self._present)
         if needed > held:
             size = max(needed, min(2 * held, held + (1 << 20)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 import llvmlite
@@ -15,18 +16,21 @@ import llvmlite.binding
 import numba
 
 from foldflight.fold.compiler.kernels import Plan
+from foldflight.fold.compiler.kinds import Refused
 
 __all__ = ["digest_of"]
 
 _PLAIN: Final = (int, float, bool, str, bytes, type(None))
+_REACHED_MAX: Final = 1000
 
 
 def digest_of(plan: Plan) -> str:
     """Return the digest of what compiling this plan depends on, as 32 hexadecimal digits.
 
-    It covers too much rather than too little: every global and attribute that has a name which the code mentions.
+    It covers too much rather than too little: every global, and every attribute of what is reached from there, that
+    has a name which the code mentions. Raises Refused where these do not end.
     """
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}
     parts = [
         _surroundings(),
         repr((plan.accumulator, plan.instance, plan.arguments, plan.kinds, plan.result, plan.result_bits)),
@@ -46,26 +50,53 @@ def _surroundings() -> str:
     return f"{sources.hexdigest()} {numba.__version__} {llvmlite.__version__} {sys.version} {processor}"
 
 
-def _function(function: FunctionType, classes: tuple[type, ...], seen: set[int]) -> Iterator[str]:
+def _function(function: FunctionType, classes: tuple[type, ...], seen: dict[int, Any]) -> Iterator[str]:
     if id(function) in seen:
         return
-    seen.add(id(function))
+    seen[id(function)] = function
     yield from _code(function.__code__)
     yield from (_shown(each) for each in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    values += [function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__]
     names = _names(function.__code__)
-    for module in [each for each in values if isinstance(each, (ModuleType, type))]:
-        values += [getattr(module, name) for name in names if hasattr(module, name)]
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    values += [function.__globals__[name] for name in names if name in function.__globals__]
     for cls in classes:
-        values += [getattr(cls, name) for name in names if hasattr(cls, name)]
-    for value in values:
+        values += _attributes(cls, names)
+    for value in _reached(values, names):
         called = value.fget if isinstance(value, property) else value
         if isinstance(called, FunctionType):
             yield called.__qualname__
             yield from _function(called, classes, seen)
         else:
             yield _shown(value)
+
+
+def _reached(values: list[Any], names: list[str]) -> list[Any]:
+    """Return the values and what code reaches from them by these names: the `limit` of `settings.windows.limit`.
+
+    Raises Refused where that does not end.
+    """
+    reached = list(values)
+    known = {id(each) for each in reached}
+    for value in reached:  # which grows
+        if type(value) in _PLAIN:
+            continue
+        for found in _attributes(value, names):
+            # Plain ones are shown each time: in what order they come tells whose they are.
+            if type(found) in _PLAIN or id(found) not in known:
+                known.add(id(found))
+                reached.append(found)
+        if len(reached) > _REACHED_MAX:
+            raise Refused(f"from its globals one reaches more than {_REACHED_MAX} objects by the names in its code")
+    return reached
+
+
+def _attributes(value: Any, names: list[str]) -> list[Any]:
+    found = []
+    for name in names:
+        # What raises here raises again, and is refused, where it is used.
+        with contextlib.suppress(Exception):
+            found.append(getattr(value, name))
+    return found
 
 
 def _names(code: CodeType) -> list[str]:

@@ -45,9 +45,12 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     separate = hasattr(function.cls, "create_accumulator")
     instance = getattr(verbs.get_value, "__self__", None) if separate else None
     functions, with_self = _functions(function.cls, separate=separate)
-    own = [verb for verb in functions if verb in getattr(instance, "__dict__", {})]
-    if own:
-        raise Refused(f"its instance has a {own[0]} of its own")
+    own = getattr(instance, "__dict__", {})
+    attributes = {name: value for name, value in own.items() if _is_number(value)}
+    # Compiled code would find the attribute of the class.
+    hiding = [name for name in own if name in functions or (name not in attributes and hasattr(function.cls, name))]
+    if hiding:
+        raise Refused(f"its instance has a {hiding[0]} of its own, which is no number")
     is_number = not pa.types.is_struct(bound.shape.arrow) or isinstance(bound.shape, Nullable)
     cls = None if is_number else function.accumulator_class
     if cls is None and not is_number:
@@ -64,7 +67,6 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
             raise Refused(f"all its accumulators share the list {field.name}")
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always make the same")
-    attributes = {name: value for name, value in getattr(instance, "__dict__", {}).items() if _is_number(value)}
     parameters = Layout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
     kind, bits = _result(bound.result_type)
     arguments = [_argument(*each) for each in zip(_names(bound), bound.input_types, strict=True)]

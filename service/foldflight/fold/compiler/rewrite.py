@@ -107,6 +107,8 @@ def _check_code(function: Any) -> None:
         raise Refused(f"{function.__name__} has try or with")
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Refused(f"{function.__name__} is no plain function")
+    if code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
+        raise Refused(f"{function.__name__} has parameters that are given by name only")
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -199,6 +201,12 @@ class _Rewriter:
     def is_opaque(self, name: str) -> bool:
         return name in self.constants and type(self.constants[name]) not in _CONSTANTS
 
+    def is_true(self, var: ir.Var) -> bool:
+        """Return whether a number that is known is true; other objects, a dict or a list, may change."""
+        if self.is_opaque(var.name):
+            raise Refused(f"it asks whether {self.shown(var.name)} is true")
+        return bool(self.constants[var.name])
+
     def shown(self, name: str) -> str:
         value = self.constants.get(name, "a method")
         return getattr(value, "__name__", None) or repr(value)[:60]
@@ -213,7 +221,7 @@ class _Rewriter:
                 wrapped = self.call(self.role.result, (statement.value,), statement.loc)
                 self.made.append(ir.Return(wrapped, statement.loc))
             case ir.Branch() if statement.cond.name in self.constants:
-                chosen = statement.truebr if self.constants[statement.cond.name] else statement.falsebr
+                chosen = statement.truebr if self.is_true(statement.cond) else statement.falsebr
                 self.made.append(ir.Jump(chosen, statement.loc))
             case ir.SetAttr():
                 reference = self.reference(statement.target)
@@ -268,7 +276,7 @@ class _Rewriter:
         elif expr.op == "unary":
             function = expr.fn
             if function is operator.not_ and expr.value.name in self.constants:
-                self.object(statement, not self.constants[expr.value.name])
+                self.object(statement, not self.is_true(expr.value))
             else:
                 self.emit_call(target, self.stand_in(function), (expr.value,), loc)
         elif expr.op == "getattr":
@@ -353,7 +361,7 @@ class _Rewriter:
         elif function is len and len(arguments) == 1 and self.length(arguments[0]):
             self.object(statement, self.length(arguments[0]))
         elif function is bool and len(arguments) == 1 and arguments[0].name in self.constants:
-            self.object(statement, bool(self.constants[arguments[0].name]))
+            self.object(statement, self.is_true(arguments[0]))
         elif _is_known(function):
             if expr.kws or expr.vararg:
                 raise Refused(f"it calls {function.__name__} with named or starred arguments")

@@ -12,6 +12,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cloudpickle
@@ -20,6 +21,7 @@ import pytest
 from foldflight import RejectedError, connect, udaf
 from foldflight.client import FlightTransport, close_connections
 from foldflight.client.bundles import bundle_of
+from foldflight.client.transport import Transport
 from foldflight.exchange import bundles
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.bundles import Bundle, made_here, seal, unseal
@@ -256,6 +258,48 @@ def test_a_function_is_registered_again(authored: types.ModuleType) -> None:
                 for exchange, expected in ((before, 3), (after, 30)):
                     exchange.chunk(rows((0, 0, 1)))
                     assert end_epoch(exchange, 1)["output_0"].to_pylist() == [expected]
+
+
+def fold_one(transport: Transport, name: str = "thrice") -> int:
+    """Return what a function gives for one row of 1."""
+    with transport.open(opening(Call(name, ("value",)))) as exchange:
+        exchange.chunk(rows((0, 0, 1)))
+        [value] = end_epoch(exchange, 1)["output_0"].to_pylist()
+    return int(value)
+
+
+def test_a_class_that_is_changed_in_place_changes_no_bundle(authored: types.ModuleType) -> None:
+    """What was shipped stays what it was when the very class is changed and shipped again, by anybody."""
+    with serving(bundle_keys=FIRST) as server:
+        first = connect(server.url, bundle_key=FIRST).register(authored.Thrice).transport
+        assert fold_one(first) == 3
+        changed = types.FunctionType(
+            authored.Thrice.accumulate.__code__, {"times": lambda value: value * 50}, "accumulate"
+        )
+        authored.Thrice.accumulate = changed
+        second = connect(server.url, bundle_key=FIRST).register(authored.Thrice).transport
+        assert (fold_one(second), fold_one(first), fold_one(second)) == (50, 3, 50)
+
+
+def test_a_class_that_is_changed_in_place_changes_no_plan(authored: types.ModuleType) -> None:
+    """Embedded, too: what two plans brought to one worker stays apart."""
+    plans = []
+    for factor in (3, 50):
+        authored.Thrice.factor = factor
+        authored.Thrice.get_value = lambda self, accumulator: accumulator.total * self.factor
+        plans.append(pickle.dumps(connect(authored.Thrice).transport))
+    first, second = (pickle.loads(plan) for plan in plans)
+    assert (fold_one(first), fold_one(second), fold_one(first)) == (9, 150, 9)
+
+
+def test_many_exchanges_share_one_reading_of_a_bundle(authored: types.ModuleType) -> None:
+    """A bundle that is known is not unpickled again, by however many threads it is asked for at once."""
+    log = io.StringIO()
+    with serving(bundle_keys=FIRST, log_stream=log) as server:
+        transport = connect(server.url, bundle_key=FIRST).register(authored.Thrice).transport
+        with ThreadPoolExecutor(8) as threads:
+            assert set(threads.map(lambda _: fold_one(transport), range(64))) == {3}
+    assert log.getvalue().count("bundle unpickled") == 1
 
 
 def test_what_cannot_be_shipped_says_why() -> None:

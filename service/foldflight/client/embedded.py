@@ -10,10 +10,9 @@ import dataclasses
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
 from foldflight.client.bundles import pickled
 from foldflight.client.exchange import ClientExchange
+from foldflight.exchange.bundles import unpickled
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.programs import demand_all_compiled, folded
@@ -128,7 +127,7 @@ class EmbeddedExchange(ClientExchange):
 def _restore(blob: bytes, digest: str, state_key: bytes, job_parameters: Mapping[str, str]) -> EmbeddedTransport:
     functions = _restored.get(digest)
     if functions is None:
-        functions = cloudpickle.loads(blob)
+        functions = unpickled(blob, digest)
         while len(_restored) >= _RESTORED_MAX:
             _restored.pop(next(iter(_restored)))
         _restored[digest] = functions

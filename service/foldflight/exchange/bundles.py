@@ -9,10 +9,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import hmac
+import io
+import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any
 
 from foldflight.errors import RejectedError
 from foldflight.exchange import exchange_pb2 as pb
@@ -26,12 +29,15 @@ __all__ = [
     "digest_of",
     "made_here",
     "seal",
+    "unpickled",
     "unseal",
 ]
 
 REGISTER_ACTION = "register"
 BUNDLE_KEY_BYTES_MIN = 16
 _PURPOSE = b"foldflight.v1.BundleContent\0"
+# What cloudpickle makes classes with: the last arguments of each are the class's id and an extra.
+_MAKERS = ("_make_skeleton_class", "_make_skeleton_enum")
 
 
 @dataclass(frozen=True)
@@ -113,5 +119,37 @@ def digest_of(sealed: bytes) -> str:
     return parse_message(pb.Bundle, sealed, "a bundle").digest.hex()
 
 
+def unpickled(code: bytes, digest: str) -> Any:
+    """Return what cloudpickle was given, by running it: whoever calls this trusts the code.
+
+    cloudpickle gives a class the same id in all of its pickles, and who reads a second one gets the class of the first,
+    changed to be like the second. Here a class is the same only within the same bytes: one that was changed and pickled
+    again is another, and the first stays what it was.
+
+    Args:
+        code: What cloudpickle made of it.
+        digest: A name for exactly these bytes.
+    """
+    return _Unpickler(code, digest).load()
+
+
 def _signature(key: bytes, content: bytes) -> bytes:
     return hmac.digest(key, _PURPOSE + content, hashlib.sha256)
+
+
+class _Unpickler(pickle.Unpickler):  # noqa: S301 - of those who are trusted
+    def __init__(self, code: bytes, digest: str) -> None:
+        super().__init__(io.BytesIO(code))
+        self._digest = digest
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what a pickle refers to; makers of classes with the digest in front of their ids."""
+        found = super().find_class(module, name)
+        if module == "cloudpickle.cloudpickle" and name in _MAKERS:
+            return functools.partial(_make, found, self._digest)
+        return found
+
+
+def _make(maker: Callable[..., type], digest: str, *given: Any) -> type:
+    *what, class_id, extra = given
+    return maker(*what, class_id and f"{digest}/{class_id}", extra)

@@ -11,10 +11,8 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
-
 from foldflight.errors import RejectedError
-from foldflight.exchange.bundles import Bundle, check_made_with, digest_of, unseal
+from foldflight.exchange.bundles import Bundle, check_made_with, digest_of, unpickled, unseal
 from foldflight.functions.registry import Registry
 from foldflight.functions.spec import Function
 from foldflight.server.keys import BundleKeys, check_allowed
@@ -104,22 +102,25 @@ class Bundles:
 
     def _load(self, bundle: Bundle, digest: str) -> tuple[Function, ...]:
         with self._lock:
-            functions = self._loaded.pop(digest, None)
-        if functions is None:
-            functions = _unpickled(bundle)
-            self._logger.info("bundle unpickled", digest=digest, functions=list(bundle.functions))
+            functions = self._loaded.get(digest)
+            if functions is not None:
+                self._loaded[digest] = self._loaded.pop(digest)
+                return functions
+        # Code of others runs here, for as long as it likes: no other exchange waits for it.
+        functions = _functions_of(bundle, digest)
+        self._logger.info("bundle unpickled", digest=digest, functions=list(bundle.functions))
         with self._lock:
-            self._loaded[digest] = functions
+            functions = self._loaded.setdefault(digest, functions)  # another thread may have been quicker
             while len(self._loaded) > _LOADED_MAX:
                 self._loaded.pop(next(iter(self._loaded)))
         return functions
 
 
-def _unpickled(bundle: Bundle) -> tuple[Function, ...]:
+def _functions_of(bundle: Bundle, digest: str) -> tuple[Function, ...]:
     """Run the code of a bundle whose seal is good. Raises RejectedError MODULE."""
     names = ", ".join(bundle.functions)
     try:
-        functions = cloudpickle.loads(bundle.code)
+        functions = unpickled(bundle.code, digest)
     except (Exception, SystemExit) as error:
         lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
         missing = "; install it where the server runs" if isinstance(error, ModuleNotFoundError) else ""

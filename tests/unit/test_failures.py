@@ -281,6 +281,24 @@ def test_what_many_groups_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         assert errors[-1]["message"] == "accumulate raised ValueError: 13 cannot be folded"
 
 
+def test_an_error_without_words_is_the_authors_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that cannot say what it is fails its slot like any other."""
+
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    def mute(self: Touchy, accumulator: Values, value: int) -> None:
+        raise MuteError
+
+    monkeypatch.setattr(Touchy, "accumulate", mute)
+    fold = new_fold(TOUCHY)
+    fold.fold(chunk((0, INSERT, 1)))
+    [row] = fold.collect().to_pylist()
+    assert row[ERROR]["code"] == "USER_CODE"
+    assert row[ERROR]["message"] == "accumulate raised MuteError: (its __str__ raised ZeroDivisionError)"
+
+
 def test_without_isolation_errors_are_raised() -> None:
     """A fold that does not isolate raises, has no column `error`, and takes none."""
     fold = new_fold(TOUCHY, isolates=False)

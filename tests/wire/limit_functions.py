@@ -46,6 +46,16 @@ class LoopsInAccumulate(_Base):
         accumulator.value += value
 
 
+class NotAnError(BaseException):
+    pass
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class RaisesWhatItLikes(_Base):
+    def accumulate(self, accumulator: Number, value: int) -> None:
+        raise (KeyboardInterrupt, GeneratorExit, NotAnError)[value]
+
+
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
 class LoopsInGetValue(_Base):
     def get_value(self, accumulator: Number) -> Any:

@@ -78,6 +78,18 @@ def test_an_endless_loop_is_interrupted(hurried: Server, name: str, slot: int | 
         assert "value=13" in (error.row or "")
 
 
+@pytest.mark.parametrize("value", range(3))
+def test_what_is_no_exception_is_an_error_of_the_author(hurried: Server, value: int) -> None:
+    """A KeyboardInterrupt and its like end their exchange as USER_CODE, with a trace, and no other server is tried."""
+    with transport_to(hurried).open(opening(Call("raises_what_it_likes", ("value",)))) as exchange:
+        exchange.chunk(rows((0, 0, value)))
+        with pytest.raises(FunctionError, match=r"KeyboardInterrupt|GeneratorExit|NotAnError") as caught:
+            end_epoch(exchange, 1)
+    assert caught.value.code == "USER_CODE"
+    assert "in accumulate" in (caught.value.trace or "")
+    assert "foldflight/" not in (caught.value.trace or "")
+
+
 def test_others_go_on_meanwhile(hurried: Server) -> None:
     """An exchange beside an endless one keeps its groups, and the server takes new ones; metrics count the limit."""
     with transport_to(hurried).open(opening(Call("count", ()))) as exchange:

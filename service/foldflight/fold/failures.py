@@ -132,14 +132,18 @@ def _short(text: str | None, chars_max: int) -> str | None:
     return whole if len(whole) <= chars_max else whole[: chars_max - 3] + "..."
 
 
-def user_failure(function: str, verb: str, error: BaseException) -> FunctionError:
+def user_failure(function: str | None, verb: str, error: BaseException) -> FunctionError:
     """Return the error for an exception in a method of the author, with the author's own frames only.
 
     An exception that names a `limit` was not the author's: the server has interrupted the method, which passed it.
     """
+    try:
+        text = str(error)
+    except Exception as another:  # noqa: BLE001 - it is the author's code, too
+        text = f"(its __str__ raised {type(another).__name__})"
     return FunctionError(
         "USER_CODE",
-        f"{verb} raised {type(error).__name__}: {error}",
+        f"{verb} raised {type(error).__name__}: {text}",
         function=function,
         limit=getattr(error, "limit", None),
         trace=_trace(error) + "".join(traceback.format_exception_only(error)),

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from foldflight.errors import FoldflightError, FunctionError
+from foldflight.fold.failures import user_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +123,8 @@ class Watch:
             begun: Told the step.
 
         Raises:
-            FunctionError: USER_CODE, with the function, group and row where it was, when it took too long.
+            FunctionError: USER_CODE, with the function, group and row where it was, when it took too long; and for what
+                is no Exception (a KeyboardInterrupt), which nothing else would take for an error.
             FoldflightError: What else the step was interrupted with; and what the call itself raises.
         """
         step = Step()
@@ -141,6 +143,11 @@ class Watch:
             if step.error is None:
                 raise
             failure = error
+        except Exception:
+            raise  # a fault of ours
+        except BaseException as error:  # noqa: BLE001 - Python raises none in this thread: an author has
+            failure = user_failure(None, "a method", error)
+            step.error = step.error or failure
         finally:
             step.finish()
             with self._lock:

@@ -170,8 +170,8 @@ class Functions(Mapping[str, FunctionHandle]):
 
         Servers get them as signed bundles, and take them only if they were started with the bundle key that `connect`
         was given. What a class refers to in its own package travels with it; what it imports besides must be there.
-        From servers, a function that is registered again is the new one in every exchange that is opened from then on, also
-        for uses that were made before; to have both, connect twice.
+        From servers, a function that is registered again is the new one in every exchange that is opened from then on,
+        also for uses that were made before; to have both, connect twice.
 
         Args:
             sources: Classes under `@udaf`, modules, or names of modules.

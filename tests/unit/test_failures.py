@@ -299,6 +299,20 @@ def test_an_error_without_words_is_the_authors_too(monkeypatch: pytest.MonkeyPat
     assert row[ERROR]["message"] == "accumulate raised MuteError: (its __str__ raised ZeroDivisionError)"
 
 
+def test_what_is_raised_is_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception with megabytes of text makes a small error, also where errors are not isolated."""
+
+    def chatty(self: Touchy, accumulator: Values, value: int) -> None:
+        raise ValueError("x" * 50_000_000)
+
+    monkeypatch.setattr(Touchy, "accumulate", chatty)
+    with pytest.raises(FunctionError, match=r"^USER_CODE: accumulate raised ValueError: xxx") as caught:
+        new_fold(TOUCHY, isolates=False).fold(chunk((0, INSERT, 1)))
+    assert len(caught.value.message) < 5000
+    assert "in chatty" in (caught.value.trace or "")
+    assert len(caught.value.trace or "") < 10_000
+
+
 def test_without_isolation_errors_are_raised() -> None:
     """A fold that does not isolate raises, has no column `error`, and takes none."""
     fold = new_fold(TOUCHY, isolates=False)

@@ -127,6 +127,7 @@ class Failures:
 def _short(text: str | None, chars_max: int) -> str | None:
     if text is None:
         return None
+    text = text[: chars_max + 1]  # enough to see whether it is longer
     # What cannot be UTF-8 (half a surrogate pair in a message) would fail in Arrow.
     whole = text.encode(errors="backslashreplace").decode()
     return whole if len(whole) <= chars_max else whole[: chars_max - 3] + "..."
@@ -135,19 +136,23 @@ def _short(text: str | None, chars_max: int) -> str | None:
 def user_failure(function: str | None, verb: str, error: BaseException) -> FunctionError:
     """Return the error for an exception in a method of the author, with the author's own frames only.
 
-    An exception that names a `limit` was not the author's: the server has interrupted the method, which passed it.
+    An exception that names a `limit` was not the author's: the server has interrupted the method, which passed it. What
+    it says is cut here, before logs and frames have copies of it.
     """
-    try:
-        text = str(error)
-    except Exception as another:  # noqa: BLE001 - it is the author's code, too
-        text = f"(its __str__ raised {type(another).__name__})"
     return FunctionError(
         "USER_CODE",
-        f"{verb} raised {type(error).__name__}: {text}",
+        f"{verb} raised {type(error).__name__}: {_said(error)}",
         function=function,
         limit=getattr(error, "limit", None),
-        trace=_trace(error) + "".join(traceback.format_exception_only(error)),
+        trace=_trace(error) + str(_short("".join(traceback.format_exception_only(error)), _TEXT_CHARS_MAX)),
     )
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(_short(str(error), _TEXT_CHARS_MAX))
+    except Exception as another:  # noqa: BLE001 - it is the author's code, too
+        return f"(its __str__ raised {type(another).__name__})"
 
 
 def _trace(error: BaseException) -> str:

@@ -127,6 +127,29 @@ def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[p
     assert found == oracle([[(key,) for key in batch.to_pylist()] for batch in batches])
 
 
+@pytest.mark.parametrize("count", [3, 3000], ids=["few", "many"])
+def test_texts_need_not_be_utf8(count: int) -> None:
+    """What Spark calls a string and no decoder takes is a key like any other, however many there are."""
+    keys = [b"\xff" + each.to_bytes(2, "big") for each in range(count)]
+    wild = pa.array(keys, pa.binary()).view(pa.string())
+    index = KeyIndex(pa.schema([("key", pa.string())]))
+    assert index.slots([wild]).to_pylist() == list(range(count))
+    assert index.slots([wild[1:3]]).to_pylist() == [1, 2]
+    assert index.keys().column("key").cast(pa.binary()).to_pylist() == keys
+
+
+def test_keys_that_were_made_to_meet_do_not() -> None:
+    """Numbers whose plain MurmurHash3 ends in the same 24 bits are spread over the table, so a lookup stays short."""
+    ends_alike = (np.arange(4096, dtype=np.uint64) << np.uint64(24)) | np.uint64(5)
+    words = ends_alike.copy()
+    for factor in (encoders._MIX_2, encoders._MIX_1):
+        words ^= words >> np.uint64(33)
+        words *= np.uint64(pow(int(factor), -1, 1 << 64))
+    words ^= words >> np.uint64(33)
+    places = encoders._mixed(words) & np.uint64((1 << 24) - 1)
+    assert len(np.unique(places)) > 4000
+
+
 def test_texts_with_one_hash_are_different_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys whose hashes are equal are told apart by comparing them, in one batch and across batches."""
     monkeypatch.setattr(

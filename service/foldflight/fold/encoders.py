@@ -30,6 +30,8 @@ _NONE: Final = np.zeros(0, np.intp)
 # The finalizer of MurmurHash3 (Austin Appleby, public domain).
 _MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _HALF: Final = np.uint64(33)
+# Another one in each process that Python hashes texts in another way in, so that nobody can think of keys that meet.
+_SEED: Final = np.uint64(hash("foldflight") & (2**64 - 1))
 # An array by number has at most so many places for each number it may come to hold.
 _PLACES_PER_NUMBER: Final = 16
 _SMALLEST: Final = 1 << 8
@@ -158,6 +160,7 @@ class Texts:
         return len(self._ends) - 1 if self._few is None else len(self._few)
 
     def ids(self, values: pa.Array) -> tuple[Ids, Rows]:
+        values = values.cast(pa.large_binary())  # Spark's texts need not be UTF-8
         if self._few is not None:
             if len(self._few) + len(values) <= _FEW:
                 return self._few.ids(values.to_numpy(zero_copy_only=False).tolist())
@@ -165,7 +168,7 @@ class Texts:
             self.ids(few)
         if not len(values):
             return np.zeros(0, np.int32), _NONE
-        return _by_different(self._looked_up, values.cast(pa.large_binary()))
+        return _by_different(self._looked_up, values)
 
     def _looked_up(self, texts: pa.Array) -> tuple[Ids, Rows]:
         hashes = _hashed(texts)
@@ -369,7 +372,8 @@ def _by_different(looked_up: Callable[[pa.Array], tuple[Ids, Rows]], values: pa.
 
 def _mixed(words: Words) -> Words:
     """Return n words, one for one, with their bits in disorder."""
-    mixed = words ^ (words >> _HALF)
+    mixed = words ^ _SEED
+    mixed ^= mixed >> _HALF
     mixed *= _MIX_1
     mixed ^= mixed >> _HALF
     mixed *= _MIX_2

@@ -81,7 +81,7 @@ def test_a_token_opens_its_functions(tmp_path: Path) -> None:
             functions.transport.describe(opening(Call("sum", ("value",))))
 
 
-@pytest.mark.parametrize("content", [None, "", "# nobody\n", "short\n", b"\xff\xfe"])
+@pytest.mark.parametrize("content", ["a-token-that-names-nothing , ,", None, "", "# nobody\n", "short\n", b"\xff\xfe"])
 def test_a_bad_tokens_file_stops_the_start(tmp_path: Path, content: str | bytes | None) -> None:
     """A server that would let nobody in, or read nonsense, does not start."""
     path = tmp_path / "tokens"

@@ -219,10 +219,19 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 
 def _read_tokens(path: Path) -> list[_Token]:
-    return [
-        _Token(_digest(token), tuple(name.strip() for name in names.split(",") if name.strip()))
-        for token, names in _lines(path, "token")
-    ]
+    return [_Token(_digest(token), _patterns(names, path)) for token, names in _lines(path, "token")]
+
+
+def _patterns(names: str, path: Path) -> tuple[str, ...]:
+    """Return the functions that a line names. Raises RejectedError SETTINGS."""
+    patterns = tuple(name.strip() for name in names.split(",") if name.strip())
+    if names and not patterns:
+        # A template whose values are empty leaves its commas: that must not open everything.
+        raise RejectedError(
+            "SETTINGS",
+            f"a token in {path} is followed by commas and no function; name some, or nothing for all of them",
+        )
+    return patterns
 
 
 def _read_bundle_keys(path: Path) -> list[bytes]:

@@ -22,9 +22,11 @@ from foldflight.fold import programs
 from foldflight.fold.calls import bind_calls
 from foldflight.fold.compiler.kernels import Kernels
 from foldflight.fold.compiler.kinds import Refused
+from foldflight.fold.compiler.store import Store
 from foldflight.fold.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.decorators import function_of
+from foldflight.testing import check_laws
 
 ROOT = Path(__file__).parents[2]
 
@@ -239,10 +241,10 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
 
 
 def test_compile_true_fails_before_the_first_row() -> None:
-    """connect, the listing of a module and a server's start refuse it, with the reason; nothing has been folded."""
+    """connect, the laws and a server's start refuse it, with the reason; nothing has been folded."""
     from foldflight.server.lifecycle import serving
 
-    for refuses in (lambda: connect(MustTry), lambda: serving(MustTry).__enter__()):
+    for refuses in (lambda: connect(MustTry), lambda: check_laws(MustTry), lambda: serving(MustTry).__enter__()):
         with pytest.raises(
             FoldflightError, match=r"^SIGNATURE: must_try is declared compile=True .*: it makes a list; "
         ):
@@ -387,3 +389,34 @@ def test_a_folder_that_cannot_be_used_costs_time_only(kept: Path, tmp_path: Path
     told = [line for line in found["lines"] if "folder of compiled code" in line]
     assert len(told) == 1
     assert ("can be written to by others" in told[0]) == (problem == "others")
+
+
+class _Loop:
+    def _reduce(self) -> bytes:
+        return b"a compiled loop"
+
+
+def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What was written of a loop that cannot be kept, as on a full disk, is not left in the folder."""
+    folder = tmp_path / "foldflight"
+    (folder / "in the way.fold").mkdir(parents=True)
+    with caplog.at_level(logging.WARNING, "foldflight"):
+        Store(folder, "in the way.fold").save_overload(None, _Loop())
+    assert [path.name for path in folder.iterdir()] == ["in the way.fold"]
+    assert "cannot be written to" in caplog.text
+
+
+def test_two_processes_may_drop_old_files_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that another process has dropped meanwhile is no trouble; the oldest of the others goes."""
+    monkeypatch.setattr("foldflight.fold.compiler.store._FILES_MAX", 2)
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda folder: [*listed(folder), folder / "dropped meanwhile"])
+    with caplog.at_level(logging.WARNING, "foldflight"):
+        for place, name in enumerate(("one", "two", "three")):
+            Store(tmp_path / "foldflight", name).save_overload(None, _Loop())
+            if name != "three":
+                os.utime(tmp_path / "foldflight" / name, (place, place))
+    assert sorted(path.name for path in listed(tmp_path / "foldflight")) == ["three", "two"]
+    assert not caplog.text

@@ -20,6 +20,7 @@ from hypothesis.errors import NoSuchExample
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
+from foldflight.fold.programs import demand_compiled
 from foldflight.functions import Call, Function, Registry, RowKind, function_of
 
 __all__ = ["LAWS", "LawResult", "check_laws", "rows_of"]
@@ -57,7 +58,8 @@ def check_laws(
         One result for each law of `LAWS`.
 
     Raises:
-        RejectedError: SIGNATURE, when `function` is no function or its direct arguments are wrong.
+        RejectedError: SIGNATURE, when `function` is no function, its direct arguments are wrong, or it is declared
+            `compile=True` and cannot be compiled.
     """
     known = function if isinstance(function, Function) else function_of(function)
     if known is None:
@@ -78,6 +80,7 @@ class _Subject:
         self.calls: list[BoundCall] = bind_calls(
             self.registry, [Call(function.name, self.names, literals=literals)], self.schema
         )
+        demand_compiled(self.calls[0].bound)
 
     def new(self) -> Fold:
         return Fold(self.calls, signer=_SIGNER)

@@ -7,6 +7,7 @@ that compile the same at once do not disturb each other.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -81,8 +82,14 @@ class Store(_Cache):
                 return
             packed = dumps(data._reduce())
             with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".", delete=False) as file:
-                file.write(hashlib.sha256(packed).digest() + packed)
-            Path(file.name).replace(self.path)
+                made = Path(file.name)
+                try:
+                    file.write(hashlib.sha256(packed).digest() + packed)
+                    file.flush()
+                    made.replace(self.path)
+                except BaseException:  # a full disk is not filled further
+                    made.unlink(missing_ok=True)
+                    raise
             self._drop_oldest()
         except OSError as error:
             self._tell(f"cannot be written to: {error.strerror}")
@@ -97,10 +104,12 @@ class Store(_Cache):
         self.path.unlink(missing_ok=True)
 
     def _drop_oldest(self) -> None:
-        paths = list(self.folder.iterdir())
-        if len(paths) > _FILES_MAX:
-            for path in sorted(paths, key=lambda path: path.lstat().st_mtime)[:-_FILES_MAX]:
-                path.unlink(missing_ok=True)
+        used = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process puts it in place, or drops it
+                used.append((path.lstat().st_mtime, path))
+        for _, path in sorted(used)[:-_FILES_MAX]:
+            path.unlink(missing_ok=True)
 
     def _is_ours(self) -> bool:
         status = self.folder.stat()

@@ -112,8 +112,9 @@ def udaf(
         compile: `"auto"` compiles the methods to machine code where that cannot be told from Python but by its speed:
             numbers and truth values as arguments, attributes and results, arithmetic, comparisons, `math`, and
             methods and functions of that kind; dates and times that are only compared and kept; lists whose length
-            does not change, `Annotated[list[int], 16]`, by index. True refuses to fold in any other way, before the
-            first row; False always interprets.
+            does not change, `Annotated[list[int], 16]`, by index. Numbers of modules and classes stay what they are
+            when an exchange goes over to machine code. True refuses to fold in any other way, before the first row;
+            False always interprets.
 
     Returns:
         The class itself, so that it stays a plain Python class.

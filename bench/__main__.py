@@ -42,10 +42,10 @@ def main() -> None:
             except flink.NotInstalledError as error:
                 console.print(f"PyFlink cannot be installed here, so it is not measured: {error}")
                 continue
-            for shown in report.tables_of(suite, report.records_of(figures)):
-                console.print(shown)
+            for grid in report.grids_of(suite, report.records_of(figures)):
+                console.print(grid.for_console())
     records = report.records_of(figures)
-    console.print(report.goals_of(records))
+    console.print(report.goals_of(records).for_console())
     name = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     for path in report.write(arguments.results, name, records, _machine()):
         console.print(f"written: {path}")

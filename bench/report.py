@@ -66,6 +66,7 @@ class Record:
         unit: Of the value.
         is_limit: Whether the subject was stopped, so that it is this or worse.
         ratio_to: Beside whom it stands.
+        is_ratio_to_limit: Whether that one was stopped, so that the ratio is this or better.
         ratio: The value, divided by the other's.
         goal: The ratio that is wanted: the least one of rates, the greatest one of times; None without a goal.
         met: Whether it is reached; None without a goal.
@@ -78,6 +79,7 @@ class Record:
     unit: str
     is_limit: bool
     ratio_to: str
+    is_ratio_to_limit: bool
     ratio: float
     goal: float | None = None
     met: bool | None = None
@@ -108,67 +110,93 @@ def _covers(goal: Goal, case: str) -> bool:
 def _record(figure: Figure, base: Figure, goal: float | None) -> Record:
     ratio = figure.value / base.value
     met = None if goal is None else (ratio >= goal if figure.unit == MORE_IS_BETTER else ratio <= goal)
-    return Record(**dataclasses.asdict(figure), ratio_to=base.subject, ratio=ratio, goal=goal, met=met)
+    return Record(
+        **dataclasses.asdict(figure),
+        ratio_to=base.subject,
+        is_ratio_to_limit=base.is_limit,
+        ratio=ratio,
+        goal=goal,
+        met=met,
+    )
 
 
-def tables_of(suite: str, records: Iterable[Record]) -> Iterator[Table]:
+@dataclass(frozen=True)
+class Grid:
+    """A table: a title, names of columns, and rows of texts."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def for_console(self) -> Table:
+        """Return it as rich draws it."""
+        shown = Table(title=self.title, title_justify="left")
+        for place, name in enumerate(self.columns):
+            shown.add_column(name, justify="right" if place else "left")
+        for row in self.rows:
+            shown.add_row(*row)
+        return shown
+
+    def for_documents(self) -> str:
+        """Return it in Markdown."""
+        lines = [self.columns, ["---", *["---:"] * (len(self.columns) - 1)], *self.rows]
+        return "\n".join([f"**{self.title}**", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
+
+
+def grids_of(suite: str, records: Iterable[Record]) -> Iterator[Grid]:
     """Yield a table for each unit of a suite: subjects by cases, or cases by subjects if they are more, with ratios."""
     mine = [each for each in records if each.suite == suite and each.goal is None]
     for unit in dict.fromkeys(each.unit for each in mine):
         chosen = [each for each in mine if each.unit == unit]
         cases = list(dict.fromkeys(each.case for each in chosen))
         subjects = list(dict.fromkeys(each.subject for each in chosen))
-        cells = {(each.case, each.subject): _cell(each) for each in chosen}
+        cells = {(each.case, each.subject): f"{_value(each)} ({each.ratio:.2f})" for each in chosen}
         bases = " or ".join(dict.fromkeys(each.ratio_to for each in chosen))
-        shown = Table(title=f"{suite}, {unit} (ratio to: {bases})", title_justify="left")
         down, across = (cases, subjects) if len(cases) > len(subjects) else (subjects, cases)
-        shown.add_column("")
-        for name in across:
-            shown.add_column(name, justify="right")
+        rows = []
         for name in down:
             keys = [(name, other) if down is cases else (other, name) for other in across]
-            shown.add_row(name, *(cells.get(key, "-") for key in keys))
-        yield shown
+            rows.append([name, *(cells.get(key, "-") for key in keys)])
+        yield Grid(f"{suite}, {unit} (ratio to: {bases})", ["", *across], rows)
 
 
-def goals_of(records: Iterable[Record]) -> Table:
+def goals_of(records: Iterable[Record]) -> Grid:
     """Return the goals, and which are met."""
-    shown = Table(title="Goals", title_justify="left")
-    for name in ("suite", "case", "subject", "beside", "ratio", "goal", "met"):
-        shown.add_column(name, justify="right" if name in ("ratio", "goal") else "left")
+    rows = []
     for each in records:
         if each.goal is not None:
-            sign = ">=" if each.unit == MORE_IS_BETTER else "<="
-            goal = f"{sign} {each.goal:.2f}"
-            met = "[green]yes[/]" if each.met else "[red]no[/]"
-            shown.add_row(each.suite, each.case, each.subject, each.ratio_to, f"{each.ratio:.2f}", goal, met)
-    return shown
+            sign = "at least" if each.unit == MORE_IS_BETTER else "at most"
+            ratio = f"{'more than ' if each.is_ratio_to_limit else ''}{each.ratio:.2f}"
+            met = "yes" if each.met else "no"
+            rows.append([each.suite, each.case, each.subject, each.ratio_to, ratio, f"{sign} {each.goal:.2f}", met])
+    return Grid("goals", ["suite", "case", "subject", "beside", "ratio", "goal", "met"], rows)
 
 
 def line_of(figure: Figure) -> str:
     """Return a figure in one line, for those who wait."""
-    return f"{figure.suite}: {figure.case}: {figure.subject}: {_value(figure.value, figure.unit, figure.is_limit)}"
+    return f"{figure.suite}: {figure.case}: {figure.subject}: {_value(figure)}"
 
 
-def _cell(record: Record) -> str:
-    return f"{_value(record.value, record.unit, record.is_limit)} ({record.ratio:.2f})"
-
-
-def _value(value: float, unit: str, is_limit: bool) -> str:
-    sign = "< " if is_limit else ""
-    if unit != MORE_IS_BETTER:
-        return f"{sign}{value:,.{2 if unit == 's' else 0}f} {unit}"
-    scaled, suffix = (value / 1e6, "M/s") if value >= 100_000 else (value / 1e3, "k/s")
+def _value(each: Figure | Record) -> str:
+    sign = "< " if each.is_limit else ""
+    if each.unit != MORE_IS_BETTER:
+        return f"{sign}{each.value:,.{2 if each.unit == 's' else 0}f} {each.unit}"
+    scaled, suffix = (each.value / 1e6, "M/s") if each.value >= 100_000 else (each.value / 1e3, "k/s")
     return f"{sign}{scaled:,.{1 if scaled >= 10 else 2}f} {suffix}"
 
 
 def write(folder: Path, name: str, records: Sequence[Record], machine: str) -> list[Path]:
-    """Write `name`.json, a list of records, and `name`.png, and return both paths."""
+    """Write `name`.json, a list of records, `name`.md, their tables, and `name`.png, and return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    text, picture = folder / f"{name}.json", folder / f"{name}.png"
-    text.write_text(json.dumps([dataclasses.asdict(each) for each in records], indent=1) + "\n")
+    data, tables, picture = (folder / f"{name}.{suffix}" for suffix in ("json", "md", "png"))
+    data.write_text(json.dumps([dataclasses.asdict(each) for each in records], indent=1) + "\n")
+    grids = [goals_of(records)]
+    for suite in dict.fromkeys(each.suite for each in records):
+        grids += grids_of(suite, records)
+    texts = [f"# {name}, {machine}", "", *(grid.for_documents() for grid in grids)]
+    tables.write_text("\n".join(texts))
     draw(picture, records, machine)
-    return [text, picture]
+    return [data, tables, picture]
 
 
 def draw(path: Path, records: Iterable[Record], machine: str) -> None:
@@ -200,7 +228,7 @@ def draw(path: Path, records: Iterable[Record], machine: str) -> None:
                 label = None if each.subject in labelled else each.subject
                 labelled.add(each.subject)
                 panel.barh(place, each.value, 0.9, color=colours[each.subject], label=label)
-                panel.text(each.value, place, " " + _cell_text(each), va="center", fontsize=6)
+                panel.text(each.value, place, " " + _value(each), va="center", fontsize=6)
                 place += 1
             place += 0.8
         panel.set_xscale("log")
@@ -213,7 +241,3 @@ def draw(path: Path, records: Iterable[Record], machine: str) -> None:
     figure.suptitle(f"foldflight beside others, {machine}", fontsize=11)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
-
-
-def _cell_text(record: Record) -> str:
-    return _value(record.value, record.unit, record.is_limit)

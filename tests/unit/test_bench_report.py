@@ -1,0 +1,48 @@
+"""What the benchmarks say of their figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bench import report
+from bench.data import Figure
+
+FIGURES = [
+    Figure("spark", "100 groups", "built-in SQL (no Python)", 4e6, "rows/s"),
+    Figure("spark", "100 groups", "foldflight, embedded", 1e6, "rows/s"),
+    Figure("spark", "100 groups", "applyInArrow", 4e5, "rows/s", is_limit=True),
+    Figure("stream", "10,000 of 5 groups touched", "Spark's aggregate (no Python)", 0.2, "s"),
+    Figure("stream", "10,000 of 5 groups touched", "foldflight, embedded", 0.24, "s"),
+]
+
+
+def test_each_figure_stands_beside_the_base_of_its_case() -> None:
+    """A record for each figure, with its ratio; one more for each goal, met or not, by the sense of its unit."""
+    records = report.records_of(FIGURES)
+    plain = [(each.subject, round(each.ratio, 3)) for each in records if each.goal is None]
+    assert plain == [
+        ("built-in SQL (no Python)", 1.0),
+        ("foldflight, embedded", 0.25),
+        ("applyInArrow", 0.1),
+        ("Spark's aggregate (no Python)", 1.0),
+        ("foldflight, embedded", 1.2),
+    ]
+    goals = [(each.suite, each.ratio_to, each.goal, each.met) for each in records if each.goal is not None]
+    assert goals == [
+        ("spark", "built-in SQL (no Python)", 0.5, False),
+        ("spark", "applyInArrow", 2, True),
+        ("stream", "Spark's aggregate (no Python)", 1.5, True),
+    ]
+
+
+def test_a_run_is_written_in_three_ways(tmp_path: Path) -> None:
+    """As records, as tables that say what was only a bound, and as a picture."""
+    records = report.records_of(FIGURES)
+    data, tables, picture = report.write(tmp_path, "2026-01-01", records, "a machine")
+    assert len(json.loads(data.read_text())) == len(records)
+    text = tables.read_text()
+    assert "| foldflight, embedded | 1.00 M/s (0.25) |" in text
+    assert "| applyInArrow | < 0.40 M/s (0.10) |" in text
+    assert "| more than 2.50 | at least 2.00 | yes |" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -158,6 +158,8 @@ def test_initial_outputs_are_the_outputs_at_the_opening_epoch() -> None:
     (fresh,) = pair.send(pair.engine.states(states.slice(0, 0)))
     assert isinstance(fresh, InitialOutputs)
     assert [(row["slot"], row["output_0"], row["output_1"]) for row in fresh.batch.to_pylist()] == [(0, None, 0)]
+    assert pair.send(pair.engine.states(states, unanswered=True)) == []
+    pair.engine.barrier(1)
 
 
 def test_row_outputs_follow_each_chunk() -> None:

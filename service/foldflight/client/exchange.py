@@ -78,13 +78,13 @@ class ClientExchange(abc.ABC):
 
     # -- what an engine calls ----------------------------------------------------------------------------------------
 
-    def states(self, batch: pa.RecordBatch) -> None:
+    def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> None:
         """Merge states into slots: columns `slot` int32 and one `state_i` per call."""
+        asks = self._opening.initial_outputs and not unanswered
         for part in self._split(batch):
-            self._transmit(lambda part=part: self._engine.states(part))  # type: ignore[misc]
-            if self._opening.initial_outputs:
-                self._initial.due += 1
-        if self._opening.initial_outputs:
+            self._transmit(lambda part=part: self._engine.states(part, unanswered=unanswered))  # type: ignore[misc]
+            self._initial.due += asks
+        if asks:
             self._initial.end_of_question()
 
     def chunk(self, batch: pa.RecordBatch) -> None:

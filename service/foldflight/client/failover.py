@@ -89,9 +89,9 @@ class SurvivingExchange:
 
     # -- what an engine calls ----------------------------------------------------------------------------------------
 
-    def states(self, batch: pa.RecordBatch) -> None:
+    def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> None:
         """Merge states into slots: columns `slot` int32 and one `state_i` per call."""
-        self._tell(FrameGiven(States(batch)))
+        self._tell(FrameGiven(States(batch, unanswered=unanswered)))
 
     def chunk(self, batch: pa.RecordBatch) -> None:
         """Fold rows: a batch of the columns that Open announced."""
@@ -213,7 +213,7 @@ class SurvivingExchange:
     def _send(link: ClientExchange, frame: EngineFrame) -> None:
         match frame:
             case States():
-                link.states(frame.batch)
+                link.states(frame.batch, unanswered=frame.unanswered)
             case Chunk():
                 link.chunk(frame.batch)
             case Forget():

@@ -25,8 +25,11 @@ class OpenExchange(Protocol):
     def opened(self) -> Opened:
         """What the server said when it took the exchange."""
 
-    def states(self, batch: pa.RecordBatch) -> None:
-        """Merge states into slots: columns `slot` int32 and one `state_i` per call."""
+    def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> None:
+        """Merge states into slots: columns `slot` int32 and one `state_i` per call.
+
+        Where Open asks for initial outputs, `initial_outputs` returns those of these slots, unless `unanswered`.
+        """
 
     def chunk(self, batch: pa.RecordBatch) -> None:
         """Fold rows: a batch of the columns that Open announced."""

@@ -167,7 +167,7 @@ def encode(frame: Frame, schema: pa.Schema) -> Message:
     nothing = _no_rows(schema)
     match frame:
         case States():
-            engine = pb.EngineFrame(states=pb.States(batch=_stream(frame.batch)))
+            engine = pb.EngineFrame(states=pb.States(batch=_stream(frame.batch), unanswered=frame.unanswered))
         case Chunk():
             return Message(pb.EngineFrame(chunk=pb.Chunk()).SerializeToString(), frame.batch)
         case Barrier():
@@ -243,7 +243,7 @@ def _decode_engine(frame: pb.EngineFrame, batch: pa.RecordBatch) -> Frame:
         )
     match kind:
         case "states":
-            return States(_read_stream(frame.states.batch, "States"))
+            return States(_read_stream(frame.states.batch, "States"), unanswered=frame.states.unanswered)
         case "barrier":
             return Barrier(frame.barrier.epoch)
         case "forget":

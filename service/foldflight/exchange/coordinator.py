@@ -184,7 +184,7 @@ class Coordinator:
         self._check(frame)
         self._machine.send(frame)
         asks = isinstance(frame, Barrier)
-        asks |= isinstance(frame, States) and self._opening.initial_outputs
+        asks |= isinstance(frame, States) and self._opening.initial_outputs and not frame.unanswered
         asks |= isinstance(frame, Chunk) and self._opening.row_outputs
         self._due[type(frame)] += asks
         self._add(Entry(frame, asks))
@@ -338,7 +338,8 @@ class Coordinator:
             states = self._journal.kept.to_batch()
             if states is not None:
                 link.is_restored = True
-                link.unsent.append(Entry(States(states), asks=self._opening.initial_outputs, answered=True))
+                # They may be of the middle of an epoch, where nobody has asked for outputs, and a function may raise.
+                link.unsent.append(Entry(States(states, unanswered=True), asks=False))
             link.unsent.extend(self._journal)
         self._note(now_s, f"opened {link.url} ({opened.server_id}), to send {len(link.unsent)} frames")
         self.opened = opened

@@ -76,9 +76,9 @@ class EngineExchange:
         """The last steps, oldest first."""
         return self._machine.story
 
-    def states(self, batch: pa.RecordBatch) -> Frame:
+    def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> Frame:
         """Return the frame that merges states: `slot` int32 and `state_i` for each call."""
-        return self._sent(States(batch))
+        return self._sent(States(batch, unanswered=unanswered))
 
     def chunk(self, batch: pa.RecordBatch) -> Frame:
         """Return the frame that folds rows, in the schema that Open announced."""

@@ -106,10 +106,12 @@ class EngineFrame(_message.Message):
     def __init__(self, states: _Optional[_Union[States, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
 
 class States(_message.Message):
-    __slots__ = ("batch",)
+    __slots__ = ("batch", "unanswered")
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    UNANSWERED_FIELD_NUMBER: _ClassVar[int]
     batch: bytes
-    def __init__(self, batch: _Optional[bytes] = ...) -> None: ...
+    unanswered: bool
+    def __init__(self, batch: _Optional[bytes] = ..., unanswered: _Optional[bool] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ()

@@ -66,7 +66,7 @@ class Open:
         calls: The calls; call i has the columns `state_i` and `output_i` in the results.
         columns: Schema of the chunks: optionally `slot` int32 and `kind` int8, then argument and filter columns.
         returns: What Results carry.
-        initial_outputs: Whether each States frame is answered with the outputs of its slots.
+        initial_outputs: Whether each States frame is answered with the outputs of its slots, unless it says otherwise.
         row_outputs: Whether each Chunk is answered with the outputs after each row.
         job_parameters: What functions read from their context.
         trace_context: W3C trace context of the caller, for logs.
@@ -94,9 +94,11 @@ class States:
     Args:
         batch: n rows: `slot` int32 and `state_i` for each call; a NULL state is no state. With no rows at all it asks,
             where initial outputs were asked for, for the output of slot 0.
+        unanswered: Whether no initial outputs are wanted for this frame, though Open asks for them.
     """
 
     batch: pa.RecordBatch
+    unanswered: bool = False
 
 
 @dataclass(frozen=True)

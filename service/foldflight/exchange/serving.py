@@ -158,7 +158,7 @@ class ServerExchange:
     def _replies(self, frame: Frame) -> Iterator[Frame]:
         match frame:
             case States():
-                yield from self._states(frame.batch)
+                yield from self._states(frame)
             case Chunk():
                 yield from self._chunk(frame.batch)
             case Barrier():
@@ -171,11 +171,12 @@ class ServerExchange:
             case _:
                 raise AssertionError(f"the machine let {type(frame).__name__} pass")
 
-    def _states(self, batch: pa.RecordBatch) -> Iterator[Frame]:
+    def _states(self, frame: States) -> Iterator[Frame]:
+        batch = frame.batch
         check_states(batch, self.opened.limits.slots_max)
         self._check_state_bytes(batch)
         self._fold.merge_states(batch)
-        if self._opening.initial_outputs:
+        if self._opening.initial_outputs and not frame.unanswered:
             slots = batch.column("slot") if batch.num_rows else pa.array([0], pa.int32())
             yield InitialOutputs(self._fold.outputs(slots))
 

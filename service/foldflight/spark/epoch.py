@@ -217,12 +217,8 @@ class BucketEpoch:
         fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
         states = [convert(block.column(field.name), field.type) for field in self._layout.states]
         batch = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *states], schema=pa.schema(fields))
-
-        def merge() -> None:
-            exchange.states(batch)
-            exchange.initial_outputs()  # an answer to all States; the outputs before the epoch have come already
-
-        self.stats.timed(merge)
+        # The outputs before the epoch have come already.
+        self.stats.timed(lambda: exchange.states(batch, unanswered=True))
 
     def _in_time(self, block: pa.RecordBatch, closed_us: int) -> pa.RecordBatch:
         """Return the rows whose window is open, and note the windows."""

@@ -83,7 +83,13 @@ def program_of(chance: random.Random, registry: Registry) -> Program:
         row_outputs=chance.random() < 0.3,
     )
     if not opening.row_outputs and chance.random() < 0.5:
-        opening = dataclasses.replace(opening, calls=(*opening.calls, _MOODY), isolate_errors=True)
+        opening = dataclasses.replace(
+            opening,
+            calls=(*opening.calls, _MOODY),
+            isolate_errors=True,
+            # Where barriers show no outputs, a state may be kept that has none, and fails only who loads it again.
+            initial_outputs=opening.initial_outputs and opening.returns.outputs,
+        )
         calls.append(_MOODY)
     agreed = describe(opening, registry, LIMITS, "plan").fingerprints
     named = tuple(

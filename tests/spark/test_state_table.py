@@ -50,7 +50,7 @@ class Query:
             "customer": key,
             "live_rows": len(rows),
             "price": weights,
-            "different": Counter(row["amount"] for row in rows),
+            "different": Counter(row["amount"] for row in filled),  # count leaves NULL out
             "n": len(rows),
         }
 

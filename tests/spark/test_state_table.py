@@ -290,6 +290,7 @@ def test_values_of_keys_are_cast(run: Any, rocks: SparkSession, tmp_path: Path) 
     assert (wrong.exit_code, "'many' is no int" in wrong.stderr) == (1, True)
 
 
+@pytest.mark.slow
 def test_the_command_starts_a_spark_of_its_own(orders: Query) -> None:
     """In a process of its own the command reads the checkpoint with a session without any setting of the query."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "service")}

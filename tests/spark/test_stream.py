@@ -360,9 +360,9 @@ def test_the_state_store_must_hold_a_state_table(stream_spark: SparkSession, tmp
 
 
 CHANGES: dict[str, Callable[[DataFrame, Functions], DataFrame]] = {
-    "other keys": lambda df, f: group_by(df, "qty").agg(n=f["count"]()),
-    "another function": lambda df, f: group_by(df, "customer").agg(n=f["sum"]("amount")),
-    "one function more": lambda df, f: group_by(df, "customer").agg(n=f["count"](), m=f["count"]()),
+    "other keys": lambda df, f: group_by(df, "qty", buckets=4).agg(n=f["count"]()),
+    "another function": lambda df, f: group_by(df, "customer", buckets=4).agg(n=f["sum"]("amount")),
+    "one function more": lambda df, f: group_by(df, "customer", buckets=4).agg(n=f["count"](), m=f["count"]()),
     "other buckets": lambda df, f: group_by(df, "customer", buckets=7).agg(n=f["count"]()),
 }
 
@@ -373,7 +373,7 @@ def test_a_changed_query_does_not_read_the_state_of_another(
 ) -> None:
     """Changed keys, functions or buckets meet a clear refusal on restart, and the state is left as it was."""
     functions = connect(spark_functions)
-    stream = Stream(stream_spark, tmp_path, lambda df: group_by(df, "customer").agg(n=functions["count"]()))
+    stream = Stream(stream_spark, tmp_path, lambda df: group_by(df, "customer", buckets=4).agg(n=functions["count"]()))
     rows = [{"op": "+I", "customer": name, "amount": 1, "qty": 1, "x": 1.0} for name in "abcdefgh"]
     stream.write(rows)
     stream.run()

@@ -12,7 +12,7 @@ from foldflight.client import EmbeddedTransport, FlightTransport, Transport, clo
 from foldflight.functions.registry import Registry
 from foldflight.server.lifecycle import Server, serving
 from tests.wire import wire_functions
-from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess
+from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def flight(server: Server) -> FlightTransport:
-    """The way to `server`."""
-    return FlightTransport([server.url], deadline_s=DEADLINE_S)
+    """The way to `server`, which is there; what it refuses is an error at once."""
+    return FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
 
 
 @pytest.fixture(params=["embedded", "flight"])

@@ -89,7 +89,7 @@ def test_another_version_has_another_fingerprint(server: Server) -> None:
     planned = connect(newer).transport.describe(opening(Call("weighted_avg", ("value", "weight"))))
     call = Call("weighted_avg", ("value", "weight"), fingerprint=planned.fingerprints[0])
     with pytest.raises(RejectedError, match="version 1") as caught:
-        connect(server.url).transport.open(opening(call))
+        connect(server.url, patience_s=0).transport.open(opening(call))
     assert caught.value.code == "SCHEMA_MISMATCH"
 
 

@@ -367,7 +367,10 @@ CHANGES: dict[str, Callable[[DataFrame, Functions], DataFrame]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+ONE, *OTHERS = CHANGES
+
+
+@pytest.mark.parametrize("change", [ONE, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)])
 def test_a_changed_query_does_not_read_the_state_of_another(
     stream_spark: SparkSession, tmp_path: Path, change: str
 ) -> None:

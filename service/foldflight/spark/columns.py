@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count
 
@@ -19,7 +20,7 @@ from foldflight.functions import Call, RowKind
 from foldflight.spark.carrier import without_nullability
 from foldflight.spark.layout import KIND, REAL, SLOT
 
-__all__ = ["Columns", "column_of", "key_name", "kind_of"]
+__all__ = ["Columns", "arrow_fields", "check_keys", "column_named", "column_of", "key_name", "kind_of", "rejecting"]
 
 _KINDS = ", ".join(each.short for each in RowKind)
 _UNGROUPABLE = (st.MapType, st.VariantType, st.CalendarIntervalType)
@@ -74,14 +75,9 @@ class Columns:
         if self.kind is not None:
             chosen.append(_kind_number(self.kind).alias(KIND))
         chosen += [column.alias(f"column_{place}") for place, (_, column) in enumerate(self._found.values())]
-        try:
+        with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query"):
             rows = self.df.select(chosen or [sf.lit(True).alias(REAL)])
             rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to a later action
-        except (AnalysisException, ParseException) as error:
-            message = (error.getMessage() or str(error)).strip()
-            raise RejectedError(
-                "SCHEMA_MISMATCH", f"Spark cannot resolve the columns of the query: {message}"
-            ) from error
         return rows
 
     def calls(self, aggregates: Sequence[Aggregate]) -> tuple[Call, ...]:
@@ -96,6 +92,20 @@ class Columns:
             )
             for each in aggregates
         )
+
+
+@contextmanager
+def rejecting(code: str, what: str) -> Iterator[None]:
+    """Turn what Spark refuses to resolve into a RejectedError: what it was, and Spark's message."""
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        raise RejectedError(code, f"{what}: {(error.getMessage() or str(error)).strip()}") from error
+
+
+def column_named(name: str) -> Column:
+    """Return the column of exactly this name, whatever characters are in it."""
+    return sf.col("`" + name.replace("`", "``") + "`")
 
 
 def column_of(df: DataFrame, written: object, *, is_condition: bool = False) -> Column:
@@ -114,7 +124,7 @@ def column_of(df: DataFrame, written: object, *, is_condition: bool = False) -> 
             "(for a constant write F.lit(...), or a direct argument by name)",
         )
     if written in df.columns:
-        return sf.col("`" + written.replace("`", "``") + "`")
+        return column_named(written)
     return sf.expr(written)
 
 
@@ -122,11 +132,9 @@ def key_name(df: DataFrame, written: object, column: Column) -> str:
     """Return the name of a key in the result: the column's, the alias, or the text of the expression."""
     if isinstance(written, str) and written in df.columns:
         return written
-    try:
-        return df.select(column).columns[0]
-    except (AnalysisException, ParseException) as error:
-        message = (error.getMessage() or str(error)).strip()
-        raise RejectedError("SCHEMA_MISMATCH", f"Spark cannot resolve the key {written!r}: {message}") from error
+    with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve the key {written!r}"):
+        name: str = df.select(column).columns[0]
+    return name
 
 
 def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, str] | None) -> Column | None:
@@ -148,11 +156,8 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
     kind = column_of(df, written)
     if meanings is not None:
         return _translated(kind, meanings)
-    try:
+    with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve the row kind {written!r}"):
         type_ = df.select(kind).schema[0].dataType
-    except (AnalysisException, ParseException) as error:
-        message = (error.getMessage() or str(error)).strip()
-        raise RejectedError("SCHEMA_MISMATCH", f"Spark cannot resolve the row kind {written!r}: {message}") from error
     if not isinstance(type_, st.StringType):
         raise RejectedError(
             "SCHEMA_MISMATCH",

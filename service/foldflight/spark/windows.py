@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.window import Window as SparkWindow
 
 from foldflight.errors import RejectedError
+from foldflight.spark.columns import column_named, rejecting
 
 __all__ = [
     "PROCESSING_TIME",
@@ -99,29 +99,27 @@ class Window:
             RejectedError: SCHEMA_MISMATCH for a column that is missing or no time; SIGNATURE for a bad interval.
         """
         self._check(df)
-        time = sf.col("`" + self.time.replace("`", "``") + "`")
+        time = column_named(self.time)
         wrong = sf.raise_error(sf.lit(f"SCHEMA_MISMATCH: the window's column {self.time} is NULL; leave such rows out"))
         known = df.withColumn(self.time, sf.coalesce(time, wrong))
         if self.is_session:
             alone = self._alone(known)
             return alone if df.isStreaming else _merged(alone, keys)
-        try:
+        with rejecting("SIGNATURE", f"the window {self} is none"):
             window = sf.window(time, self.size, self.slide) if self.slide else sf.window(time, self.size)
             windowed = known.select("*", window.alias(_WINDOW))
             chosen = windowed.select(
-                *(sf.col("`" + name.replace("`", "``") + "`") for name in df.columns),
+                *(column_named(name) for name in df.columns),
                 sf.col(f"`{_WINDOW}`.start").alias(WINDOW_START),
                 sf.col(f"`{_WINDOW}`.end").alias(WINDOW_END),
             )
             chosen.schema  # noqa: B018 - resolves the intervals now
-        except (AnalysisException, ParseException) as error:
-            raise RejectedError("SIGNATURE", f"the window {self} is none: {error.getMessage() or error}") from error
         return self._cumulated(chosen) if self.step else chosen
 
     def _alone(self, df: DataFrame) -> DataFrame:
         """Return each row with a window of its own, which ends after the gap."""
-        start = sf.col("`" + self.time.replace("`", "``") + "`")
-        try:
+        start = column_named(self.time)
+        with rejecting("SIGNATURE", f"the window {self} is none"):
             gap = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS gap")
             end = start + sf.expr(f"INTERVAL {self.size}")
             alone = df.withColumn(WINDOW_START, start).withColumn(WINDOW_END, end)
@@ -131,8 +129,6 @@ class Window:
             is_positive = (
                 gap.select(sf.col("gap") > sf.expr("INTERVAL 0 SECONDS")).collect()[0][0] if is_time else False
             )
-        except (AnalysisException, ParseException) as error:
-            raise RejectedError("SIGNATURE", f"the window {self} is none: {error.getMessage() or error}") from error
         if not is_positive:
             raise RejectedError(
                 "SIGNATURE", f"the gap of a session is more than nothing, in days or less, not {self.size!r}"
@@ -143,7 +139,7 @@ class Window:
         """Give each row to the windows of its series that end after it."""
         step = sf.expr(f"INTERVAL {self.step}")
         ends = sf.sequence(sf.col(WINDOW_START) + step, sf.col(WINDOW_END), step)
-        later = sf.filter(ends, lambda end: end > sf.col("`" + self.time.replace("`", "``") + "`"))
+        later = sf.filter(ends, lambda end: end > column_named(self.time))
         return df.withColumn(WINDOW_END, sf.explode(later))
 
     def _check(self, df: DataFrame) -> None:

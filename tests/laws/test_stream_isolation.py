@@ -173,5 +173,6 @@ def test_a_failed_group_is_as_if_its_rows_had_not_come(case: Case) -> None:
         rows_dead += sum(map(len, dead.values()))
     figures = isolating.figures
     assert (figures.get("isolated_groups", 0), figures.get("isolated_rows", 0)) == (failed, rows_dead)
+    assert figures.get("groups", 0) == plain.figures.get("groups", 0) + failed
     for name in ("late_rows", "ignored_retractions"):
         assert figures.get(name, 0) == plain.figures.get(name, 0)

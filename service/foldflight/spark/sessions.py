@@ -306,14 +306,14 @@ class SessionEpoch:
         return batches[0] if batches else _nothing(exchange.opened.schema)
 
     def _commit(self, gone: _Sessions, gone_rows: pa.RecordBatch, final: _Sessions, after: pa.RecordBatch) -> None:
+        sessions = gone.followed_by(final)
+        self.stats.groups = len(sessions) + self.stats.isolated_groups
         if not len(final):
             return
-        sessions = gone.followed_by(final)
         states = [pa.concat_arrays([gone_rows.column(name), after.column(name)]) for name in self._states]
         live = np.concatenate([np.zeros(len(gone), np.int64), final.live])
         batch = pa.RecordBatch.from_arrays(states, names=self._states)
         stored = self._table.commit(self._key_rows(sessions), live, batch)
-        self.stats.groups = len(sessions) + self.stats.isolated_groups
         self.stats.runs, self.stats.state_bytes = stored.runs, stored.bytes
         self.open_ends_us.add(int(final.ends.min()))
 

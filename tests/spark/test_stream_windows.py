@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect
-from foldflight.spark import cumulate, group_by, hop, tumble
+from foldflight.spark import cumulate, group_by, hop, session, tumble
 from tests.spark import spark_functions
 from tests.spark.test_stream import Stream, stream_spark  # noqa: F401 - a fixture
 
@@ -132,7 +133,7 @@ def test_rows_go_to_each_window_they_lie_in(
 
 
 def test_mistakes_with_windows(stream_spark: SparkSession) -> None:  # noqa: F811
-    """A window without time column, without watermark where append needs it, or of no length is refused."""
+    """A window without time column, without watermark where append needs it, of no length, or whose name is taken."""
     stream = stream_spark.readStream.format("rate").load()
     with pytest.raises(RejectedError, match=r"emit='append'.*withWatermark\('timestamp', \.\.\.\)"):
         group_by(stream, window=tumble("timestamp", "1 hour"), emit="append")
@@ -144,6 +145,31 @@ def test_mistakes_with_windows(stream_spark: SparkSession) -> None:  # noqa: F81
         group_by(stream, window=tumble("value", "1 hour"))
     with pytest.raises(RejectedError, match="1 hoor"):
         group_by(stream, window=tumble("timestamp", "1 hoor"))
+    for step in ("7 minutes", "-20 minutes", "0 minutes", "1 month", "seven minutes"):
+        with pytest.raises(RejectedError, match=rf"{step}") as caught:
+            group_by(stream, window=cumulate("timestamp", step, "1 hour"))
+        assert caught.value.code == "SIGNATURE"
+    for window in (tumble("timestamp", "1 hour"), session("timestamp", "1 hour")):
+        with pytest.raises(RejectedError, match="the input has a column Window_End, as the window would"):
+            group_by(stream.withColumn("Window_End", sf.lit(1)), window=window)
+
+
+def test_series_of_windows_over_a_day_of_23_hours(stream_spark: SparkSession) -> None:  # noqa: F811
+    """Where clocks go forward, each row still lies in the longest window of its series, which is Spark's own."""
+    functions = connect(spark_functions)
+    zone = stream_spark.conf.get("spark.sql.session.timeZone")
+    stream_spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        days = stream_spark.range(400).selectExpr("timestamp_seconds(1364000000 + 3600 * id) AS at")
+        ours = group_by(days, window=cumulate("at", "1 day", "7 days")).agg(n=functions["count"]()).collect()
+        theirs = days.groupBy(sf.window("at", "7 days")).count().collect()
+    finally:
+        stream_spark.conf.set("spark.sql.session.timeZone", zone)
+    longest = {(row["window_start"], row["window_end"]): row["n"] for row in ours}
+    for row in theirs:
+        assert longest[row["window"]["start"], row["window"]["end"]] == row["count"]
+    lengths = {row["window_end"].timestamp() - row["window_start"].timestamp() for row in ours}
+    assert lengths == {86_400.0 * number for number in range(1, 8)}
 
 
 def test_rows_without_time_fail_the_query(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -46,7 +48,7 @@ class Window:
         time: The column.
         size: Length of a window, as Spark writes intervals: `1 hour`. Of `cumulate`, of the longest.
         slide: From the start of one window to that of the next; empty for windows that do not overlap.
-        step: Of `cumulate`: by how much each window of a series is longer than the one before it.
+        step: Of `cumulate`: by how much each window of a series is longer than the one before it; it divides `size`.
         is_session: Whether `size` is the time without rows after which a window ends.
     """
 
@@ -96,7 +98,8 @@ class Window:
             keys: The grouping columns: sessions are theirs.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH for a column that is missing or no time; SIGNATURE for a bad interval.
+            RejectedError: SCHEMA_MISMATCH for a column that is missing or no time, and names that are taken; SIGNATURE
+                for a bad interval.
         """
         self._check(df)
         time = column_named(self.time)
@@ -136,9 +139,25 @@ class Window:
         return alone
 
     def _cumulated(self, df: DataFrame) -> DataFrame:
-        """Give each row to the windows of its series that end after it."""
-        step = sf.expr(f"INTERVAL {self.step}")
-        ends = sf.sequence(sf.col(WINDOW_START) + step, sf.col(WINDOW_END), step)
+        """Give each row to the windows of its series that end after it.
+
+        Ends are counted in seconds from the start, as Spark counts a window's: a day of the calendar may have 23 hours.
+        """
+        with rejecting("SIGNATURE", f"the window {self} is none"):
+            lengths = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS size, INTERVAL {self.step} AS step")
+            are_times = all(isinstance(each.dataType, st.DayTimeIntervalType) for each in lengths.schema)
+            size, step = lengths.collect()[0] if are_times else (timedelta(0), timedelta(0))
+        if step <= timedelta(0) or size % step:
+            raise RejectedError(
+                "SIGNATURE",
+                f"the windows of cumulate grow by a step that divides their size, and {self.step!r} does not divide "
+                f"{self.size!r}: rows after the last whole step would lie in no window",
+            )
+        seconds = sf.lit(Decimal(step // timedelta(microseconds=1)).scaleb(-6))
+        ends = sf.transform(
+            sf.sequence(sf.lit(1), sf.lit(size // step)),
+            lambda number: sf.col(WINDOW_START) + sf.make_interval(secs=(number * seconds).cast("decimal(18, 6)")),
+        )
         later = sf.filter(ends, lambda end: end > column_named(self.time))
         return df.withColumn(WINDOW_END, sf.explode(later))
 
@@ -147,8 +166,8 @@ class Window:
             raise RejectedError(
                 "SCHEMA_MISMATCH", f"the window's column {self.time!r} is not there; there are {', '.join(df.columns)}"
             )
-        for name in (WINDOW_START, WINDOW_END):
-            if name in df.columns:
+        for name in df.columns:
+            if name.casefold() in (WINDOW_START, WINDOW_END):  # Spark compares names without case
                 raise RejectedError("SCHEMA_MISMATCH", f"the input has a column {name}, as the window would; rename it")
         type_ = df.schema[self.time].dataType
         if not isinstance(type_, _TIMES):
@@ -178,7 +197,10 @@ def session(time: str, gap: str) -> Window:
 
 
 def cumulate(time: str, step: str, size: str) -> Window:
-    """Begin a series of windows every `size`, each `step` longer than the last: `cumulate("at", "1 hour", "1 day")`."""
+    """Begin a series of windows every `size`, each `step` longer than the last: `cumulate("at", "1 hour", "1 day")`.
+
+    The step divides the size.
+    """
     return Window(time, size, step=step)
 
 

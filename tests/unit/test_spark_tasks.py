@@ -19,7 +19,7 @@ from foldflight.functions import Call
 from foldflight.spark import tasks
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.carrier import carrier_type
-from foldflight.spark.layout import BUCKET, Layout
+from foldflight.spark.layout import HASH, Layout
 from foldflight.spark.tasks import FinalFold, PartialFold
 
 TRANSPORT = connect("embedded:examples.weighted_avg").transport
@@ -92,14 +92,14 @@ def expected(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[int, in
 
 
 def shuffled(batches: list[pa.RecordBatch], final: FinalFold) -> list[pa.RecordBatch]:
-    """Return what Spark's shuffle and sort make of batches: rows sorted by bucket, several keys in each."""
+    """Return what Spark's shuffle and sort make of batches: rows sorted by hash, several keys in each."""
     if not batches:
         return []
     table = pa.Table.from_batches(batches)
     keys = zip(table.column("key_0").to_pylist(), table.column("key_1").to_pylist(), strict=True)
-    buckets = pa.array([hash((same(key), same(x))) % 4 - 2 for key, x in keys], pa.int64())
-    table = table.append_column(BUCKET, buckets)
-    order: list[tuple[str, str]] = [(BUCKET, "ascending")]
+    hashes = pa.array([hash((same(key), same(x))) % 4 - 2 for key, x in keys], pa.int64())
+    table = table.append_column(HASH, hashes)
+    order: list[tuple[str, str]] = [(HASH, "ascending")]
     if not final.merges and final.layout.has_kinds:
         order.append(("kind", "ascending"))  # inserts before deletes, as the plan has it
     return table.sort_by(order).to_batches(max_chunksize=3)
@@ -148,7 +148,7 @@ def test_a_task_holds_one_block_of_groups() -> None:
     bounds = BlockBounds(rows_max=100)
     rows = [("+I", f"key {number // 2:05}", 0.0, number) for number in range(4_000)]
     table = pa.Table.from_batches(batches_of(rows, layout, [70]))
-    table = table.append_column(BUCKET, pa.array([number // 2 for number in range(4_000)], pa.int64()))
+    table = table.append_column(HASH, pa.array([number // 2 for number in range(4_000)], pa.int64()))
     final = FinalFold(TRANSPORT, replace(opening, returns=Returns(states=False)), layout, bounds, merges=False)
     sizes = [batch.num_rows for batch in final(table.to_batches(max_chunksize=70))]
     assert sum(sizes) == 2_000

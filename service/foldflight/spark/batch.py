@@ -27,12 +27,12 @@ from foldflight.client import Aggregate, Transport
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_isolates
 from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
-from foldflight.functions import Call, RowKind
+from foldflight.functions import Call
 from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, kind_of
 from foldflight.spark.deadletters import letter_type
-from foldflight.spark.layout import BUCKET, DEAD_LETTER, KIND, REAL, Layout
+from foldflight.spark.layout import DEAD_LETTER, HASH, KIND, REAL, RETRACTING, Layout
 from foldflight.spark.tasks import FinalFold, PartialFold
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
@@ -347,8 +347,8 @@ class Plan:
 
     def _by_key(self, arrived: DataFrame) -> DataFrame:
         keys = [sf.col(name) for name in self.layout.keys.names]
-        hashed = arrived.withColumn(BUCKET, sf.xxhash64(*keys))
-        return hashed.repartition(*keys).sortWithinPartitions(sf.col(BUCKET), *self._retractions_last())
+        hashed = arrived.withColumn(HASH, sf.xxhash64(*keys))
+        return hashed.repartition(*keys).sortWithinPartitions(sf.col(HASH), *self._retractions_last())
 
     def _in_one(self, arrived: DataFrame, schema: pa.Schema) -> DataFrame:
         """Return all rows in one partition, with the seed: a row of NULLs that is not real."""
@@ -366,7 +366,7 @@ class Plan:
     def _retractions_last(self) -> list[Column]:
         if not self.layout.has_kinds or self.is_two_phase:
             return []
-        return [sf.col(KIND).isin(int(RowKind.UPDATE_BEFORE), int(RowKind.DELETE))]
+        return [sf.col(KIND).isin(*RETRACTING)]
 
     def spark_schema(self, schema: pa.Schema) -> st.StructType:
         """Return Spark's schema of a schema that begins with the keys."""

@@ -9,11 +9,28 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["BUCKET", "DEAD_LETTER", "FOLDED", "KIND", "LIVE", "REAL", "SLOT", "Layout"]
+from foldflight.functions import RowKind
 
-BUCKET, FOLDED, KIND, LIVE, REAL, SLOT = "bucket", "folded", "kind", "live", "real", "slot"
+__all__ = [
+    "BUCKET",
+    "DEAD_LETTER",
+    "FOLDED",
+    "HASH",
+    "KIND",
+    "LIVE",
+    "REAL",
+    "RETRACTING",
+    "SLOT",
+    "Layout",
+    "retracts",
+]
+
+BUCKET, FOLDED, HASH, KIND, LIVE, REAL, SLOT = "bucket", "folded", "hash", "kind", "live", "real", "slot"
 
 DEAD_LETTER = "dead_letter"
+
+RETRACTING = tuple(int(kind) for kind in RowKind if kind.retracts)
+"""The kinds of rows that take an earlier row back, as numbers."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +112,11 @@ class Layout:
         if len(self.columns):
             members.append(pa.field("row", pa.struct(_named(self.columns, self.shown))))
         return pa.struct(members)
+
+
+def retracts(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    """Return which of n rows with kinds take an earlier row back; bool, shape (n,)."""
+    return np.isin(rows.column(KIND).to_numpy(zero_copy_only=False), RETRACTING)
 
 
 def _named(fields: pa.Schema, names: Sequence[str]) -> list[pa.Field]:

@@ -30,11 +30,10 @@ from foldflight.exchange.changelog import live_rows
 from foldflight.exchange.frames import Open
 from foldflight.fold import ERROR
 from foldflight.fold.keys import KeyIndex
-from foldflight.functions import RowKind
 from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.carrier import convert
 from foldflight.spark.deadletters import Failed, HeldRows
-from foldflight.spark.layout import BUCKET, FOLDED, KIND, LIVE, REAL, SLOT, Layout
+from foldflight.spark.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, Layout, retracts
 from foldflight.spark.logs import forward
 
 __all__ = ["FinalFold", "PartialFold"]
@@ -44,7 +43,6 @@ _GC_THRESHOLD = 10_000
 _UNSEEN_BLOCKS = 3
 # How many rows show how large states are.
 _FIRST_ROWS = 1 << 13
-_RETRACTING = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
 
 class _Groups:
@@ -130,7 +128,7 @@ class _Folding:
         live = self.groups.live
         live += np.bincount(slots, minlength=len(live))
         if self._layout.has_kinds:
-            live -= 2 * np.bincount(slots[_retracts(block)], minlength=len(live))
+            live -= 2 * np.bincount(slots[retracts(block)], minlength=len(live))
 
     def states(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         """Merge the states of a block of partial states."""
@@ -288,7 +286,7 @@ class _PartialPartition:
 
 @dataclass(frozen=True)
 class FinalFold:
-    """The last stage: fold or merge all that belongs to the groups of a partition, sorted by `bucket`, to outputs.
+    """The last stage: fold or merge all that belongs to the groups of a partition, sorted by `hash`, to outputs.
 
     Args:
         transport: The way to the functions.
@@ -309,7 +307,7 @@ class FinalFold:
         """What comes from Spark; without keys and states, `real` is false for the row that stands for no row."""
         schema = self.layout.partial if self.merges else self.layout.rows
         if len(self.layout.keys):
-            return schema.append(pa.field(BUCKET, pa.int64()))
+            return schema.append(pa.field(HASH, pa.int64()))
         return schema if self.merges or REAL in schema.names else schema.append(pa.field(REAL, pa.bool_()))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -319,7 +317,7 @@ class FinalFold:
             is_open = False
             for block in gather(batches, self.input, self.bounds):
                 yield from self._taken(folding)
-                cut = _last_bucket(block) if has_keys else 0
+                cut = _last_hash(block) if has_keys else 0
                 if cut:
                     self._feed(folding, block.slice(0, cut))
                     folding.barrier()
@@ -339,7 +337,7 @@ class FinalFold:
             self._merge(folding, slots, block)
             return
         if self.layout.has_kinds:
-            counted, groups.live = live_rows(slots, _retracts(block), groups.live)
+            counted, groups.live = live_rows(slots, retracts(block), groups.live)
             if not counted.all():
                 # A row that takes back what never came changes nothing; other groups go on.
                 slots, block = slots[counted], block.filter(pa.array(counted))
@@ -392,14 +390,10 @@ class FinalFold:
         return part.filter(pa.array(groups.live[part.column(SLOT).to_numpy()] > 0))
 
 
-def _retracts(block: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    return np.isin(block.column(KIND).to_numpy(zero_copy_only=False), _RETRACTING)
-
-
-def _last_bucket(block: pa.RecordBatch) -> int:
-    """Return the place of the first row of the last bucket in a block sorted by bucket."""
-    buckets = block.column(BUCKET).to_numpy()
-    return int(np.searchsorted(buckets, buckets[-1], side="left"))
+def _last_hash(block: pa.RecordBatch) -> int:
+    """Return the place of the first row of the last hash in a block sorted by hash."""
+    hashes = block.column(HASH).to_numpy()
+    return int(np.searchsorted(hashes, hashes[-1], side="left"))
 
 
 def _parts(results: pa.Table) -> Sequence[pa.RecordBatch]:

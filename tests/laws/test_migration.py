@@ -67,6 +67,15 @@ class Migrating(New):
         return accumulator
 
 
+class Telling(Migrating):
+    def open(self, context: Any) -> None:
+        self.logger = context.logger
+
+    def migrate(self, version: str, state: Any) -> Totals:
+        self.logger.warning("migrated", state=state)
+        return super().migrate(version, state)
+
+
 class Refusing(New):
     def migrate(self, version: str, state: Any) -> Totals:
         raise ValueError(f"no idea what {state} was")
@@ -209,6 +218,16 @@ def test_a_migrate_that_raises_names_the_group() -> None:
     ) as caught:
         engine(version("2", Refusing), before.buckets).epoch([rows("bob")], 0)
     assert (caught.value.code, caught.value.group) == ("USER_CODE", {"name": "bob"})
+
+
+def test_what_migrate_logs_is_passed_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Lines that migrate logs come to the logging of the worker, as those of other methods do."""
+    before = engine(version("1", Old))
+    before.epoch([rows("ann", "bob")], 0)
+    engine(version("2", Telling), before.buckets).epoch([rows("bob")], 0)
+    assert [record.name for record in caplog.records if "migrated state={'sum': 10}" in record.message] == [
+        "foldflight.functions.mean"
+    ]
 
 
 def test_rows_that_are_kept_need_no_migrate() -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from foldflight.spark.carrier import convert
 
-__all__ = ["BlockBounds", "gather"]
+__all__ = ["BlockBounds", "gather", "one_batch"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,12 @@ def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: BlockBo
             bytes_ += size
     if held:
         yield _block(held, schema)
+
+
+def one_batch(table: pa.Table) -> pa.RecordBatch:
+    """Return the rows of a table as one batch, also where there are none."""
+    columns = [column.combine_chunks() for column in table.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
 
 def _cut(batch: pa.RecordBatch, bounds: BlockBounds) -> Iterator[pa.RecordBatch]:

@@ -1,15 +1,17 @@
-"""What functions log, passed on to the logging of the Python worker that drives them."""
+"""What functions log and raise, with the keys of their groups, which the server does not know."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from foldflight.errors import FunctionError
 from foldflight.functions.context import LogRecord
 
-__all__ = ["forward"]
+__all__ = ["forward", "naming_group"]
 
 _LEVELS = {
     "debug": 10,
@@ -21,6 +23,21 @@ _LEVELS = {
     "critical": 50,
     "fatal": 50,
 }
+
+
+@contextmanager
+def naming_group(group_of: Callable[[int], dict[str, Any]]) -> Iterator[None]:
+    """Give an error of a function the keys of its group.
+
+    Args:
+        group_of: Gives a slot's keys.
+    """
+    try:
+        yield
+    except FunctionError as error:
+        if error.slot is None or error.group is not None:
+            raise
+        raise error.with_group(group_of(error.slot)) from None
 
 
 def forward(records: Sequence[LogRecord], group_of: Callable[[int], dict[str, Any]]) -> None:

@@ -7,16 +7,18 @@ function's `migrate`, and the barrier returns what became of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.errors import FunctionError, RejectedError
+from foldflight.errors import RejectedError
 from foldflight.exchange.codec import sliced_to
 from foldflight.exchange.frames import Open
-from foldflight.spark.blocks import BlockBounds
+from foldflight.spark.blocks import BlockBounds, one_batch
 from foldflight.spark.layout import SLOT, Layout
+from foldflight.spark.logs import forward, naming_group
 from foldflight.spark.manifest import calls_of, other_query
 
 __all__ = ["Migration"]
@@ -85,23 +87,18 @@ class Migration:
             for part in sliced_to(marked.slice(rows, self.bounds.rows_max), self.bounds.bytes_max):
                 converted.append(self._part(part, keys.slice(start, part.num_rows)))
                 start += part.num_rows
-        table = pa.Table.from_batches(converted, schema=self.layout.states).combine_chunks()
-        batches = table.to_batches()
-        nothing = [pa.array([], each.type) for each in self.layout.states]
-        return batches[0] if batches else pa.RecordBatch.from_arrays(nothing, schema=self.layout.states)
+        return one_batch(pa.Table.from_batches(converted, schema=self.layout.states))
 
     def _part(self, states: pa.RecordBatch, keys: pa.RecordBatch) -> pa.RecordBatch:
         slots = pa.array(np.arange(states.num_rows, dtype=np.int32))
         schema = pa.schema([pa.field(SLOT, pa.int32()), *states.schema])
-        try:
-            with self.transport.open(self.opening) as exchange:
-                exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))
-                exchange.barrier(1)
-                results = exchange.results(1).combine_chunks()
-        except FunctionError as error:
-            if error.slot is None:
-                raise
-            key = keys.slice(error.slot, 1).to_pylist()[0].values()
-            raise error.with_group(dict(zip(self.layout.names, key, strict=True))) from None
-        columns = [results.column(name).combine_chunks() for name in self.layout.states.names]
-        return pa.RecordBatch.from_arrays(columns, schema=self.layout.states)
+
+        def group(slot: int) -> dict[str, Any]:
+            return dict(zip(self.layout.names, keys.slice(slot, 1).to_pylist()[0].values(), strict=True))
+
+        with naming_group(group), self.transport.open(self.opening) as exchange:
+            exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))
+            exchange.barrier(1)
+            results = exchange.results(1)
+            forward(exchange.take_logs(), group)
+        return one_batch(results.select(self.layout.states.names))

@@ -22,15 +22,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import OpenExchange, Transport
-from foldflight.errors import FunctionError
 from foldflight.exchange.changelog import changelog
 from foldflight.exchange.frames import Open
 from foldflight.fold import ERROR, ERROR_TYPE
 from foldflight.fold.keys import KeyIndex
+from foldflight.spark.blocks import one_batch
 from foldflight.spark.deadletters import Failed, HeldRows
 from foldflight.spark.epoch import EpochStats
 from foldflight.spark.layout import LIVE, SLOT, Layout
-from foldflight.spark.logs import forward
+from foldflight.spark.logs import forward, naming_group
 from foldflight.spark.statetable import StateTable
 
 __all__ = ["SessionEpoch", "chains"]
@@ -146,16 +146,14 @@ class SessionEpoch:
         Raises:
             FunctionError: With the key of the sessions.
         """
-        try:
-            with self.stats.timed(lambda: self._transport.open(self._opening)) as exchange:
-                for block in blocks:
-                    self._feed(exchange, block)
-                changes = self._merged(exchange)
-                forward(exchange.take_logs(), self._group)
-        except FunctionError as error:
-            if error.slot is None or error.group is not None:
-                raise
-            raise error.with_group(self._group(error.slot)) from None
+        with (
+            naming_group(self._group),
+            self.stats.timed(lambda: self._transport.open(self._opening)) as exchange,
+        ):
+            for block in blocks:
+                self._feed(exchange, block)
+            changes = self._merged(exchange)
+            forward(exchange.take_logs(), self._group)
         return changes
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
@@ -249,7 +247,7 @@ class SessionEpoch:
     def _stored(self) -> tuple[_Sessions, pa.RecordBatch]:
         """Return the open sessions of all keys that have come, and their rows of the state table."""
         count = 1 if self._index is None else len(self._index)
-        keys = _nothing(self._keys) if self._index is None else self._index.keys()
+        keys = one_batch(self._keys.empty_table()) if self._index is None else self._index.keys()
         owners, rows = self._table.lookup_together(keys, count)
         start, end = self._times(rows)
         stored = _Sessions(owners, start, end, rows.column(LIVE).to_numpy())
@@ -276,7 +274,7 @@ class SessionEpoch:
         """Return the outputs of stored sessions."""
         if not rows.num_rows:
             wanted = (*self._outputs, ERROR)
-            return _nothing(pa.schema([field for field in exchange.opened.schema if field.name in wanted]))
+            return one_batch(pa.schema([each for each in exchange.opened.schema if each.name in wanted]).empty_table())
         return self._send_states(exchange, self._new_slots(keys), [rows.column(name) for name in self._states])
 
     def _send_states(
@@ -300,10 +298,8 @@ class SessionEpoch:
             exchange.barrier(epoch)
             return exchange.results(epoch)
 
-        found = self.stats.timed(ask).sort_by(SLOT).combine_chunks()
-        wanted = found.slice(found.num_rows - count) if count else found
-        batches = wanted.to_batches()
-        return batches[0] if batches else _nothing(exchange.opened.schema)
+        found = one_batch(self.stats.timed(ask).sort_by(SLOT))
+        return found.slice(found.num_rows - count) if count else found
 
     def _commit(self, gone: _Sessions, gone_rows: pa.RecordBatch, final: _Sessions, after: pa.RecordBatch) -> None:
         sessions = gone.followed_by(final)
@@ -362,10 +358,6 @@ class SessionEpoch:
             return {}
         key = self._index.keys(pa.array([self._slot_keys[slot]], pa.int32())).to_pylist()[0]
         return dict(zip(self._layout.names, key.values(), strict=False))
-
-
-def _nothing(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)
 
 
 def _errors(before: pa.RecordBatch, old: Numbers, came: pa.RecordBatch, stored: int) -> pa.Array:

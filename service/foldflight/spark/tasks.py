@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.client import OpenExchange, Transport
-from foldflight.errors import FunctionError
 from foldflight.exchange.changelog import live_rows
 from foldflight.exchange.frames import Open
 from foldflight.fold import ERROR
@@ -34,7 +33,7 @@ from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.carrier import convert
 from foldflight.spark.deadletters import Failed, HeldRows
 from foldflight.spark.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, Layout, retracts
-from foldflight.spark.logs import forward
+from foldflight.spark.logs import forward, naming_group
 
 __all__ = ["FinalFold", "PartialFold"]
 
@@ -105,15 +104,11 @@ class _Folding:
     @contextlib.contextmanager
     def _placing(self, groups: _Groups) -> Iterator[OpenExchange]:
         """Give the exchange, and an error of a function the key of its group, which a server does not know."""
-        try:
+        with naming_group(groups.key):
             if self._exchange is None:
                 self._exchange = self._transport.open(self._opening)
             yield self._exchange
             forward(self._exchange.take_logs(), groups.key)
-        except FunctionError as error:
-            if error.slot is None or error.group is not None:
-                raise
-            raise error.with_group(groups.key(error.slot)) from None
 
     def chunk(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         """Fold rows."""

@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         help="numbers of groups of streams (default: %(default)s)",
     )
     parser.add_argument(
-        "--results", type=Path, default=RESULTS, help="where the JSON and the picture go (default: %(default)s)"
+        "--results", type=Path, default=RESULTS, help="where the records, tables and picture go (default: %(default)s)"
     )
     return parser
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from bench.data import Figure, Sizes, best_of, table
-from foldflight.fold import BoundCall, Fold, bind_calls
+from bench.fold import GROUPED, folded
+from foldflight.fold import BoundCall, bind_calls
 from foldflight.fold.keys import KeyIndex
 from foldflight.functions import Call, Registry
 
 SUITE = "builtins"
-SCALAR, VECTORISED, GROUPED = "scalar methods", "vectorised methods", "pyarrow group_by"
+SCALAR, VECTORISED = "scalar methods", "vectorised methods"
 WITH_KEYS = "keys and vectorised methods"
 KERNELS = {"count": "count", "sum": "sum", "avg": "mean", "min": "min", "max": "max"}
 CHUNK_ROWS = 1 << 16
@@ -42,8 +43,8 @@ def _ways(name: str, kernel: str, data: pa.Table, slots: pa.ChunkedArray) -> dic
     chunks = slotted.combine_chunks().to_batches(max_chunksize=CHUNK_ROWS)
     scalar, vectorised = _calls(name, chunks[0].schema, vectorised=False), _calls(name, chunks[0].schema)
     return {
-        SCALAR: lambda: _fold(scalar, chunks),
-        VECTORISED: lambda: _fold(vectorised, chunks),
+        SCALAR: lambda: folded(scalar, chunks),
+        VECTORISED: lambda: folded(vectorised, chunks),
         GROUPED: lambda: slotted.group_by("slot", use_threads=False).aggregate([("v", kernel)]),
     }
 
@@ -63,7 +64,7 @@ def _keyed_ways(columns: list[pa.ChunkedArray], data: pa.Table) -> dict[str, Cal
     batches = keyed.to_batches(max_chunksize=CHUNK_ROWS)
     calls = _calls("sum", pa.schema([("slot", pa.int32()), ("v", pa.int64())]))
     return {
-        WITH_KEYS: lambda: _fold(calls, _slotted(batches, names)),
+        WITH_KEYS: lambda: folded(calls, _slotted(batches, names)),
         GROUPED: lambda: keyed.group_by(names, use_threads=False).aggregate([("v", "sum")]),
     }
 
@@ -79,10 +80,3 @@ def _calls(name: str, columns: pa.Schema, *, vectorised: bool = True) -> list[Bo
     (call,) = bind_calls(Registry(), [Call(name, ("v",))], columns)
     function = call.bound.function if vectorised else dataclasses.replace(call.bound.function, compile=False)
     return [BoundCall(call.call, dataclasses.replace(call.bound, function=function))]
-
-
-def _fold(calls: list[BoundCall], chunks: list[pa.RecordBatch] | Iterator[pa.RecordBatch]) -> pa.RecordBatch:
-    fold = Fold(calls)
-    for chunk in chunks:
-        fold.fold(chunk)
-    return fold.collect(states=False)

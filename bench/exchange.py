@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from bench.data import Figure, Sizes, best_of, table
-from bench.fold import CALL, COLUMNS
-from foldflight.client import Transport, connect
+from bench.fold import COLUMNS, OPENING, exchanged, slotted
+from foldflight.client import connect
 from foldflight.exchange.codec import encode
-from foldflight.exchange.frames import Chunk, Open, Returns
-from foldflight.fold.keys import KeyIndex
+from foldflight.exchange.frames import Chunk
 
 SUITE = "exchange"
 OURS, DRAINING = "foldflight", "draining server"
@@ -34,7 +33,6 @@ ROUND_TRIPS = 2000
 CHUNK_ROWS = (1 << 10, 1 << 14, 1 << 16, 1 << 18)
 STREAMS = (1, 2, 4)
 DRAIN, ECHO = "drain", "echo"
-OPENING = Open(calls=(CALL,), columns=COLUMNS, returns=Returns(states=False, outputs=True))
 
 
 class Plain(fl.FlightServerBase):
@@ -78,7 +76,7 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
                 ways: dict[str, Callable[[], object]] = {
                     DRAINING: lambda chunks=chunks: _plain(drain, chunks, echoes=False),
                     "echoing server": lambda chunks=chunks: _plain(echo, chunks, echoes=True),
-                    OURS: lambda chunks=chunks: _ours(ours, chunks),
+                    OURS: lambda chunks=chunks: exchanged(ours, chunks),
                 }
                 for way, run in ways.items():
                     seconds = best_of(3, lambda run=run, streams=streams: _at_once(streams, run))
@@ -129,28 +127,13 @@ def _percentiles(trip: Callable[[int], None]) -> tuple[float, float]:
 
 
 def _chunks(rows: int, chunk_rows: int) -> list[pa.RecordBatch]:
-    index = KeyIndex(pa.schema([("k", pa.int64())]))
-    batches = table(rows, GROUPS).combine_chunks().to_batches(max_chunksize=chunk_rows)
-    return [
-        pa.RecordBatch.from_arrays(
-            [index.slots([each.column("k")]), each.column("v"), each.column("w")], schema=COLUMNS
-        )
-        for each in batches
-    ]
+    return slotted(table(rows, GROUPS).combine_chunks().to_batches(max_chunksize=chunk_rows))
 
 
 def _at_once(streams: int, run: Callable[[], object]) -> None:
     with ThreadPoolExecutor(streams) as pool:
         for done in [pool.submit(run) for _ in range(streams)]:
             done.result()
-
-
-def _ours(transport: Transport, chunks: list[pa.RecordBatch]) -> None:
-    with transport.open(OPENING) as exchange:
-        for chunk in chunks:
-            exchange.chunk(chunk)
-        exchange.barrier(1)
-        exchange.results(1)
 
 
 def _plain(url: str, chunks: list[pa.RecordBatch], *, echoes: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ WITH_KEYS, GROUPED = "keys and fold, compiled", "pyarrow group_by"
 CHUNK_ROWS = 1 << 18
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("w", pa.int32())])
 CALL = Call("weighted_avg", ("v", "w"))
+OPENING = Open(calls=(CALL,), columns=COLUMNS, returns=Returns(states=False, outputs=True))
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
@@ -36,22 +37,22 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
 
 def _ways(data: pa.Table, url: str) -> dict[str, Callable[[], object]]:
     batches = data.combine_chunks().to_batches(max_chunksize=CHUNK_ROWS)
-    chunks = _slots(batches)
+    chunks = slotted(batches)
     interpreted, compiled = calls_of(compiled=False), calls_of(compiled=True)
     embedded, remote = connect("embedded:examples.weighted_avg").transport, connect(url).transport
     return {
-        INTERPRETED: lambda: _fold(interpreted, chunks),
-        COMPILED: lambda: _fold(compiled, chunks),
+        INTERPRETED: lambda: folded(interpreted, chunks),
+        COMPILED: lambda: folded(compiled, chunks),
         "numpy bincount": lambda: _counted(chunks),
-        "keys to slots": lambda: _slots(batches),
-        WITH_KEYS: lambda: _fold(compiled, _slots(batches)),
+        "keys to slots": lambda: slotted(batches),
+        WITH_KEYS: lambda: folded(compiled, slotted(batches)),
         GROUPED: lambda: grouped(data),
-        "exchange, embedded": lambda: _exchange(embedded, chunks),
-        "exchange, loopback Flight": lambda: _exchange(remote, chunks),
+        "exchange, embedded": lambda: exchanged(embedded, chunks),
+        "exchange, loopback Flight": lambda: exchanged(remote, chunks),
     }
 
 
-def _slots(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+def slotted(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the chunks of rows, with slots for keys."""
     index = KeyIndex(pa.schema([("k", pa.int64())]))
     chunks = []
@@ -67,7 +68,8 @@ def calls_of(*, compiled: bool) -> list[BoundCall]:
     return bind_calls(Registry([dataclasses.replace(function, compile=compiled)]), [CALL], COLUMNS)
 
 
-def _fold(calls: list[BoundCall], chunks: list[pa.RecordBatch]) -> pa.RecordBatch:
+def folded(calls: list[BoundCall], chunks: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return the outputs of all groups."""
     fold = Fold(calls)
     for chunk in chunks:
         fold.fold(chunk)
@@ -92,9 +94,9 @@ def _counted(chunks: list[pa.RecordBatch]) -> np.ndarray:
     return sums / weights
 
 
-def _exchange(transport: Transport, chunks: list[pa.RecordBatch]) -> pa.Table:
-    opening = Open(calls=(CALL,), columns=COLUMNS, returns=Returns(states=False, outputs=True))
-    with transport.open(opening) as exchange:
+def exchanged(transport: Transport, chunks: list[pa.RecordBatch]) -> pa.Table:
+    """Return the outputs of all groups, folded in one epoch of an exchange."""
+    with transport.open(OPENING) as exchange:
         for chunk in chunks:
             exchange.chunk(chunk)
         exchange.barrier(1)

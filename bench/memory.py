@@ -16,21 +16,13 @@ from typing import Any
 import pyarrow as pa
 
 from bench.data import Figure, Sizes, table
-from bench.fold import COLUMNS, calls_of, grouped
+from bench.fold import COLUMNS, COMPILED, GROUPED, INTERPRETED, WITH_KEYS, calls_of, grouped
 from examples.weighted_avg import WeightedAvg
 from foldflight.fold import Fold
 from foldflight.fold.keys import KeyIndex
 
 SUITE = "memory"
 BASE = "Python dict of accumulators"
-SUBJECTS = (
-    BASE,
-    "fold, interpreted",
-    "fold, compiled",
-    "keys and fold, compiled",
-    "pyarrow group_by",
-    "pandas groupby",
-)
 MILLION = 1_000_000
 CHUNK_ROWS = 1 << 16
 STATUS = Path("/proc/self/status")
@@ -40,7 +32,7 @@ def measure(sizes: Sizes) -> Iterator[Figure]:  # noqa: ARG001 - every suite is 
     """Measure 2 M rows with 1 M possible keys, by the groups that there are; the results are counted, too."""
     if not STATUS.exists():
         return  # Linux alone tells a process its own peak
-    for subject in SUBJECTS:
+    for subject in WAYS:
         found = subprocess.run(
             [sys.executable, "-m", "bench.memory", subject],
             capture_output=True,
@@ -82,6 +74,16 @@ def _arrow(batches: list[pa.RecordBatch]) -> Any:
     return grouped(pa.Table.from_batches(batches))
 
 
+WAYS: dict[str, Callable[[list[pa.RecordBatch]], Any]] = {
+    BASE: _dictionary,
+    INTERPRETED: lambda batches: _ours(batches, compiled=False, with_keys=False),
+    COMPILED: lambda batches: _ours(batches, compiled=True, with_keys=False),
+    WITH_KEYS: lambda batches: _ours(batches, compiled=True, with_keys=True),
+    GROUPED: _arrow,
+    "pandas groupby": _pandas,
+}
+
+
 def _peak_mib() -> float:
     """Return the peak of this process; what getrusage says begins with the peak of the process that started it."""
     (line,) = [each for each in STATUS.read_text().splitlines() if each.startswith("VmHWM")]
@@ -91,20 +93,12 @@ def _peak_mib() -> float:
 def main() -> None:
     """Fold in this process, and print how much more memory it took than the data alone."""
     parser = argparse.ArgumentParser(prog="python -m bench.memory")
-    parser.add_argument("subject", choices=SUBJECTS)
-    subject = parser.parse_args().subject
-    ways: dict[str, Callable[[list[pa.RecordBatch]], Any]] = {
-        BASE: _dictionary,
-        "fold, interpreted": lambda batches: _ours(batches, compiled=False, with_keys=False),
-        "fold, compiled": lambda batches: _ours(batches, compiled=True, with_keys=False),
-        "keys and fold, compiled": lambda batches: _ours(batches, compiled=True, with_keys=True),
-        "pyarrow group_by": _arrow,
-        "pandas groupby": _pandas,
-    }
-    ways[subject](table(CHUNK_ROWS, 100).to_batches())  # imports, and compiles
+    parser.add_argument("subject", choices=WAYS)
+    way = WAYS[parser.parse_args().subject]
+    way(table(CHUNK_ROWS, 100).to_batches())  # imports, and compiles
     batches = table(2 * MILLION, MILLION).combine_chunks().to_batches(max_chunksize=CHUNK_ROWS)
     before = _peak_mib()
-    result = ways[subject](batches)
+    result = way(batches)
     print(json.dumps({"mib": (_peak_mib() - before) / len(result) * MILLION}))
 
 

@@ -38,8 +38,8 @@ class Goal:
 GOALS = (
     Goal(fold.SUITE, fold.COMPILED, fold.INTERPRETED, 70),
     Goal(fold.SUITE, fold.WITH_KEYS, fold.GROUPED, 1),
-    Goal(builtins.SUITE, builtins.VECTORISED, builtins.GROUPED, 1),
-    Goal(builtins.SUITE, builtins.WITH_KEYS, builtins.GROUPED, 1),
+    Goal(builtins.SUITE, builtins.VECTORISED, fold.GROUPED, 1),
+    Goal(builtins.SUITE, builtins.WITH_KEYS, fold.GROUPED, 1),
     Goal(exchange.SUITE, exchange.OURS, exchange.DRAINING, 0.8, ("65,536 rows",)),
     Goal(exchange.SUITE, exchange.BARRIER, exchange.EMPTY_TRIP, 1.5, ("p50",)),
     Goal(spark_batch.SUITE, spark_batch.EMBEDDED, spark_batch.BUILT_IN, 0.5, ("100 groups", "10,000 groups")),

@@ -67,6 +67,19 @@ def test_tokens_of_a_file_rotate(tmp_path: Path) -> None:
     assert "short\\n" not in log.getvalue()
 
 
+def test_a_change_is_noticed_whatever_its_date(tmp_path: Path) -> None:
+    """A file of the same size that was copied over the old one with the old one's date counts, too."""
+    path = tmp_path / "tokens"
+    path.write_text("a-token-of-old-times\n")
+    dates = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path)) as server:
+        connect(server.url, token="a-token-of-old-times")
+        path.write_text("a-token-of-new-times\n")
+        os.utime(path, ns=dates)
+        connect(server.url, token="a-token-of-new-times")
+        refused(server.url, "a-token-of-old-times")
+
+
 def test_a_token_opens_its_functions(tmp_path: Path) -> None:
     """A token with names opens these functions only: others are not listed, described or folded."""
     path = tmp_path / "tokens"

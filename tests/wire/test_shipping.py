@@ -183,6 +183,19 @@ def test_keys_rotate(tmp_path: Path, authored: types.ModuleType) -> None:
     assert not any(key in log.getvalue() for key in (FIRST, SECOND, THIRD))
 
 
+def test_a_key_stands_alone_on_its_line(tmp_path: Path) -> None:
+    """Names behind a key, as a token has them, would bound nothing: a server does not start with them."""
+    path = tmp_path / "bundle-keys"
+    path.write_text(f"{FIRST} thrice\n")
+    with (
+        pytest.raises(RejectedError, match="alone on its line") as caught,
+        serving(bundle_keys_file=str(path)),
+    ):
+        pass
+    assert caught.value.code == "SETTINGS"
+    assert FIRST not in caught.value.message
+
+
 def test_shipping_is_off_unless_keys_are_given() -> None:
     """A server without bundle keys says how shipping is allowed, and unpickles nothing."""
     with serving() as server:

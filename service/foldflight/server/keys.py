@@ -209,13 +209,14 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-def _version(path: Path) -> tuple[int, int] | None:
-    """Return what changes when the file does; None where there is no file."""
+def _version(path: Path) -> tuple[int, ...] | None:
+    """Return what changes when the file, or who may read it, does; None where there is no file."""
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ino
+    # Times of content alone may be set back by whoever copies a file into place.
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _read_tokens(path: Path) -> list[_Token]:
@@ -235,7 +236,17 @@ def _patterns(names: str, path: Path) -> tuple[str, ...]:
 
 
 def _read_bundle_keys(path: Path) -> list[bytes]:
-    return [key.encode() for key, _ in _lines(path, "bundle key")]
+    keys = []
+    for key, rest in _lines(path, "bundle key"):
+        if rest:
+            # Whoever writes names behind a key means to bound it: that must not be passed over.
+            raise RejectedError(
+                "SETTINGS",
+                f"a bundle key in {path} is followed by something else: a key stands alone on its line, without spaces, "
+                "and is good for all functions; the tokens of callers open some of them",
+            )
+        keys.append(key.encode())
+    return keys
 
 
 def _lines(path: Path, what: str) -> list[tuple[str, str]]:

@@ -22,7 +22,6 @@ from foldflight import RejectedError, connect, udaf
 from foldflight.client import FlightTransport, close_connections
 from foldflight.client.bundles import bundle_of
 from foldflight.client.transport import Transport
-from foldflight.exchange import bundles
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.bundles import Bundle, made_here, seal, unseal
 from foldflight.functions.call import Call
@@ -241,6 +240,28 @@ def test_what_is_sealed_and_wrong_is_an_error() -> None:
         assert "install it" in caught.value.message
 
 
+def test_what_could_not_be_opened_is_not_registered() -> None:
+    """A server without state keys says so where a function with pickled states is registered, not when rows come."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT")
+    class Keeps:
+        def create_accumulator(self):  # type: ignore[no-untyped-def]
+            return []
+
+        def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]
+            accumulator.append(value)
+
+        def get_value(self, accumulator):  # type: ignore[no-untyped-def]
+            return sum(accumulator)
+
+    with serving(bundle_keys=FIRST) as server:
+        with pytest.raises(RejectedError, match="FOLDFLIGHT_STATE_KEYS") as caught:
+            connect(server.url, bundle_key=FIRST).register(Keeps)
+        assert (caught.value.code, caught.value.function) == ("SETTINGS", "keeps")
+    with serving(bundle_keys=FIRST, state_keys="a-key-for-pickled-states") as server:
+        assert fold_one(connect(server.url, bundle_key=FIRST).register(Keeps).transport, "keeps") == 1
+
+
 def test_a_taken_name_stays_the_servers(authored: types.ModuleType) -> None:
     """No bundle takes the place of a function of the server, built-in or of a module."""
     with serving(authored, bundle_keys=FIRST) as server:
@@ -343,6 +364,9 @@ def test_what_cannot_be_shipped_says_why() -> None:
 def test_a_seal_holds_what_was_sealed() -> None:
     """What is sealed is what is unsealed, by whichever key is valid, and the digest is of the content."""
     bundle = Bundle(("a", "b"), made_here(), b"code")
-    sealed = seal(bundle, SECOND.encode())
-    assert unseal(sealed, [FIRST.encode(), SECOND.encode()]) == bundle
-    assert bundles.digest_of(sealed) == bundles.digest_of(seal(bundle, FIRST.encode()))
+    keys = [FIRST.encode(), SECOND.encode()]
+    found = [unseal(seal(bundle, key), keys) for key in keys]
+    assert found == [bundle, bundle]
+    assert (
+        found[0].digest == found[1].digest != unseal(seal(Bundle(("a",), made_here(), b"code"), keys[0]), keys).digest
+    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from foldflight import FunctionError, RejectedError, RetryableError
+from foldflight import FunctionError, RejectedError, RetryableError, connect, udaf
 from foldflight.client import FlightTransport, OpenExchange, close_connections
 from foldflight.exchange.bundles import Bundle, made_here, seal
 from foldflight.exchange.frames import Returns
@@ -129,6 +130,28 @@ def test_an_endless_bundle_is_interrupted(hurried: Server) -> None:
     transport._bundles["endless"] = seal(Bundle(("endless",), made_here(), code), KEY.encode())
     with pytest.raises((FunctionError, RejectedError), match="fold_s_max"):
         transport.open(opening(Call("endless", ("value",))))
+
+
+def test_compiling_what_is_registered_is_interrupted(hurried: Server) -> None:
+    """A class that does not end when an instance is made, to see its code, has no more time where it is registered."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)
+    class NeverMade:
+        def __init__(self) -> None:
+            while os.environ.get("FOLDFLIGHT_TEST_NEVER_MADE") is None:
+                pass
+
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return accumulator + value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    with pytest.raises(FunctionError, match="fold_s_max"):
+        connect(hurried.url, bundle_key=KEY).register(NeverMade)
 
 
 def test_what_cannot_be_interrupted_ends_the_process(spawn: Spawn) -> None:

@@ -13,7 +13,7 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
@@ -26,7 +26,6 @@ __all__ = [
     "REGISTER_ACTION",
     "Bundle",
     "check_made_with",
-    "digest_of",
     "made_here",
     "seal",
     "unpickled",
@@ -48,11 +47,13 @@ class Bundle:
         functions: Names of the functions.
         made_with: The versions of what the code needs to run, as `made_here` says them.
         code: The functions, pickled: reading it runs it.
+        digest: The SHA-256 of all that, hexadecimal, once it is sealed: the name of the bundle.
     """
 
     functions: tuple[str, ...]
     made_with: Mapping[str, str]
     code: bytes
+    digest: str = field(default="", compare=False)
 
 
 def seal(bundle: Bundle, key: bytes) -> bytes:
@@ -89,7 +90,7 @@ def unseal(sealed: bytes, keys: Sequence[bytes]) -> Bundle:
             "Give connect(..., bundle_key=...) one of them",
         )
     content = parse_message(pb.BundleContent, message.content, "the content of a bundle")
-    return Bundle(tuple(content.functions), dict(content.made_with), content.code)
+    return Bundle(tuple(content.functions), dict(content.made_with), content.code, message.digest.hex())
 
 
 @functools.cache
@@ -112,11 +113,6 @@ def check_made_with(bundle: Bundle) -> None:
                 f"a bundle of {', '.join(bundle.functions)} was made with {name} {there}, and this server has {here}: "
                 f"code travels between equals only; use the same {name} on both, or start the server with the module",
             )
-
-
-def digest_of(sealed: bytes) -> str:
-    """Return the name of a bundle whose seal is good: the SHA-256 of its content, hexadecimal."""
-    return parse_message(pb.Bundle, sealed, "a bundle").digest.hex()
 
 
 def unpickled(code: bytes, digest: str) -> Any:

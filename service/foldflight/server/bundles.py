@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
-from foldflight.exchange.bundles import Bundle, check_made_with, digest_of, unpickled, unseal
+from foldflight.exchange.bundles import Bundle, check_made_with, unpickled, unseal
 from foldflight.functions.registry import Registry
 from foldflight.functions.spec import Function
-from foldflight.server.keys import BundleKeys, check_allowed
+from foldflight.server.keys import BundleKeys, check_allowed, check_state_keys
 from foldflight.server.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Bundles:
 
     def __init__(self, settings: Settings, registry: Registry, logger: Logger) -> None:
         self._keys = BundleKeys(settings, logger)
-        self._bytes_max = settings.bundle_bytes_max
+        self._settings = settings
         self._registry = registry
         self._logger = logger
         self._lock = threading.Lock()
@@ -63,9 +63,9 @@ class Bundles:
         """Return the functions of one bundle, if the caller may bring them.
 
         Raises:
-            RejectedError: SETTINGS, where no bundle is taken; LIMIT for a large one; BAD_FRAME for a damaged one;
-                UNAUTHENTICATED for a foreign signature or names that the caller's token does not open; MODULE for code
-                that does not run here; SIGNATURE for a name that is taken.
+            RejectedError: SETTINGS, where no bundle is taken, or no pickled states and a function has such; LIMIT for a
+                large one; BAD_FRAME for a damaged one; UNAUTHENTICATED for a foreign signature or names that the
+                caller's token does not open; MODULE for code that does not run here; SIGNATURE for a taken name.
         """
         keys = self._keys()
         if not keys:
@@ -79,13 +79,16 @@ class Bundles:
         check_made_with(bundle)
         check_allowed(context, bundle.functions)
         self._check_names(bundle)
-        return self._load(bundle, digest_of(sealed))
+        functions = self._load(bundle)
+        check_state_keys(self._settings, functions)
+        return functions
 
     def _check_size(self, size: int) -> None:
-        if size > self._bytes_max:
+        size_max = self._settings.bundle_bytes_max
+        if size > size_max:
             raise RejectedError(
                 "LIMIT",
-                f"the bundles of functions have {size} bytes, and bundle_bytes_max is {self._bytes_max}; ship less of "
+                f"the bundles of functions have {size} bytes, and bundle_bytes_max is {size_max}; ship less of "
                 "the package that the classes are in, or raise it",
                 limit="bundle_bytes_max",
             )
@@ -100,14 +103,15 @@ class Bundles:
                 function=taken[0],
             )
 
-    def _load(self, bundle: Bundle, digest: str) -> tuple[Function, ...]:
+    def _load(self, bundle: Bundle) -> tuple[Function, ...]:
+        digest = bundle.digest
         with self._lock:
             functions = self._loaded.get(digest)
             if functions is not None:
                 self._loaded[digest] = self._loaded.pop(digest)
                 return functions
         # Code of others runs here, for as long as it likes: no other exchange waits for it.
-        functions = _functions_of(bundle, digest)
+        functions = _functions_of(bundle)
         self._logger.info("bundle unpickled", digest=digest, functions=list(bundle.functions))
         with self._lock:
             functions = self._loaded.setdefault(digest, functions)  # another thread may have been quicker
@@ -116,11 +120,11 @@ class Bundles:
         return functions
 
 
-def _functions_of(bundle: Bundle, digest: str) -> tuple[Function, ...]:
+def _functions_of(bundle: Bundle) -> tuple[Function, ...]:
     """Run the code of a bundle whose seal is good. Raises RejectedError MODULE."""
     names = ", ".join(bundle.functions)
     try:
-        functions = unpickled(bundle.code, digest)
+        functions = unpickled(bundle.code, bundle.digest)
     except (Exception, SystemExit) as error:
         lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
         missing = "; install it where the server runs" if isinstance(error, ModuleNotFoundError) else ""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from foldflight.fold.signing import StateSigner
     from foldflight.functions.registry import Registry
+    from foldflight.functions.spec import Function
     from foldflight.server.exchanges import Running
     from foldflight.server.logs import Logger
     from foldflight.server.metrics import Metrics
@@ -190,8 +191,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
     def do_action(self, context: Any, action: Any) -> Any:
         """Answer `status`, the state of the fleet as JSON (see `foldflight.server.status`), or `register`."""
         if action.type == REGISTER_ACTION:
-            functions = self._exchanges.watch.run(lambda: self._bundles.functions_in(action.body.to_pybytes(), context))
-            demand_all_compiled(functions)
+            functions = self._exchanges.watch.run(lambda: self._taken(action.body.to_pybytes(), context))
             return [fl.Result(encode_info(FunctionInfo.of(function))) for function in functions]
         if action.type != STATUS_ACTION:
             raise _not_served(f"DoAction({action.type!r})")
@@ -209,6 +209,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             fl.ActionType(STATUS_ACTION, "The state of the fleet, as JSON."),
             fl.ActionType(REGISTER_ACTION, "What the functions of a signed bundle are, if this server takes it."),
         ]
+
+    def _taken(self, sealed: bytes, context: Any) -> tuple[Function, ...]:
+        functions = self._bundles.functions_in(sealed, context)
+        demand_all_compiled(functions)
+        return functions
 
     # -- one exchange ------------------------------------------------------------------------------------------------
 

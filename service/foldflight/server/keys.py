@@ -25,15 +25,25 @@ import pyarrow.flight as fl
 
 from foldflight.errors import RejectedError
 from foldflight.server.edge import to_flight_error
+from foldflight.server.settings import SECRET_BYTES_MIN, SETTINGS
 
 if TYPE_CHECKING:
+    from foldflight.functions.spec import Function
     from foldflight.server.logs import Logger
     from foldflight.server.metrics import Metrics
     from foldflight.server.settings import Settings
 
-__all__ = ["TOKEN_BYTES_MIN", "BundleKeys", "Tokens", "allowed", "check_allowed", "tls_of", "tokens_of"]
+__all__ = [
+    "SECRET_BYTES_MIN",
+    "BundleKeys",
+    "Tokens",
+    "allowed",
+    "check_allowed",
+    "check_state_keys",
+    "tls_of",
+    "tokens_of",
+]
 
-TOKEN_BYTES_MIN = 16
 _MIDDLEWARE = "token"
 
 T = TypeVar("T")
@@ -170,6 +180,21 @@ class BundleKeys:
         return [*self._given, *(() if self._from_file is None else self._from_file())]
 
 
+def check_state_keys(settings: Settings, functions: Iterable[Function]) -> None:
+    """Raise RejectedError SETTINGS where states of these functions are pickled and nothing would sign them."""
+    pickled = [function for function in functions if function.capabilities.codec == "pickle"]
+    if pickled and not settings.state_keys:
+        first = pickled[0]
+        raise RejectedError(
+            "SETTINGS",
+            f"states of {', '.join(each.name for each in pickled)} are pickled, and pickled states are only taken "
+            f"signed: set {SETTINGS['state_keys'].variable} to a secret of {SECRET_BYTES_MIN} bytes or more, the same "
+            f"on every server; or give {first.name} a typed accumulator or serialize/deserialize (it is pickled "
+            f"because {first.capabilities.codec_reason})",
+            function=first.name,
+        )
+
+
 def tokens_of(settings: Settings, *, metrics: Metrics, logger: Logger) -> dict[str, Tokens] | None:
     """Return the middleware of a server; None where everybody may call."""
     if not settings.tokens and settings.tokens_file is None:
@@ -242,8 +267,8 @@ def _read_bundle_keys(path: Path) -> list[bytes]:
             # Whoever writes names behind a key means to bound it: that must not be passed over.
             raise RejectedError(
                 "SETTINGS",
-                f"a bundle key in {path} is followed by something else: a key stands alone on its line, without spaces, "
-                "and is good for all functions; the tokens of callers open some of them",
+                f"a bundle key in {path} is followed by something else: a key stands alone on its line, without "
+                "spaces, and is good for all functions; the tokens of callers open some of them",
             )
         keys.append(key.encode())
     return keys
@@ -260,9 +285,9 @@ def _lines(path: Path, what: str) -> list[tuple[str, str]]:
         secret, *rest = line.split(None, 1) or [""]
         if not secret or secret.startswith("#"):
             continue
-        if len(secret.encode()) < TOKEN_BYTES_MIN:
+        if len(secret.encode()) < SECRET_BYTES_MIN:
             raise RejectedError(
-                "SETTINGS", f"the {what} in line {number} of {path} is shorter than {TOKEN_BYTES_MIN} bytes"
+                "SETTINGS", f"the {what} in line {number} of {path} is shorter than {SECRET_BYTES_MIN} bytes"
             )
         found.append((secret, rest[0] if rest else ""))
     if not found:

@@ -25,11 +25,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 import pyarrow as pa
 
-from foldflight.errors import RejectedError
 from foldflight.fold.programs import demand_all_compiled, keep_compiled, warm
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
@@ -37,14 +36,15 @@ from foldflight.server.facts import Facts
 from foldflight.server.flight import FlightServer, authority
 from foldflight.server.health import HealthServer
 from foldflight.server.http import HttpServer
+from foldflight.server.keys import check_state_keys
 from foldflight.server.logs import make_logger, taking_over
 from foldflight.server.memory import memory_limit_of
 from foldflight.server.metrics import Metrics
-from foldflight.server.settings import SETTINGS, Settings, load_settings, port_taken
+from foldflight.server.settings import Settings, load_settings, port_taken
 from foldflight.server.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import CollectorRegistry
 
@@ -153,7 +153,7 @@ class Server:
         warms: bool = False,
         on_spent: Callable[[], None] | None = None,
     ) -> None:
-        _check_state_keys(settings, registry)
+        check_state_keys(settings, (registry[name] for name in registry))
         check_port_free("port", settings.host, settings.port)
         demand_all_compiled(registry.authored)
         self.settings = settings
@@ -177,9 +177,7 @@ class Server:
         try:
             if warms:
                 self._warm(registry)
-            self.flight = _bind_flight(
-                settings, registry, self, status or self.probes.status.fleet, on_spent or (lambda: None)
-            )
+            self.flight = _bind_flight(self, registry, status or self.probes.status.fleet, on_spent or (lambda: None))
         except BaseException:
             self.probes.close()
             raise
@@ -232,12 +230,6 @@ class Server:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-class _Logs(Protocol):
-    logger: Logger
-    metrics: Metrics
-    server_id: str
 
 
 def run_server(
@@ -389,12 +381,9 @@ def _print_ready(ready_line: dict[str, Any]) -> None:
 
 
 def _bind_flight(
-    settings: Settings,
-    registry: Registry,
-    server: _Logs,
-    status: Callable[[], dict[str, Any]],
-    on_spent: Callable[[], None],
+    server: Server, registry: Registry, status: Callable[[], dict[str, Any]], on_spent: Callable[[], None]
 ) -> FlightServer:
+    settings = server.settings
     signer = StateSigner([key.encode() for key in settings.state_keys]) if settings.state_keys else None
     try:
         return FlightServer(
@@ -409,28 +398,3 @@ def _bind_flight(
         )
     except (pa.ArrowException, OSError):
         raise port_taken("port", settings.host, settings.port) from None
-
-
-def _check_state_keys(settings: Settings, registry: Registry) -> None:
-    if settings.state_keys:
-        return
-    pickled = _pickled(registry[name] for name in registry)
-    if pickled:
-        name, reason = pickled[0]
-        names = ", ".join(each for each, _ in pickled)
-        variable = SETTINGS["state_keys"].variable
-        raise RejectedError(
-            "SETTINGS",
-            f"states of {names} are pickled, and pickled states are only taken signed: "
-            f"set {variable} to a secret of 16 bytes or more, the same on every server; or give {name} a typed "
-            f"accumulator or serialize/deserialize (it is pickled because {reason})",
-            function=name,
-        )
-
-
-def _pickled(functions: Iterable[Any]) -> list[tuple[str, str]]:
-    return [
-        (function.name, function.capabilities.codec_reason)
-        for function in functions
-        if function.capabilities.codec == "pickle"
-    ]

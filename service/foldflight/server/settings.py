@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
+from foldflight.exchange.bundles import BUNDLE_KEY_BYTES_MIN
+from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONFIG_FLAG",
     "CONFIG_VARIABLE",
+    "SECRET_BYTES_MIN",
     "SETTINGS",
     "Setting",
     "Settings",
@@ -34,7 +37,8 @@ PREFIX = "FOLDFLIGHT_"
 _CLIENT_PREFIX = "FOLDFLIGHT_CLIENT_"  # options of commands that call servers
 CONFIG_FLAG = "--config"
 CONFIG_VARIABLE = "FOLDFLIGHT_CONFIG"
-STATE_KEY_BYTES_MIN = 16
+# Of tokens, too.
+SECRET_BYTES_MIN = max(STATE_KEY_BYTES_MIN, BUNDLE_KEY_BYTES_MIN)
 
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 # Kubernetes gives every pod variables for each Service; one named "foldflight" must not stop the server from starting.
@@ -60,8 +64,8 @@ def _names(value: object) -> tuple[str, ...]:
 
 def _secrets(value: object) -> tuple[str, ...]:
     keys = _names(value)
-    if any(len(key.encode()) < STATE_KEY_BYTES_MIN for key in keys):
-        raise ValueError(f"each key needs at least {STATE_KEY_BYTES_MIN} bytes")
+    if any(len(key.encode()) < SECRET_BYTES_MIN for key in keys):
+        raise ValueError(f"each key needs at least {SECRET_BYTES_MIN} bytes")
     return keys
 
 

@@ -120,6 +120,14 @@ def test_raising_function_is_named(transport: Transport, function: str, act: Any
         assert "13" in error.row
 
 
+def test_the_first_error_is_the_one_that_is_told(transport: Transport) -> None:
+    """A `close` that raises after a function has raised hides nothing."""
+    calls = (Call("fails_to_accumulate", VALUE), Call("fails_to_close", VALUE))
+    with pytest.raises(FunctionError, match="thirteen") as caught, transport.open(opening(*calls)) as exchange:
+        fold(exchange, rows((4, 0, 13)))
+    assert (caught.value.function, caught.value.slot) == ("fails_to_accumulate", 4)
+
+
 def test_raising_merge_is_named(transport: Transport) -> None:
     """A merge that raises names the function and the slot."""
     state = state_of(transport, Call("append_only", VALUE))

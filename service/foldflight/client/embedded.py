@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from foldflight.client.bundles import pickled
 from foldflight.client.exchange import ClientExchange
+from foldflight.errors import FunctionError
 from foldflight.exchange.bundles import unpickled
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
@@ -121,7 +122,11 @@ class EmbeddedExchange(ClientExchange):
         return self._replies.pop(0) if self._replies else None
 
     def _end(self) -> None:
-        self._server.close()
+        try:
+            self._server.close()
+        except FunctionError:
+            if not self._failed:  # else its first error is on its way, and says more
+                raise
 
 
 def _restore(blob: bytes, digest: str, state_key: bytes, job_parameters: Mapping[str, str]) -> EmbeddedTransport:

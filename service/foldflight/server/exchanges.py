@@ -159,7 +159,15 @@ class Exchanges:
         return running
 
     def release(self, running: Running, outcome: str) -> None:
-        """Free what the exchange held, once."""
+        """Free what the exchange held, once.
+
+        Args:
+            running: The exchange.
+            outcome: `done`, or why it ended otherwise: that is what its engine gets then, whatever `close` says.
+
+        Raises:
+            FunctionError: USER_CODE, when a function's `close` raises and the exchange was done.
+        """
         with self._changed:
             if running not in self._open:
                 return
@@ -168,6 +176,12 @@ class Exchanges:
         running.account.end(outcome)
         try:
             running.close()
+        except FoldflightError as error:
+            if outcome == "done":
+                raise
+            running.logger.warning(
+                "exchange not closed", code=error.code, function=error.function, problem=error.message
+            )
         finally:
             if outcome == "LIMIT":
                 give_back()
@@ -261,14 +275,5 @@ class Exchanges:
             self._relieved_until_s = float("inf")
 
     def _release_aside(self, running: Running, outcome: str) -> None:
-        """Free an exchange in another thread: an author's close may raise or take long, and the watch looks on."""
-
-        def release() -> None:
-            try:
-                self.release(running, outcome)
-            except FoldflightError as error:
-                running.logger.warning(
-                    "exchange failed", code=error.code, function=error.function, problem=error.message
-                )
-
-        threading.Thread(target=release, name="foldflight-release", daemon=True).start()
+        """Free an exchange in another thread: an author's close may take long, and the watch looks on."""
+        threading.Thread(target=self.release, args=(running, outcome), name="foldflight-release", daemon=True).start()

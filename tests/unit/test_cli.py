@@ -67,6 +67,9 @@ def run(monkeypatch, tmp_path):
             del sys.modules[name]
 
 
+TARGETS = ("named_alike", "embedded:named_alike")
+
+
 def test_every_setting_is_an_option_of_serve(run):
     """`serve --help` names each setting's flag and its variable."""
     text = run("serve", "--help").output
@@ -148,9 +151,18 @@ def test_bad_setting_names_its_flag(run):
     assert "SETTINGS" in result.output
 
 
+def test_a_module_is_named_in_the_same_ways(run):
+    """`functions` and `check` take a module by its name, with or without `embedded:` before it."""
+    listed = [run("functions", "--json", target, named_alike=PERCENTILE) for target in TARGETS]
+    assert [json.loads(result.output) for result in listed] == [json.loads(listed[0].output)] * 2
+    checked = [run("check", target, "--set", "least=3", "--examples", "5") for target in TARGETS]
+    assert [result.exit_code for result in checked] == [0, 0]
+    assert all("at_least" in result.output for result in checked)
+
+
 def test_bad_target_says_what_targets_look_like(run):
-    """A target that is neither a URL nor embedded is refused with both forms."""
-    result = run("functions", "weighted_avg")
+    """A target that is neither a URL nor embedded nor a module is refused with both forms."""
+    result = run("functions", "http://127.0.0.1:8815")
     assert result.exit_code == 1
     assert "grpc://" in result.output
     assert "embedded:" in result.output

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from foldflight.client.connect import EMBEDDED
 from foldflight.errors import RejectedError
 from foldflight.functions import Function, Registry
 
@@ -36,7 +37,7 @@ _OUTCOMES = {True: ("holds", "green"), False: ("BROKEN", "bold red"), None: ("-"
     help="A direct argument, as a Python literal: --set fraction=0.9. For the functions that have it.",
 )
 def check(modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...]) -> None:
-    """Check the laws of the functions in MODULES on generated data.
+    """Check the laws of the functions in MODULES (module or embedded:module) on generated data.
 
     Merge order, retraction as the inverse, any split of the input, state to bytes and back, and so on. Exits with 1 if
     a law is broken, and prints the smallest rows that break it.
@@ -48,7 +49,7 @@ def check(modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...])
     values = _parse(literals)
     console = Console()
     broken = 0
-    for function in Registry.load(modules).authored:
+    for function in Registry.load(name.removeprefix(EMBEDDED) for name in modules).authored:
         results = check_laws(function, literals=_for_function(function, values), examples=examples)
         broken += sum(result.passed is False for result in results)
         console.print(laws_table(function, results))

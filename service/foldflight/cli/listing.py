@@ -14,6 +14,7 @@ from rich.text import Text
 
 from foldflight.cli.target import target_options
 from foldflight.client import connect
+from foldflight.client.connect import EMBEDDED
 from foldflight.client.embedded import EmbeddedTransport
 from foldflight.exchange.frames import FunctionInfo
 
@@ -25,8 +26,8 @@ __all__ = ["functions"]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @target_options
 def functions(target: str, *, as_json: bool, **connection: Any) -> None:
-    """List the functions of TARGET: grpc://host:port, grpc+tls://host:port, or embedded:module."""
-    reached = connect(target, **connection)
+    """List the functions of TARGET: grpc://host:port, grpc+tls://host:port, or a module (also embedded:module)."""
+    reached = connect(target if ":" in target else f"{EMBEDDED}{target}", **connection)
     transport = reached.transport
     found = transport.infos(look=True) if isinstance(transport, EmbeddedTransport) else reached.infos()
     infos = sorted(found, key=lambda info: info.name)

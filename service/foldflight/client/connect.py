@@ -18,9 +18,9 @@ from foldflight.fold.programs import demand_all_compiled
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry
 
-__all__ = ["connect", "tls_files"]
+__all__ = ["EMBEDDED", "connect", "tls_files"]
 
-_EMBEDDED = "embedded:"
+EMBEDDED = "embedded:"
 _DEADLINE_S = 60.0
 _PATIENCE_S = 60.0
 
@@ -71,7 +71,7 @@ def connect(
     >>> connect("embedded:")["count"]().function.signature
     'count([value]) -> BIGINT'
     """
-    if isinstance(target, str) and not target.startswith(_EMBEDDED):
+    if isinstance(target, str) and not target.startswith(EMBEDDED):
         urls = tuple(url.strip() for url in target.split(",") if url.strip())
         if not urls or not all(url.startswith(SCHEMES) for url in urls):
             raise RejectedError(
@@ -130,7 +130,7 @@ def tls_files(urls: Sequence[str], **files: str | os.PathLike[str] | None) -> di
 
 def _sources(target: object) -> list[object]:
     if isinstance(target, str):
-        return [name.strip() for name in target.removeprefix(_EMBEDDED).split(",") if name.strip()]
+        return [name.strip() for name in target.removeprefix(EMBEDDED).split(",") if name.strip()]
     if isinstance(target, Iterable) and not isinstance(target, (type, ModuleType)):
         return [source for each in target for source in _sources(each)]
     return [target]

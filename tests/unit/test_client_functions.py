@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
+import threading
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +13,9 @@ import pytest
 
 from foldflight import udaf
 from foldflight.client import Functions, connect
+from foldflight.client.bundles import pickled
 from foldflight.errors import RejectedError
+from foldflight.functions import Registry
 
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE")
@@ -121,3 +127,56 @@ def test_missing_module_is_named() -> None:
         connect("embedded:no_such_module_here")
     assert caught.value.code == "MODULE"
     assert "no_such_module_here" in caught.value.message
+
+
+class Gate:
+    """Holds up whoever pickles it: the first until a second comes, or does not; the second until the first is done."""
+
+    def __init__(self) -> None:
+        self.found: list[bytes] = []
+        self.first_is_done = threading.Event()
+        self._second_is_here = threading.Event()
+        self._second: threading.Thread | None = None
+        self._pickle: Callable[[], bytes] = bytes
+
+    def through(self, pickle_: Callable[[], bytes]) -> list[bytes]:
+        """Return what two threads have pickled at the same time."""
+        self._pickle = pickle_
+        self.found.append(pickle_())
+        self.first_is_done.set()
+        assert self._second is not None
+        self._second.join()
+        return self.found
+
+    def __reduce__(self) -> tuple[type[int], tuple[()]]:
+        if self._second is None:
+            self._second = threading.Thread(target=lambda: self.found.append(self._pickle()))
+            self._second.start()
+            self._second_is_here.wait(0.2)
+        else:
+            self._second_is_here.set()
+            self.first_is_done.wait()
+        return int, ()
+
+
+def test_threads_pickle_by_value_beside_each_other() -> None:
+    """What one thread pickles needs no module of the author's, whichever other thread ends in the middle of it."""
+    authored = types.ModuleType("authored_by_two")
+    sys.modules[authored.__name__] = authored
+    try:
+        exec(
+            "from foldflight import udaf\n"
+            "class Base:\n"
+            "    def create_accumulator(self) -> int: return 0\n"
+            "    def accumulate(self, accumulator: int, value: int) -> int: return accumulator + value\n"
+            "    def get_value(self, accumulator: int) -> int: return accumulator\n"
+            "One = udaf(input_types=['INT'], result_type='INT')(type('One', (Base,), {}))\n"
+            "Two = udaf(input_types=['INT'], result_type='INT')(type('Two', (Base,), {}))\n",
+            authored.__dict__,
+        )
+        gate = authored.One.gate = Gate()
+        functions = Registry.load([authored.One, authored.Two]).authored
+        found = gate.through(lambda: pickled(functions))
+    finally:
+        del sys.modules[authored.__name__]
+    assert [[function.name for function in pickle.loads(each)] for each in found] == [["one", "two"]] * 2

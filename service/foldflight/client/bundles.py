@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from foldflight.functions.spec import Function
 
 __all__ = ["bundle_of", "pickled"]
+
+# What cloudpickle takes by value is one set for the process: who is done first would take it from who is not. The same
+# thread may come again, where a class refers to a transport.
+_pickling = threading.RLock()
 
 
 def bundle_of(functions: Sequence[Function], key: str) -> bytes:
@@ -40,14 +45,15 @@ def bundle_of(functions: Sequence[Function], key: str) -> bytes:
 
 def pickled(functions: Sequence[Function]) -> bytes:
     """Return functions, pickled by value: who reads them needs foldflight and what their packages import, no more."""
-    registered = [module for module in _packages_of(functions) if module.__name__ not in _by_value()]
-    for module in registered:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        return cloudpickle.dumps(tuple(functions))
-    finally:
+    with _pickling:
+        registered = [module for module in _packages_of(functions) if module.__name__ not in _by_value()]
         for module in registered:
-            cloudpickle.unregister_pickle_by_value(module)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            return cloudpickle.dumps(tuple(functions))
+        finally:
+            for module in registered:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def _packages_of(functions: Iterable[Function]) -> list[ModuleType]:

@@ -333,9 +333,8 @@ _connections: dict[int, _Connections] = {}
 def _connections_of_this_process() -> _Connections:
     """Return this process's connections: gRPC's do not survive a fork, and PySpark forks its workers."""
     pid = os.getpid()
-    if pid not in _connections:
-        _connections[pid] = _Connections()
-    return _connections[pid]
+    # Threads that come first at the same time get the same: `setdefault` is one step.
+    return _connections.get(pid) or _connections.setdefault(pid, _Connections())
 
 
 def close_connections() -> None:

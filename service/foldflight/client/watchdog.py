@@ -60,7 +60,6 @@ class Guard:
 
 class _Watch:
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self._guards: set[Guard] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -99,7 +98,5 @@ _watches: dict[int, _Watch] = {}
 def _watch_of_this_process() -> _Watch:
     """Return this process's watch: after a fork the parent's thread and lock are not here."""
     pid = os.getpid()
-    if pid not in _watches:
-        _watches.clear()
-        _watches[pid] = _Watch()
-    return _watches[pid]
+    # Threads that come first at the same time get the same: `setdefault` is one step.
+    return _watches.get(pid) or _watches.setdefault(pid, _Watch())

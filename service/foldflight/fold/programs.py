@@ -121,14 +121,10 @@ def program_of(bound: BoundFunction, verbs: Verbs, *, complete: bool = False) ->
         from foldflight.fold.compiler.digest import digest_of
         from foldflight.fold.compiler.kernels import Kernels
         from foldflight.fold.compiler.plan import plan_of
-        from foldflight.fold.compiler.store import Store, user_folder
 
         plan, start = plan_of(bound, verbs)
         digest = digest_of(plan)
-        folder = user_folder() if _folder == "user" else _folder
-        kernels = _kernels.get(digest) or Kernels(
-            plan, None if folder is None else lambda name: Store(folder, f"{digest}.{name}")
-        )
+        kernels = _kernels.get(digest) or Kernels(plan, _store_of(digest))
         program = Program(kernels, *start)
         if complete and not bound.function.skip_nulls:
             kernels.fold(nulls=True)
@@ -136,6 +132,14 @@ def program_of(bound: BoundFunction, verbs: Verbs, *, complete: bool = False) ->
     except Exception as error:  # noqa: BLE001 - whatever the compiler stumbles over, the interpreter takes it
         return _why(error)
     return program
+
+
+def _store_of(digest: str) -> Callable[[str], Any] | None:
+    """Return what says where each loop under a digest is kept; None where none is."""
+    from foldflight.fold.compiler.store import Store, user_folder
+
+    folder = user_folder() if _folder == "user" else _folder
+    return None if folder is None else lambda name: Store(folder, f"{digest}.{name}")
 
 
 def compiled_program(bound: BoundFunction, verbs: Verbs) -> Program:

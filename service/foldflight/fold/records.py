@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ class Member(Protocol):
 
     Attributes:
         name: Its name in a record.
+        format: Its format there, as NumPy writes it; of a list of a fixed length, with that length.
         optional: Whether it may be None.
         valid: The name of the member that tells whether it is not None.
     """
@@ -26,14 +28,18 @@ class Member(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def format(self) -> str | tuple[str, int]: ...
+    @property
     def optional(self) -> bool: ...
     @property
     def valid(self) -> str: ...
 
 
-def record_dtype(members: Sequence[tuple[str, Any]]) -> np.dtype[Any]:
-    """Return a record of members with these names and formats, the wide ones first, in a multiple of eight bytes."""
-    ordered = sorted(members, key=lambda member: np.dtype(member[1]).base.itemsize == 1)
+@functools.lru_cache(maxsize=256)
+def record_dtype(members: tuple[Member, ...]) -> np.dtype[Any]:
+    """Return a record with these members, the wide ones first, in a multiple of eight bytes."""
+    named = [(each.name, each.format) for each in members] + [(each.valid, "?") for each in members if each.optional]
+    ordered = sorted(named, key=lambda member: np.dtype(member[1]).base.itemsize == 1)
     sizes = [np.dtype(format_).itemsize for _, format_ in ordered]
     return np.dtype(
         {

@@ -281,10 +281,7 @@ def _layout(inner: Interpreted) -> _Layout | str:
         begins = fresh.field(place) if is_struct else fresh
         optional = isinstance(bound.shape, Nullable) or may_be_none(hints.get(field.name)) or begins.null_count > 0
         members.append(_Member(field.name, format_, optional))
-    dtype = record_dtype(
-        [(each.name, each.format) for each in members] + [(each.valid, "?") for each in members if each.optional]
-    )
-    records = records_of(fresh, members, dtype)
+    records = records_of(fresh, members, record_dtype(tuple(members)))
     assert records is not None
     return _Layout(tuple(members), records, is_number=not is_struct)
 

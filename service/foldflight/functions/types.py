@@ -12,6 +12,7 @@ Spark, Flink or PostgreSQL. Where these disagree, this module decides once:
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Final
@@ -60,6 +61,7 @@ _TOKEN: Final = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:\[\]]|`[^`]+`
 _VARIABLE: Final = re.compile(r"^(?:[A-Z]|ANY)$")
 
 
+@functools.lru_cache(maxsize=1024)
 def type_variables(declared: str) -> frozenset[str]:
     """Return the type variables that a declared type's text names (`"ARRAY<T>"` names `T`)."""
     # The name of a struct's field is no type, whatever it looks like: a type, a colon or nothing of its own follows it.
@@ -83,7 +85,13 @@ def parse_type(declared: str | pa.DataType, variables: Mapping[str, pa.DataType]
         raise RejectedError(
             "SIGNATURE", f"{declared!r} is no type; write a SQL name such as 'BIGINT', or a pyarrow type"
         )
-    return _Parser(declared, variables or {}).parse()
+    # An exchange binds its calls again, to the same few texts.
+    return _Parser(declared, variables).parse() if variables else _parse_fixed(declared)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse_fixed(declared: str) -> pa.DataType:
+    return _Parser(declared, {}).parse()
 
 
 class _Parser:

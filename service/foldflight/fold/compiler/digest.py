@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final
@@ -22,6 +21,7 @@ __all__ = ["digest_of"]
 
 _PLAIN: Final = (int, float, bool, str, bytes, type(None))
 _REACHED_MAX: Final = 1000
+_CODES_MAX: Final = 1024
 
 
 def digest_of(plan: Plan) -> str:
@@ -54,7 +54,7 @@ def _function(function: FunctionType, classes: tuple[type, ...], seen: dict[int,
     if id(function) in seen:
         return
     seen[id(function)] = function
-    yield from _code(function.__code__)
+    yield _code(function.__code__)
     yield from (_shown(each) for each in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
     names = _names(function.__code__)
     values = [cell.cell_contents for cell in function.__closure__ or ()]
@@ -70,7 +70,7 @@ def _function(function: FunctionType, classes: tuple[type, ...], seen: dict[int,
             yield _shown(value)
 
 
-def _reached(values: list[Any], names: list[str]) -> list[Any]:
+def _reached(values: list[Any], names: Sequence[str]) -> list[Any]:
     """Return the values and what code reaches from them by these names: the `limit` of `settings.windows.limit`.
 
     Raises Refused where that does not end.
@@ -90,28 +90,28 @@ def _reached(values: list[Any], names: list[str]) -> list[Any]:
     return reached
 
 
-def _attributes(value: Any, names: list[str]) -> list[Any]:
+def _attributes(value: Any, names: Sequence[str]) -> list[Any]:
     found = []
     for name in names:
-        # What raises here raises again, and is refused, where it is used.
-        with contextlib.suppress(Exception):
+        try:
             found.append(getattr(value, name))
+        except Exception:  # noqa: BLE001, S112 - what raises here raises again, and is refused, where it is used
+            continue
     return found
 
 
-def _names(code: CodeType) -> list[str]:
-    return sorted(
-        {*code.co_names, *(name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each))}
-    )
+# Each exchange follows names anew, for what they lead to may change; only code itself cannot.
+@functools.lru_cache(maxsize=_CODES_MAX)
+def _names(code: CodeType) -> tuple[str, ...]:
+    inner = (name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each))
+    return tuple(sorted({*code.co_names, *inner}))
 
 
-def _code(code: CodeType) -> Iterator[str]:
-    yield repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_flags, code.co_argcount))
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _code(constant)
-        else:
-            yield _shown(constant)
+@functools.lru_cache(maxsize=_CODES_MAX)
+def _code(code: CodeType) -> str:
+    own = (code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_flags, code.co_argcount)
+    constants = [_code(each) if isinstance(each, CodeType) else _shown(each) for each in code.co_consts]
+    return "\n".join([repr(own), *constants])
 
 
 def _shown(value: Any) -> str:

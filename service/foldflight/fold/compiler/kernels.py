@@ -131,16 +131,17 @@ class Kernels:
         return self._get("values", self._values)
 
     def _get(self, name: str, make: Any) -> Any:
-        with global_compiler_lock:
-            if name not in self._made:
-                try:
-                    self._made[name] = self._compiled(name, *make())
-                except Exception as error:  # noqa: BLE001 - it takes seconds to find out, so it is found out once
-                    self._made[name] = error
-            found = self._made[name]
-            if isinstance(found, Exception):
-                raise found
-            return found
+        if name not in self._made:
+            with global_compiler_lock:
+                if name not in self._made:  # another thread may have made it meanwhile
+                    try:
+                        self._made[name] = self._compiled(name, *make())
+                    except Exception as error:  # noqa: BLE001 - it takes seconds to find out, so it is found out once
+                        self._made[name] = error
+        found = self._made[name]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def _verb(self, verb: str, *, result: Any = None) -> Any:
         """Return `call(instance, accumulator, arguments)`, to be used in a loop."""

@@ -48,6 +48,11 @@ class Field:
     length: int = 0
 
     @property
+    def format(self) -> str | tuple[str, int]:
+        """Its format in a record, as NumPy writes it."""
+        return (_FORMATS[self.kind], self.length) if self.length else _FORMATS[self.kind]
+
+    @property
     def valid(self) -> str:
         """The name of the member that tells whether the value is not None."""
         return f"{self.name}?"
@@ -62,12 +67,7 @@ class Layout:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The record as NumPy sees it; its size is a multiple of eight bytes."""
-        members: list[tuple[str, Any]] = [
-            (field.name, (_FORMATS[field.kind], field.length) if field.length else _FORMATS[field.kind])
-            for field in self.fields
-        ]
-        members += [(field.valid, "?") for field in self.fields if field.optional]
-        return record_dtype(members)
+        return record_dtype(self.fields)
 
     def offset(self, member: str) -> int:
         """Return where a member begins."""

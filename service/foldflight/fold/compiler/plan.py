@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import functools
 import inspect
 import math
 import typing
@@ -27,6 +28,7 @@ __all__ = ["Start", "plan_of"]
 _VERBS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool}
 _LENGTH_MAX: Final = 1 << 14
+_HARMLESS: Final = (None, int, float, bool, super, object, math)
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
 
 
@@ -236,19 +238,32 @@ def _fresh(verbs: Verbs, cls: type, accumulator_class: type | None, *, separate:
 
 def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
     """Refuse code that may do something else than to make an accumulator: compiled folds call it once for all slots."""
-    code = function.__code__
-    assert isinstance(code, CodeType)
-    first = code.co_varnames[0] if code.co_argcount else ""
-    before = None
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            name = str(step.argval)
+    for effect, name in _effects(function.__code__):
+        if effect == "uses":
             value = function.__globals__.get(name, getattr(builtins, name, None))
-            if not (_is_number(value) or value in classes or value in (None, int, float, bool, super, object, math)):
+            if not (_is_number(value) or any(value is each for each in (*classes, *_HARMLESS))):
                 raise Refused(f"{what} uses {name}")
-        elif step.opname in ("STORE_GLOBAL", "LOAD_METHOD", "CALL_FUNCTION_EX", "STORE_SUBSCR"):
-            if step.argval != "__init__":
-                raise Refused(f"{what} calls or changes {step.argval}")
-        elif step.opname == "STORE_ATTR" and what == "create_accumulator" and before == first:
-            raise Refused(f"{what} changes {first}.{step.argval}")
-        before = step.argval if step.opname == "LOAD_FAST" else None
+        elif effect == "calls or changes" or what == "create_accumulator":
+            raise Refused(f"{what} {effect} {name}")
+
+
+@functools.lru_cache(maxsize=1024)
+def _effects(code: CodeType) -> tuple[tuple[str, str], ...]:
+    """Return what code uses, calls or changes, by name; what it `changes` are attributes of its first parameter."""
+    first = code.co_varnames[0] if code.co_argcount else ""
+    effects, loaded = [], None
+    for step in dis.get_instructions(code):
+        name = step.argval
+        is_method = step.opname == "LOAD_METHOD" or "NULL|self" in step.argrepr  # Python 3.11, and later ones
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            effects.append(("uses", str(name)))
+        elif step.opname in ("STORE_GLOBAL", "STORE_DEREF", "STORE_SUBSCR", "CALL_FUNCTION_EX") or (
+            is_method and name != "__init__"
+        ):
+            effects.append(("calls or changes", str(name)))
+        elif step.opname == "STORE_ATTR" and loaded == first:
+            effects.append(("changes", f"{first}.{name}"))
+        loaded = None
+        if "LOAD_FAST" in step.opname:  # from Python 3.13 on, of two variables at once
+            loaded = name[-1] if isinstance(name, tuple) else name
+    return tuple(effects)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from foldflight.fold.calls import bind_calls
 from foldflight.fold.compiler.digest import digest_of
 from foldflight.fold.compiler.kinds import Refused
 from foldflight.fold.compiler.plan import plan_of
+from foldflight.fold.compiler.trail import Trail
 from foldflight.fold.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.decorators import function_of
@@ -27,6 +29,7 @@ import settings
 
 class State:
     total: int
+    START = 0
 
 class Color(enum.Enum):
     RED = {number}
@@ -59,9 +62,12 @@ class Base:
     @staticmethod
     def static(value): return value + {number}
 
+class Other(Base):
+    def helper(self, value): return value + 10
+
 class Function(Base):
     def create_accumulator(self) -> State:
-        accumulator = State(); accumulator.total = 0; return accumulator
+        accumulator = State(); accumulator.total = State.START; return accumulator
     def get_value(self, accumulator) -> int: return accumulator.total
     def accumulate(self, accumulator, value: int):
         accumulator.total += {expression}
@@ -99,11 +105,11 @@ def written(expression: str, number: int, monkeypatch: pytest.MonkeyPatch) -> An
     return udaf(name="written")(module.__dict__["Function"])
 
 
-def digest(cls: type) -> str:
+def digest(cls: type, trail: Trail | None = None) -> str:
     function = function_of(cls)
     assert function is not None
     bound = function.bind(function.input_types or (), {})
-    return digest_of(plan_of(bound, bound.instantiate())[0])
+    return digest_of(plan_of(bound, bound.instantiate())[0], trail or Trail())
 
 
 @pytest.mark.parametrize("expression", _EXPRESSIONS)
@@ -112,6 +118,103 @@ def test_whatever_changes_the_code_changes_the_digest(expression: str, monkeypat
     one, again, other = (digest(written(expression, number, monkeypatch)) for number in (1, 1, 2))
     assert one == again
     assert one != other
+
+
+def test_a_static_method_is_not_a_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a method takes self is in the class, not in its code."""
+    cls = written("self.static(value)", 1, monkeypatch)
+    one = digest(cls)
+    monkeypatch.setattr(cls, "static", cls.static)
+    assert digest(cls) != one
+
+
+def plus(value: int) -> int:
+    return value + 10
+
+
+@pytest.mark.parametrize(
+    ("expression", "change"),
+    [
+        ("value + constant", lambda module: setattr(module, "constant", 10)),
+        ("value + constant", lambda module: setattr(module, "constant", 1.0)),
+        ("above(value)", lambda module: setattr(module.below, "__code__", plus.__code__)),
+        ("above(value)", lambda module: setattr(module, "below", plus)),
+        ("max(value, 1)", lambda module: setattr(module, "max", plus)),
+        ("with_default(value)", lambda module: setattr(module.with_default, "__defaults__", (10,))),
+        ("value + with_attribute.limit", lambda module: setattr(module.with_attribute, "limit", 10)),
+        ("inner(value)", lambda module: setattr(module.inner.__closure__[0], "cell_contents", 10)),
+        ("value + Limits.Inner.LIMIT", lambda module: setattr(module.Limits.Inner, "LIMIT", 10)),
+        ("value + space.limit", lambda module: setattr(module.space, "limit", 10)),
+        ("value + settings.windows.limit", lambda module: setattr(module.settings.windows, "limit", 10)),
+        ("self.helper(value)", lambda module: setattr(module.Base, "helper", lambda self, value: value + 10)),
+        ("self.helper(value)", lambda module: setattr(module.Function, "helper", lambda self, value: value + 10)),
+        ("self.helper(value)", lambda module: setattr(module.Function, "__bases__", (module.Other,))),
+        ("value + self.LIMIT", lambda module: setattr(module.Base, "LIMIT", 10)),
+        ("value + self.limit", lambda module: setattr(module.Base, "limit", property(lambda self: 10))),
+        ("self.static(value)", lambda module: setattr(module.Base, "static", module.Base.static)),
+        ("value", lambda module: setattr(module.Function, "accumulate", lambda self, accumulator, value: None)),
+        ("value", lambda module: setattr(module.Function, "retract", lambda self, accumulator, value: None)),
+        ("value", lambda module: setattr(module.State, "START", 10)),
+        ("value", lambda module: setattr(module.State, "__init__", lambda self: None)),
+        ("value", lambda module: setattr(module.State, "__setattr__", lambda self, name, value: None)),
+        ("value", lambda module: setattr(module.State, "total", property(lambda self: 0))),
+    ],
+)
+def test_a_trail_ends_with_whatever_changes_in_place(
+    expression: str, change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a trail holds, nothing that a program was made from has changed; and it holds where nothing has."""
+    cls, trail = written(expression, 1, monkeypatch), Trail()
+    digest(cls, trail)
+    assert trail.holds()
+    change(sys.modules["written"])
+    assert not trail.holds()
+
+
+@pytest.mark.parametrize(
+    ("expression", "setup"),
+    [
+        ("value + constant", "constant = [1]"),
+        ("with_default(value)", "with_default.__defaults__ = (([1],),)"),
+        ("value", "Function.__slots__ = ()"),
+        ("value + self.limit", "import functools\nBase.limit = functools.cached_property(lambda self: 1)"),
+        (
+            "value + space.limit",
+            "class space:\n    limit = 1\nfor each in range(10_001): space = type('', (), {'limit': space})",
+        ),
+    ],
+)
+def test_what_cannot_be_seen_to_be_the_same_is_followed_anew(
+    expression: str, setup: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list may have other items, slots and unknown descriptors other values: such trails never hold."""
+    cls, trail = written(expression, 1, monkeypatch), Trail()
+    exec(setup, sys.modules["written"].__dict__)
+    monkeypatch.setattr("foldflight.fold.compiler.digest._REACHED_MAX", 20_000)
+    digest(cls, trail)
+    assert not trail.holds()
+
+
+def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exchanges share a program until something that it was made from changes; then they have another."""
+    monkeypatch.setattr(programs, "_folder", tmp_path)
+    registry = Registry.load([written("value + settings.windows.limit", 1, monkeypatch)])
+    columns = pa.schema([("value", pa.int64())])
+    assert programs.warm(registry["written"]) == "compiled"
+    totals, made = [], []
+    for number in (1, 1, 10):
+        sys.modules["settings"].windows.limit = number
+        calls = bind_calls(registry, [Call("written", ("value",))], columns)
+        made.append(programs.program_of(calls[0].bound, calls[0].bound.instantiate()))
+        fold = Fold(calls)
+        fold.fold(pa.record_batch([pa.array([1, 2])], schema=columns))
+        assert fold.kinds == ("compiled",)
+        totals += fold.collect().column("output_0").to_pylist()
+    assert totals == [5, 5, 23]
+    assert made[0] is made[1]
+    assert made[1] is not made[2]
 
 
 def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

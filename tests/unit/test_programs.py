@@ -67,6 +67,11 @@ class Never(Totals):
         accumulator.total += value
 
 
+class Plain(Totals):
+    def accumulate(self, accumulator: Total, value: int) -> None:
+        accumulator.total += value
+
+
 @udaf
 class Opened(Totals):
     def open(self, context: Any) -> None:
@@ -184,6 +189,26 @@ def test_how_a_function_is_folded_shows_at_a_glance(cls: type, how: str) -> None
 def test_parameters_by_name_only_are_not_compiled() -> None:
     """A called function that numba cannot call is named, in words that an author understands."""
     assert warm(CallsByName) == "interpreted: _named has parameters that are given by name only"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("self.note()", "create_accumulator calls or changes note"),
+        ("noted.append(1)", "create_accumulator uses noted"),
+        ("note(self)", "create_accumulator uses note"),
+        ("self.made = value = 1", "create_accumulator changes self.made"),
+        ("value = 1; self.made = value", "create_accumulator changes self.made"),
+        ("global noted; noted = None", "create_accumulator calls or changes noted"),
+    ],
+)
+def test_accumulators_whose_making_shows_elsewhere_are_interpreted(body: str, why: str) -> None:
+    """Compiled code has one fresh accumulator for all slots, so that making it must not do anything besides."""
+    scope: dict[str, Any] = {"Total": Total, "noted": []}
+    exec(f"def note(self): pass\ndef create_accumulator(self): {body}; return Total()", scope)
+    scope["create_accumulator"].__annotations__["return"] = Total
+    methods = {"create_accumulator": scope["create_accumulator"], "note": scope["note"]}
+    assert warm(udaf(type("Makes", (Plain,), methods))) == f"interpreted: {why}"
 
 
 def test_what_shows_only_when_it_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:

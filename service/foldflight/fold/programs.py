@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -20,6 +21,7 @@ from foldflight.functions.spec import BoundFunction, Function, Verbs
 
 if TYPE_CHECKING:
     from foldflight.fold.compiler.kernels import Kernels
+    from foldflight.fold.compiler.trail import Trail
 
 __all__ = [
     "HOT_ROWS",
@@ -44,6 +46,8 @@ _DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_, **dict
 _rows: dict[tuple[type, str], int] = {}
 _found: dict[tuple[type, str], str] = {}
 _kernels: dict[str, Kernels] = {}
+# (class, fingerprint) -> its program, which serves the next exchange as long as all that it was made from is the same.
+_programs: dict[tuple[type, str], _Kept] = {}
 # Functions against whose compiling nothing speaks at a glance; what the log has said of which function.
 _looked_over: dict[tuple[type, str], None] = {}
 _told: dict[tuple[str, str], None] = {}
@@ -85,6 +89,10 @@ class Program:
         """Whether this process has compiled any of it; if not, all was found in the folder of compiled code."""
         return self._kernels.compiled > 0
 
+    def demand_nulls(self) -> None:
+        """Compile the loop over rows with NULLs. Raises what speaks against it."""
+        self._kernels.fold(nulls=True)
+
     def fold(self, *, nulls: bool) -> Any:
         """Return the loop over rows, with or without NULLs; None where it cannot be compiled."""
         return self._loop(self._kernels.fold, nulls=nulls)
@@ -109,6 +117,29 @@ class Program:
         return np.zeros(count, _DTYPES[self._kernels.plan.result]), np.zeros(count, np.bool_)
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A program with what it was made from: the function, the attributes of its instance, and the way to all else."""
+
+    function: Function
+    own: dict[str, Any]
+    trail: Trail
+    program: Program
+
+    def serves(self, bound: BoundFunction, verbs: Verbs) -> bool:
+        """Tell whether making the program again would come to the same."""
+        from foldflight.fold.compiler.plan import own_attributes
+        from foldflight.fold.compiler.trail import is_same
+
+        own = own_attributes(verbs)
+        return (
+            self.function is bound.function
+            and self.own.keys() == own.keys()
+            and all(is_same(value, own[name]) for name, value in self.own.items())
+            and self.trail.holds()
+        )
+
+
 def program_of(bound: BoundFunction, verbs: Verbs, *, complete: bool = False) -> Program | str:
     """Return the compiled code of a function, or why there is none.
 
@@ -118,19 +149,28 @@ def program_of(bound: BoundFunction, verbs: Verbs, *, complete: bool = False) ->
         complete: Whether the loop for rows with NULLs must be there, too.
     """
     try:
-        from foldflight.fold.compiler.digest import digest_of
-        from foldflight.fold.compiler.kernels import Kernels
-        from foldflight.fold.compiler.plan import plan_of
-
-        plan, start = plan_of(bound, verbs)
-        digest = digest_of(plan)
-        kernels = _kernels.get(digest) or Kernels(plan, _store_of(digest))
-        program = Program(kernels, *start)
+        kept = _programs.get(heat_of(bound))
+        program = kept.program if kept is not None and kept.serves(bound, verbs) else _made(bound, verbs)
         if complete and not bound.function.skip_nulls:
-            kernels.fold(nulls=True)
-        _remember(_kernels, digest, kernels)
+            program.demand_nulls()
     except Exception as error:  # noqa: BLE001 - whatever the compiler stumbles over, the interpreter takes it
         return _why(error)
+    return program
+
+
+def _made(bound: BoundFunction, verbs: Verbs) -> Program:
+    from foldflight.fold.compiler.digest import digest_of
+    from foldflight.fold.compiler.kernels import Kernels
+    from foldflight.fold.compiler.plan import own_attributes, plan_of
+    from foldflight.fold.compiler.trail import Trail
+
+    own, trail = dict(own_attributes(verbs)), Trail()
+    plan, start = plan_of(bound, verbs)
+    digest = digest_of(plan, trail)
+    kernels = _kernels.get(digest) or Kernels(plan, _store_of(digest))
+    program = Program(kernels, *start)
+    _remember(_kernels, digest, kernels)
+    _remember(_programs, heat_of(bound), _Kept(bound.function, own, trail, program))
     return program
 
 
@@ -207,8 +247,9 @@ def folded(function: Function) -> str:
     if bound is None or _opens(function):
         return "decided when bound"
     key = heat_of(bound)
-    if key in _found:
-        return f"interpreted: {_found[key]}" if _found[key] else "compiled"
+    known = _found.get(key)
+    if known is not None:
+        return f"interpreted: {known}" if known else "compiled"
     if key not in _looked_over:
         why = _look_over(bound)
         if why:
@@ -271,10 +312,12 @@ def warm_program(key: tuple[type, str], bound: BoundFunction, verbs: Verbs, rows
         verbs: The methods of its instance.
         rows: How many rows come now.
     """
-    if _found.get(key):
-        return _found[key]
-    _remember(_rows, key, _rows.get(key, 0) + rows)
-    if key not in _found and _rows[key] < HOT_ROWS:
+    known = _found.get(key)
+    if known:
+        return known
+    so_far = _rows.get(key, 0) + rows
+    _remember(_rows, key, so_far)
+    if known is None and so_far < HOT_ROWS:
         return None
     found = program_of(bound, verbs)
     _settle(key, bound, found)
@@ -295,9 +338,10 @@ def _settle(key: tuple[type, str], bound: BoundFunction, found: Program | str) -
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value, and drop the oldest of too many; a server's threads do so at once, each step in one go."""
     known[key] = value
-    while len(known) > _KNOWN_MAX:
-        known.pop(next(iter(known)))
+    for old in list(known)[:-_KNOWN_MAX]:
+        known.pop(old, None)
 
 
 def _why(error: BaseException) -> str:

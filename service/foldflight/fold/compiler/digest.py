@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final
@@ -16,19 +17,24 @@ import numba
 
 from foldflight.fold.compiler.kernels import Plan
 from foldflight.fold.compiler.kinds import Refused
+from foldflight.fold.compiler.plan import LOOKED_AT
+from foldflight.fold.compiler.trail import MISSING, PLAIN, Trail
 
 __all__ = ["digest_of"]
 
-_PLAIN: Final = (int, float, bool, str, bytes, type(None))
 _REACHED_MAX: Final = 1000
 _CODES_MAX: Final = 1024
 
 
-def digest_of(plan: Plan) -> str:
+def digest_of(plan: Plan, trail: Trail) -> str:
     """Return the digest of what compiling this plan depends on, as 32 hexadecimal digits.
 
     It covers too much rather than too little: every global, and every attribute of what is reached from there, that
-    has a name which the code mentions. Raises Refused where these do not end.
+    has a name which the code mentions; also of the code that makes accumulators. Raises Refused where these do not end.
+
+    Args:
+        plan: The plan.
+        trail: Takes all that is looked up. While it holds, so does the digest, and the plan itself with its start.
     """
     seen: dict[int, Any] = {}
     parts = [
@@ -37,9 +43,13 @@ def digest_of(plan: Plan) -> str:
     ]
     parts.append(repr((sorted(plan.with_self), plan.accumulator_class is None)))
     classes = tuple(each for each in (plan.cls, plan.accumulator_class) if each is not None)
-    for verb, function in plan.functions:
+    for cls in classes:
+        trail.own(cls, (*LOOKED_AT, *(field.name for field in plan.accumulator.fields)))
+    if "create_accumulator" in dict(plan.makers) and any("__slots__" in vars(each) for each in plan.cls.__mro__[:-1]):
+        trail.lose()  # create_accumulator may take what is in them
+    for verb, function in (*plan.functions, *plan.makers):
         parts.append(verb)
-        parts.extend(_function(function, classes, seen))
+        parts.extend(_function(function, classes, seen, trail))
     return hashlib.sha256("\n".join(parts).encode(errors="backslashreplace")).hexdigest()[:32]
 
 
@@ -50,39 +60,47 @@ def _surroundings() -> str:
     return f"{sources.hexdigest()} {numba.__version__} {llvmlite.__version__} {sys.version} {processor}"
 
 
-def _function(function: FunctionType, classes: tuple[type, ...], seen: dict[int, Any]) -> Iterator[str]:
+def _function(function: FunctionType, classes: tuple[type, ...], seen: dict[int, Any], trail: Trail) -> Iterator[str]:
     if id(function) in seen:
         return
     seen[id(function)] = function
-    yield _code(function.__code__)
-    yield from (_shown(each) for each in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
-    names = _names(function.__code__)
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    values += [function.__globals__[name] for name in names if name in function.__globals__]
+    code = trail.attribute(function, "__code__")
+    yield _code(code)
+    defaults, by_name = trail.attribute(function, "__defaults__"), trail.attribute(function, "__kwdefaults__")
+    if by_name:
+        trail.lose()  # a dict, which is the same with other values
+    yield from (_shown(each) for each in (*(defaults or ()), *(by_name or {}).values()))
+    names = _names(code)
+    values = [trail.attribute(cell, "cell_contents") for cell in function.__closure__ or ()]
+    values += [trail.item(function.__globals__, name) for name in names]
     for cls in classes:
-        values += _attributes(cls, names)
-    for value in _reached(values, names):
+        trail.own(cls, names)
+        for name in names:
+            values.append(trail.attribute(cls, name))
+            yield type(inspect.getattr_static(cls, name, None)).__name__  # a static method has no self
+    for value in _reached(values, names, trail):
         called = value.fget if isinstance(value, property) else value
         if isinstance(called, FunctionType):
             yield called.__qualname__
-            yield from _function(called, classes, seen)
+            yield from _function(called, classes, seen, trail)
         else:
             yield _shown(value)
 
 
-def _reached(values: list[Any], names: Sequence[str]) -> list[Any]:
+def _reached(values: list[Any], names: tuple[str, ...], trail: Trail) -> list[Any]:
     """Return the values and what code reaches from them by these names: the `limit` of `settings.windows.limit`.
 
     Raises Refused where that does not end.
     """
-    reached = list(values)
+    reached = [each for each in values if each is not MISSING]
     known = {id(each) for each in reached}
     for value in reached:  # which grows
-        if type(value) in _PLAIN:
+        if type(value) in PLAIN:
             continue
-        for found in _attributes(value, names):
+        for name in names:
+            found = trail.attribute(value, name)
             # Plain ones are shown each time: in what order they come tells whose they are.
-            if type(found) in _PLAIN or id(found) not in known:
+            if found is not MISSING and (type(found) in PLAIN or id(found) not in known):
                 known.add(id(found))
                 reached.append(found)
         if len(reached) > _REACHED_MAX:
@@ -90,17 +108,7 @@ def _reached(values: list[Any], names: Sequence[str]) -> list[Any]:
     return reached
 
 
-def _attributes(value: Any, names: Sequence[str]) -> list[Any]:
-    found = []
-    for name in names:
-        try:
-            found.append(getattr(value, name))
-        except Exception:  # noqa: BLE001, S112 - what raises here raises again, and is refused, where it is used
-            continue
-    return found
-
-
-# Each exchange follows names anew, for what they lead to may change; only code itself cannot.
+# What names lead to may change; only code itself cannot.
 @functools.lru_cache(maxsize=_CODES_MAX)
 def _names(code: CodeType) -> tuple[str, ...]:
     inner = (name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each))
@@ -115,7 +123,7 @@ def _code(code: CodeType) -> str:
 
 
 def _shown(value: Any) -> str:
-    if type(value) in _PLAIN:
+    if type(value) in PLAIN:
         return repr(value)
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(_shown, value))}]"

@@ -33,6 +33,7 @@ class Plan:
 
     Args:
         functions: The author's functions, plain, with their verbs.
+        makers: Those that make accumulators, with their names; they are not compiled.
         with_self: The verbs whose first parameter is the author's instance.
         cls: The author's class.
         instance: The attributes of the instance.
@@ -45,6 +46,7 @@ class Plan:
     """
 
     functions: tuple[tuple[str, Any], ...]
+    makers: tuple[tuple[str, Any], ...]
     with_self: frozenset[str]
     cls: type
     instance: Layout

@@ -23,13 +23,16 @@ from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.types import sql_name
 from foldflight.functions.values import CastError
 
-__all__ = ["Start", "plan_of"]
+__all__ = ["LOOKED_AT", "Start", "own_attributes", "plan_of"]
 
 _VERBS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool}
 _LENGTH_MAX: Final = 1 << 14
 _HARMLESS: Final = (None, int, float, bool, super, object, math)
+_MAKERS: Final = ("__init__", "__new__", "__post_init__")
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
+# What a plan depends on of classes besides what their code mentions.
+LOOKED_AT: Final = ("create_accumulator", *_VERBS, *_MAKERS, *_HOOKS)
 
 
 class Start(typing.NamedTuple):
@@ -45,9 +48,8 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     if bound.shape is None:
         raise Refused(f"its states are not typed: {function.capabilities.codec_reason}")
     separate = hasattr(function.cls, "create_accumulator")
-    instance = getattr(verbs.get_value, "__self__", None) if separate else None
     functions, with_self = _functions(function.cls, separate=separate)
-    own = getattr(instance, "__dict__", {})
+    own = own_attributes(verbs)
     attributes = {name: value for name, value in own.items() if _is_number(value)}
     # Compiled code would find the attribute of the class.
     hiding = [name for name in own if name in functions or (name not in attributes and hasattr(function.cls, name))]
@@ -61,7 +63,10 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
         hooks = [name for name in _HOOKS if getattr(each, name, None) not in (None, getattr(object, name, None))]
         if hooks:
             raise Refused(f"{each.__name__} has {hooks[0]}")
-    accumulators = _fresh(verbs, function.cls, cls, separate=separate)
+    makers = _makers(function.cls, cls, separate=separate)
+    for what, maker in makers.items():
+        _check_pure(what, maker, {function.cls, cls})
+    accumulators = _fresh(verbs, cls)
     layout = _layout(bound, cls, accumulators[0])
     fresh = [_record(layout, each, is_number=is_number) for each in accumulators]
     for field in layout.fields:
@@ -74,6 +79,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     arguments = [_argument(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     plan = Plan(
         functions=tuple(functions.items()),
+        makers=tuple(makers.items()),
         with_self=with_self,
         cls=function.cls,
         instance=parameters,
@@ -85,6 +91,11 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
         result_bits=bits,
     )
     return plan, Start(fresh[0], _record(parameters, attributes, is_number=False))
+
+
+def own_attributes(verbs: Verbs) -> dict[str, Any]:
+    """Return the attributes of the author's instance; none where the class is its own accumulator."""
+    return getattr(getattr(verbs.get_value, "__self__", None), "__dict__", {})
 
 
 def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[str]]:
@@ -217,16 +228,26 @@ def _items(field: Field, value: Any) -> list[Any]:
     return list(value)
 
 
-def _fresh(verbs: Verbs, cls: type, accumulator_class: type | None, *, separate: bool) -> tuple[Any, Any]:
-    """Return two fresh accumulators, of a class whose way to make them has no effect besides."""
-    names = {cls, accumulator_class} - {None}
+def _makers(cls: type, accumulator_class: type | None, *, separate: bool) -> dict[str, Any]:
+    """Return the functions that make an accumulator, by their names."""
+    makers: dict[str, Any] = {}
     if separate:
-        _check_pure("create_accumulator", inspect.unwrap(cls.create_accumulator), names)  # type: ignore[attr-defined]
-    if accumulator_class is not None:
-        for maker in ("__init__", "__new__", "__post_init__"):
-            made = getattr(accumulator_class, maker, None)
-            if isinstance(made, FunctionType):
-                _check_pure(f"{accumulator_class.__name__}.{maker}", made, names)
+        found = inspect.getattr_static(cls, "create_accumulator")
+        makers["create_accumulator"] = getattr(found, "__func__", found)
+    above = () if accumulator_class is None else accumulator_class.__mro__
+    for name in _MAKERS:
+        for each in above:
+            found = vars(each).get(name)
+            maker = getattr(found, "__func__", found)
+            if isinstance(maker, FunctionType):
+                makers[f"{each.__name__}.{name}"] = maker
+                if name not in maker.__code__.co_names:
+                    break  # it calls none that it hides
+    return makers
+
+
+def _fresh(verbs: Verbs, accumulator_class: type | None) -> tuple[Any, Any]:
+    """Return two fresh accumulators."""
     try:
         one, other = verbs.create_accumulator(), verbs.create_accumulator()
     except Exception as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
@@ -238,7 +259,9 @@ def _fresh(verbs: Verbs, cls: type, accumulator_class: type | None, *, separate:
 
 def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
     """Refuse code that may do something else than to make an accumulator: compiled folds call it once for all slots."""
-    for effect, name in _effects(function.__code__):
+    if not isinstance(function, FunctionType):
+        raise Refused(f"{what} is no plain method")
+    for effect, name in _effects(inspect.unwrap(function).__code__):
         if effect == "uses":
             value = function.__globals__.get(name, getattr(builtins, name, None))
             if not (_is_number(value) or any(value is each for each in (*classes, *_HARMLESS))):

@@ -299,6 +299,50 @@ def test_an_error_without_words_is_the_authors_too(monkeypatch: pytest.MonkeyPat
     assert row[ERROR]["message"] == "accumulate raised MuteError: (its __str__ raised ZeroDivisionError)"
 
 
+class Pickles(Values):
+    """Accumulator that cannot be pickled, or not loaded, without an end of the process."""
+
+    ends: str = ""
+
+    def __getstate__(self) -> Any:
+        if Pickles.ends == "pickle.dumps":
+            raise SystemExit(1)
+        return self.__dict__
+
+    def __setstate__(self, state: Any) -> None:
+        if Pickles.ends == "pickle.loads":
+            raise SystemExit(1)
+        self.__dict__.update(state)
+
+
+@pytest.mark.parametrize(
+    "method", ["accumulate", "get_value", "serialize", "deserialize", "close", "pickle.dumps", "pickle.loads"]
+)
+def test_code_that_exits_ends_the_fold_not_the_process(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SystemExit, with which a server interrupts what takes too long, is an error of the method that it came from."""
+
+    def exits(*_: Any) -> Any:
+        raise SystemExit(1)
+
+    if method.startswith("pickle"):
+        monkeypatch.setattr(Pickles, "ends", method)
+        methods = {**vars(Touchy), "create_accumulator": lambda self: Pickles(), "serialize": None, "deserialize": None}
+        touchy = udaf(input_types=["BIGINT"], result_type="BIGINT")(type("Touchy", (), methods))
+    else:
+        monkeypatch.setattr(Touchy, method, exits, raising=False)
+        touchy = Touchy
+    calls, signer = bind_calls(Registry.load([touchy]), [TOUCHY], SCHEMA), StateSigner([b"a key of 16 bytes"])
+
+    def run() -> None:
+        fold = Fold(calls, signer=signer)
+        fold.fold(chunk((0, INSERT, 1)))
+        fold.merge_states(fold.collect())
+        fold.close()
+
+    with pytest.raises(FunctionError, match=f"^USER_CODE: {method} raised SystemExit: 1"):
+        run()
+
+
 def test_what_is_raised_is_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception with megabytes of text makes a small error, also where errors are not isolated."""
 

@@ -108,7 +108,7 @@ class Interpreted(Accumulators):
             self.verbs = bound.instantiate()
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, "__init__", error) from error
-        self.codec = state_codec(bound, self.verbs, signer, lambda error, verb: user_failure(self.name, verb, error))
+        self.codec = state_codec(bound, self.verbs, signer)
         # Last, for what is open must be closed.
         try:
             if self.verbs.open is not None:
@@ -364,7 +364,7 @@ class Interpreted(Accumulators):
         if self.verbs.close is not None:
             try:
                 self.verbs.close()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise user_failure(self.name, "close", error) from error
 
     def _grow(self, slots: Slots) -> None:

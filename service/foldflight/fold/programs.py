@@ -294,7 +294,7 @@ def _opens(function: Function) -> bool:
 def _verbs(bound: BoundFunction) -> Verbs | str:
     try:
         return bound.instantiate()
-    except Exception as error:  # noqa: BLE001 - the interpreter meets it again, and names it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter meets it again, and names it
         return f"__init__ raises {type(error).__name__}"
 
 

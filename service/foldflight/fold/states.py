@@ -13,12 +13,13 @@ from __future__ import annotations
 import pickle
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from foldflight.errors import CorruptError, FunctionError, RejectedError
+from foldflight.fold.failures import user_failure
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.shape import Shape
 from foldflight.functions.spec import BoundFunction, Verbs
@@ -161,6 +162,7 @@ def pickled_object(function: str, version: str, fingerprint: str, state: bytes, 
     Raises:
         RejectedError: STATE_MISMATCH, for another fingerprint, codec or key, and for what cannot be unpickled any more;
             SETTINGS, without keys.
+        FunctionError: USER_CODE, for code of the author that exits on the way.
     """
     if signer is None:
         raise _no_key(function, "there are states of an earlier version, which pickled them")
@@ -172,6 +174,8 @@ def pickled_object(function: str, version: str, fingerprint: str, state: bytes, 
     payload = _opened(function, version, verified, _PICKLE, bytes.fromhex(fingerprint))
     try:
         return pickle.loads(payload)  # noqa: S301 - a key of this fleet has signed these bytes
+    except SystemExit as error:
+        raise user_failure(function, "pickle.loads", error) from error
     except Exception as error:
         raise RejectedError(
             "STATE_MISMATCH",
@@ -194,17 +198,16 @@ def _no_key(function: str, why: str) -> RejectedError:
 class Custom(_Enveloped):
     """What the author's `serialize` returns, with a checksum."""
 
-    def __init__(self, bound: BoundFunction, verbs: Verbs, failure: Callable[[Exception, str], FunctionError]) -> None:
+    def __init__(self, bound: BoundFunction, verbs: Verbs) -> None:
         super().__init__(bound)
         self.verbs = verbs
-        self.failure = failure
 
     def pack(self, accumulator: Any) -> bytes:
         assert self.verbs.serialize is not None
         try:
             payload: Any = self.verbs.serialize(accumulator)
-        except Exception as error:
-            raise self.failure(error, "serialize") from error
+        except (Exception, SystemExit) as error:
+            raise user_failure(self.function, "serialize", error) from error
         if not isinstance(payload, (bytes, bytearray, memoryview)):
             message = f"serialize returned {type(payload).__name__}, not bytes"
             raise FunctionError("RESULT_TYPE", message, function=self.function)
@@ -216,8 +219,8 @@ class Custom(_Enveloped):
         payload = custom_payload(self.function, self.version, self.fingerprint.hex(), state)
         try:
             return self.verbs.deserialize(payload)
-        except Exception as error:
-            raise self.failure(error, "deserialize") from error
+        except (Exception, SystemExit) as error:
+            raise user_failure(self.function, "deserialize", error) from error
 
 
 class Pickled(_Enveloped):
@@ -230,6 +233,8 @@ class Pickled(_Enveloped):
     def pack(self, accumulator: Any) -> bytes:
         try:
             pickled = pickle.dumps(accumulator, protocol=5)
+        except SystemExit as error:
+            raise user_failure(self.function, "pickle.dumps", error) from error
         except Exception as error:
             message = (
                 f"its accumulator ({type(accumulator).__name__}) cannot be pickled: {error}; "
@@ -242,26 +247,20 @@ class Pickled(_Enveloped):
         return pickled_object(self.function, self.version, self.fingerprint.hex(), state, self.signer)
 
 
-def state_codec(
-    bound: BoundFunction,
-    verbs: Verbs,
-    signer: StateSigner | None,
-    failure: Callable[[Exception, str], FunctionError],
-) -> StateCodec:
+def state_codec(bound: BoundFunction, verbs: Verbs, signer: StateSigner | None) -> StateCodec:
     """Return the codec of a function's states.
 
     Args:
         bound: The function.
         verbs: Its methods, for the custom codec.
         signer: Signs and checks pickles.
-        failure: Makes the FunctionError of an exception in a method of the author.
 
     Raises:
         RejectedError: SETTINGS, when states would be pickled and there is no signer.
     """
     codec = bound.function.capabilities.codec
     if codec == "custom":
-        return Custom(bound, verbs, failure)
+        return Custom(bound, verbs)
     if codec == "typed":
         assert bound.shape is not None
         return Typed(bound.function.name, bound.shape)

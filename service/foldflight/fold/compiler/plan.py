@@ -250,7 +250,7 @@ def _fresh(verbs: Verbs, accumulator_class: type | None) -> tuple[Any, Any]:
     """Return two fresh accumulators."""
     try:
         one, other = verbs.create_accumulator(), verbs.create_accumulator()
-    except Exception as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
         raise Refused(f"create_accumulator raises {type(error).__name__}") from None
     if one is other and accumulator_class is not None:
         raise Refused("create_accumulator returns one object again and again")

@@ -53,8 +53,8 @@ class Encoder(Protocol):
         """Return the ids of n values; and where the values that are new come first, ascending."""
 
 
-class _Few:
-    """Ids of few values by Python objects: a dict, which begins sooner than arrays do."""
+class Values:
+    """Ids of Python objects that are equal where the values are: right for every type, and of few the fastest."""
 
     def __init__(self) -> None:
         self._ids: defaultdict[Any, int] = defaultdict(count().__next__)
@@ -65,9 +65,9 @@ class _Few:
     def __iter__(self) -> Iterator[Any]:
         return iter(self._ids)
 
-    def ids(self, objects: Sequence[Any]) -> tuple[Ids, Rows]:
+    def ids(self, values: Sequence[Any]) -> tuple[Ids, Rows]:
         known = len(self._ids)
-        ids = np.fromiter(map(self._ids.__getitem__, objects), np.int32, len(objects))
+        ids = np.fromiter(map(self._ids.__getitem__, values), np.int32, len(values))
         if len(self._ids) == known:
             return ids, _NONE
         rows = np.flatnonzero(ids >= known)
@@ -78,7 +78,7 @@ class Numbers:
     """Ids of numbers of 64 bits: int64, shape (n,)."""
 
     def __init__(self) -> None:
-        self._few: _Few | None = _Few()
+        self._few: Values | None = Values()
         self._held = _Growing(np.int64)
         # Either the ids by number, from the least on; or a hash table.
         self._base = 0
@@ -148,7 +148,7 @@ class Texts:
     """Ids of texts or bytes: an Arrow array of n, none of them NULL."""
 
     def __init__(self) -> None:
-        self._few: _Few | None = _Few()
+        self._few: Values | None = Values()
         self._data = _Growing(np.uint8)
         self._ends = _Growing(np.int64)
         self._ends.extend(np.zeros(1, np.int64))
@@ -203,24 +203,6 @@ class Texts:
     def _texts(self) -> pa.Array:
         buffers = [None, pa.py_buffer(self._ends.values), pa.py_buffer(self._data.values)]
         return pa.Array.from_buffers(pa.large_binary(), len(self), buffers)
-
-
-class Values:
-    """Ids of values by Python objects that are equal where they are: slower, and right for every type.
-
-    Args:
-        identities: Returns n such objects for n values.
-    """
-
-    def __init__(self, identities: Callable[[pa.Array], Sequence[Any]]) -> None:
-        self._identities = identities
-        self._seen = _Few()
-
-    def __len__(self) -> int:
-        return len(self._seen)
-
-    def ids(self, values: pa.Array) -> tuple[Ids, Rows]:
-        return self._seen.ids(self._identities(values))
 
 
 class WithNull:

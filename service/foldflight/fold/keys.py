@@ -9,9 +9,8 @@ Nested keys (struct, list, map) are compared as Python values; the same rules ho
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +18,11 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.encoders import Chain, Encoder, Numbers, Texts, Values, WithNull
+from foldflight.fold.rows import frozen
 
 __all__ = ["KeyIndex"]
 
 Codes = npt.NDArray[np.int64]
-
-_DOUBLE: Final = struct.Struct("<d")
-_NAN: Final = _DOUBLE.pack(float("nan"))
 
 
 class KeyIndex:
@@ -150,7 +147,7 @@ def _encoder(type_: pa.DataType) -> Encoder:
     binary = kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_fixed_size_binary(type_)
     if binary or kinds.is_string(type_) or kinds.is_large_string(type_):
         return WithNull(Texts(), lambda array: array)
-    return WithNull(Values(_identities), lambda array: array)
+    return WithNull(Values(), _identities)
 
 
 def _numbers(array: pa.Array) -> Codes:
@@ -173,15 +170,4 @@ def _words(array: pa.Array) -> list[Codes]:
 
 def _identities(array: pa.Array) -> list[Any]:
     """Return for each key a hashable value that is equal exactly for equal keys."""
-    return [_frozen(value) for value in array.to_pylist()]
-
-
-def _frozen(value: Any) -> Any:
-    """Return a hashable value that is equal for equal nested keys."""
-    if isinstance(value, dict):
-        return tuple((name, _frozen(each)) for name, each in value.items())
-    if isinstance(value, (list, tuple)):
-        return tuple(_frozen(each) for each in value)
-    if isinstance(value, float):
-        return _NAN if value != value else _DOUBLE.pack(value + 0.0)  # noqa: PLR0124 - only NaN differs from itself
-    return value
+    return [frozen(value) for value in array.to_pylist()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.types import sql_name
 from foldflight.functions.values import to_python
 
-__all__ = ["Column", "Mask", "Rows", "Slots"]
+__all__ = ["Column", "Mask", "Rows", "Slots", "frozen"]
 
 # What Arrow and the JSON parser raise where Python has no object for a value.
 _NO_VALUE: Final = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException)
@@ -108,3 +109,16 @@ class Rows:
             text = repr(column.values[index])
             shown.append(f"{column.name}={text if len(text) <= 200 else text[:200] + '...'}")
         return f"row {position} of the chunk" + (f": {', '.join(shown)}" if shown else "")
+
+
+def frozen(value: Any) -> Any:
+    """Return a hashable stand-in: equal for equal values, with NaN equal to itself, and JSON's true is not 1."""
+    if isinstance(value, bool):
+        return bool, value
+    if isinstance(value, float) and value != value:  # noqa: PLR0124 - only NaN differs from itself
+        return math.nan
+    if isinstance(value, (tuple, list)):
+        return tuple(frozen(each) for each in value)
+    if isinstance(value, dict):
+        return frozenset((frozen(key), frozen(each)) for key, each in value.items())
+    return value

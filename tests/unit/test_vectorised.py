@@ -78,6 +78,7 @@ def test_not_implemented_leaves_the_rows_to_the_scalar_methods() -> None:
     fold = fold_of(adder(fold_many=declines))
     assert values_of(fold) == [8, 4]
     assert len(asked) == 1
+    assert fold.kinds == ("interpreted",)
     states = fold_of(adder()).collect().select(["slot", "state_0"])
     fold = fold_of(adder(merge_many=declines))
     fold.merge_states(states)

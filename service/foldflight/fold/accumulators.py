@@ -1,4 +1,4 @@
-"""What a fold asks of the accumulators of one call; the interpreted, distinct and compiled ones all answer it."""
+"""What a fold asks of the accumulators of one call, whoever folds them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ class Accumulators(ABC):
     A slot without an accumulator is empty: folding into it creates one, merging into it loads the state, and its value
     is that of a fresh accumulator. After an error the accumulators are undefined, and the exchange is over.
     """
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """How they are folded now: interpreted, compiled, vectorised or counted."""
 
     @abstractmethod
     def fold(self, rows: Rows) -> None:

@@ -49,9 +49,8 @@ class Compiled(Accumulators):
         self._compiled_for(0)
 
     @property
-    def is_compiled(self) -> bool:
-        """Whether the accumulators are folded by compiled code now."""
-        return self._program is not None
+    def kind(self) -> str:
+        return self.inner.kind if self._program is None else "compiled"
 
     def fold(self, rows: Rows) -> None:
         program = self._compiled_for(len(rows))

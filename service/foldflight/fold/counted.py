@@ -8,7 +8,6 @@ its class can do; and the result depends on the rows alone, not on the way they 
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ import pyarrow as pa
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.interpreted import Interpreted
 from foldflight.fold.migration import Written
-from foldflight.fold.rows import Mask, Rows, Slots
+from foldflight.fold.rows import Mask, Rows, Slots, frozen
 from foldflight.fold.states import typed_values, unreadable
 from foldflight.functions.shape import Shape, list_of_tuples
 from foldflight.functions.spec import BoundFunction
@@ -49,6 +48,10 @@ class Counted(Accumulators):
         # slot -> frozen arguments -> [arguments, times]; what is retracted before it came has a negative count.
         self._seen: dict[int, dict[Any, list[Any]]] = {}
 
+    @property
+    def kind(self) -> str:
+        return "counted"
+
     def fold(self, rows: Rows) -> None:
         columns = [column.values for column in rows.arguments]
         arguments = list(zip(*columns, strict=True)) if columns else [()] * len(rows)
@@ -58,7 +61,7 @@ class Counted(Accumulators):
 
     def _count(self, slot: int, row: tuple[Any, ...], times: int) -> None:
         seen = self._seen.setdefault(slot, {})
-        key = _frozen(row)
+        key = frozen(row)
         entry = seen.get(key)
         if entry is None:
             seen[key] = [row, times]
@@ -115,16 +118,3 @@ class Counted(Accumulators):
     def close(self) -> None:
         self._seen = {}
         self.inner.close()
-
-
-def _frozen(value: Any) -> Any:
-    """Return a hashable stand-in: equal for equal values, with NaN equal to itself, and JSON's true is not 1."""
-    if isinstance(value, bool):
-        return bool, value
-    if isinstance(value, float) and value != value:  # noqa: PLR0124 - only NaN differs from itself
-        return math.nan
-    if isinstance(value, (tuple, list)):
-        return tuple(_frozen(each) for each in value)
-    if isinstance(value, dict):
-        return frozenset((_frozen(key), _frozen(each)) for key, each in value.items())
-    return value

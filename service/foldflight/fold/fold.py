@@ -116,10 +116,7 @@ class Fold:
     @property
     def kinds(self) -> tuple[str, ...]:
         """How each call is folded now: interpreted, compiled, vectorised or counted."""
-        return tuple(
-            type(each.inner if isinstance(each, Compiled) and not each.is_compiled else each).__name__.lower()
-            for each in self._accumulators
-        )
+        return tuple(each.kind for each in self._accumulators)
 
     @_exactly
     def merge_states(self, batch: pa.RecordBatch) -> None:

@@ -119,6 +119,10 @@ class Interpreted(Accumulators):
         self._retract = None if self.verbs.retract is None else Method(bound, "retract", self.verbs.retract)
         self._merge = None if self.verbs.merge is None else Method(bound, "merge", self.verbs.merge)
 
+    @property
+    def kind(self) -> str:
+        return "interpreted"
+
     def fold(self, rows: Rows) -> None:
         columns = [column.values for column in rows.arguments]
         self._fold(rows, zip(*columns, strict=True) if columns else repeat(()))

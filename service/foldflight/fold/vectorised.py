@@ -101,9 +101,8 @@ class Vectorised(Accumulators):
         self._is_left = False
 
     @property
-    def is_vectorised(self) -> bool:
-        """Whether the vectorised methods are at work still."""
-        return not self._is_left
+    def kind(self) -> str:
+        return self.inner.kind if self._is_left else "vectorised"
 
     def fold(self, rows: Rows) -> None:
         if self._is_left:

@@ -7,19 +7,16 @@ import dataclasses
 from collections import Counter, defaultdict
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 
 from foldflight import FunctionError, udaf
 from foldflight.client import EmbeddedTransport
 from foldflight.functions import Call, Registry, RowKind
-from foldflight.spark.batch import StreamOptions
 from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.layout import DEAD_LETTER
 from tests.laws.stream_engine import Rows, StreamEngine
-from tests.laws.stream_model import StreamModel
-from tests.laws.test_stream_oracle import COLUMNS, KEY, START_MS, WINDOW, Case, as_input, cases
+from tests.laws.test_stream_oracle import START_MS, Case, as_input, cases, engine_of, model_of
 
 
 class Sum:
@@ -76,32 +73,16 @@ class Shy(Picky):
 TRANSPORT = EmbeddedTransport(Registry.load([Picky, Shy]), state_key=b"a key of 16 bytes")
 
 
-def engine_of(case: Case, *, isolates: bool) -> StreamEngine:
+def picky_engine(case: Case, *, isolates: bool) -> StreamEngine:
+    """Return a query whose functions raise now and then."""
     # What a session shows on the way depends on how its rows come together; so do its merges.
     calls = {
         "sum": Call("picky" if case.windows == "session" else "shy", ("v",), filter="filled"),
         "n": Call("count"),
         "different": Call("picky", ("v",), distinct=True),
     }
-    return StreamEngine(
-        TRANSPORT,
-        calls,
-        pa.schema([KEY, *WINDOW] if case.windows else [KEY]),
-        COLUMNS,
-        has_kinds=case.has_kinds,
-        options=StreamOptions(
-            emit=case.emit,  # type: ignore[arg-type]
-            buckets=3,
-            strict=False,
-            closing_lateness_ms=case.lateness_minutes * 60_000 if case.closes else None,
-            has_sessions=case.windows == "session",
-        ),
-        seed=case.seed,
-        bounds=case.bounds,
-        # Plans that isolate never do, and what `merge` raises for partial states depends on where blocks end.
-        folds_first=False,
-        isolates=isolates,
-    )
+    # Plans that isolate fold after the shuffle, and what `merge` raises for partial states depends on where blocks end.
+    return engine_of(TRANSPORT, case, calls, folds_first=False, isolates=isolates)
 
 
 def split(rows: Rows) -> tuple[Rows, Rows]:
@@ -145,14 +126,8 @@ def test_a_failed_group_is_as_if_its_rows_had_not_come(case: Case) -> None:
     # are late, fail a query that does not isolate.
     if case.windows == "session":
         case = dataclasses.replace(case, bounds=BlockBounds(), partitions=1, closes=False, emit="changelog")
-    isolating, plain = engine_of(case, isolates=True), engine_of(case, isolates=False)
-    model = StreamModel(
-        windows=case.windows,
-        closes=case.closes,
-        lateness_minutes=case.lateness_minutes,
-        emit=case.emit,
-        has_kinds=case.has_kinds,
-    )
+    isolating, plain = picky_engine(case, isolates=True), picky_engine(case, isolates=False)
+    model = model_of(case)
     failed = rows_dead = 0
     for steps in case.epochs:
         watermark_ms = max(START_MS + model.watermark * 60_000, 0)
@@ -162,7 +137,7 @@ def test_a_failed_group_is_as_if_its_rows_had_not_come(case: Case) -> None:
         left, dead = without(sent, letters, case)
         for group, own in dead.items():
             assert own
-            fresh = engine_of(case, isolates=False)
+            fresh = picky_engine(case, isolates=False)
             fresh.buckets = copy.deepcopy(plain.buckets)
             with pytest.raises(FunctionError, match=r"bad luck|here to stay|not to be shown|do not mix"):
                 fresh.epoch([[*left, *own]], watermark_ms)

@@ -80,15 +80,10 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-def engine_of(transport: Transport, case: Case) -> StreamEngine:
-    """Return the query."""
-    calls = {
-        "price": Call("weighted_avg", ("v", "w"), filter="filled"),
-        "n": Call("count"),
-        "different": Call("count", ("v",), distinct=True),
-        "total": Call("sum", ("v",)),
-        "top": Call("max", ("v",), materialize=case.has_kinds),
-    }
+def engine_of(
+    transport: Transport, case: Case, calls: dict[str, Call], *, folds_first: bool, isolates: bool = False
+) -> StreamEngine:
+    """Return a query of a case's kind."""
     return StreamEngine(
         transport,
         calls,
@@ -104,20 +99,32 @@ def engine_of(transport: Transport, case: Case) -> StreamEngine:
         ),
         seed=case.seed,
         bounds=case.bounds,
-        folds_first=case.folds_first,
+        folds_first=folds_first,
+        isolates=isolates,
     )
 
 
-def check(transport: Transport, case: Case) -> None:
-    """Run a case, and compare each epoch with the model."""
-    engine = engine_of(transport, case)
-    model = StreamModel(
+def model_of(case: Case) -> StreamModel:
+    """Return what a case's query means."""
+    return StreamModel(
         windows=case.windows,
         closes=case.closes,
         lateness_minutes=case.lateness_minutes,
         emit=case.emit,
         has_kinds=case.has_kinds,
     )
+
+
+def check(transport: Transport, case: Case) -> None:
+    """Run a case, and compare each epoch with the model."""
+    calls = {
+        "price": Call("weighted_avg", ("v", "w"), filter="filled"),
+        "n": Call("count"),
+        "different": Call("count", ("v",), distinct=True),
+        "total": Call("sum", ("v",)),
+        "top": Call("max", ("v",), materialize=case.has_kinds),
+    }
+    engine, model = engine_of(transport, case, calls, folds_first=case.folds_first), model_of(case)
     for steps in case.epochs:
         watermark_ms = max(START_MS + model.watermark * 60_000, 0)
         rows, expected = model.epoch(steps)

@@ -16,6 +16,7 @@ from tests.spark import spark_functions
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 3
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,7 +49,7 @@ def _free_port() -> int:
 
 @pytest.fixture(scope="session")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A classic session, and the address of a Connect server in the same JVM."""
+    """A classic session, and the address of a Connect server in the same JVM; their state store holds state tables."""
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")
@@ -64,6 +65,8 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", str(PARTITIONS))
+        .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from examples import flights_stream
 from foldflight.cli.flights import write_flights
-from tests.spark.test_stream import PROVIDER, ROCKSDB
 
 
 @pytest.fixture
@@ -27,9 +26,7 @@ def run(classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         console = Console(file=output, width=200)
         return flights_stream.run(classic, flights, tmp_path, console), output.getvalue()
 
-    classic.conf.set(PROVIDER, ROCKSDB)
-    yield running
-    classic.conf.unset(PROVIDER)
+    return running
 
 
 def test_streamed_tables_equal_the_batch(run: Callable[[], tuple[int, str]]) -> None:

@@ -15,18 +15,10 @@ from foldflight.server.lifecycle import serving
 from foldflight.spark import group_by, session, state_table, stream
 from foldflight.spark.stream import BucketProcessor
 from tests.spark import spark_functions
-from tests.spark.test_stream import PROVIDER, ROCKSDB, Stream
+from tests.spark.test_stream import Stream
 
 Rows = list[dict[str, Any]]
 KEY = "a key for the migration tests"
-
-
-@pytest.fixture
-def rocks(classic: SparkSession) -> Iterator[SparkSession]:
-    """The classic session, with a state store that can hold a state table."""
-    classic.conf.set(PROVIDER, ROCKSDB)
-    yield classic
-    classic.conf.unset(PROVIDER)
 
 
 def orders(*customers: str, amount: int = 1) -> Rows:
@@ -65,14 +57,14 @@ def mean(version: str, *, migrates: bool) -> type:
     return udaf(input_types=["BIGINT"], result_type="DOUBLE", name="mean", version=version)(cls)
 
 
-def test_a_query_goes_on_with_a_new_version(rocks: SparkSession, tmp_path: Path) -> None:
+def test_a_query_goes_on_with_a_new_version(classic: SparkSession, tmp_path: Path) -> None:
     """Refused without migrate; with it groups of both versions are right, and a reader sees each by its version."""
 
     def query(version: str, *, migrates: bool) -> Any:
         function = connect(mean(version, migrates=migrates))["mean"]
         return lambda df: group_by(df, "customer", buckets=3).agg(mean=function("amount"))
 
-    running = Stream(rocks, tmp_path, query("1", migrates=False))
+    running = Stream(classic, tmp_path, query("1", migrates=False))
     running.write(orders("ann", "bob", amount=10))
     running.run()
     running.write(orders("bob", "cy", amount=30))
@@ -82,7 +74,7 @@ def test_a_query_goes_on_with_a_new_version(rocks: SparkSession, tmp_path: Path)
     running.query = query("2", migrates=True)
     (changes,) = running.run()
     assert {row["customer"]: row["mean"] for row in changes} == {"bob": 20.0, "cy": 30.0}
-    stored = {row["customer"]: row.asDict() for row in state_table(rocks, str(tmp_path / "checkpoint")).collect()}
+    stored = {row["customer"]: row.asDict() for row in state_table(classic, str(tmp_path / "checkpoint")).collect()}
     assert stored["ann"] == {"customer": "ann", "live_rows": 1, "mean": None, "mean (version 1)": 10}
     assert stored["bob"] == {
         "customer": "bob",
@@ -92,7 +84,7 @@ def test_a_query_goes_on_with_a_new_version(rocks: SparkSession, tmp_path: Path)
     }
 
 
-def test_servers_of_a_new_version_take_the_states_of_an_old_one(rocks: SparkSession, tmp_path: Path) -> None:
+def test_servers_of_a_new_version_take_the_states_of_an_old_one(classic: SparkSession, tmp_path: Path) -> None:
     """A query goes from servers of one version to those of the next, which migrate; those that cannot are refused."""
 
     def query(url: str) -> Any:
@@ -106,7 +98,7 @@ def test_servers_of_a_new_version_take_the_states_of_an_old_one(rocks: SparkSess
         serving(mean("2", migrates=False), state_keys=KEY) as careless,
         serving(mean("2", migrates=True), state_keys=KEY) as new,
     ):
-        running = Stream(rocks, tmp_path, query(old.url))
+        running = Stream(classic, tmp_path, query(old.url))
         running.write(orders("ann", "bob", amount=10))
         running.run()
         running.write(orders("bob", "cy", amount=30))
@@ -157,7 +149,7 @@ def total(version: str) -> type:
     return udaf(input_types=["BIGINT"], result_type="BIGINT", name="total", version=version)(cls)
 
 
-def test_sessions_of_an_old_version_grow_and_merge(rocks: SparkSession, tmp_path: Path) -> None:
+def test_sessions_of_an_old_version_grow_and_merge(classic: SparkSession, tmp_path: Path) -> None:
     """A row that bridges two old sessions merges what became of them; those that it does not touch stay as they are."""
 
     def query(version: str) -> Any:
@@ -170,7 +162,7 @@ def test_sessions_of_an_old_version_grow_and_merge(rocks: SparkSession, tmp_path
             buckets=2,
         ).agg(total=function("qty"))
 
-    running = Stream(rocks, tmp_path, query("1"))
+    running = Stream(classic, tmp_path, query("1"))
     running.write(orders("ann", amount=0) + orders("ann", amount=50) + orders("ann", amount=500) + orders("bob"))
     running.run()
     running.query = query("2")
@@ -179,14 +171,14 @@ def test_sessions_of_an_old_version_grow_and_merge(rocks: SparkSession, tmp_path
     found = sorted((row["row_kind"], row["total"], row["window_end"] - row["window_start"]) for row in changes)
     half_hour = dt.timedelta(minutes=30)
     assert found == [("+I", 2003, dt.timedelta(minutes=80)), ("-D", 1001, half_hour), ("-D", 1001, half_hour)]
-    stored = state_table(rocks, str(tmp_path / "checkpoint")).collect()
+    stored = state_table(classic, str(tmp_path / "checkpoint")).collect()
     states = [(row["customer"], row["total"], row["total (version 1)"]) for row in stored]
     assert sorted(states, key=repr) == [("ann", None, 1), ("ann", {"sum": 2003}, None), ("bob", None, 1)]
 
 
 @pytest.mark.parametrize("what", ["run", "manifest"])
 def test_damaged_state_ends_the_query(
-    rocks: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """One byte that has changed in Spark's state store is a CorruptError of the query, with code, bucket and run."""
 
@@ -213,7 +205,7 @@ def test_damaged_state_ends_the_query(
     def query(df: DataFrame) -> DataFrame:
         return group_by(df, "customer", buckets=1).agg(n=functions["count"]())
 
-    running = Stream(rocks, tmp_path, query)
+    running = Stream(classic, tmp_path, query)
     with monkeypatch.context() as patch:
         patch.setattr(stream, "BucketProcessor", Damaging)
         running.write(orders("ann"))

@@ -15,7 +15,6 @@ from foldflight import RejectedError, connect
 from foldflight.client import Functions
 from foldflight.spark import PROCESSING_TIME, group_by, session, tumble
 from tests.spark import spark_functions
-from tests.spark.test_stream import Stream, stream_spark  # noqa: F401 - a fixture
 from tests.spark.test_stream_windows import DDL, START, Clicks, minute, watermarked
 
 GAP = "30 minutes"
@@ -101,7 +100,7 @@ class Sink:
 
 @pytest.mark.parametrize("emit", ["changelog", "update"])
 def test_any_order_over_a_restart_ends_as_the_batch(
-    stream_spark: SparkSession,  # noqa: F811
+    classic: SparkSession,
     tmp_path: Path,
     emit: str,
 ) -> None:
@@ -120,13 +119,13 @@ def test_any_order_over_a_restart_ends_as_the_batch(
             materialize=True,
         ).agg(n=functions["count"](), total=functions["sum"]("v"), middle=functions["median"]("v"))
 
-    stream, sink = Clicks(stream_spark, tmp_path, query), Sink()
+    stream, sink = Clicks(classic, tmp_path, query), Sink()
     for files in (2, 2):  # a restart between them
         for _ in range(files):
             stream.minutes(*((chosen.randrange(0, 3000, 5), chosen.choice("ab"), number) for number in range(40)))
         for epoch in stream.run():
             sink.apply(epoch)
-    batch = query(stream_spark.read.schema(DDL).parquet(str(tmp_path / "input"))).collect()
+    batch = query(classic.read.schema(DDL).parquet(str(tmp_path / "input"))).collect()
     assert sink.rows == {
         (row["page"], *minutes_of(row)): (row["n"], row["total"], row["middle"]) for row in map(Row.asDict, batch)
     }
@@ -134,11 +133,11 @@ def test_any_order_over_a_restart_ends_as_the_batch(
     assert (sink.kinds["-U"] > 0) == (emit == "changelog")
 
 
-def test_sessions_of_a_stream_merge_and_close(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+def test_sessions_of_a_stream_merge_and_close(classic: SparkSession, tmp_path: Path) -> None:
     """Append mode gives each session once, when the watermark has passed it, though rows bridged it out of order."""
     functions = connect(spark_functions)
     stream = Clicks(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(watermarked(df), "page", window=session("at", "10 minutes"), emit="append", buckets=3).agg(
             n=functions["count"](), total=functions["sum"]("v")
@@ -156,11 +155,11 @@ def test_sessions_of_a_stream_merge_and_close(stream_spark: SparkSession, tmp_pa
     assert sum(each["late_rows"] or 0 for each in stream.progress) == 1
 
 
-def test_a_session_that_grows_is_another(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+def test_a_session_that_grows_is_another(classic: SparkSession, tmp_path: Path) -> None:
     """Without a watermark sessions stay open, also over a restart: the changelog says which are gone and which came."""
     functions = connect(spark_functions)
     stream = Clicks(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(df, window=session("at", "10 minutes"), buckets=3).agg(n=functions["count"]()),
     )
@@ -176,11 +175,11 @@ def test_a_session_that_grows_is_another(stream_spark: SparkSession, tmp_path: P
     ]
 
 
-def test_sessions_stay_open_for_the_allowed_lateness(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+def test_sessions_stay_open_for_the_allowed_lateness(classic: SparkSession, tmp_path: Path) -> None:
     """A session closes that much later, and rows that come after that are counted; over a restart all the same."""
     functions = connect(spark_functions)
     stream = Clicks(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(
             watermarked(df), "page", window=session("at", GAP), emit="append", allowed_lateness_s=3600, buckets=2
@@ -201,7 +200,7 @@ def test_sessions_stay_open_for_the_allowed_lateness(stream_spark: SparkSession,
     assert sum(each["late_rows"] or 0 for each in stream.progress) == 1
 
 
-def test_sessions_feed_another_aggregation(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+def test_sessions_feed_another_aggregation(classic: SparkSession, tmp_path: Path) -> None:
     """The changes of sessions are rows with kinds for the next aggregation: how many sessions and rows there are."""
     functions = connect(spark_functions)
 
@@ -213,18 +212,18 @@ def test_sessions_feed_another_aggregation(stream_spark: SparkSession, tmp_path:
             sessions=functions["count"](), rows=functions["sum"]("n")
         )
 
-    stream = Clicks(stream_spark, tmp_path, query)
+    stream = Clicks(classic, tmp_path, query)
     stream.minutes((0, "a", 1), (60, "a", 1), (120, "a", 1))
     stream.minutes((30, "a", 1))
     assert [[(row["sessions"], row["rows"]) for row in epoch] for epoch in stream.run()] == [[(3, 3)], [(2, 4)]]
 
 
-def test_a_checkpoint_of_other_windows_is_refused(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+def test_a_checkpoint_of_other_windows_is_refused(classic: SparkSession, tmp_path: Path) -> None:
     """A query that cuts time otherwise than the one that wrote the checkpoint is refused, with both."""
     functions = connect(spark_functions)
     windows = [session("at", GAP)]
     stream = Clicks(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(df, "page", window=windows[-1], buckets=2).agg(n=functions["count"]()),
     )
@@ -238,11 +237,11 @@ def test_a_checkpoint_of_other_windows_is_refused(stream_spark: SparkSession, tm
         stream.run()
 
 
-def test_windows_of_processing_time(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+def test_windows_of_processing_time(classic: SparkSession, tmp_path: Path) -> None:
     """A row's window is that of its epoch's time, and closes in an epoch after its end."""
     functions = connect(spark_functions)
     stream = Clicks(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(df, "page", window=tumble(PROCESSING_TIME, "1 second"), emit="append", buckets=3).agg(
             n=functions["count"]()
@@ -261,10 +260,10 @@ def test_windows_of_processing_time(stream_spark: SparkSession, tmp_path: Path) 
     assert all(before < end <= dt.datetime.now(dt.UTC) for end in ends)
 
 
-def test_mistakes_with_sessions(stream_spark: SparkSession) -> None:  # noqa: F811
+def test_mistakes_with_sessions(classic: SparkSession) -> None:
     """What cannot be is refused when the query is built."""
     functions = connect(spark_functions)
-    frame = stream_spark.createDataFrame([(START, "a", "+I", 1)], "at timestamp, page string, op string, v bigint")
+    frame = classic.createDataFrame([(START, "a", "+I", 1)], "at timestamp, page string, op string, v bigint")
     for gap in ("0 minutes", "-5 minutes", "3 months", "soon", ""):
         with pytest.raises(RejectedError, match=r"session|none|month|INTERVAL|gap") as caught:
             group_by(frame, "page", window=session("at", gap))
@@ -282,18 +281,18 @@ def test_mistakes_with_sessions(stream_spark: SparkSession) -> None:  # noqa: F8
         ).collect()
 
 
-def test_processing_time_beside_a_watermark_is_refused(stream_spark: SparkSession) -> None:  # noqa: F811
+def test_processing_time_beside_a_watermark_is_refused(classic: SparkSession) -> None:
     """Spark takes one watermark for each query, and says so only when it runs; here the columns are named before."""
-    stream = stream_spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
+    stream = classic.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
     with pytest.raises(RejectedError, match=r"timestamp has one already: leave out its withWatermark") as caught:
         group_by(stream, window=tumble(PROCESSING_TIME, "1 minute"))
     assert caught.value.code == "SIGNATURE"
 
 
-def test_sessions_of_a_stream_need_merge(stream_spark: SparkSession) -> None:  # noqa: F811
+def test_sessions_of_a_stream_need_merge(classic: SparkSession) -> None:
     """A function without merge is refused, unless its rows are kept: for DISTINCT, or because the query says so."""
     functions = connect(spark_functions)
-    stream = stream_spark.readStream.format("rate").load()
+    stream = classic.readStream.format("rate").load()
     window = session("timestamp", GAP)
     with pytest.raises(RejectedError, match=r"median has no merge.*materialize=True") as caught:
         group_by(stream, window=window).agg(x=functions["median"]("value"))

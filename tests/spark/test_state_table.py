@@ -25,7 +25,7 @@ from foldflight.cli.state import state_as_text
 from foldflight.spark import group_by, state_table, tumble
 from foldflight.spark.stored import StoredTable
 from tests.spark import spark_functions
-from tests.spark.test_stream import PROVIDER, ROCKSDB, Model, Stream
+from tests.spark.test_stream import Model, Stream
 from tests.spark.test_stream_windows import START, Clicks
 
 Rows = list[dict[str, Any]]
@@ -62,20 +62,12 @@ def _by_customer(rows: Rows) -> Rows:
 
 
 @pytest.fixture(scope="module")
-def rocks(classic: SparkSession) -> Iterator[SparkSession]:
-    """The classic session, with a state store that can hold a state table."""
-    classic.conf.set(PROVIDER, ROCKSDB)
-    yield classic
-    classic.conf.unset(PROVIDER)
-
-
-@pytest.fixture(scope="module")
-def orders(rocks: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Query:
+def orders(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Query:
     """A query over rows that are taken back, typed and DISTINCT, that was restarted, with merges and tombstones."""
     functions = connect(spark_functions)
     folder = tmp_path_factory.mktemp("orders")
     stream = Stream(
-        rocks,
+        classic,
         folder,
         lambda df: group_by(df, "customer", row_kind="op", buckets=3).agg(
             price=functions["weighted_avg"]("amount", "qty").where("amount IS NOT NULL"),
@@ -95,7 +87,7 @@ def orders(rocks: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Que
 
 
 @pytest.fixture(scope="module")
-def several(rocks: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+def several(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The checkpoint of a query with two state tables: orders by customer, and customers, all in one group."""
     functions = connect(spark_functions)
     folder = tmp_path_factory.mktemp("several")
@@ -104,7 +96,7 @@ def several(rocks: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
         first = group_by(df, "customer", row_kind="op", emit="changelog", buckets=2).agg(orders=functions["count"]())
         return group_by(first, row_kind="row_kind").agg(live_rows=functions["count"]())
 
-    stream = Stream(rocks, folder, chained)
+    stream = Stream(classic, folder, chained)
     stream.write([{"op": "+I", "customer": name, "amount": 1, "qty": 1, "x": 1.0} for name in ("ann", "bob", "ann")])
     stream.run()
     return str(folder / "checkpoint")
@@ -136,11 +128,11 @@ def test_the_table_is_what_is_there(classic: SparkSession, orders: Query) -> Non
     assert "bob" not in {row["customer"] for row in rows}
 
 
-def test_windows_and_pickled_states(rocks: SparkSession, tmp_path: Path) -> None:
+def test_windows_and_pickled_states(classic: SparkSession, tmp_path: Path) -> None:
     """Windows are keys by their names; a state that is not typed is bytes; closed windows are gone."""
     functions = connect(spark_functions)
     stream = Clicks(
-        rocks,
+        classic,
         tmp_path,
         lambda df: group_by(df.withWatermark("at", "10 minutes"), "page", window=tumble("at", "1 hour"), buckets=2).agg(
             half=functions["percentile"]("v", fraction=0.5), total=functions["sum"]("v")
@@ -152,7 +144,7 @@ def test_windows_and_pickled_states(rocks: SparkSession, tmp_path: Path) -> None
     stream.run()
     stream.minutes((126, "c", 7))  # the watermark stands at 115: the first hour has closed, the second has not
     stream.run()
-    rows = state_table(rocks, str(tmp_path / "checkpoint")).collect()
+    rows = state_table(classic, str(tmp_path / "checkpoint")).collect()
     found = {
         (row["page"], (row["window_start"].astimezone(dt.UTC) - START) // dt.timedelta(hours=1)): row for row in rows
     }
@@ -275,10 +267,10 @@ def test_the_command_takes_groups_and_a_limit(run: Any, orders: Query, several: 
     assert "1 group " in run(several, "--operator", "0").stdout + run(several, "--operator", "1").stdout
 
 
-def test_values_of_keys_are_cast(run: Any, rocks: SparkSession, tmp_path: Path) -> None:
+def test_values_of_keys_are_cast(run: Any, classic: SparkSession, tmp_path: Path) -> None:
     """A value is cast to the type of its key, and what cannot be is refused; several keys are joined."""
     functions = connect(spark_functions)
-    stream = Stream(rocks, tmp_path, lambda df: group_by(df, "qty", "customer").agg(n=functions["count"]()))
+    stream = Stream(classic, tmp_path, lambda df: group_by(df, "qty", "customer").agg(n=functions["count"]()))
     stream.write([{"op": "", "customer": name, "amount": 1, "qty": len(name), "x": 1.0} for name in ("a", "b", "cc")])
     stream.run()
     checkpoint = str(tmp_path / "checkpoint")

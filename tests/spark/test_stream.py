@@ -3,7 +3,7 @@
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,21 @@ from foldflight import RejectedError, connect
 from foldflight.client import Functions
 from foldflight.spark import group_by
 from tests.spark import spark_functions
+from tests.spark.conftest import PROVIDER
 
 SCHEMA = pa.schema(
     [("op", pa.string()), ("customer", pa.string()), ("amount", pa.int64()), ("qty", pa.int32()), ("x", pa.float64())]
 )
 DDL = "op string, customer string, amount bigint, qty int, x double"
-PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 Rows = list[dict[str, Any]]
-
-
-@pytest.fixture
-def stream_spark(classic: SparkSession) -> Iterator[SparkSession]:
-    """The classic session, with a state store that can hold a state table."""
-    classic.conf.set(PROVIDER, ROCKSDB)
-    classic.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-    yield classic
-    classic.conf.unset(PROVIDER)
 
 
 class Stream:
     """A folder in which each file is one epoch, and a query over it that can be stopped and started."""
 
     ddl = DDL
+    schema = SCHEMA
 
     def __init__(
         self, spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame], mode: str = "update"
@@ -55,20 +46,24 @@ class Stream:
     def write(self, rows: Rows) -> None:
         self.files += 1
         path = self.folder / f"{self.files:04}.parquet"
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
+        pq.write_table(pa.Table.from_pylist(rows, schema=self.schema), path)
         os.utime(path, (self.files, self.files))  # Spark takes files by their time
         path.rename(self.folder / "input" / path.name)
 
-    def run(self) -> list[Rows]:
+    def collected(self, batch: DataFrame) -> Any:
+        """Return the output of one epoch."""
+        return [row.asDict(recursive=True) for row in batch.collect()]
+
+    def run(self) -> list[Any]:
         """Fold the epochs that have come since the last run; return the output of each."""
-        outputs: list[Rows] = []
+        outputs = []
         source = (
             self.spark.readStream.schema(self.ddl).option("maxFilesPerTrigger", 1).parquet(str(self.folder / "input"))
         )
         running = (
             self.query(source)
             .writeStream.outputMode(self.mode)
-            .foreachBatch(lambda batch, _: outputs.append([row.asDict(recursive=True) for row in batch.collect()]))
+            .foreachBatch(lambda batch, _: outputs.append(self.collected(batch)))
             .option("checkpointLocation", str(self.folder / "checkpoint"))
             .trigger(availableNow=True)
             .start()
@@ -172,11 +167,11 @@ def apply(table: dict[Any, dict[str, Any]], changes: Rows, *, update_before: boo
 
 @pytest.mark.parametrize("emit", ["update", "changelog"])
 def test_changelogs_lead_to_the_batch_answer(
-    stream_spark: SparkSession, tmp_path: Path, functions: Functions, emit: str
+    classic: SparkSession, tmp_path: Path, functions: Functions, emit: str
 ) -> None:
     """After each epoch, also after restarts, the changelog so far, applied, is the aggregate of what is there."""
     stream = Stream(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(df, "customer", row_kind="op", emit=emit, buckets=5).agg(**aggregates(functions)),  # type: ignore[arg-type]
     )
@@ -197,11 +192,11 @@ def test_changelogs_lead_to_the_batch_answer(
     assert sum(each["rows"] or 0 for each in stream.progress) == sent - rows.ignored
 
 
-def test_append_only_input_gives_the_latest_values(stream_spark: SparkSession, tmp_path: Path) -> None:
+def test_append_only_input_gives_the_latest_values(classic: SparkSession, tmp_path: Path) -> None:
     """Without row kinds the stream has keys and outputs only: one row for each group that changed."""
     functions = connect(spark_functions)
     stream = Stream(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(df, "customer").agg(top=functions["max"]("amount"), n=functions["count"]()),
     )
@@ -222,11 +217,11 @@ def test_append_only_input_gives_the_latest_values(stream_spark: SparkSession, t
         }
 
 
-def test_one_group_of_all_rows(stream_spark: SparkSession, tmp_path: Path) -> None:
+def test_one_group_of_all_rows(classic: SparkSession, tmp_path: Path) -> None:
     """Without keys there is one group; it stays when its last row is taken back."""
     functions = connect(spark_functions)
     stream = Stream(
-        stream_spark, tmp_path, lambda df: group_by(df, row_kind="op", emit="changelog").agg(n=functions["count"]())
+        classic, tmp_path, lambda df: group_by(df, row_kind="op", emit="changelog").agg(n=functions["count"]())
     )
     row = {"customer": "a", "amount": 1, "qty": 1, "x": 1.0}
     for op in ("+I", "-D", "+I"):
@@ -238,12 +233,12 @@ def test_one_group_of_all_rows(stream_spark: SparkSession, tmp_path: Path) -> No
     ]
 
 
-def test_other_codes_for_row_kinds(stream_spark: SparkSession, tmp_path: Path) -> None:
+def test_other_codes_for_row_kinds(classic: SparkSession, tmp_path: Path) -> None:
     """A mapping gives other codes, as Debezium's, their meaning."""
     functions = connect(spark_functions)
     kinds = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
     stream = Stream(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(df, "customer", row_kind="op", row_kinds=kinds).agg(n=functions["count"]()),
     )
@@ -254,22 +249,20 @@ def test_other_codes_for_row_kinds(stream_spark: SparkSession, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("op", ["?", None])
-def test_rows_of_no_kind(stream_spark: SparkSession, tmp_path: Path, op: str | None) -> None:
+def test_rows_of_no_kind(classic: SparkSession, tmp_path: Path, op: str | None) -> None:
     """A row whose kind is unknown or NULL fails the query, naming it."""
     functions = connect(spark_functions)
-    stream = Stream(
-        stream_spark, tmp_path, lambda df: group_by(df, "customer", row_kind="op").agg(n=functions["count"]())
-    )
+    stream = Stream(classic, tmp_path, lambda df: group_by(df, "customer", row_kind="op").agg(n=functions["count"]()))
     stream.write([{"op": op, "customer": "a", "amount": 1, "qty": 1, "x": 1.0}])
     with pytest.raises(Exception, match="is no row kind"):
         stream.run()
 
 
-def test_strict_mode_names_the_group(stream_spark: SparkSession, tmp_path: Path) -> None:
+def test_strict_mode_names_the_group(classic: SparkSession, tmp_path: Path) -> None:
     """In strict mode a retraction of what is not there fails the query with the group."""
     functions = connect(spark_functions)
     stream = Stream(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(df, "customer", row_kind="op", strict=True).agg(n=functions["count"]()),
     )
@@ -278,22 +271,22 @@ def test_strict_mode_names_the_group(stream_spark: SparkSession, tmp_path: Path)
         stream.run()
 
 
-def test_append_only_functions_are_refused_when_the_query_is_built(stream_spark: SparkSession, tmp_path: Path) -> None:
+def test_append_only_functions_are_refused_when_the_query_is_built(classic: SparkSession, tmp_path: Path) -> None:
     """An append-only function over a stream that retracts is refused before the stream starts."""
     functions = connect(spark_functions)
     stream = Stream(
-        stream_spark, tmp_path, lambda df: group_by(df, "customer", row_kind="op").agg(top=functions["max"]("amount"))
+        classic, tmp_path, lambda df: group_by(df, "customer", row_kind="op").agg(top=functions["max"]("amount"))
     )
     stream.write([])
     with pytest.raises(RejectedError, match="max is append-only"):
         stream.run()
 
 
-def test_append_only_functions_with_their_rows_kept(stream_spark: SparkSession, tmp_path: Path) -> None:
+def test_append_only_functions_with_their_rows_kept(classic: SparkSession, tmp_path: Path) -> None:
     """With materialize=True min, max and string_agg follow a stream that takes rows back."""
     functions = connect(spark_functions)
     stream = Stream(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(df, "customer", row_kind="op", materialize=True, buckets=3).agg(
             top=functions["max"]("amount"),
@@ -324,7 +317,7 @@ def test_append_only_functions_with_their_rows_kept(stream_spark: SparkSession, 
     assert table.keys() == rows.table().keys()
 
 
-def test_the_changelog_of_one_query_is_the_input_of_another(stream_spark: SparkSession, tmp_path: Path) -> None:
+def test_the_changelog_of_one_query_is_the_input_of_another(classic: SparkSession, tmp_path: Path) -> None:
     """Two aggregations in one streaming query: how many customers have each number of orders."""
     functions = connect(spark_functions)
 
@@ -332,7 +325,7 @@ def test_the_changelog_of_one_query_is_the_input_of_another(stream_spark: SparkS
         first = group_by(df, "customer", row_kind="op", emit="changelog", buckets=3).agg(orders=functions["count"]())
         return group_by(first, "orders", row_kind="row_kind", buckets=2).agg(customers=functions["count"]())
 
-    stream = Stream(stream_spark, tmp_path, chained)
+    stream = Stream(classic, tmp_path, chained)
     rows = Model(seed=5, retracts=True)
     table: dict[Any, int] = {}
     for _ in range(3):
@@ -350,13 +343,17 @@ def test_the_changelog_of_one_query_is_the_input_of_another(stream_spark: SparkS
     assert table == expected
 
 
-def test_the_state_store_must_hold_a_state_table(stream_spark: SparkSession, tmp_path: Path) -> None:
+def test_the_state_store_must_hold_a_state_table(classic: SparkSession, tmp_path: Path) -> None:
     """Without RocksDB the query is refused, with the two settings to make."""
     functions = connect(spark_functions)
-    stream_spark.conf.unset(PROVIDER)
-    stream = Stream(stream_spark, tmp_path, lambda df: group_by(df, "customer").agg(n=functions["count"]()))
-    with pytest.raises(RejectedError, match=r"(?s)RocksDB.*providerClass=.*changelogCheckpointing"):
-        stream.run()
+    stream = Stream(classic, tmp_path, lambda df: group_by(df, "customer").agg(n=functions["count"]()))
+    provider = classic.conf.get(PROVIDER)
+    classic.conf.unset(PROVIDER)
+    try:
+        with pytest.raises(RejectedError, match=r"(?s)RocksDB.*providerClass=.*changelogCheckpointing"):
+            stream.run()
+    finally:
+        classic.conf.set(PROVIDER, provider)
 
 
 CHANGES: dict[str, Callable[[DataFrame, Functions], DataFrame]] = {
@@ -371,12 +368,10 @@ ONE, *OTHERS = CHANGES
 
 
 @pytest.mark.parametrize("change", [ONE, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)])
-def test_a_changed_query_does_not_read_the_state_of_another(
-    stream_spark: SparkSession, tmp_path: Path, change: str
-) -> None:
+def test_a_changed_query_does_not_read_the_state_of_another(classic: SparkSession, tmp_path: Path, change: str) -> None:
     """Changed keys, functions or buckets meet a clear refusal on restart, and the state is left as it was."""
     functions = connect(spark_functions)
-    stream = Stream(stream_spark, tmp_path, lambda df: group_by(df, "customer", buckets=4).agg(n=functions["count"]()))
+    stream = Stream(classic, tmp_path, lambda df: group_by(df, "customer", buckets=4).agg(n=functions["count"]()))
     rows = [{"op": "+I", "customer": name, "amount": 1, "qty": 1, "x": 1.0} for name in "abcdefgh"]
     stream.write(rows)
     stream.run()

@@ -10,7 +10,8 @@ import pytest
 from foldflight import RejectedError, connect
 from foldflight.spark import group_by, state_table, tumble
 from tests.spark import spark_functions
-from tests.spark.test_stream import DDL, PROVIDER, ROCKSDB, SCHEMA, Model, apply, model
+from tests.spark.conftest import PROVIDER
+from tests.spark.test_stream import DDL, SCHEMA, Model, apply, model
 
 
 @pytest.fixture
@@ -20,8 +21,6 @@ def remote_spark(sessions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> A
 
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     session = SparkSession.builder.remote(sessions["connect"]).create()
-    session.conf.set(PROVIDER, ROCKSDB)
-    session.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
     yield session
     session.client.close()
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
+from pyspark.sql import DataFrame
 
 from foldflight.spark import dead_letters, group_by, results, session, state_table, tumble
-from tests.spark.test_stream import PROVIDER, ROCKSDB
+from tests.spark.test_stream import Rows, Stream
 
 SCHEMA = pa.schema(
     [("op", pa.string()), ("k", pa.string()), ("at", pa.timestamp("us", "UTC")), ("v", pa.int64())],
@@ -22,63 +19,27 @@ DDL = "op string, k string, at timestamp, v bigint"
 START = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
 
 
-@pytest.fixture
-def stream_spark(classic: Any) -> Iterator[Any]:
-    """The classic session, with a state store that can hold a state table."""
-    classic.conf.set(PROVIDER, ROCKSDB)
-    classic.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-    yield classic
-    classic.conf.unset(PROVIDER)
-
-
 def at(minute: int) -> dt.datetime:
     return START + dt.timedelta(minutes=minute)
 
 
-class Stream:
-    """A folder in which each file is one epoch, and a query over it that can be stopped and started."""
+class Isolated(Stream):
+    """A query whose epochs give results and dead letters."""
 
-    def __init__(self, spark: Any, folder: Path, query: Callable[[Any], Any], mode: str = "update") -> None:
-        self.spark, self.folder, self.query, self.mode = spark, folder, query, mode
-        self.files = 0
-        self.figures: list[dict[str, Any]] = []
-        (folder / "input").mkdir()
+    ddl = DDL
+    schema = SCHEMA
 
-    def write(self, *rows: tuple[str, str, int, int]) -> None:
+    def rows(self, *rows: tuple[str, str, int, int]) -> None:
         """Write an epoch: op, key, minute and value of each row."""
-        self.files += 1
-        path = self.folder / f"{self.files:04}.parquet"
-        whole = [dict(zip(SCHEMA.names, (op, key, at(minute), value), strict=True)) for op, key, minute, value in rows]
-        pq.write_table(pa.Table.from_pylist(whole, schema=SCHEMA), path)
-        os.utime(path, (self.files, self.files))  # Spark takes files by their time
-        path.rename(self.folder / "input" / path.name)
+        self.write([{"op": op, "k": key, "at": at(minute), "v": value} for op, key, minute, value in rows])
 
-    def run(self) -> list[tuple[list[tuple[Any, ...]], list[dict[str, Any]]]]:
-        """Fold the epochs that have come since the last run; return results and dead letters of each."""
-        outputs = []
-
-        def split(batch: Any, _epoch: int) -> None:
-            batch.persist()
-            letters = [row.asDict(recursive=True) for row in dead_letters(batch).collect()]
-            outputs.append((sorted(map(tuple, results(batch).collect()), key=repr), letters))
-            batch.unpersist()
-
-        source = self.spark.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(self.folder / "input"))
-        running = (
-            self.query(source)
-            .writeStream.outputMode(self.mode)
-            .foreachBatch(split)
-            .option("checkpointLocation", str(self.folder / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        running.awaitTermination()
-        self.figures += [
-            next(iter(each.observedMetrics.values())).asDict()
-            for each in running.recentProgress
-            if each.observedMetrics
-        ]
-        return outputs
+    def collected(self, batch: DataFrame) -> tuple[list[tuple[Any, ...]], Rows]:
+        """Return results and dead letters of one epoch."""
+        batch.persist()
+        letters = [row.asDict(recursive=True) for row in dead_letters(batch).collect()]
+        rows = sorted(map(tuple, results(batch).collect()), key=repr)
+        batch.unpersist()
+        return rows, letters
 
 
 def told(letters: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -91,42 +52,42 @@ def told(letters: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 BAD_LUCK, HERE_TO_STAY, NOT_SHOWN = "thirteen is bad luck", "fourteen is here to stay", "2015 is not to be shown"
 
 
-def test_failed_groups_keep_their_state(stream_spark: Any, functions: Any, tmp_path: Path) -> None:
+def test_failed_groups_keep_their_state(classic: Any, functions: Any, tmp_path: Path) -> None:
     """When rows are folded, taken back or shown in vain, the group stays as it was; restarts change nothing of it."""
-    stream = Stream(
-        stream_spark,
+    stream = Isolated(
+        classic,
         tmp_path,
         lambda df: group_by(df, "k", row_kind="op", emit="changelog", on_error="isolate", buckets=4).agg(
             total=functions["unforgiving"]("v"), n=functions["count"]()
         ),
     )
-    stream.write(("+I", "a", 0, 1), ("+I", "b", 0, 14), ("+I", "c", 0, 1), ("+I", "c", 0, 13))
-    stream.write(("+I", "a", 0, 13), ("+I", "a", 0, 2), ("-D", "b", 0, 14), ("+I", "c", 0, 2000))
+    stream.rows(("+I", "a", 0, 1), ("+I", "b", 0, 14), ("+I", "c", 0, 1), ("+I", "c", 0, 13))
+    stream.rows(("+I", "a", 0, 13), ("+I", "a", 0, 2), ("-D", "b", 0, 14), ("+I", "c", 0, 2000))
     first, second = stream.run()
     assert first[0] == [("+I", "a", 1, 1), ("+I", "b", 14, 1)]
     assert told(first[1]) == [("c", "+I", 1, BAD_LUCK), ("c", "+I", 13, BAD_LUCK)]
     assert second[0] == [("+I", "c", 2000, 1)]
     assert told(second[1]) == [("a", "+I", 2, BAD_LUCK), ("a", "+I", 13, BAD_LUCK), ("b", "-D", 14, HERE_TO_STAY)]
-    stream.write(("+I", "a", 0, 4), ("+I", "b", 0, 5), ("+I", "c", 0, 15))  # another query goes on
-    stream.write(("-D", "a", 0, 1), ("-D", "a", 0, 4), ("+I", "c", 0, 16))
+    stream.rows(("+I", "a", 0, 4), ("+I", "b", 0, 5), ("+I", "c", 0, 15))  # another query goes on
+    stream.rows(("-D", "a", 0, 1), ("-D", "a", 0, 4), ("+I", "c", 0, 16))
     third, fourth = stream.run()
     assert third[0] == [("+U", "a", 5, 2), ("+U", "b", 19, 2), ("-U", "a", 1, 1), ("-U", "b", 14, 1)]
     assert told(third[1]) == [("c", "+I", 15, NOT_SHOWN)]
     assert fourth == ([("+U", "c", 2016, 2), ("-D", "a", 5, 2), ("-U", "c", 2000, 1)], [])
-    assert [(each["isolated_groups"], each["isolated_rows"], each["groups"]) for each in stream.figures] == [
+    assert [(each["isolated_groups"], each["isolated_rows"], each["groups"]) for each in stream.progress] == [
         (1, 2, 3),
         (2, 3, 3),
         (1, 1, 3),
         (0, 0, 2),
     ]
-    held = {row.k: row.live_rows for row in state_table(stream_spark, str(tmp_path / "checkpoint")).collect()}
+    held = {row.k: row.live_rows for row in state_table(classic, str(tmp_path / "checkpoint")).collect()}
     assert held == {"b": 2, "c": 2}
 
 
-def test_windows_fail_one_by_one(stream_spark: Any, functions: Any, tmp_path: Path) -> None:
+def test_windows_fail_one_by_one(classic: Any, functions: Any, tmp_path: Path) -> None:
     """A failed window leaves the others of its key alone; in append mode dead letters come at once, results later."""
-    stream = Stream(
-        stream_spark,
+    stream = Isolated(
+        classic,
         tmp_path,
         lambda df: (
             group_by(
@@ -141,10 +102,10 @@ def test_windows_fail_one_by_one(stream_spark: Any, functions: Any, tmp_path: Pa
         ),
         mode="append",
     )
-    stream.write(("+I", "a", 0, 1), ("+I", "a", 61, 13), ("+I", "a", 62, 4), ("+I", "b", 61, 5))
-    stream.write(("+I", "a", 63, 6), ("+I", "b", 64, 13))
-    stream.write(("+I", "b", 200, 1))
-    stream.write(("+I", "b", 201, 1))
+    stream.rows(("+I", "a", 0, 1), ("+I", "a", 61, 13), ("+I", "a", 62, 4), ("+I", "b", 61, 5))
+    stream.rows(("+I", "a", 63, 6), ("+I", "b", 64, 13))
+    stream.rows(("+I", "b", 200, 1))
+    stream.rows(("+I", "b", 201, 1))
     outputs = stream.run()
     assert told(outputs[0][1]) == [("a", "+I", 4, BAD_LUCK), ("a", "+I", 13, BAD_LUCK)]
     assert told(outputs[1][1]) == [("b", "+I", 13, BAD_LUCK)]
@@ -152,10 +113,10 @@ def test_windows_fail_one_by_one(stream_spark: Any, functions: Any, tmp_path: Pa
     assert sorted((key, total) for key, _, total in shown) == [("a", 1), ("a", 6), ("b", 5)]
 
 
-def test_sessions_that_cannot_be_merged(stream_spark: Any, functions: Any, tmp_path: Path) -> None:
+def test_sessions_that_cannot_be_merged(classic: Any, functions: Any, tmp_path: Path) -> None:
     """When states do not merge, the stored session stays as it was, and the rows that touched it are dead letters."""
-    stream = Stream(
-        stream_spark,
+    stream = Isolated(
+        classic,
         tmp_path,
         lambda df: (
             group_by(df, "k", window=session("at", "30 minutes"), on_error="isolate", buckets=4)
@@ -163,9 +124,9 @@ def test_sessions_that_cannot_be_merged(stream_spark: Any, functions: Any, tmp_p
             .drop("window_start", "window_end")
         ),
     )
-    stream.write(("+I", "a", 0, 2000), ("+I", "b", 0, 1))
-    stream.write(("+I", "a", 10, 10), ("+I", "a", 20, 6), ("+I", "b", 10, 2), ("+I", "b", 90, 13))
-    stream.write(("+I", "a", 10, 1), ("+I", "b", 91, 3))
+    stream.rows(("+I", "a", 0, 2000), ("+I", "b", 0, 1))
+    stream.rows(("+I", "a", 10, 10), ("+I", "a", 20, 6), ("+I", "b", 10, 2), ("+I", "b", 90, 13))
+    stream.rows(("+I", "a", 10, 1), ("+I", "b", 91, 3))
     first, second, third = stream.run()
     assert first == ([("+I", "a", 2000), ("+I", "b", 1)], [])
     assert second[0] == [("+I", "b", 3), ("-D", "b", 1)]

@@ -1,33 +1,22 @@
 """The figures of streams as Prometheus metrics, from queries of a classic session and of Spark Connect."""
 
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from foldflight import connect
 from foldflight.spark import group_by, tumble
 from foldflight.spark.metrics import StreamMetrics
 from tests.spark import spark_functions
-from tests.spark.test_stream import PROVIDER, ROCKSDB
 
 SCHEMA = pa.schema([("op", pa.string()), ("page", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 DAY = datetime.fromisoformat("2024-05-01T00:00:00+00:00")
 WAIT_S = 60
-
-
-@pytest.fixture
-def session(spark: Any) -> Iterator[Any]:
-    """A session of each kind that streams can run in."""
-    spark.conf.set(PROVIDER, ROCKSDB)
-    yield spark
-    spark.conf.unset(PROVIDER)
 
 
 def sample(registry: CollectorRegistry, name: str) -> float | None:
@@ -43,13 +32,13 @@ def wait_for(registry: CollectorRegistry, name: str, value: float | None) -> Non
         time.sleep(0.05)
 
 
-def test_each_figure_is_a_metric(session: Any, tmp_path: Path) -> None:
+def test_each_figure_is_a_metric(spark: Any, tmp_path: Path) -> None:
     """Counters add up over epochs, gauges show the last one, and gauges go when the query has ended."""
     source = tmp_path / "input"
     source.mkdir()
     metrics = StreamMetrics()
-    session.streams.addListener(metrics)
-    clicks = session.readStream.schema("op string, page string, at timestamp").parquet(str(source))
+    spark.streams.addListener(metrics)
+    clicks = spark.readStream.schema("op string, page string, at timestamp").parquet(str(source))
     counted = group_by(
         clicks.withWatermark("at", "0 seconds"), "page", row_kind="op", window=tumble("at", "1 hour"), buckets=2
     ).agg(n=connect(spark_functions)["count"]())
@@ -84,4 +73,4 @@ def test_each_figure_is_a_metric(session: Any, tmp_path: Path) -> None:
         assert sample(metrics.registry, "rows_total") == 4
     finally:
         query.stop()
-        session.streams.removeListener(metrics)
+        spark.streams.removeListener(metrics)

@@ -1,13 +1,11 @@
 """Windows over streams: assigned as Spark assigns them, closed by the watermark, late rows counted."""
 
 import datetime as dt
-import os
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -15,7 +13,7 @@ from pyspark.sql import functions as sf
 from foldflight import RejectedError, connect
 from foldflight.spark import cumulate, group_by, hop, session, tumble
 from tests.spark import spark_functions
-from tests.spark.test_stream import Stream, stream_spark  # noqa: F401 - a fixture
+from tests.spark.test_stream import Stream
 
 SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC")), ("page", pa.string()), ("v", pa.int64())])
 DDL = "at timestamp, page string, v bigint"
@@ -26,14 +24,10 @@ class Clicks(Stream):
     """Clicks by minute after START."""
 
     ddl = DDL
+    schema = SCHEMA
 
     def minutes(self, *rows: tuple[int, str, int]) -> None:
-        self.files += 1
-        path = self.folder / f"{self.files:04}.parquet"
-        table = [{"at": START + dt.timedelta(minutes=at), "page": page, "v": v} for at, page, v in rows]
-        pq.write_table(pa.Table.from_pylist(table, schema=SCHEMA), path)
-        os.utime(path, (self.files, self.files))
-        path.rename(self.folder / "input" / path.name)
+        self.write([{"at": START + dt.timedelta(minutes=at), "page": page, "v": v} for at, page, v in rows])
 
 
 def minute(row: dict[str, Any]) -> int:
@@ -45,11 +39,11 @@ def watermarked(df: DataFrame) -> DataFrame:
     return df.withWatermark("at", "10 minutes")
 
 
-def test_windows_close_when_the_watermark_has_passed_them(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+def test_windows_close_when_the_watermark_has_passed_them(classic: SparkSession, tmp_path: Path) -> None:
     """Append mode gives each window once, complete; rows for a closed window are left out and counted."""
     functions = connect(spark_functions)
     stream = Clicks(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(watermarked(df), "page", window=tumble("at", "1 hour"), emit="append", buckets=3).agg(
             n=functions["count"](), total=functions["sum"]("v")
@@ -75,11 +69,11 @@ def test_windows_close_when_the_watermark_has_passed_them(stream_spark: SparkSes
     assert sum(each["late_rows"] or 0 for each in stream.progress) == 2
 
 
-def test_allowed_lateness_keeps_windows_open(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+def test_allowed_lateness_keeps_windows_open(classic: SparkSession, tmp_path: Path) -> None:
     """A window stays open for the allowed lateness after the watermark has passed its end."""
     functions = connect(spark_functions)
     stream = Clicks(
-        stream_spark,
+        classic,
         tmp_path,
         lambda df: group_by(
             watermarked(df), window=tumble("at", "1 hour"), emit="update", allowed_lateness_s=3600, buckets=3
@@ -107,7 +101,7 @@ WINDOWS = {
 @pytest.mark.parametrize("kind", WINDOWS)
 @pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
 def test_rows_go_to_each_window_they_lie_in(
-    stream_spark: SparkSession,  # noqa: F811
+    classic: SparkSession,
     tmp_path: Path,
     kind: str,
     streaming: bool,
@@ -117,7 +111,7 @@ def test_rows_go_to_each_window_they_lie_in(
     window, ends_of = WINDOWS[kind]
     minutes = [0, 19, 20, 59, 60, 61, 119, 150]
     stream = Clicks(
-        stream_spark, tmp_path, lambda df: group_by(df, window=window, buckets=3).agg(total=functions["sum"]("v"))
+        classic, tmp_path, lambda df: group_by(df, window=window, buckets=3).agg(total=functions["sum"]("v"))
     )
     stream.minutes(*((at, "a", 2**place) for place, at in enumerate(minutes)))
     expected: dict[int, int] = defaultdict(int)
@@ -127,14 +121,14 @@ def test_rows_go_to_each_window_they_lie_in(
     if streaming:
         rows = [row for epoch in stream.run() for row in epoch]
     else:
-        batch = stream_spark.read.schema(DDL).parquet(str(tmp_path / "input"))
+        batch = classic.read.schema(DDL).parquet(str(tmp_path / "input"))
         rows = [row.asDict() for row in stream.query(batch).collect()]
     assert {minute(row): row["total"] for row in rows} == expected
 
 
-def test_mistakes_with_windows(stream_spark: SparkSession) -> None:  # noqa: F811
+def test_mistakes_with_windows(classic: SparkSession) -> None:
     """A window without time column, without watermark where append needs it, of no length, or whose name is taken."""
-    stream = stream_spark.readStream.format("rate").load()
+    stream = classic.readStream.format("rate").load()
     with pytest.raises(RejectedError, match=r"emit='append'.*withWatermark\('timestamp', \.\.\.\)"):
         group_by(stream, window=tumble("timestamp", "1 hour"), emit="append")
     with pytest.raises(RejectedError, match="emit='append'"):
@@ -154,17 +148,17 @@ def test_mistakes_with_windows(stream_spark: SparkSession) -> None:  # noqa: F81
             group_by(stream.withColumn("Window_End", sf.lit(1)), window=window)
 
 
-def test_series_of_windows_over_a_day_of_23_hours(stream_spark: SparkSession) -> None:  # noqa: F811
+def test_series_of_windows_over_a_day_of_23_hours(classic: SparkSession) -> None:
     """Where clocks go forward, each row still lies in the longest window of its series, which is Spark's own."""
     functions = connect(spark_functions)
-    zone = stream_spark.conf.get("spark.sql.session.timeZone")
-    stream_spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    zone = classic.conf.get("spark.sql.session.timeZone")
+    classic.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
-        days = stream_spark.range(400).selectExpr("timestamp_seconds(1364000000 + 3600 * id) AS at")
+        days = classic.range(400).selectExpr("timestamp_seconds(1364000000 + 3600 * id) AS at")
         ours = group_by(days, window=cumulate("at", "1 day", "7 days")).agg(n=functions["count"]()).collect()
         theirs = days.groupBy(sf.window("at", "7 days")).count().collect()
     finally:
-        stream_spark.conf.set("spark.sql.session.timeZone", zone)
+        classic.conf.set("spark.sql.session.timeZone", zone)
     longest = {(row["window_start"], row["window_end"]): row["n"] for row in ours}
     for row in theirs:
         assert longest[row["window"]["start"], row["window"]["end"]] == row["count"]
@@ -172,9 +166,9 @@ def test_series_of_windows_over_a_day_of_23_hours(stream_spark: SparkSession) ->
     assert lengths == {86_400.0 * number for number in range(1, 8)}
 
 
-def test_rows_without_time_fail_the_query(stream_spark: SparkSession, tmp_path: Path) -> None:  # noqa: F811
+def test_rows_without_time_fail_the_query(classic: SparkSession, tmp_path: Path) -> None:
     """A NULL in the window's column fails the query instead of losing the row."""
     functions = connect(spark_functions)
-    df = stream_spark.sql("SELECT CAST(NULL AS TIMESTAMP) AS at")
+    df = classic.sql("SELECT CAST(NULL AS TIMESTAMP) AS at")
     with pytest.raises(Exception, match="the window's column at is NULL"):
         group_by(df, window=tumble("at", "1 hour")).agg(n=functions["count"]()).collect()

@@ -98,7 +98,7 @@ def test_windows_fail_one_by_one(classic: Any, functions: Any, tmp_path: Path) -
                 on_error="isolate",
             )
             .agg(total=functions["unforgiving"]("v"))
-            .selectExpr("k", "minute(window_start) + 60 * (hour(window_start) % 1) at", "total", "dead_letter")
+            .drop("window_start", "window_end")
         ),
         mode="append",
     )
@@ -110,7 +110,7 @@ def test_windows_fail_one_by_one(classic: Any, functions: Any, tmp_path: Path) -
     assert told(outputs[0][1]) == [("a", "+I", 4, BAD_LUCK), ("a", "+I", 13, BAD_LUCK)]
     assert told(outputs[1][1]) == [("b", "+I", 13, BAD_LUCK)]
     shown = [row for rows, _ in outputs for row in rows]
-    assert sorted((key, total) for key, _, total in shown) == [("a", 1), ("a", 6), ("b", 5)]
+    assert sorted(shown) == [("a", 1), ("a", 6), ("b", 5)]
 
 
 def test_sessions_that_cannot_be_merged(classic: Any, functions: Any, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def group_by(
     names = tuple(key_name(df, key, column) for key, column in zip(keys, columns, strict=True))
     _refuse_doubles(names, "is twice among the keys")
     kind = kind_of(df, row_kind, row_kinds)
-    _check_stream_options(df, emit, buckets)
+    _check_stream_options(df, emit, buckets, allowed_lateness_s)
     if on_error not in ("fail", "isolate"):
         raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
     return GroupedFrame(
@@ -157,11 +157,13 @@ def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s
     return int(allowed_lateness_s * 1000) if df.isStreaming and watermarked else None
 
 
-def _check_stream_options(df: DataFrame, emit: str, buckets: int) -> None:
+def _check_stream_options(df: DataFrame, emit: str, buckets: int, allowed_lateness_s: float) -> None:
     if emit not in ("update", "changelog", "append"):
         raise RejectedError("SIGNATURE", f"emit is 'update', 'changelog' or 'append', and here it is {emit!r}")
     if not 1 <= buckets <= BUCKETS_MAX:
         raise RejectedError("SIGNATURE", f"buckets is 1 to {BUCKETS_MAX}, and here it is {buckets}")
+    if allowed_lateness_s < 0:
+        raise RejectedError("SIGNATURE", f"allowed_lateness_s is 0 or more, and here it is {allowed_lateness_s}")
     if not df.isStreaming and emit != "update":
         raise RejectedError("SIGNATURE", "emit is for streams; the result of a batch has one row for each group")
 

@@ -27,7 +27,6 @@ from foldflight.spark.layout import DEAD_LETTER, KIND, SLOT, Layout
 __all__ = ["Failed", "HeldRows", "dead_letters", "letter_type", "results"]
 
 _HELD_BYTES_MAX: Final = 64 << 20
-_ADDS: Final = RowKind.INSERT.short
 
 
 def results(df: DataFrame) -> DataFrame:
@@ -185,10 +184,8 @@ class Failed:
         keys = self._keys(self.slots[places]).columns
         error = self._errors.take(pa.array(places))
         type_ = layout.letter
-        members = {
-            name: error.field(error.type.get_field_index(name)) for name in ("code", "function", "message", "trace")
-        }
-        members["at"] = error.field(error.type.get_field_index("row"))
+        members = {name: error.field(name) for name in ("code", "function", "message", "trace")}
+        members["at"] = error.field("row")
         members["row_kind"] = _kinds(rows, count)
         if keys:
             members["key"] = _struct(keys, type_.field("key").type, count)
@@ -204,7 +201,7 @@ def _kinds(rows: pa.RecordBatch | None, count: int) -> pa.Array:
     if rows is None:
         return pa.nulls(count, pa.string())
     if KIND not in rows.schema.names:
-        return pa.array([_ADDS] * count, pa.string())
+        return pa.array([RowKind.INSERT.short] * count, pa.string())
     return pa.array([kind.short for kind in RowKind]).take(rows.column(KIND))
 
 

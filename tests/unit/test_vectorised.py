@@ -8,6 +8,7 @@ import pytest
 
 from foldflight import FunctionError, RejectedError, udaf
 from foldflight.fold import Fold, bind_calls
+from foldflight.fold.programs import folded
 from foldflight.functions import Call, Registry
 
 
@@ -84,6 +85,25 @@ def test_not_implemented_leaves_the_rows_to_the_scalar_methods() -> None:
     fold.merge_states(states)
     assert values_of(fold) == [16, 8]
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("returns", "how"),
+    [
+        (int, "vectorised"),
+        (str, "interpreted: its state has a STRING"),
+        (object, "interpreted: its states are not typed: "),
+    ],
+)
+def test_the_listing_says_whether_they_are_used(returns: type, how: str) -> None:
+    """Vectorised methods count for nothing where accumulators have no records."""
+
+    def create_accumulator(self: Any) -> Any:
+        return returns()
+
+    create_accumulator.__annotations__["return"] = returns
+    cls = adder(create_accumulator=create_accumulator)
+    assert folded(Registry.load([cls])["adder"]).startswith(how)
 
 
 @pytest.mark.parametrize("compile_", [True, False])

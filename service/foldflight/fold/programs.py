@@ -17,6 +17,7 @@ import numpy as np
 
 from foldflight.errors import RejectedError
 from foldflight.fold.moments import MOMENTS
+from foldflight.fold.vectorised import layout_of
 from foldflight.functions.spec import BoundFunction, Function, Verbs
 
 if TYPE_CHECKING:
@@ -239,11 +240,11 @@ def folded(function: Function) -> str:
     """
     if function.compile is False:
         return "interpreted: compile=False"
-    if _is_vectorised(function):
-        return "vectorised"
     if function.capabilities.codec != "typed":
         return f"interpreted: its states are not typed: {function.capabilities.codec_reason}"
     bound = _fixed(function)
+    if function.folds_many and (bound is None or _has_records(bound)):
+        return "vectorised"
     if bound is None or _opens(function):
         return "decided when bound"
     key = heat_of(bound)
@@ -283,8 +284,9 @@ def _fixed(function: Function) -> BoundFunction | None:
     return function.bind(types, {})
 
 
-def _is_vectorised(function: Function) -> bool:
-    return function.vectorised and function.compile == "auto"
+def _has_records(bound: BoundFunction) -> bool:
+    verbs = _verbs(bound)
+    return isinstance(verbs, Verbs) and not isinstance(layout_of(bound, verbs), str)
 
 
 def _opens(function: Function) -> bool:

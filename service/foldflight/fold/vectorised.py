@@ -23,13 +23,12 @@ from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retrac
 from foldflight.fold.migration import Written
 from foldflight.fold.records import bytes_of, filled, record_dtype, records_of, states_of, taken
 from foldflight.fold.rows import Mask, Rows, Slots
-from foldflight.fold.states import Unfit
 from foldflight.functions.shape import Nullable, may_be_none
-from foldflight.functions.spec import BoundFunction
+from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.types import sql_name
 from foldflight.functions.values import CastError, cast_results, to_python
 
-__all__ = ["Vectorised", "vectorised"]
+__all__ = ["Layout", "Vectorised", "layout_of", "vectorised"]
 
 _logger: Final = logging.getLogger(__name__)
 _SAME_KIND: Final = (pa.types.is_integer, pa.types.is_floating)
@@ -47,7 +46,7 @@ class _Member:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class Layout:
     """How accumulators lie in a record.
 
     Args:
@@ -67,12 +66,11 @@ def vectorised(inner: Interpreted) -> Vectorised | None:
     Args:
         inner: The interpreter, without any accumulator.
     """
-    function = inner.bound.function
-    if not function.vectorised or function.compile != "auto":
+    if not inner.bound.function.folds_many:
         return None
-    layout = _layout(inner)
+    layout = layout_of(inner.bound, inner.verbs)
     if isinstance(layout, str):
-        _say_once(function.name, layout)
+        _say_once(inner.name, layout)
         return None
     return Vectorised(inner, layout)
 
@@ -90,7 +88,7 @@ class Vectorised(Accumulators):
         layout: How accumulators lie in a record.
     """
 
-    def __init__(self, inner: Interpreted, layout: _Layout) -> None:
+    def __init__(self, inner: Interpreted, layout: Layout) -> None:
         self.inner = inner
         self._name = inner.name
         self._layout = layout
@@ -257,18 +255,21 @@ class Vectorised(Accumulators):
             self._full = top
 
 
-def _layout(inner: Interpreted) -> _Layout | str:
-    """Return how accumulators become records, or why they do not."""
-    bound = inner.bound
+def layout_of(bound: BoundFunction, verbs: Verbs) -> Layout | str:
+    """Return how accumulators become records, or why they do not.
+
+    Raises:
+        FunctionError: USER_CODE, when `create_accumulator` exits.
+    """
     if bound.shape is None:
         return f"its states are not typed: {bound.function.capabilities.codec_reason}"
     type_ = bound.shape.arrow
     try:
-        fresh = inner.codec.encode([inner.verbs.create_accumulator()])
+        fresh = bound.shape.to_arrow([verbs.create_accumulator()])
     except SystemExit as error:
-        raise user_failure(inner.name, "create_accumulator", error) from error
+        raise user_failure(bound.function.name, "create_accumulator", error) from error
     except Exception as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
-        return str(error.error if isinstance(error, Unfit) else error)
+        return str(error)
     cls = bound.function.accumulator_class
     is_struct = pa.types.is_struct(type_)
     hints = typing.get_type_hints(cls, include_extras=True) if is_struct and cls is not None else {}
@@ -282,7 +283,7 @@ def _layout(inner: Interpreted) -> _Layout | str:
         members.append(_Member(field.name, format_, optional))
     records = records_of(fresh, members, record_dtype(tuple(members)))
     assert records is not None
-    return _Layout(tuple(members), records, is_number=not is_struct)
+    return Layout(tuple(members), records, is_number=not is_struct)
 
 
 def _format(type_: pa.DataType) -> str | None:

@@ -130,6 +130,11 @@ class Function:
     vectorised: bool = False
 
     @property
+    def folds_many(self) -> bool:
+        """Whether folds use its vectorised methods: `compile` chooses the others."""
+        return self.vectorised and self.compile == "auto"
+
+    @property
     def input_types(self) -> tuple[pa.DataType, ...] | None:
         """The types of the arguments; None for a function whose types depend on its arguments."""
         if callable(self.declared_inputs) or any(_variables(each) for each in self.declared_inputs):

@@ -17,8 +17,8 @@ from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.interpreted import Interpreted, cannot_merge
 from foldflight.fold.migration import Written
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
-from foldflight.fold.programs import Program, compiled_program, heat_of, warm_program
-from foldflight.fold.records import records_of, states_of, taken
+from foldflight.fold.programs import Program, compiled_program, warm_program
+from foldflight.fold.records import filled, records_of, states_of, taken
 from foldflight.fold.rows import Mask, Rows, Slots
 
 __all__ = ["Compiled"]
@@ -38,7 +38,6 @@ class Compiled(Accumulators):
     def __init__(self, inner: Interpreted) -> None:
         self.inner = inner
         self._program: Program | None = None
-        self._heat: tuple[type, str] | None = None
         self._is_settled = inner.bound.function.compile is False
         self._table = np.zeros(0, np.uint8)
         self._present = np.zeros(0, np.bool_)
@@ -162,9 +161,7 @@ class Compiled(Accumulators):
     def _compiled_for(self, rows: int) -> Program | None:
         """Return the compiled code, if there is any, or if so many rows more make it worth its while."""
         if not self._is_settled:
-            if self._heat is None:
-                self._heat = heat_of(self.inner.bound)
-            found = warm_program(self._heat, self.inner.bound, self.inner.verbs, rows)
+            found = warm_program(self.inner.bound, self.inner.verbs, rows)
             if found is not None:
                 self._is_settled = True
                 self._enter(found)
@@ -246,6 +243,6 @@ def _columns(rows: Rows, program: Program) -> tuple[tuple[Any, ...] | None, tupl
                 return None, ()
             values.append(np.require(numbers, dtype, ["C", "A"]))
             continue
-        filled = array.fill_null(False if dtype == np.bool_ else 0) if array.null_count else array
-        values.append(np.require(filled.to_numpy(zero_copy_only=False), dtype, ["C", "A"]))
+        whole = filled(array) if array.null_count else array
+        values.append(np.require(whole.to_numpy(zero_copy_only=False), dtype, ["C", "A"]))
     return tuple(values), tuple(valid)

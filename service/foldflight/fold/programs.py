@@ -31,7 +31,6 @@ __all__ = [
     "demand_all_compiled",
     "demand_compiled",
     "folded",
-    "heat_of",
     "keep_compiled",
     "program_of",
     "warm",
@@ -150,7 +149,7 @@ def program_of(bound: BoundFunction, verbs: Verbs, *, complete: bool = False) ->
         complete: Whether the loop for rows with NULLs must be there, too.
     """
     try:
-        kept = _programs.get(heat_of(bound))
+        kept = _programs.get(_key_of(bound))
         program = kept.program if kept is not None and kept.serves(bound, verbs) else _made(bound, verbs)
         if complete and not bound.function.skip_nulls:
             program.demand_nulls()
@@ -171,7 +170,7 @@ def _made(bound: BoundFunction, verbs: Verbs) -> Program:
     kernels = _kernels.get(digest) or Kernels(plan, _store_of(digest))
     program = Program(kernels, *start)
     _remember(_kernels, digest, kernels)
-    _remember(_programs, heat_of(bound), _Kept(bound.function, own, trail, program))
+    _remember(_programs, _key_of(bound), _Kept(bound.function, own, trail, program))
     return program
 
 
@@ -193,7 +192,7 @@ def compiled_program(bound: BoundFunction, verbs: Verbs) -> Program:
             'change it, or leave it to foldflight (compile="auto")',
             function=bound.function.name,
         )
-    _settle(heat_of(bound), bound, found)
+    _settle(bound, found)
     return found
 
 
@@ -227,7 +226,7 @@ def warm(function: Function) -> str:
     found = verbs if isinstance(verbs, str) else program_of(bound, verbs)
     if isinstance(found, Program) and not function.skip_nulls:
         found.fold(nulls=True)
-    _settle(heat_of(bound), bound, found)
+    _settle(bound, found)
     return folded(function)
 
 
@@ -247,14 +246,14 @@ def folded(function: Function) -> str:
         return "vectorised"
     if bound is None or _opens(function):
         return "decided when bound"
-    key = heat_of(bound)
+    key = _key_of(bound)
     known = _found.get(key)
     if known is not None:
         return f"interpreted: {known}" if known else "compiled"
     if key not in _looked_over:
         why = _look_over(bound)
         if why:
-            _settle(key, bound, why)
+            _settle(bound, why)
             return f"interpreted: {why}"
         _remember(_looked_over, key, None)
     return "compiled when hot"
@@ -300,20 +299,19 @@ def _verbs(bound: BoundFunction) -> Verbs | str:
         return f"__init__ raises {type(error).__name__}"
 
 
-def heat_of(bound: BoundFunction) -> tuple[type, str]:
-    """Return under which key rows of a function are counted."""
+def _key_of(bound: BoundFunction) -> tuple[type, str]:
     return bound.function.cls, bound.fingerprint
 
 
-def warm_program(key: tuple[type, str], bound: BoundFunction, verbs: Verbs, rows: int) -> Program | str | None:
+def warm_program(bound: BoundFunction, verbs: Verbs, rows: int) -> Program | str | None:
     """Count rows of a function; return its compiled code, or why there is none, once it pays; None before.
 
     Args:
-        key: What `heat_of` returned.
         bound: The function.
         verbs: The methods of its instance.
         rows: How many rows come now.
     """
+    key = _key_of(bound)
     known = _found.get(key)
     if known:
         return known
@@ -322,14 +320,14 @@ def warm_program(key: tuple[type, str], bound: BoundFunction, verbs: Verbs, rows
     if known is None and so_far < HOT_ROWS:
         return None
     found = program_of(bound, verbs)
-    _settle(key, bound, found)
+    _settle(bound, found)
     return found
 
 
-def _settle(key: tuple[type, str], bound: BoundFunction, found: Program | str) -> None:
+def _settle(bound: BoundFunction, found: Program | str) -> None:
     """Remember what compiling came to, and say so the first time that it is known of this function."""
     why = found if isinstance(found, str) else ""
-    _remember(_found, key, why)
+    _remember(_found, _key_of(bound), why)
     name = bound.function.name
     if (name, why) not in _told:
         _remember(_told, (name, why), None)

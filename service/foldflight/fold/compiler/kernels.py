@@ -17,10 +17,10 @@ import numpy as np
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing import signature
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic, register_jitable
 
 from foldflight.fold.compiler import operators
-from foldflight.fold.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type
+from foldflight.fold.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
 from foldflight.fold.compiler.records import Layout, Reference, copy_record, local_record, reference_at, seen_as
 from foldflight.fold.compiler.rewrite import Author
 
@@ -322,13 +322,9 @@ def _row_of(kinds: tuple[str, ...]) -> Any:
     return row_of
 
 
-def _keep(record: Any, returned: Any) -> None:
+@stand_in
+def _keep(record: Any, returned: Any) -> Any:
     """Keep what accumulate, retract or merge returned: nothing, or the accumulator."""
-    raise NotImplementedError
-
-
-@overload(_keep, strict=False)
-def _keep_returned(record: Any, returned: Any) -> Any:
     if isinstance(returned, Reference) and returned is record:
         return lambda record, returned: copy_record(record, returned)
     if isinstance(returned, types.NoneType):
@@ -336,13 +332,9 @@ def _keep_returned(record: Any, returned: Any) -> Any:
     raise Refused(f"accumulate, retract or merge returns {returned}")
 
 
-def _put(record: Any, number: Any) -> None:
+@stand_in
+def _put(record: Any, number: Any) -> Any:
     """Keep the number that accumulate, retract or merge returned."""
-    raise NotImplementedError
-
-
-@overload(_put, strict=False)
-def _put_number(record: Any, number: Any) -> Any:
     wanted, given = record.fields["value"], str(kind_of(number))
     if given.removesuffix("?") != wanted.kind and not (given == "none" and wanted.optional):
         raise Refused(f"accumulate, retract or merge returns {number}, and the accumulator is {wanted.kind}")
@@ -353,13 +345,9 @@ def _put_number(record: Any, number: Any) -> Any:
     return put
 
 
-def _show(values: Any, valid: Any, index: int, value: Any) -> None:
+@stand_in
+def _show(values: Any, valid: Any, index: Any, value: Any) -> Any:
     """Put one result, or None, to its place."""
-    raise NotImplementedError
-
-
-@overload(_show, strict=False)
-def _show_value(values: Any, valid: Any, index: Any, value: Any) -> Any:
     kind = str(kind_of(value))
     if kind == "none":
 

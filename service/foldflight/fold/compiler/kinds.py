@@ -5,17 +5,18 @@ A moment (a date, timestamp, time or duration) is a whole number in memory, and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from llvmlite import ir as llvm
 from numba.core import types
 from numba.core.datamodel import models
 from numba.core.typing import signature
-from numba.extending import intrinsic, register_model
+from numba.extending import intrinsic, overload, register_model
 
 from foldflight.fold.moments import MOMENTS
 
-__all__ = ["KINDS", "Moment", "Refused", "as_number", "kind_of", "number_type"]
+__all__ = ["KINDS", "Moment", "Refused", "as_number", "kind_of", "number_type", "stand_in"]
 
 
 class Moment(types.Type):
@@ -81,3 +82,17 @@ def kind_of(type_: types.Type) -> str | None:
     if isinstance(type_, types.Integer):
         return "int" if type_.signed else None
     return "float" if type_ == types.float64 else None
+
+
+def stand_in(choose: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function for compiled code to call.
+
+    Args:
+        choose: Returns the implementation for the types of its arguments, or raises Refused.
+    """
+
+    def called(*_: Any) -> Any:
+        raise NotImplementedError(choose.__name__)
+
+    overload(called, strict=False)(choose)
+    return called

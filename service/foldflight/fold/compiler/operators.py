@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from numba.core import types
 from numba.core.typing import signature
-from numba.extending import intrinsic, overload, register_jitable
+from numba.extending import intrinsic, register_jitable
 
 from foldflight.fold.compiler import arithmetic
-from foldflight.fold.compiler.kinds import KINDS, Refused, as_number, kind_of
+from foldflight.fold.compiler.kinds import KINDS, Refused, as_number, kind_of, stand_in
 from foldflight.fold.compiler.records import Items, load_item, store_item
 from foldflight.fold.moments import MOMENTS
 
@@ -96,10 +96,7 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
     A truth value beside a number counts as a number, a whole number beside a float becomes one, as in Python.
     """
 
-    def stand_in(a: Any, b: Any) -> Any:
-        raise NotImplementedError(name)
-
-    @overload(stand_in, strict=False)
+    @stand_in
     def choose(a: Any, b: Any) -> Any:
         kinds = _kinds(name, a, b, compares=mixed is not None)
         if kinds[0] in MOMENTS:
@@ -120,14 +117,11 @@ def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, 
             raise Refused(f"{name} of {a} and {b}")
         return lambda a, b: chosen(as_one(a), as_other(b))
 
-    return stand_in
+    return choose
 
 
 def _unary(name: str, ints: Any = None, floats: Any = None, bools: Any = None) -> Any:
-    def stand_in(a: Any) -> Any:
-        raise NotImplementedError(name)
-
-    @overload(stand_in, strict=False)
+    @stand_in
     def choose(a: Any) -> Any:
         (kind,) = _kinds(name, a)
         chosen = {"int": ints, "float": floats, "bool": bools or ints}[kind]
@@ -136,20 +130,16 @@ def _unary(name: str, ints: Any = None, floats: Any = None, bools: Any = None) -
         given = _bool if kind == "bool" and bools else _AS["int" if kind == "bool" else kind]
         return lambda a: chosen(given(a))
 
-    return stand_in
+    return choose
 
 
 def _plain(function: Any) -> Any:
     return register_jitable(lambda a, b: function(a, b))
 
 
-def truth(a: Any) -> bool:
+@stand_in
+def truth(a: Any) -> Any:
     """Stand for `bool(a)`."""
-    raise NotImplementedError
-
-
-@overload(truth, strict=False)
-def _truth(a: Any) -> Any:
     kind = kind_of(a)
     if isinstance(a, types.BaseTuple):
         full = len(a) > 0
@@ -165,23 +155,15 @@ def _truth(a: Any) -> Any:
     return lambda a: given(a) != zero
 
 
-def not_true(a: Any) -> bool:
+@stand_in
+def not_true(a: Any) -> Any:
     """Stand for `not a`."""
-    raise NotImplementedError
-
-
-@overload(not_true, strict=False)
-def _not_true(a: Any) -> Any:
     return lambda a: not truth(a)
 
 
-def is_none(a: Any) -> bool:
+@stand_in
+def is_none(a: Any) -> Any:
     """Stand for `a is None`."""
-    raise NotImplementedError
-
-
-@overload(is_none, strict=False)
-def _is_none(a: Any) -> Any:
     kind = kind_of(a)
     if kind is None:
         raise Refused(f"{a} is compared with None")
@@ -194,10 +176,7 @@ def _is_none(a: Any) -> Any:
 def _is_instance(fitting: frozenset[str]) -> Any:
     """Return the stand-in of `isinstance` with classes that fit some kinds of values."""
 
-    def stand_in(a: Any) -> Any:
-        raise NotImplementedError
-
-    @overload(stand_in, strict=False)
+    @stand_in
     def choose(a: Any) -> Any:
         kind = kind_of(a)
         if kind is None or kind.removesuffix("?") in MOMENTS:
@@ -207,7 +186,7 @@ def _is_instance(fitting: frozenset[str]) -> Any:
             return lambda a: fits_none if a is None else fits
         return lambda a: fits
 
-    return stand_in
+    return choose
 
 
 _CLASSES: Final = {"int": int, "float": float, "bool": bool, "none": type(None)}
@@ -228,10 +207,7 @@ def _picking(name: str, wins: Any) -> Any:
     """Return the stand-in of `min` or `max` of two or three numbers of one kind."""
     pick = register_jitable(lambda a, b: b if wins(as_number(b), as_number(a)) else a)
 
-    def stand_in(a: Any, b: Any, c: Any = None) -> Any:
-        raise NotImplementedError(name)
-
-    @overload(stand_in, strict=False)
+    @stand_in
     def choose(a: Any, b: Any, c: Any = None) -> Any:
         third = not (c is None or kind_of(c) == "none" or isinstance(c, types.Omitted))
         kinds = _kinds(name, a, b, c, compares=True) if third else _kinds(name, a, b, compares=True)
@@ -242,7 +218,7 @@ def _picking(name: str, wins: Any) -> Any:
             return lambda a, b, c=None: pick(pick(given(a), given(b)), given(c))
         return lambda a, b, c=None: pick(given(a), given(b))
 
-    return stand_in
+    return choose
 
 
 def _math(name: str, count: int = 1) -> Any:
@@ -353,26 +329,18 @@ def _place(length: int, index: int) -> int:
 _place_of: Final = register_jitable(_place)
 
 
+@stand_in
 def get_item(items: Any, index: Any) -> Any:
     """Stand for `items[index]`."""
-    raise NotImplementedError
-
-
-@overload(get_item, strict=False)
-def _get_item(items: Any, index: Any) -> Any:
     if not isinstance(items, Items) or _kinds("[]", index)[0] == "float":
         raise Refused(f"it takes an item of {items} by {index}")
     length = items.length
     return lambda items, index: load_item(items, _place_of(length, _int(index)))
 
 
-def set_item(items: Any, index: Any, value: Any) -> None:
+@stand_in
+def set_item(items: Any, index: Any, value: Any) -> Any:
     """Stand for `items[index] = value`."""
-    raise NotImplementedError
-
-
-@overload(set_item, strict=False)
-def _set_item(items: Any, index: Any, value: Any) -> Any:
     if not isinstance(items, Items) or not items.changeable or _kinds("[]", index)[0] == "float":
         raise Refused(f"it puts an item into {items} by {index}")
     found = str(kind_of(value)).removesuffix("?")
@@ -398,10 +366,7 @@ def result_of(kind: str, bits: int) -> Any:
             raise OverflowError
         return a
 
-    def stand_in(a: Any) -> Any:
-        raise NotImplementedError
-
-    @overload(stand_in, strict=False)
+    @stand_in
     def choose(a: Any) -> Any:
         found = kind_of(a)
         if found is None:
@@ -420,4 +385,4 @@ def result_of(kind: str, bits: int) -> Any:
             return lambda a: None if a is None else one(given(a))
         return lambda a: one(given(a))
 
-    return stand_in
+    return choose

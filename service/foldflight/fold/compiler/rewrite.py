@@ -331,8 +331,7 @@ class _Rewriter:
             return
         found = reference.static(expr.attr)
         if isinstance(found, property):
-            dispatcher = self.role.author.called(self.role.function, found.fget)
-            self.emit_call(statement.target, dispatcher, (expr.value,), statement.loc)
+            self.emit_call(statement.target, self.compiled(found.fget), (expr.value,), statement.loc)
         elif isinstance(found, staticmethod):
             self.methods[statement.target.name] = _Method(self.compiled(found.__func__), None)
         elif isinstance(found, python.FunctionType):

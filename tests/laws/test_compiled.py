@@ -2,7 +2,6 @@
 
 import datetime
 import math
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,14 +16,12 @@ from examples.weighted_avg import WeightedAvg
 from foldflight import FoldflightError, udaf
 from foldflight.fold import programs
 from foldflight.fold.compiled import Compiled
-from foldflight.fold.interpreted import Interpreted
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
-from foldflight.functions.context import FunctionContext
 from foldflight.functions.decorators import function_of
 from foldflight.functions.spec import BoundFunction
+from tests.laws.alike import array_of, folds_alike, interpreted
 
-SLOTS = 4
 FACTOR = 3
 
 
@@ -283,21 +280,6 @@ class LastDay:
         return accumulator
 
 
-WHOLE = st.one_of(
-    st.integers(-20, 20), st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([1 << 53, (1 << 63) - 1])
-)
-REAL = st.one_of(st.floats(-100, 100), st.floats(), st.sampled_from([0.0, -0.0, math.nan, math.inf, -math.inf, 1e308]))
-VALUES = {
-    pa.int64(): WHOLE,
-    pa.int32(): st.integers(-(1 << 31), (1 << 31) - 1),
-    pa.float64(): REAL,
-    pa.bool_(): st.booleans(),
-    # Beyond what Python has, too: there the interpreter has an error, and so must compiled code.
-    pa.timestamp("us"): st.one_of(st.integers(-5, 5), st.integers(-62135596800000001, 253402300800000000)),
-    pa.date32(): st.one_of(st.integers(-3, 3), st.integers(-719163, 2932897)),
-    pa.time64("us"): st.one_of(st.integers(0, 3), st.integers(0, 86_399_999_999)),
-    pa.duration("us"): st.one_of(st.integers(-3, 3), st.integers(-(1 << 63), (1 << 63) - 1)),
-}
 FUNCTIONS = Registry.load([WeightedAvg, Own, Whole, Greatest, Sketched, LastRow, Visits, LastDay, Histogram])
 CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
     ("weighted_avg", [pa.int64(), pa.int32()], {}),
@@ -338,89 +320,17 @@ def bound_of(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> B
     return FUNCTIONS[name].bind(types, literals)
 
 
-def interpreted(bound: BoundFunction) -> Interpreted:
-    return Interpreted(bound, context=FunctionContext(bound.function.name), signer=None)
-
-
-def bits(value: Any) -> Any:
-    if isinstance(value, float):
-        return "nan" if math.isnan(value) else struct.pack("d", value)
-    return {key: bits(each) for key, each in value.items()} if isinstance(value, dict) else value
-
-
-def outcome(run: Any) -> Any:
-    """Return what a step came to: an array, bit for bit, or its error as the engine sees it."""
-    try:
-        found = run()
-    except FoldflightError as error:
-        return type(error).__name__, error.code, error.message, error.slot, error.row, error.trace
-    return None if found is None else (found.type, [bits(each) for each in found.to_pylist()])
-
-
-def same(run: Any, one: Any, other: Any) -> bool:
-    """Run a step on both; tell whether the exchange goes on."""
-    first, second = outcome(lambda: run(one)), outcome(lambda: run(other))
-    assert first == second
-    return first is None or not isinstance(first[0], str)
-
-
-def array_of(values: list[Any], type_: pa.DataType) -> pa.Array:
-    """Return an array; of dates and the like also from the numbers that they are in memory."""
-    if not (pa.types.is_temporal(type_) and {int, type(None)}.issuperset(map(type, values))):
-        return pa.array(values, type_)
-    return pa.array(values, pa.int32() if type_ == pa.date32() else pa.int64()).view(type_)
-
-
-@st.composite
-def chunks(draw: st.DrawFn, bound: BoundFunction, samples: dict[Any, st.SearchStrategy[Any]] = VALUES) -> list[Rows]:
-    found = []
-    for _ in range(draw(st.integers(1, 3))):
-        size = draw(st.integers(1, 8))
-        nulls = draw(st.booleans()) and not bound.function.skip_nulls
-        columns = []
-        for place, type_ in enumerate(bound.input_types):
-            each = st.one_of(st.none(), samples[type_]) if nulls else samples[type_]
-            values = draw(st.lists(each, min_size=size, max_size=size))
-            columns.append(Column(f"c{place}", array_of(values, type_)))
-        slots = np.array(draw(st.lists(st.integers(0, SLOTS - 1), min_size=size, max_size=size)), np.int32)
-        retracts = None
-        if bound.function.capabilities.retract and draw(st.booleans()):
-            retracts = np.array(draw(st.lists(st.booleans(), min_size=size, max_size=size)), np.bool_)
-        found.append(Rows(slots, retracts, columns))
-    return found
-
-
 @pytest.mark.parametrize(
     ("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES]
 )
 def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> None:
     """Rows, states and values come out the same, and so do errors, with their slots and rows."""
     bound = bound_of(name, types, literals)
-    every = np.arange(SLOTS + 2, dtype=np.int32)
 
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def holds(data: st.DataObject) -> None:
-        one, other = interpreted(bound), Compiled(interpreted(bound))
-        third, fourth = interpreted(bound), Compiled(interpreted(bound))
-        for rows in data.draw(chunks(bound)):
-            if not same(lambda target, rows=rows: target.fold(rows), one, other):
-                return
-            if not same(lambda target: target.states(every[:3]), one, other):
-                return
-            states = one.states(every[:3])
-            if not same(lambda target: target.outputs(every), one, other):
-                return
-            kept = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
-            if not same(lambda target, rows=rows, kept=kept: target.fold_each(rows, kept), one, other):
-                return
-            if data.draw(st.booleans()):
-                same(lambda target: target.forget(every[1:2]), one, other)
-            slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3)), np.int32)
-            if not same(lambda target, slots=slots, states=states: target.merge(slots, states), third, fourth):
-                return
-            if not same(lambda target: target.states(every), third, fourth):
-                return
+        folds_alike(bound, lambda: Compiled(interpreted(bound)), data, row_by_row=True)
 
     holds()
 

@@ -16,10 +16,8 @@ from foldflight.fold.rows import Column, Rows
 from foldflight.fold.vectorised import Vectorised, vectorised
 from foldflight.functions import Registry
 from foldflight.functions.spec import BoundFunction
-from tests.laws.test_compiled import REAL, VALUES, interpreted, same
-from tests.laws.test_compiled import chunks as chunks_of
+from tests.laws.alike import REAL, VALUES, folds_alike, interpreted, same
 
-SLOTS = 4
 ZONED = pa.timestamp("us", "UTC")
 NOON = dt.datetime(2013, 1, 2, 12)
 SAMPLES = VALUES | {
@@ -137,30 +135,11 @@ def accumulators_of(bound: BoundFunction) -> Vectorised:
 def test_vectorised_is_interpreted(name: str, types: list[pa.DataType]) -> None:
     """Rows, states and values come out the same, and so do errors, with their slots and rows."""
     bound = bound_of(name, types)
-    every = np.arange(SLOTS + 2, dtype=np.int32)
 
     @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def holds(data: st.DataObject) -> None:
-        one, other = interpreted(bound), accumulators_of(bound)
-        third, fourth = interpreted(bound), accumulators_of(bound)
-        for rows in data.draw(chunks_of(bound, SAMPLES)):
-            if not same(lambda target, rows=rows: target.fold(rows), one, other):
-                return
-            if not same(lambda target: target.states(every[:3]), one, other):
-                return
-            states = one.states(every[:3])
-            if not same(lambda target: target.outputs(every), one, other):
-                return
-            if data.draw(st.booleans()):
-                same(lambda target: target.forget(every[1:2]), one, other)
-            slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=3, max_size=3)), np.int32)
-            if not same(lambda target, slots=slots, states=states: target.merge(slots, states), third, fourth):
-                return
-            if not same(lambda target: target.states(every), third, fourth):
-                return
-            if not same(lambda target: target.outputs(every), third, fourth):
-                return
+        folds_alike(bound, lambda: accumulators_of(bound), data, SAMPLES)
 
     holds()
 

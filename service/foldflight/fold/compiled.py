@@ -19,7 +19,7 @@ from foldflight.fold.migration import Written
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
 from foldflight.fold.programs import Program, compiled_program, warm_program
 from foldflight.fold.records import filled, records_of, states_of, taken
-from foldflight.fold.rows import Mask, Rows, Slots
+from foldflight.fold.rows import Mask, Rows, Slots, room_for
 
 __all__ = ["Compiled"]
 
@@ -211,7 +211,7 @@ class Compiled(Accumulators):
         self._progress[0] = 0
         needed, held = int(slots.max(initial=-1)) + 1, len(self._present)
         if needed > held:
-            size = max(needed, min(2 * held, held + (1 << 20)))
+            size = room_for(needed, held)
             self._present = np.concatenate([self._present, np.zeros(size - held, np.bool_)])
             self._table = np.concatenate([self._table, np.tile(self._program.fresh, size - held)])
 

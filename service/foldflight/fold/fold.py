@@ -19,7 +19,7 @@ from foldflight.fold.counted import Counted
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.interpreted import Interpreted, cannot_retract
 from foldflight.fold.migration import Written
-from foldflight.fold.rows import Column, Mask, Rows, Slots
+from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
 from foldflight.fold.vectorised import vectorised
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink
@@ -67,6 +67,13 @@ class Fold:
         log: Takes each line that a function logs.
         isolates: Whether errors of functions are isolated.
 
+    Attributes:
+        calls: The calls.
+        schema: The schema of what `collect` and its like return.
+        failures: The slots that have failed since the last barrier.
+        slot_count: The highest slot seen so far, plus one.
+        state_bytes: Bytes of the states that `collect` returned last.
+
     Raises:
         FunctionError: USER_CODE, when a class cannot be made or its `open` raises.
         RejectedError: SETTINGS, when states would be pickled and there is no signer.
@@ -85,7 +92,7 @@ class Fold:
         self.calls = tuple(calls)
         self.schema = result_schema(calls, isolates=isolates)
         self.failures = Failures(isolates=isolates)
-        self.rows_folded = 0
+        self.slot_count = 0
         self.state_bytes = 0
         self._marks = np.zeros(0, np.uint8)
         # All slots below have all marks.
@@ -107,11 +114,6 @@ class Fold:
         except FoldflightError:
             self.close()
             raise
-
-    @property
-    def slot_count(self) -> int:
-        """The highest slot seen so far, plus one."""
-        return len(self._marks)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -174,7 +176,6 @@ class Fold:
                 rows = rows.kept(mask)
             if len(rows):
                 accumulators.fold(rows)
-        self.rows_folded += batch.num_rows
 
     @_exactly
     def fold_each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -193,7 +194,6 @@ class Fold:
             rows = Rows(slots, retracts, [columns.get(*each) for each in _arguments(call)])
             mask = _mask(batch, call, rows)
             outputs.append(accumulators.fold_each(rows, np.ones(len(rows), np.bool_) if mask is None else mask))
-        self.rows_folded += batch.num_rows
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{place}" for place in range(len(outputs))])
 
     @_exactly
@@ -298,8 +298,10 @@ class Fold:
         needed = int(slots.max(initial=-1)) + 1
         if needed <= self._marked_below:
             return
+        self.slot_count = max(needed, self.slot_count)
         if needed > len(self._marks):
-            self._marks = np.concatenate([self._marks, np.zeros(needed - len(self._marks), np.uint8)])
+            room = room_for(needed, len(self._marks))
+            self._marks = np.concatenate([self._marks, np.zeros(room - len(self._marks), np.uint8)])
         # NumPy writes at places of its own width several times as fast as at narrower ones.
         self._marks[slots.astype(np.intp)] = _DIRTY | _UNSAVED
         if needed <= len(slots) and (self._marks[:needed] == (_DIRTY | _UNSAVED)).all():

@@ -17,7 +17,7 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.failures import Failures, user_failure
 from foldflight.fold.migration import Written
-from foldflight.fold.rows import Column, Mask, Rows, Slots
+from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
 from foldflight.fold.states import Unfit, state_codec
 from foldflight.functions.context import FunctionContext
@@ -374,7 +374,7 @@ class Interpreted(Accumulators):
     def _grow(self, slots: Slots) -> None:
         needed = int(slots.max(initial=-1)) + 1
         if needed > len(self._held):
-            size = max(needed, min(2 * len(self._held), 1 << 20))
+            size = room_for(needed, len(self._held))
             self._present = np.concatenate([self._present, np.zeros(size - len(self._held), np.bool_)])
             self._held.extend([_EMPTY] * (size - len(self._held)))
 

@@ -16,10 +16,12 @@ from foldflight.errors import RejectedError
 from foldflight.functions.types import sql_name
 from foldflight.functions.values import to_python
 
-__all__ = ["Column", "Mask", "Rows", "Slots", "frozen"]
+__all__ = ["Column", "Mask", "Rows", "Slots", "frozen", "room_for"]
 
 # What Arrow and the JSON parser raise where Python has no object for a value.
 _NO_VALUE: Final = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException)
+
+_MORE_MAX: Final = 1 << 20
 
 Slots = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -122,3 +124,8 @@ def frozen(value: Any) -> Any:
     if isinstance(value, dict):
         return frozenset((frozen(key), frozen(each)) for key, each in value.items())
     return value
+
+
+def room_for(needed: int, held: int) -> int:
+    """Return how many slots to make room for, where there is room for `held`: what grows slowly is copied seldom."""
+    return max(needed, min(2 * held, held + _MORE_MAX))

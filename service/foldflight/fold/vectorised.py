@@ -22,7 +22,7 @@ from foldflight.fold.failures import user_failure
 from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract
 from foldflight.fold.migration import Written
 from foldflight.fold.records import bytes_of, filled, record_dtype, records_of, states_of, taken
-from foldflight.fold.rows import Mask, Rows, Slots
+from foldflight.fold.rows import Mask, Rows, Slots, room_for
 from foldflight.functions.shape import Nullable, may_be_none
 from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.types import sql_name
@@ -240,7 +240,7 @@ class Vectorised(Accumulators):
         """Make room for the slots, and return the highest plus one."""
         needed, held = int(slots.max(initial=-1)) + 1, len(self._present)
         if needed > held:
-            more = max(needed, min(2 * held, held + (1 << 20))) - held
+            more = room_for(needed, held) - held
             self._present = np.concatenate([self._present, np.zeros(more, np.bool_)])
             table = np.empty(held + more, self._table.dtype)
             bytes_of(table)[:held] = bytes_of(self._table)

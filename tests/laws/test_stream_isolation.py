@@ -95,25 +95,31 @@ def counted(rows: Rows) -> Counter[Any]:
     return Counter(tuple(sorted(row.items())) for row in rows)
 
 
-def known(row: dict[str, Any], *, windows: str) -> tuple[Any, ...]:
-    """Return what a dead letter tells of its row; a session's key has grown since the row came."""
-    values = tuple(row.get(name) for name in ("k", "v", "w", "kind"))
-    return values if windows == "session" else (*values, row.get("window_start"))
+def known(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what a dead letter tells of its row."""
+    return tuple(row.get(name) for name in ("k", "v", "w", "kind"))
 
 
-def without(sent: Rows, letters: Rows, case: Case) -> tuple[Rows, dict[Any, Rows]]:
+def lies_in(row: dict[str, Any], key: tuple[Any, ...]) -> bool:
+    """Tell whether a row's window is a group's, or lies in it: a session has grown since the row came."""
+    return len(key) == 1 or (key[1] <= row["window_start"] and row["window_end"] <= key[2])
+
+
+def without(sent: Rows, letters: Rows) -> tuple[Rows, dict[Any, Rows]]:
     """Return the rows that did not become dead letters, and those that did, by the key that the letters tell."""
     told: dict[Any, list[Any]] = defaultdict(list)
     for letter in letters:
         row = {**letter["key"], **letter["row"], "kind": int(RowKind.parse(letter["row_kind"]))}
-        told[known(row, windows=case.windows)].append(tuple(letter["key"].values()))
+        told[known(row)].append(tuple(letter["key"].values()))
     left, dead = [], defaultdict(list)
     for row in sent:
-        keys = told.get(known({"kind": 0, **row}, windows=case.windows))
-        if keys:
-            dead[keys.pop()].append(row)
-        else:
+        keys = told.get(known({"kind": 0, **row}), [])
+        key = next((key for key in keys if lies_in(row, key)), None)
+        if key is None:
             left.append(row)
+        else:
+            keys.remove(key)
+            dead[key].append(row)
     assert not any(told.values()), f"dead letters of rows that never came: {told}"
     return left, dead
 
@@ -134,7 +140,7 @@ def test_a_failed_group_is_as_if_its_rows_had_not_come(case: Case) -> None:
         rows, _ = model.epoch(steps)
         sent = [as_input(row, model.key(row)) for row in rows]
         changes, letters = split(isolating.epoch([sent], watermark_ms))
-        left, dead = without(sent, letters, case)
+        left, dead = without(sent, letters)
         for group, own in dead.items():
             assert own
             fresh = picky_engine(case, isolates=False)

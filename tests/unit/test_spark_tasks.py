@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foldflight import connect
+from foldflight import FunctionError, connect
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark import tasks
@@ -153,6 +153,19 @@ def test_a_task_holds_one_block_of_groups() -> None:
     sizes = [batch.num_rows for batch in final(table.to_batches(max_chunksize=70))]
     assert sum(sizes) == 2_000
     assert max(sizes) <= 100
+
+
+def test_an_error_names_a_key_that_is_not_utf8() -> None:
+    """What Spark calls a string and no decoder takes does not hide the function's error: its bytes are shown."""
+    layout, opening = layout_of(has_kinds=False)
+    wild = pa.array([b"\xff"] * 2, pa.binary()).view(pa.string())
+    numbers = [pa.array([1.0] * 2), pa.array([2**63 - 1] * 2), pa.array([1] * 2, pa.int32())]
+    rows = pa.RecordBatch.from_arrays([wild, *numbers], schema=layout.rows)
+    rows = rows.append_column(HASH, pa.array([0, 0], pa.int64()))
+    final = FinalFold(TRANSPORT, replace(opening, returns=Returns(states=False)), layout, BlockBounds(), merges=False)
+    with pytest.raises(FunctionError) as caught:
+        list(final([rows]))
+    assert (caught.value.code, caught.value.group) == ("OVERFLOW", {"k": b"\xff", "x": 1.0})
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,10 @@ class Layout:
         columns = [pa.array(slots, pa.int32()), *(block.column(name) for name in names)]
         return pa.RecordBatch.from_arrays(columns, schema=self.chunk)
 
+    def group(self, keys: pa.RecordBatch) -> dict[str, Any]:
+        """Return the one key in a batch by the user's names, as errors show it; a text that is not UTF-8 as bytes."""
+        return {name: _shown(column[0]) for name, column in zip(self.names, keys.columns, strict=False)}
+
     @property
     def partial(self) -> pa.Schema:
         """What the first stage gives: rows, or states with their live rows; `folded` tells which."""
@@ -117,6 +122,13 @@ class Layout:
 def retracts(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
     """Return which of n rows with kinds take an earlier row back; bool, shape (n,)."""
     return np.isin(rows.column(KIND).to_numpy(zero_copy_only=False), RETRACTING)
+
+
+def _shown(value: pa.Scalar) -> Any:
+    try:
+        return value.as_py()
+    except UnicodeDecodeError:
+        return value.cast(pa.binary()).as_py()
 
 
 def _named(fields: pa.Schema, names: Sequence[str]) -> list[pa.Field]:

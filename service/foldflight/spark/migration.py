@@ -94,7 +94,7 @@ class Migration:
         schema = pa.schema([pa.field(SLOT, pa.int32()), *states.schema])
 
         def group(slot: int) -> dict[str, Any]:
-            return dict(zip(self.layout.names, keys.slice(slot, 1).to_pylist()[0].values(), strict=True))
+            return self.layout.group(keys.slice(slot, 1))
 
         with naming_group(group), self.transport.open(self.opening) as exchange:
             exchange.states(pa.RecordBatch.from_arrays([slots, *states.columns], schema=schema))

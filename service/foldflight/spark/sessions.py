@@ -356,8 +356,7 @@ class SessionEpoch:
         """Return the key of a slot's sessions, by the user's names; which of its sessions it was is not said."""
         if self._index is None:
             return {}
-        key = self._index.keys(pa.array([self._slot_keys[slot]], pa.int32())).to_pylist()[0]
-        return dict(zip(self._layout.names, key.values(), strict=False))
+        return self._layout.group(self._index.keys(pa.array([self._slot_keys[slot]], pa.int32())))
 
 
 def _errors(before: pa.RecordBatch, old: Numbers, came: pa.RecordBatch, stored: int) -> pa.Array:

@@ -82,8 +82,7 @@ class _Groups:
 
     def key(self, slot: int) -> dict[str, Any]:
         """Return the key of one slot, by the user's names."""
-        columns = self.keys(pa.array([slot], pa.int32()))
-        return {name: column[0].as_py() for name, column in zip(self.layout.names, columns, strict=True)}
+        return self.layout.group(self.key_rows(np.array([slot], np.int32)))
 
 
 class _Folding:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,10 @@ from foldflight.client import FlightTransport, OpenExchange, close_connections
 from foldflight.errors import RetryableError
 from foldflight.functions.call import Call
 from foldflight.server.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, EXIT_SPENT
-from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, eventually, opened_apart, opening, rows
+from foldflight.server.logs import make_logger
+from foldflight.server.settings import load_settings
+from foldflight.server.workers import _Worker
+from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, environment, eventually, opened_apart, opening, rows
 from tests.wire.test_probes import SERVING, health, page
 
 COUNT = Call("count")
@@ -84,6 +89,38 @@ def test_a_worker_that_hangs_is_replaced(spawn: Spawn, hang: str) -> None:
     assert "worker hung: it is killed" in server.log.read_text()
     assert eventually(lambda: "foldflight_worker_restarts_total 1.0" in page(server.ready["http"], "/metrics")[1])
     assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
+
+
+@contextlib.contextmanager
+def alone(module: str, folder: Path, log: io.StringIO) -> Iterator[_Worker]:
+    """Keep one worker running, without a parent's port; it has ten seconds to come up."""
+    ports = {"port": "0", "health_port": "off", "http_port": "off"}
+    worker = _Worker(0, load_settings({"modules": module, **ports}, {}), str(folder), make_logger(log))
+    try:
+        worker.start({"status_at": None, "cpus": 1}, 10.0, on_change=lambda: None)
+        yield worker
+    finally:
+        worker.kill()
+
+
+def test_a_worker_that_hangs_while_it_starts_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that says nothing for as long as a start may take is killed, and the next one is ready."""
+    monkeypatch.setenv("HANGS_AT_FIRST_MARK", str(tmp_path / "mark"))
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    log = io.StringIO()
+    with alone("tests.wire.hangs_at_first", tmp_path, log) as worker:
+        assert worker.ready.wait(60)
+    assert worker.restarts
+    assert "worker hung: it is killed" in log.getvalue()
+
+
+def test_a_worker_that_cannot_start_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is broken by now ends the process with an exit code, not with an abort of the interpreter."""
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    log = io.StringIO()
+    with alone("tests.wire.broken_module", tmp_path, log):
+        assert eventually(lambda: "worker died" in log.getvalue(), 60)
+    assert '"exit_code": 1,' in log.getvalue()
 
 
 def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(spawn: Spawn) -> None:

@@ -60,7 +60,9 @@ def _beat(pipe: int) -> None:
 
 
 def _await_end(stop: threading.Event) -> None:
-    sys.stdin.buffer.read()
+    # Not through Python's buffer: its lock would be held when the interpreter ends by itself, and abort it.
+    while os.read(sys.stdin.fileno(), 1):
+        pass
     stop.set()
 
 

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from foldflight.errors import RetryableError
 from foldflight.fold.programs import demand_all_compiled
@@ -98,7 +98,7 @@ def run_workers(
         # The first one compiles the functions, the others find them in the folder of compiled code.
         for some in (workers[:1], workers[1:]):
             for worker in some:
-                worker.start(told, on_change=welcome.show)
+                worker.start(told, start_s_max, on_change=welcome.show)
             stack.callback(_kill_all, some)
             _await_ready(some, start_s_max)
         relay = _Relay(settings, workers, logger)
@@ -217,6 +217,7 @@ class _Worker:
         self._metrics_dir = metrics_dir
         self._logger = logger.bind(worker=index)
         self._told: dict[str, Any] = {}
+        self._start_s_max = _START_S_MAX
         self._on_change: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -224,8 +225,9 @@ class _Worker:
         self._code: int | None = None
         self._keeper = threading.Thread(target=self._keep_running, name=f"foldflight-worker-{index}", daemon=True)
 
-    def start(self, told: dict[str, Any], *, on_change: Callable[[], None]) -> None:
+    def start(self, told: dict[str, Any], start_s_max: float, *, on_change: Callable[[], None]) -> None:
         self._told = told
+        self._start_s_max = start_s_max
         self._on_change = on_change
         self._keeper.start()
 
@@ -275,12 +277,7 @@ class _Worker:
             with self._lock:
                 process = self._spawn(ready_write)
             with contextlib.suppress(OSError, ValueError):  # it died at once, or is told to drain already
-                line = ready_pipe.readline()
-                if line:
-                    self.port = int(json.loads(line)["flight"])
-                    self.ready.set()
-                    self._on_change()
-                    self._listen(ready_pipe.fileno(), process)
+                self._listen(ready_pipe, process)
             code = process.wait()
         self.port = self.pid = None
         self._on_change()
@@ -289,17 +286,26 @@ class _Worker:
         forget_process(self.index, self._metrics_dir)
         return code
 
-    def _listen(self, pipe: int, process: subprocess.Popen[bytes]) -> None:
-        """Return when the worker has ended; end it when it has said nothing for longer than functions may take."""
-        silence_s = (self._settings.fold_s_max or _SILENCE_S) + GRACE_S
+    def _listen(self, pipe: BinaryIO, process: subprocess.Popen[bytes]) -> None:
+        """Return when the worker has ended, by itself or because it did not come up, or said nothing, for too long."""
+        silence_s = (self._settings.fold_s_max or _SILENCE_S) + GRACE_S  # functions may hold Python's lock
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
-            # Twice: it may be this process that was paused.
-            while selector.select(silence_s) or selector.select(_SECOND_LOOK_S):
-                if not os.read(pipe, _RELAY_BYTES):
-                    return
+            if self._hears(selector, process, self._start_s_max) and (line := pipe.readline()):
+                self.port = int(json.loads(line)["flight"])
+                self.ready.set()
+                self._on_change()
+                while self._hears(selector, process, silence_s) and os.read(pipe.fileno(), _RELAY_BYTES):
+                    pass
+
+    def _hears(self, selector: selectors.BaseSelector, process: subprocess.Popen[bytes], silence_s: float) -> bool:
+        """Wait until the worker says something, or ends; kill it when it has not for that long."""
+        # Twice: it may be this process that was paused.
+        if selector.select(silence_s) or selector.select(_SECOND_LOOK_S):
+            return True
         self._logger.error("worker hung: it is killed", silence_s=silence_s)
         process.kill()
+        return False
 
     def _spawn(self, ready_write: int) -> subprocess.Popen[bytes]:
         task = {

@@ -1,0 +1,28 @@
+"""A module that hangs where it is imported for the first time, as one that waits for something on the network may."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from foldflight import udaf
+
+_MARK = Path(os.environ["HANGS_AT_FIRST_MARK"])
+if not _MARK.exists():
+    _MARK.touch()
+    time.sleep(3600)
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class Total:
+    """A sum."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator

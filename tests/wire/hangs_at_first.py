@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from foldflight import udaf
+from tests.wire.limit_functions import _Base
 
 _MARK = Path(os.environ["HANGS_AT_FIRST_MARK"])
 if not _MARK.exists():
@@ -15,14 +16,5 @@ if not _MARK.exists():
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
-class Total:
+class Total(_Base):
     """A sum."""
-
-    def create_accumulator(self) -> int:
-        return 0
-
-    def accumulate(self, accumulator: int, value: int) -> int:
-        return accumulator + value
-
-    def get_value(self, accumulator: int) -> int:
-        return accumulator

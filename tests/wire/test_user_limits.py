@@ -136,19 +136,10 @@ def test_compiling_what_is_registered_is_interrupted(hurried: Server) -> None:
     """A class that does not end when an instance is made, to see its code, has no more time where it is registered."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)
-    class NeverMade:
+    class NeverMade(limit_functions._Base):
         def __init__(self) -> None:
             while os.environ.get("FOLDFLIGHT_TEST_NEVER_MADE") is None:
                 pass
-
-        def create_accumulator(self) -> int:
-            return 0
-
-        def accumulate(self, accumulator: int, value: int) -> int:
-            return accumulator + value
-
-        def get_value(self, accumulator: int) -> int:
-            return accumulator
 
     with pytest.raises(FunctionError, match="fold_s_max"):
         connect(hurried.url, bundle_key=KEY).register(NeverMade)

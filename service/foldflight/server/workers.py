@@ -412,7 +412,7 @@ class _Relay:
             try:
                 with socket.create_connection(("127.0.0.1", worker.port or 0), timeout=5) as upstream:
                     self._pump_both(client, upstream)
-            except OSError as error:
+            except (OSError, RuntimeError) as error:  # or no thread is left
                 self._logger.warning("worker not reachable", worker=worker.index, problem=str(error))
             finally:
                 with self._lock:
@@ -426,11 +426,13 @@ class _Relay:
         with self._lock:
             self._open.update(pair)
         back = threading.Thread(target=_pump, args=(upstream, client), name="foldflight-relay-back", daemon=True)
-        back.start()
-        _pump(client, upstream)
-        back.join()
-        with self._lock:
-            self._open.difference_update(pair)
+        try:
+            back.start()
+            _pump(client, upstream)
+            back.join()
+        finally:
+            with self._lock:
+                self._open.difference_update(pair)
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:

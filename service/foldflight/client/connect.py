@@ -66,7 +66,8 @@ def connect(
     Raises:
         RetryableError: UNREACHABLE or DEADLINE when no server answers.
         RejectedError: MODULE when a module cannot be imported; SIGNATURE for a bad target, or for an embedded function
-            that is declared `compile=True` and cannot be compiled; UNAUTHENTICATED.
+            that is declared `compile=True` and cannot be compiled; SETTINGS for a file that cannot be read;
+            UNAUTHENTICATED.
 
     >>> connect("embedded:")["count"]().function.signature
     'count([value]) -> BIGINT'

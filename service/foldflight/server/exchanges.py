@@ -153,8 +153,8 @@ class Exchanges:
                 self._check_admission()
                 self._open.add(running)
                 running.account.begin()
-        except RetryableError:
-            running.close()
+        except RetryableError as error:
+            self._close(running, error.code)
             raise
         return running
 
@@ -175,13 +175,7 @@ class Exchanges:
             self._changed.notify_all()
         running.account.end(outcome)
         try:
-            running.close()
-        except FoldflightError as error:
-            if outcome == "done":
-                raise
-            running.logger.warning(
-                "exchange not closed", code=error.code, function=error.function, problem=error.message
-            )
+            self._close(running, outcome)
         finally:
             if outcome == "LIMIT":
                 give_back()
@@ -206,6 +200,17 @@ class Exchanges:
         self.watch.close()
         with self._changed:
             self._is_draining = True
+
+    @staticmethod
+    def _close(running: Running, outcome: str) -> None:
+        try:
+            running.close()
+        except FoldflightError as error:
+            if outcome == "done":
+                raise
+            running.logger.warning(
+                "exchange not closed", code=error.code, function=error.function, problem=error.message
+            )
 
     def _check_admission(self) -> None:
         if self._is_draining:

@@ -97,9 +97,6 @@ class Fold:
         self._marks = np.zeros(0, np.uint8)
         # All slots below have all marks.
         self._marked_below = 0
-        self._nothing = pa.RecordBatch.from_arrays(
-            [pa.nulls(0, type_) for type_ in self.schema.types], schema=self.schema
-        )
         self._accumulators: list[Accumulators] = []
         try:
             for call in calls:
@@ -213,7 +210,7 @@ class Fold:
         slots = self._marked(_DIRTY)
         if not len(slots):
             self.state_bytes = 0
-            return self._nothing
+            return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in self.schema.types], schema=self.schema)
         batch = self._results(slots, states=states, outputs=outputs)
         self.state_bytes = sum(column.nbytes for column in batch.columns[1 : 2 * len(self.calls) : 2]) if states else 0
         self._marked_below = 0

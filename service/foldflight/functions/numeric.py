@@ -18,8 +18,6 @@ from foldflight.functions.decorators import udaf
 # ruff: noqa: D101 - the verbs are described once, in `udaf`; each class says what it computes.
 
 _DIGITS_MAX = 38
-# Python's own context would round a sum to 28 digits without a word; twice the digits of a type hold any sum exactly.
-_EXACT = decimal.Context(prec=2 * _DIGITS_MAX)
 # Whole numbers of 64 bits end before 2**63; those up to 2**53 are floats, too.
 _WHOLE_END = 1 << 63
 _FLOAT_END = 1 << 53
@@ -76,12 +74,6 @@ def _avg_state(type_: pa.DataType) -> pa.DataType:
     return pa.struct([pa.field("sum", pa.decimal128(_DIGITS_MAX, 0)), *list(state)[1:]])
 
 
-def _plus(one: Any, other: Any, sign: int = 1) -> Any:
-    if isinstance(one, decimal.Decimal) or isinstance(other, decimal.Decimal):
-        return _EXACT.add(one, other) if sign > 0 else _EXACT.subtract(one, other)
-    return one + sign * other
-
-
 def _fits(held: Any, slots: Any, amounts: Any) -> bool:
     """Tell whether `held[slots] += amounts`, one after the other, surely stays within 64 bits at every step."""
     if not len(slots):
@@ -128,7 +120,7 @@ class Total:
         """Add (sign 1) or take back (sign -1) one value."""
         self.count += sign
         if not isinstance(value, float) or math.isfinite(value):
-            self.sum = _plus(self.sum, value, sign)
+            self.sum += sign * value
         elif value != value:  # noqa: PLR0124 - only NaN differs from itself
             self.nans += sign
         elif value > 0:
@@ -138,7 +130,7 @@ class Total:
 
     def combine(self, other: Total) -> None:
         """Add another total."""
-        self.sum = _plus(self.sum, other.sum)
+        self.sum += other.sum
         self.count += other.count
         self.nans += other.nans
         self.infinities += other.infinities
@@ -257,7 +249,7 @@ class Avg(_Totalled):
             return None
         total = accumulator.value()
         if isinstance(total, decimal.Decimal):
-            return _EXACT.divide(total, decimal.Decimal(accumulator.count))
+            return total / decimal.Decimal(accumulator.count)
         return total / accumulator.count
 
     def get_values(self, accumulators: Any) -> Any:

@@ -106,6 +106,35 @@ def test_the_listing_says_whether_they_are_used(returns: type, how: str) -> None
     assert folded(Registry.load([cls])["adder"]).startswith(how)
 
 
+def test_annotations_that_cannot_be_resolved_say_nothing() -> None:
+    """Where state_type says what annotations do not, the class is folded as any other."""
+
+    class Total:
+        n: "Unknown"  # type: ignore[name-defined]  # noqa: F821
+
+        def __init__(self) -> None:
+            self.n = 0
+
+    def accumulate(self: Any, accumulator: Total, value: int) -> None:
+        accumulator.n += value
+
+    methods = {"create_accumulator": lambda self: Total(), "accumulate": accumulate, "merge": None, "merge_many": None}
+    methods |= {"get_value": lambda self, accumulator: accumulator.n, "fold_many": None, "get_values": None}
+    methods["create_accumulator"].__annotations__["return"] = Total
+    many = {
+        "fold_many": lambda self, accumulators, slots, signs, values: np.add.at(accumulators["n"], slots, values),
+        "get_values": lambda self, accumulators: accumulators["n"],
+    }
+    for vectorised, kind in (({}, "interpreted"), (many, "vectorised")):
+        fold = fold_of(
+            udaf(name="adder", skip_nulls=True, result_type="INT", state_type="STRUCT<n BIGINT>")(
+                type("Adder", (Adder,), dict(vars(Adder)) | methods | vectorised)
+            )
+        )
+        assert fold.kinds == (kind,)
+        assert values_of(fold) == [8, 4]
+
+
 @pytest.mark.parametrize("compile_", [True, False])
 def test_compile_chooses_the_scalar_methods(compile_: bool) -> None:
     """`compile=True` compiles the scalar methods and `compile=False` calls them, whatever else there is."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import typing
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 
 from foldflight.fold.moments import from_numbers, moment_of, to_numbers
 
-__all__ = ["Member", "bytes_of", "filled", "record_dtype", "records_of", "states_of", "taken"]
+__all__ = ["Member", "bytes_of", "filled", "hints_of", "record_dtype", "records_of", "states_of", "taken"]
 
 
 class Member(Protocol):
@@ -49,6 +50,15 @@ def record_dtype(members: tuple[Member, ...]) -> np.dtype[Any]:
             "itemsize": max(8, -(-sum(sizes) // 8) * 8),
         }
     )
+
+
+@functools.lru_cache(maxsize=256)
+def hints_of(cls: type) -> Mapping[str, Any]:
+    """Return what a class of accumulators annotates, read once; nothing where that cannot be resolved."""
+    try:
+        return typing.get_type_hints(cls, include_extras=True)
+    except NameError:  # then its states are typed by state_type alone
+        return {}
 
 
 def bytes_of(records: Any) -> Any:

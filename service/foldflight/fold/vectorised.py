@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,7 +20,7 @@ from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.failures import user_failure
 from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract
 from foldflight.fold.migration import Written
-from foldflight.fold.records import bytes_of, filled, record_dtype, records_of, states_of, taken
+from foldflight.fold.records import bytes_of, filled, hints_of, record_dtype, records_of, states_of, taken
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
 from foldflight.functions.shape import Nullable, may_be_none
 from foldflight.functions.spec import BoundFunction, Verbs
@@ -272,7 +271,7 @@ def layout_of(bound: BoundFunction, verbs: Verbs) -> Layout | str:
         return str(error)
     cls = bound.function.accumulator_class
     is_struct = pa.types.is_struct(type_)
-    hints = typing.get_type_hints(cls, include_extras=True) if is_struct and cls is not None else {}
+    hints = hints_of(cls) if is_struct and cls is not None else {}
     members = []
     for place, field in enumerate(type_ if is_struct else [pa.field("value", type_)]):
         format_ = _format(field.type)

@@ -18,6 +18,7 @@ from foldflight.fold.compiler.kernels import Plan
 from foldflight.fold.compiler.kinds import Refused
 from foldflight.fold.compiler.records import Field, Layout
 from foldflight.fold.moments import MOMENTS, moment_of
+from foldflight.fold.records import hints_of
 from foldflight.functions.shape import Nullable, may_be_none
 from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.types import sql_name
@@ -178,7 +179,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> Layout:
         bound.shape.to_arrow([fresh])
     except CastError as error:
         raise Refused(f"its state: {error}") from None
-    hints = typing.get_type_hints(cls, include_extras=True)
+    hints = hints_of(cls)
     fields = []
     for member in arrow:
         if inspect.isdatadescriptor(getattr(cls, member.name, None)) and not hasattr(cls, "__slots__"):

@@ -217,6 +217,22 @@ def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
     assert made[1] is not made[2]
 
 
+def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that an open exchange first needs after a change is not kept under the digest of before."""
+    monkeypatch.setattr(programs, "_folder", tmp_path)
+    registry = Registry.load([written("value + settings.windows.limit", 3, monkeypatch)])
+    bound = registry["written"].bind([pa.int64()], {})
+    before = programs.program_of(bound, bound.instantiate())
+    sys.modules["settings"].windows.limit = 30
+    after = programs.program_of(bound, bound.instantiate())
+    assert isinstance(before, programs.Program)
+    assert isinstance(after, programs.Program)
+    assert before.fold(nulls=True) is None
+    assert not list(tmp_path.glob("*.fold_nulls"))
+    assert after.fold(nulls=True) is not None
+    assert len(list(tmp_path.glob("*.fold_nulls"))) == 1
+
+
 def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a number two modules away has changed since the code was kept, the new number counts."""
     monkeypatch.setattr(programs, "_folder", tmp_path)

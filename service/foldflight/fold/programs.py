@@ -167,7 +167,7 @@ def _made(bound: BoundFunction, verbs: Verbs) -> Program:
     own, trail = dict(own_attributes(verbs)), Trail()
     plan, start = plan_of(bound, verbs)
     digest = digest_of(plan, trail)
-    kernels = _kernels.get(digest) or Kernels(plan, _store_of(digest))
+    kernels = _kernels.get(digest) or Kernels(plan, _store_of(digest), lambda: digest_of(plan, Trail()) == digest)
     program = Program(kernels, *start)
     _remember(_kernels, digest, kernels)
     _remember(_programs, _key_of(bound), _Kept(bound.function, own, trail, program))

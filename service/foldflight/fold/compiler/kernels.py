@@ -81,14 +81,22 @@ class Kernels:
     Args:
         plan: What they are made of.
         store: Returns where a loop is kept, by its name; None for nowhere.
+        is_current: Tells whether what the plan's code reaches is what it was: a loop that is asked for later would be
+            compiled from what is there then.
 
     Raises:
         Refused: From whatever compiles code that is not understood.
     """
 
-    def __init__(self, plan: Plan, store: Callable[[str], Any] | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        store: Callable[[str], Any] | None = None,
+        is_current: Callable[[], bool] = lambda: True,
+    ) -> None:
         self.plan = plan
         self._store = store
+        self._is_current = is_current
         self.author = Author()
         self.instance = Reference(plan.cls, plan.instance, changeable=False)
         cls = plan.accumulator_class or plan.cls
@@ -137,6 +145,8 @@ class Kernels:
             with global_compiler_lock:
                 if name not in self._made:  # another thread may have made it meanwhile
                     try:
+                        if not self._is_current():
+                            raise Refused("what its code reaches has changed since its other loops were compiled")
                         self._made[name] = self._compiled(name, *make())
                     except Exception as error:  # noqa: BLE001 - it takes seconds to find out, so it is found out once
                         self._made[name] = error

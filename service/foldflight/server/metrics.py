@@ -226,9 +226,8 @@ class Metrics:
     def expect(self, functions: Collection[str]) -> None:
         """Take these functions for the server's own, and begin the series of errors at 0.
 
-        Prometheus takes what a series begins with for no increase.
-
-        Without this an alert would miss the first error of each kind, and of some kinds there is only one.
+        Prometheus takes what a series begins with for no increase: an alert would miss the first error of each kind
+        otherwise, and of some kinds there is only one.
         """
         for error in (RetryableError, RejectedError, FunctionError, CorruptError):
             for code in error.codes:

@@ -139,6 +139,19 @@ def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(spawn: Spawn)
     assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
 
 
+def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
+    """When SIGTERM goes to each worker, too, as service managers send it, exchanges still reach their barrier."""
+    server = spawn(workers=2, drain_s=20)
+    with opened_apart(server, opening(COUNT)) as exchange:
+        exchange.chunk(rows((0, 0)))
+        for pid in (*server.ready["workers"], server.process.pid):
+            os.kill(pid, signal.SIGTERM)
+        assert eventually(lambda: '"exchanges": 1, "drain_s"' in server.log.read_text())
+        assert count_rows(exchange, 1, 2) == [3]
+        assert exchange.reopen
+    assert server.process.wait(30) == EXIT_DRAINED
+
+
 def refuses(server: ServerProcess) -> bool:
     """Return whether a server takes no new exchange."""
     try:

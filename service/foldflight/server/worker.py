@@ -1,6 +1,6 @@
 """One worker process of `workers.py`: `python -m foldflight.server.worker`, told everything on standard input.
 
-The first line is the task; the end of the input means "drain and end".
+The first line is the task; the end of the input means "drain and end", and so does SIGTERM.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ def main() -> None:
         name: tuple(value) if isinstance(value, list) else value for name, value in task["settings"].items()
     }
     stop = threading.Event()
+    # A service manager may tell each process of a server to end, not the parent alone: that means "drain", too. Not set
+    # in the handler itself, which may have interrupted the main thread while that holds the event's own lock.
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=stop.set, name="foldflight-stop").start())
     threading.Thread(target=_await_end, args=(stop,), name="foldflight-parent", daemon=True).start()
 
     def on_ready(ready_line: dict[str, Any]) -> None:

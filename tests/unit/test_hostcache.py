@@ -46,7 +46,7 @@ def found(subject: StateTable, values: list[int]) -> list[int | None]:
     return states
 
 
-class Forgetful(Store):
+class CountingStore(Store):
     """A state store that counts what it is asked for."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Forgetful(Store):
 
 def test_a_worker_takes_what_another_has_written(tmp_path: Path) -> None:
     """A run is looked up in the file of another process, and not asked of the state store."""
-    store = Forgetful()
+    store = CountingStore()
     put(table(store, HostCache(tmp_path, bytes_max=1 << 20)), {1: 10, 2: 20})
     assert found(table(store, HostCache(tmp_path, bytes_max=1 << 20)), [1, 2, 3]) == [10, 20, None]
     assert store.asked == 0
@@ -71,7 +71,7 @@ def test_a_worker_takes_what_another_has_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:-1] + b"\x07"])
 def test_a_damaged_file_is_dropped(tmp_path: Path, damage: object) -> None:
     """What a file has lost, or never had, is read again from the state store, and written again."""
-    store = Forgetful()
+    store = CountingStore()
     put(table(store, HostCache(tmp_path, bytes_max=1 << 20)), {1: 10})
     (file,) = tmp_path.iterdir()
     good = file.read_bytes()

@@ -158,9 +158,8 @@ class Informed:
         return f"{self.greeting} {accumulator}"
 
 
-@udaf(input_types=["BIGINT"], result_type="BIGINT")
-class PeakKilobytes:
-    """Shows the peak memory of the process that folds."""
+class Sum:
+    """What others are made from: a number that merges."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -170,6 +169,14 @@ class PeakKilobytes:
 
     def merge(self, accumulator: int, other: int) -> int:
         return accumulator + other
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class PeakKilobytes(Sum):
+    """Shows the peak memory of the process that folds."""
 
     def get_value(self, accumulator: int) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -190,11 +197,8 @@ class PeakKilobytesUnmerged:
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
-class Unforgiving:
+class Unforgiving(Sum):
     """A sum that raises at 13, when 14 is taken back, when a sum of 2015 is shown, and when states make 2016."""
-
-    def create_accumulator(self) -> int:
-        return 0
 
     def accumulate(self, accumulator: int, value: int) -> int:
         if value == 13:

@@ -39,13 +39,7 @@ def mean(version: str, *, migrates: bool) -> type:
         def get_value(self, accumulator: dict[str, int]) -> float:
             return accumulator["sum"] / accumulator["rows"]
 
-    class Total:
-        def create_accumulator(self) -> int:
-            return 0
-
-        def accumulate(self, accumulator: int, value: int) -> int:
-            return accumulator + value
-
+    class Total(spark_functions.Sum):
         def get_value(self, accumulator: int) -> float:
             return float(accumulator)
 
@@ -116,18 +110,8 @@ def test_servers_of_a_new_version_take_the_states_of_an_old_one(classic: SparkSe
 def total(version: str) -> type:
     """Return a version of a function that merges: the first has a number as its state, the second a dict."""
 
-    class First:
-        def create_accumulator(self) -> int:
-            return 0
-
-        def accumulate(self, accumulator: int, value: int) -> int:
-            return accumulator + value
-
-        def merge(self, accumulator: int, other: int) -> int:
-            return accumulator + other
-
-        def get_value(self, accumulator: int) -> int:
-            return accumulator
+    class First(spark_functions.Sum):
+        pass
 
     class Second:
         def create_accumulator(self) -> dict[str, int]:

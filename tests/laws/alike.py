@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
 
 from foldflight import FoldflightError
@@ -130,3 +131,15 @@ def folds_alike(
             return
         if not same(lambda target: target.outputs(every), third, fourth):
             return
+
+
+def sums_are_exact(accumulators: Accumulators) -> None:
+    """Take a sum of whole numbers beyond 64 bits, where it is OVERFLOW, and back."""
+    slots = np.zeros(3, np.int32)
+    big = (1 << 63) - 1
+    accumulators.fold(Rows(slots, None, [Column("x", pa.array([big, big, big]))]))
+    assert accumulators.kind == "interpreted"
+    with pytest.raises(FoldflightError, match=r"^OVERFLOW: "):
+        accumulators.outputs(slots[:1])
+    accumulators.fold(Rows(slots[:2], np.array([True, True]), [Column("x", pa.array([big, big]))]))
+    assert accumulators.outputs(slots[:1]).to_pylist() == [big]

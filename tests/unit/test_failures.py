@@ -237,6 +237,15 @@ def test_a_failed_slot_stays_failed_in_another_fold() -> None:
     assert shown(after) == {0: "13 cannot be folded", 1: 3}
 
 
+def test_the_first_error_of_a_slot_stays() -> None:
+    """A slot that has failed already takes no other error from a checkpoint."""
+    one, two = new_fold(TOUCHY), new_fold(TOUCHY)
+    one.fold(chunk((0, INSERT, FOLD_13)))
+    two.fold(chunk((0, INSERT, TAKE_BACK_14), (0, DELETE, TAKE_BACK_14)))
+    one.merge_states(two.unsaved())
+    assert shown(one.collect()) == {0: "13 cannot be folded"}
+
+
 def test_what_cannot_be_saved_now_may_be_later() -> None:
     """A checkpoint fails no slot: its error is raised, and the barrier returns what there is then."""
     fold = new_fold(TOUCHY)

@@ -96,7 +96,8 @@ class Failures:
                 f"{errors.type}" + ("" if self.isolates else ", in one that does not"),
             )
         for place in np.flatnonzero(errors.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            self._keep(int(slots[place]), errors[place].as_py())
+            if int(slots[place]) not in self._errors:
+                self._keep(int(slots[place]), errors[place].as_py())
 
     def among(self, slots: Slots) -> Mask:
         """Tell which of n slots have failed."""

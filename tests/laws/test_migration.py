@@ -247,4 +247,4 @@ def test_damaged_states_are_not_migrated() -> None:
         Written("1", "00" * 8, "custom").values("mean", pa.array([b"nonsense"]), None)
     envelope = b"FFC1" + bytes(8) + bytes(4) + b"damaged"
     with pytest.raises(CorruptError):
-        custom_payload("mean", "1", "00" * 8, envelope)
+        custom_payload("mean", "1", bytes(8), envelope)

@@ -51,10 +51,10 @@ class Written:
             case _:
                 raise unreadable(function, f"it has the codec {self.codec!r}, which is none")
 
-    def _fingerprint(self, function: str) -> str:
+    def _fingerprint(self, function: str) -> bytes:
         if re.fullmatch("[0-9a-f]{16}", self.fingerprint) is None:
             raise unreadable(function, f"its fingerprint {self.fingerprint!r} is none")
-        return self.fingerprint
+        return bytes.fromhex(self.fingerprint)
 
 
 def _python_values(function: str, states: pa.Array) -> list[Any]:

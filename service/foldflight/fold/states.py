@@ -142,21 +142,21 @@ def _opened(function: str, version: str, envelope: bytes, magic: bytes, fingerpr
     return envelope[_HEADER_BYTES:]
 
 
-def custom_payload(function: str, version: str, fingerprint: str, state: bytes) -> bytes:
+def custom_payload(function: str, version: str, fingerprint: bytes, state: bytes) -> bytes:
     """Return what `serialize` returned.
 
     Raises:
         RejectedError: STATE_MISMATCH, for a state of another fingerprint or codec.
         CorruptError: STATE_CHECKSUM.
     """
-    rest = _opened(function, version, state, _CUSTOM, bytes.fromhex(fingerprint))
+    rest = _opened(function, version, state, _CUSTOM, fingerprint)
     checksum, payload = rest[:4], rest[4:]
     if zlib.crc32(payload).to_bytes(4, "big") != checksum:
         raise CorruptError("STATE_CHECKSUM", f"a state of {function} is damaged or truncated", function=function)
     return payload
 
 
-def pickled_object(function: str, version: str, fingerprint: str, state: bytes, signer: StateSigner | None) -> Any:
+def pickled_object(function: str, version: str, fingerprint: bytes, state: bytes, signer: StateSigner | None) -> Any:
     """Return what was pickled, if a key of this fleet has signed it.
 
     Raises:
@@ -171,7 +171,7 @@ def pickled_object(function: str, version: str, fingerprint: str, state: bytes, 
     except RejectedError as error:
         error.function = function
         raise
-    payload = _opened(function, version, verified, _PICKLE, bytes.fromhex(fingerprint))
+    payload = _opened(function, version, verified, _PICKLE, fingerprint)
     try:
         return pickle.loads(payload)  # noqa: S301 - a key of this fleet has signed these bytes
     except SystemExit as error:
@@ -216,7 +216,7 @@ class Custom(_Enveloped):
 
     def unpack(self, state: bytes) -> Any:
         assert self.verbs.deserialize is not None
-        payload = custom_payload(self.function, self.version, self.fingerprint.hex(), state)
+        payload = custom_payload(self.function, self.version, self.fingerprint, state)
         try:
             return self.verbs.deserialize(payload)
         except (Exception, SystemExit) as error:
@@ -244,7 +244,7 @@ class Pickled(_Enveloped):
         return self.signer.sign(_PICKLE + self.fingerprint + pickled)
 
     def unpack(self, state: bytes) -> Any:
-        return pickled_object(self.function, self.version, self.fingerprint.hex(), state, self.signer)
+        return pickled_object(self.function, self.version, self.fingerprint, state, self.signer)
 
 
 def state_codec(bound: BoundFunction, verbs: Verbs, signer: StateSigner | None) -> StateCodec:

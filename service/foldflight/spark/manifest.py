@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -257,10 +257,10 @@ class Manifest:
             # The texts above are compared and read by people; a reader who has no query needs the types themselves.
             "schema": _schema_text(self.layout.keys),
             "generations": {number: _schema_text(states) for number, states in self.generations.items()},
-            "runs": [asdict(run) for run in self.runs],
-            "merges": [asdict(merge) for merge in self.merges],
+            "runs": self.runs,
+            "merges": self.merges,
         }
-        return sealed(_MAGIC, json.dumps(content).encode())
+        return sealed(_MAGIC, json.dumps(content, default=vars).encode())
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:

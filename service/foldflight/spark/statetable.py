@@ -125,24 +125,30 @@ class StateTable:
         """
         count = keys.num_rows
         hashes = self._hash(keys)
-        open_ = np.ones(count, np.bool_)
+        open_ = np.arange(count)
+        found: list[npt.NDArray[np.int64]] = []
         parts: list[pa.RecordBatch] = []
+        for meta in (meta for run in reversed(self._manifest.runs) for meta in run.pieces):
+            wanted = hashes[open_]
+            if not ((wanted >= np.uint64(meta.low)) & (wanted <= np.uint64(meta.high))).any():
+                continue
+            piece = self._piece(meta)
+            places = np.minimum(np.searchsorted(piece.hashes, wanted), len(piece.hashes) - 1)
+            same = piece.hashes[places] == wanted
+            if same.any():
+                found.append(open_[same])
+                parts.append(self._converted(meta, piece.batch.take(pa.array(places[same]))))
+                open_ = open_[~same]
+        owners = np.concatenate([open_[:0], *found])
+        rows = _joined(parts, self.layout.rows)
+        if not equal_rows(keys.take(pa.array(owners)), rows.select(keys.schema.names)).all():
+            # Different keys share a hash: rare, unless somebody seeks it, so it may cost more.
+            owners, rows = self.lookup_together(keys, count)
         places = np.full(count, -1, np.int64)
-        taken = 0
-        for run in reversed(self._manifest.runs):
-            for meta in run.pieces:
-                asked = np.flatnonzero(open_ & (hashes >= np.uint64(meta.low)) & (hashes <= np.uint64(meta.high)))
-                if not len(asked):
-                    continue
-                piece = self._piece(meta)
-                who, where = self._matches(piece, keys, hashes, asked)
-                if not len(who):
-                    continue
-                parts.append(self._converted(meta, piece.batch.take(pa.array(where))))
-                places[who] = taken + np.arange(len(who))
-                taken += len(who)
-                open_[who] = False
-        return self._found(parts, places)
+        places[owners] = np.arange(len(owners))
+        rows = rows.take(pa.array(places, mask=places < 0))
+        live = rows.column(LIVE).fill_null(0).to_numpy()
+        return Found(live > 0, live, rows.select(self.layout.states.names))
 
     def lookup_together(self, keys: pa.RecordBatch, count: int) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
         """Look up the groups that share their hashed key columns with one of n different keys.
@@ -176,7 +182,7 @@ class StateTable:
                 who, rows = who[same], rows.filter(pa.array(same))
             owners.append(who)
             parts.append(self._converted(meta, rows))
-        rows = _one(pa.Table.from_batches(parts, schema=self.layout.rows))
+        rows = _joined(parts, self.layout.rows)
         if not rows.num_rows:
             return np.zeros(0, np.int64), rows
         slots = KeyIndex(self.layout.keys).slots([rows.column(name) for name in self.layout.keys.names]).to_numpy()
@@ -189,45 +195,6 @@ class StateTable:
         if not names and len(self.layout.keys):
             return np.zeros(keys.num_rows if count is None else count, np.uint64)
         return self._hashes(keys.select(names) if names else keys)
-
-    def _matches(
-        self, piece: Piece, keys: pa.RecordBatch, hashes: Hashes, asked: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return which of the asked keys a piece has, and where."""
-        first = np.searchsorted(piece.hashes, hashes[asked], "left")
-        last = np.searchsorted(piece.hashes, hashes[asked], "right")
-        # Different keys may share a hash: then each place with that hash is compared, one after another.
-        who: list[npt.NDArray[np.int64]] = []
-        where: list[npt.NDArray[np.int64]] = []
-        candidates = first < last
-        while candidates.any():
-            asked, first, last = asked[candidates], first[candidates], last[candidates]
-            stored = piece.batch.select(keys.schema.names).take(pa.array(first))
-            same = (
-                equal_rows(keys.take(pa.array(asked)), stored)
-                if len(self.layout.keys)
-                else np.ones(len(asked), np.bool_)
-            )
-            who.append(asked[same])
-            where.append(first[same])
-            first = first + 1
-            candidates = ~same & (first < last)
-        if not who:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        return np.concatenate(who), np.concatenate(where)
-
-    def _found(self, parts: list[pa.RecordBatch], places: npt.NDArray[np.int64]) -> Found:
-        names = self.layout.states.names
-        if not parts:
-            nothing = [pa.nulls(len(places), each.type) for each in self.layout.states]
-            return Found(
-                np.zeros(len(places), np.bool_),
-                np.zeros(len(places), np.int64),
-                pa.RecordBatch.from_arrays(nothing, names=names),
-            )
-        rows = _one(pa.Table.from_batches(parts).take(pa.array(np.maximum(places, 0), mask=places < 0)))
-        live = rows.column(LIVE).fill_null(0).to_numpy(zero_copy_only=False)
-        return Found(live > 0, live, rows.select(names))
 
     def commit(self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch) -> Committed:
         """Store what became of n different groups, and go on with merges.
@@ -341,7 +308,7 @@ class StateTable:
         for meta, rows in parts:
             kept.append(self._converted(meta, rows.filter(pa.array(newest[start : start + rows.num_rows]))))
             start += rows.num_rows
-        rows = _one(pa.Table.from_batches(kept, schema=self.layout.rows))
+        rows = _joined(kept, self.layout.rows)
         return rows.take(pa.array(np.argsort(rows.column(HASH).to_numpy(), kind="stable")))
 
     def _first_of_each(self, keys: pa.Table) -> npt.NDArray[np.bool_]:
@@ -375,7 +342,7 @@ class StateTable:
         while start < rows.num_rows:
             end = self._end_of_piece(rows, hashes, start)
             # Taken, not sliced: a slice would keep, and write, what it was cut from.
-            part = rows.take(pa.array(np.arange(start, end)))
+            part = rows if end - start == rows.num_rows else rows.take(pa.array(np.arange(start, end)))
             data = encode_piece(part)
             run_id = self._new_run_id()
             self._store.put_run(run_id, data)
@@ -425,10 +392,7 @@ class StateTable:
         self._store.put_manifest(self._manifest.encode())
 
 
-def _one(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return (
-        batches[0]
-        if batches
-        else pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.schema], schema=table.schema)
-    )
+def _joined(parts: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if parts:
+        return pa.concat_batches(parts)
+    return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)

@@ -49,9 +49,8 @@ def changelog(
     ).astype(np.int8)
     # A stable sort by group keeps each old row before its new one.
     order = np.argsort(np.concatenate([old, new]), kind="stable")
-    rows = pa.Table.from_batches([before.take(pa.array(old)), after.take(pa.array(new))]).take(pa.array(order))
-    batches = rows.combine_chunks().to_batches()
-    return pa.array(kinds[order], pa.int8()), batches[0] if batches else after.slice(0, 0)
+    places = np.concatenate([old, before.num_rows + new])[order]
+    return pa.array(kinds[order], pa.int8()), pa.concat_batches([before, after]).take(pa.array(places))
 
 
 def equal_rows(before: pa.RecordBatch, after: pa.RecordBatch) -> Mask:

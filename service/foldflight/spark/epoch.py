@@ -311,8 +311,7 @@ class BucketEpoch:
             return results  # nobody was there before, so nobody looks
         places = self._before_at[slots]
         chosen = pa.array(np.maximum(places, 0), mask=places < 0)
-        table = pa.Table.from_batches(self._before).take(chosen).combine_chunks()
-        return table.to_batches()[0] if table.num_rows else results.slice(0, 0)
+        return pa.concat_batches(self._before).take(chosen)
 
     def _rows(self, keys: pa.RecordBatch, outputs: pa.RecordBatch) -> pa.RecordBatch:
         names = [f"output_{place}" for place in range(len(self._layout.outputs))]

@@ -165,6 +165,7 @@ class StreamEngine:
             for at_ms in sorted(each for each in state.timers if each <= watermark_ms):
                 state.timers.discard(at_ms)
                 output += self._unpacked(self._expired(bucket, at_ms, watermark_ms))
+        self._processor.close()
         return output
 
     def live_rows(self) -> dict[tuple[Any, ...], int]:

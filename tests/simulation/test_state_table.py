@@ -18,6 +18,7 @@ from foldflight.spark.epoch import BucketEpoch
 from foldflight.spark.layout import Layout
 from foldflight.spark.statetable import Bounds as TableBounds
 from foldflight.spark.statetable import StateTable, TableLayout
+from foldflight.spark.turns import Turns
 from foldflight.testing.simulation import EngineCrashed, SimulatedTransport, World
 from foldflight.testing.simulation.functions import functions
 from foldflight.testing.simulation.programs import LIMITS
@@ -86,7 +87,7 @@ def run(seed: int) -> World:
     store, sink = Store(), {}  # what Spark has committed: the state, and each epoch's changelog
     while len(sink) < len(epochs):
         began_s = world.now_s()
-        transport = SimulatedTransport(world, functions(), BOUNDS)
+        transport = Turns(SimulatedTransport(world, functions(), BOUNDS))
         opening, layout = planned(transport)
         try:
             while len(sink) < len(epochs):

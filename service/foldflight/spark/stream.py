@@ -4,8 +4,9 @@
          > mapInArrow(Unpack)
 
 A group belongs to the bucket of its key's hash; a bucket is one key of Spark's state store and holds a state table (see
-`statetable`). An epoch opens one exchange for each bucket that has rows, with the states of the groups it touches, and
-commits one new run. Spark commits the state with the epoch, so a rerun starts from the same states and changes nothing.
+`statetable`). In an epoch the buckets that have rows take turns in one exchange for each task (see `turns`), with the
+states of the groups they touch, and each commits one new run. Spark commits the state with the epoch, so a rerun starts
+from the same states and changes nothing.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from foldflight.spark.runs import RunCache
 from foldflight.spark.sessions import SessionEpoch
 from foldflight.spark.statetable import Bounds, StateTable, TableLayout
 from foldflight.spark.tasks import PartialFold
+from foldflight.spark.turns import Turns
 
 __all__ = ["OBSERVED", "ROW_KIND", "check_provider", "stream_result"]
 
@@ -188,7 +190,7 @@ class BucketProcessor(StatefulProcessor):
         merges: bool,
         migration: Migration,
     ) -> None:
-        self._transport = transport
+        self._turns = Turns(transport)
         self._opening = opening
         self._layout = layout
         self._options = options
@@ -247,7 +249,7 @@ class BucketProcessor(StatefulProcessor):
             else expiredTimerInfo.getExpiryTimeInMs()
         )
         closed_us = (until - lateness_ms) * 1000
-        closed = ClosedWindows(self._transport, self._opening, self._layout, self._table(), closed_us)
+        closed = ClosedWindows(self._turns, self._opening, self._layout, self._table(), closed_us)
         for changes in closed.drop(wants_outputs=self._options.emit == "append"):
             inserts = pa.array([int(RowKind.INSERT)] * changes.num_rows, pa.int8())
             for blob in self._blobs(inserts, changes):
@@ -263,9 +265,9 @@ class BucketProcessor(StatefulProcessor):
 
     def _epoch(self, table: StateTable, closed_us: int | None) -> BucketEpoch | SessionEpoch:
         if self._options.has_sessions:
-            return SessionEpoch(self._transport, self._opening, self._layout, table, closed_us=closed_us)
+            return SessionEpoch(self._turns, self._opening, self._layout, table, closed_us=closed_us)
         return BucketEpoch(
-            self._transport,
+            self._turns,
             self._opening,
             self._layout,
             table,
@@ -310,7 +312,8 @@ class BucketProcessor(StatefulProcessor):
             yield _row(blob_of(part), EpochStats(isolated_rows=part.num_rows - kinds.null_count))
 
     def close(self) -> None:
-        """Release nothing: an exchange lives no longer than an epoch."""
+        """End the exchange: it lives no longer than a task."""
+        self._turns.close()
 
 
 def _row(blob: bytes | None, figures: EpochStats) -> Row:

@@ -1,12 +1,12 @@
 """Exactly once: a query whose processes are killed at random instants ends with the batch answer."""
 
+import contextlib
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.spark.test_stream import SCHEMA, Model, apply
 ROOT = Path(__file__).parents[2]
 EPOCHS = 40
 KILLS = 24
+WORKER_KILLS = 12
 SEED = 20130101
 
 
@@ -106,45 +107,44 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
 
 @pytest.mark.slow
 def test_python_workers_may_be_killed_at_any_instant(tmp_path: Path) -> None:
-    """While Spark's Python workers are killed again and again, the query retries its tasks and ends with the answer."""
+    """While Spark's Python workers are killed again and again, tasks are retried; the query ends with the answer."""
     rows = prepared(tmp_path)
     chance = random.Random(SEED)
-    process = started(tmp_path)
-    stop = threading.Event()
     kills = 0
-
-    def killer() -> None:
-        nonlocal kills
-        while not stop.wait(chance.uniform(1.0, 3.0)):
-            if mine := workers_of(process):
-                try:
-                    os.kill(chance.choice(mine), signal.SIGKILL)
-                    kills += 1
-                except ProcessLookupError:
-                    continue
-
-    thread = threading.Thread(target=killer)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "STARTED\n"
-        thread.start()
-        code = process.wait(300)
-    finally:
-        stop.set()
-        if thread.is_alive():
-            thread.join()
-        if process.poll() is None:
-            kill_group(process)
-        if process.stdout is not None:
-            process.stdout.close()
-    # A task may be killed more often than Spark retries it; then the query fails, and goes on when it is started again.
-    if code != 0:
-        again = started(tmp_path)
-        assert again.wait(300) == 0
-        assert again.stdout is not None
-        again.stdout.close()
-    assert kills > 3
+    while True:
+        before = kills
+        process = started(tmp_path)
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline() != "STARTED\n":
+                pytest.fail("the query did not start")
+            while process.poll() is None and kills < WORKER_KILLS:
+                kills += killed_worker(process, chance)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(chance.uniform(1.0, 3.0))
+            code = process.wait(300)
+        finally:
+            if process.poll() is None:
+                kill_group(process)
+            if process.stdout is not None:
+                process.stdout.close()
+        if code == 0:
+            break
+        # A task may be killed more often than Spark retries it; then the query fails, and goes on when started again.
+        assert kills > before, "the query failed, and nobody was killed"
+    assert kills > WORKER_KILLS // 3
     assert result(tmp_path) == rows.table()
+
+
+def killed_worker(process: subprocess.Popen[str], chance: random.Random) -> bool:
+    """Kill one of Spark's Python workers; return whether there was one."""
+    if not (mine := workers_of(process)):
+        return False
+    try:
+        os.kill(chance.choice(mine), signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _descends(pid: int, ancestor: int) -> bool:

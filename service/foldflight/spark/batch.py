@@ -35,6 +35,7 @@ from foldflight.spark.deadletters import letter_type
 from foldflight.spark.layout import DEAD_LETTER, HASH, KIND, REAL, RETRACTING, Layout
 from foldflight.spark.tasks import FinalFold, PartialFold
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
+from foldflight.spark.worker import settle
 
 __all__ = ["Emit", "GroupedFrame", "OnError", "Plan", "StreamOptions", "group_by", "mapping"]
 
@@ -52,7 +53,7 @@ def group_by(
     window: Window | None = None,
     emit: Emit = "update",
     allowed_lateness_s: float = 0,
-    buckets: int = 64,
+    buckets: int = 32,
     strict: bool = False,
     on_error: OnError = "fail",
 ) -> GroupedFrame:
@@ -425,5 +426,6 @@ def mapping(
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         yield from task(batches)
+        settle()
 
     return run

@@ -41,6 +41,7 @@ from foldflight.spark.sessions import SessionEpoch
 from foldflight.spark.statetable import Bounds, StateTable, TableLayout
 from foldflight.spark.tasks import PartialFold
 from foldflight.spark.turns import Turns
+from foldflight.spark.worker import settle
 
 __all__ = ["OBSERVED", "ROW_KIND", "check_provider", "stream_result"]
 
@@ -314,6 +315,7 @@ class BucketProcessor(StatefulProcessor):
     def close(self) -> None:
         """End the exchange: it lives no longer than a task."""
         self._turns.close()
+        settle()
 
 
 def _row(blob: bytes | None, figures: EpochStats) -> Row:

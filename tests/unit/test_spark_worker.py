@@ -1,0 +1,29 @@
+"""What tasks leave behind in Spark's Python worker."""
+
+import gc
+import sys
+import types
+from collections.abc import Iterator
+
+import pytest
+
+from foldflight.spark.batch import mapping
+from foldflight.spark.worker import settle
+
+
+@pytest.fixture(autouse=True)
+def unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_the_collector_passes_over_what_a_task_has_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a task that has brought modules, all that is there is settled; of other tasks nothing is kept."""
+    monkeypatch.setitem(sys.modules, "a_new_module", types.ModuleType("a_new_module"))
+    settle()
+    gc.unfreeze()
+    list(mapping(iter)(iter([])))
+    assert gc.get_freeze_count() == 0
+    monkeypatch.setitem(sys.modules, "another_new_module", types.ModuleType("another_new_module"))
+    assert list(mapping(iter)(iter([1, 2]))) == [1, 2]
+    assert gc.get_freeze_count() > 10_000

@@ -118,7 +118,7 @@ class Bounds:
     piece_rows_max: int = 1 << 18
     row_bytes: int = 512
     fan_in: int = 8
-    merge_rows_max: int = 1 << 17
+    merge_rows_max: int = 1 << 15
     merge_share: int = 6
 
 

@@ -43,8 +43,9 @@ from foldflight.exchange.serving import ServerExchange
 from foldflight.fold import StateSigner
 from foldflight.functions import Call, Registry, parse_type
 from foldflight.server.settings import SETTINGS, load_settings
+from foldflight.spark.layout import HASH, LIVE
 from foldflight.spark.manifest import Manifest, Merge, PieceMeta, Run, TableLayout
-from foldflight.spark.runs import HASH, LIVE, decode_piece, encode_piece
+from foldflight.spark.runs import decode_piece, encode_piece
 from tests.hostile import hostile_functions
 
 GROWTH_BYTES_MAX = 256 << 20

@@ -22,10 +22,10 @@ from foldflight.functions import Call
 from foldflight.spark.batch import StreamOptions
 from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type
-from foldflight.spark.layout import BUCKET, Layout
+from foldflight.spark.layout import BUCKET, LIVE, Layout
 from foldflight.spark.migration import Migration
 from foldflight.spark.packing import BLOB, Pack, rows_of
-from foldflight.spark.runs import LIVE, key_hashes
+from foldflight.spark.runs import key_hashes
 from foldflight.spark.statetable import TableLayout
 from foldflight.spark.stream import BucketProcessor
 from foldflight.spark.tasks import PartialFold

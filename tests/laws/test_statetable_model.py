@@ -207,4 +207,11 @@ def test_hashes_never_change() -> None:
     assert key_hashes(keys_of([("ann", 1.5)])).tolist() == [FOREVER]
 
 
+def test_keys_need_not_be_utf8() -> None:
+    """A text of Spark that is not UTF-8 has the hash of its bytes."""
+    keys = pa.array([b"ann", b"\xff", None])
+    texts, raw = (pa.RecordBatch.from_arrays([each], names=["k"]) for each in (keys.view(pa.string()), keys))
+    assert key_hashes(texts).tolist() == key_hashes(raw).tolist()
+
+
 FOREVER = 12678844572845702390

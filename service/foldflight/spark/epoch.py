@@ -18,23 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.client import OpenExchange, Transport
-from foldflight.errors import FunctionError, RejectedError
+from foldflight.errors import RejectedError
 from foldflight.exchange.changelog import changelog, live_rows
 from foldflight.exchange.frames import Open
 from foldflight.fold import ERROR
 from foldflight.fold.keys import KeyIndex
-from foldflight.functions import RowKind
+from foldflight.spark.blocks import one_batch
 from foldflight.spark.carrier import convert
 from foldflight.spark.deadletters import Failed, HeldRows
-from foldflight.spark.layout import KIND, LIVE, SLOT, Layout
-from foldflight.spark.logs import forward
+from foldflight.spark.layout import LIVE, SLOT, Layout, retracts
+from foldflight.spark.logs import forward, naming_group
 from foldflight.spark.statetable import StateTable
 
 __all__ = ["BucketEpoch", "EpochStats"]
 
 _T = TypeVar("_T")
-
-_RETRACTING = (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
 
 @dataclass
@@ -137,16 +135,11 @@ class BucketEpoch:
             FunctionError: With the group's keys.
             RejectedError: CANNOT_RETRACT, in strict mode, with the group.
         """
-        try:
-            with self.stats.timed(lambda: self._transport.open(self._opening)) as exchange:
-                for block in self._inserts_first(blocks):
-                    self._feed(exchange, block)
-                results = self.stats.timed(lambda: self._results(exchange))
-                forward(exchange.take_logs(), self._key)
-        except FunctionError as error:
-            if error.slot is None or error.group is not None:
-                raise
-            raise error.with_group(self._key(error.slot)) from None
+        with naming_group(self._key), self.stats.timed(lambda: self._transport.open(self._opening)) as exchange:
+            for block in self._inserts_first(blocks):
+                self._feed(exchange, block)
+            results = self.stats.timed(lambda: self._results(exchange))
+            forward(exchange.take_logs(), self._key)
         return self._finish(self._sound(results))
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
@@ -170,10 +163,10 @@ class BucketEpoch:
             return
         held = []
         for block in blocks:
-            retracts = np.isin(block.column(KIND).to_numpy(zero_copy_only=False), _RETRACTING)
-            if retracts.any():
-                held.append(block.filter(pa.array(retracts)))
-                block = block.filter(pa.array(~retracts))  # noqa: PLW2901 - what is left of it
+            takes_back = retracts(block)
+            if takes_back.any():
+                held.append(block.filter(pa.array(takes_back)))
+                block = block.filter(pa.array(~takes_back))  # noqa: PLW2901 - what is left of it
             if block.num_rows:
                 yield block
         yield from held
@@ -185,8 +178,7 @@ class BucketEpoch:
                 return
         slots = self._slots(exchange, block)
         if self._layout.has_kinds:
-            retracts = np.isin(block.column(KIND).to_numpy(zero_copy_only=False), _RETRACTING)
-            counted, self._live = live_rows(slots, retracts, self._live)
+            counted, self._live = live_rows(slots, retracts(block), self._live)
             if not counted.all():
                 self._ignore(slots, counted)
                 slots, block = slots[counted], block.filter(pa.array(counted))
@@ -277,11 +269,7 @@ class BucketEpoch:
 
     def _results(self, exchange: OpenExchange) -> pa.RecordBatch:
         exchange.barrier(1)
-        batches = exchange.results(1).combine_chunks().to_batches()
-        if batches:
-            return batches[0]
-        schema = exchange.opened.schema
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+        return one_batch(exchange.results(1))
 
     def _finish(self, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
         slots = results.column(SLOT).to_numpy()
@@ -325,8 +313,7 @@ class BucketEpoch:
         return self._index.keys(pa.array(slots, pa.int32()))
 
     def _key(self, slot: int) -> dict[str, Any]:
-        row = self._keys(np.array([slot], np.int32)).to_pylist()[0]
-        return dict(zip(self._layout.names, row.values(), strict=True))
+        return self._layout.group(self._keys(np.array([slot], np.int32)))
 
 
 class ClosedWindows:
@@ -379,9 +366,14 @@ class ClosedWindows:
         fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
         slots = pa.array(np.arange(batch.num_rows, dtype=np.int32))
         columns = [slots, *(batch.column(field.name) for field in self._layout.states)]
-        with self._transport.open(self._opening) as exchange:
+
+        def group(slot: int) -> dict[str, Any]:
+            return self._layout.group(batch.select(self._layout.keys.names).slice(slot, 1))
+
+        with naming_group(group), self._transport.open(self._opening) as exchange:
             exchange.states(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
             outputs = exchange.initial_outputs()
+            forward(exchange.take_logs(), group)
         names = [f"output_{place}" for place in range(len(self._layout.outputs))]
         keys = self._layout.keys.names
         if self._layout.isolates:

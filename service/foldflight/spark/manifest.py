@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.errors import CorruptError, RejectedError
-from foldflight.spark.runs import HASH, LIVE, sealed, unsealed
+from foldflight.spark.layout import HASH, LIVE
+from foldflight.spark.runs import sealed, unsealed
 
 __all__ = [
     "Bounds",
@@ -186,7 +187,7 @@ class Run:
 
 @dataclass
 class Merge:
-    """A merge under way: of the `count` runs of a level from place `first` on, done below the hash `done`."""
+    """A merge under way: of some runs of a level, oldest first; done below the hash `done`."""
 
     level: int
     inputs: list[str]  # ids of the first pieces of the runs, which name them

@@ -19,10 +19,10 @@ import pyarrow as pa
 from foldflight.errors import CorruptError
 from foldflight.fold.keys import KeyIndex
 from foldflight.spark.hostcache import HostCache
+from foldflight.spark.layout import HASH
 
-__all__ = ["HASH", "LIVE", "Piece", "RunCache", "decode_piece", "encode_piece", "key_hashes", "sealed", "unsealed"]
+__all__ = ["Piece", "RunCache", "decode_piece", "encode_piece", "key_hashes", "sealed", "unsealed"]
 
-HASH, LIVE = "hash", "live"
 _MAGIC: Final = b"FFR1"
 _SEED: Final = np.uint64(0x9E3779B97F4A7C15)
 _NULL_BYTES: Final = b"\xff<NULL>\xff"
@@ -52,6 +52,8 @@ def _column_hashes(column: pa.Array) -> Hashes:
         column = column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width])
     if pa.types.is_integer(column.type) and column.null_count == 0:
         return _mixed(column.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.binary())  # a text of Spark need not be UTF-8
     # Each different value is hashed once, through its bytes.
     index = KeyIndex(pa.schema([pa.field("key", column.type)]))
     slots = index.slots([column]).to_numpy()
@@ -67,8 +69,6 @@ def _digest(value: Any) -> int:
         data = _NULL_BYTES
     elif isinstance(value, bytes):
         data = value
-    elif isinstance(value, str):
-        data = value.encode()
     else:
         data = repr(value).encode()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")

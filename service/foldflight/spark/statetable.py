@@ -22,6 +22,8 @@ import pyarrow as pa
 from foldflight.errors import CorruptError
 from foldflight.exchange.changelog import equal_rows
 from foldflight.fold.keys import KeyIndex
+from foldflight.spark.blocks import one_batch
+from foldflight.spark.layout import HASH, LIVE
 from foldflight.spark.manifest import (
     Bounds,
     Committed,
@@ -35,7 +37,7 @@ from foldflight.spark.manifest import (
     calls_of,
     other_query,
 )
-from foldflight.spark.runs import HASH, LIVE, Hashes, Piece, RunCache, decode_piece, encode_piece, key_hashes
+from foldflight.spark.runs import Hashes, Piece, RunCache, decode_piece, encode_piece, key_hashes
 
 __all__ = ["Bounds", "Committed", "Conversion", "Found", "RunStore", "StateTable", "TableLayout"]
 
@@ -140,7 +142,7 @@ class StateTable:
                 parts.append(self._converted(meta, piece.batch.take(pa.array(places[same]))))
                 open_ = open_[~same]
         owners = np.concatenate([open_[:0], *found])
-        rows = _joined(parts, self.layout.rows)
+        rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows))
         if not equal_rows(keys.take(pa.array(owners)), rows.select(keys.schema.names)).all():
             # Different keys share a hash: rare, unless somebody seeks it, so it may cost more.
             owners, rows = self.lookup_together(keys, count)
@@ -182,7 +184,7 @@ class StateTable:
                 who, rows = who[same], rows.filter(pa.array(same))
             owners.append(who)
             parts.append(self._converted(meta, rows))
-        rows = _joined(parts, self.layout.rows)
+        rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows))
         if not rows.num_rows:
             return np.zeros(0, np.int64), rows
         slots = KeyIndex(self.layout.keys).slots([rows.column(name) for name in self.layout.keys.names]).to_numpy()
@@ -308,7 +310,7 @@ class StateTable:
         for meta, rows in parts:
             kept.append(self._converted(meta, rows.filter(pa.array(newest[start : start + rows.num_rows]))))
             start += rows.num_rows
-        rows = _joined(kept, self.layout.rows)
+        rows = one_batch(pa.Table.from_batches(kept, schema=self.layout.rows))
         return rows.take(pa.array(np.argsort(rows.column(HASH).to_numpy(), kind="stable")))
 
     def _first_of_each(self, keys: pa.Table) -> npt.NDArray[np.bool_]:
@@ -390,9 +392,3 @@ class StateTable:
     def _write_manifest(self) -> None:
         self._is_declared = True
         self._store.put_manifest(self._manifest.encode())
-
-
-def _joined(parts: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if parts:
-        return pa.concat_batches(parts)
-    return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)

@@ -23,9 +23,9 @@ from pyspark.sql.pandas.types import from_arrow_type
 from foldflight.errors import RejectedError
 from foldflight.spark.batch import mapping
 from foldflight.spark.carrier import carrier_type, convert
-from foldflight.spark.layout import BUCKET
+from foldflight.spark.layout import BUCKET, LIVE
 from foldflight.spark.manifest import Manifest, calls_of, naming_bucket
-from foldflight.spark.runs import LIVE, RunCache
+from foldflight.spark.runs import RunCache
 from foldflight.spark.statetable import Bounds, StateTable, TableLayout
 
 __all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "state_table"]

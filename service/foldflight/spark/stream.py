@@ -240,8 +240,12 @@ class BucketProcessor(StatefulProcessor):
         for letters in epoch.dead_letters():
             yield from self._letters(letters)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Close the windows that the watermark has passed: give them away in append mode, and drop their state."""
+        with naming_bucket(key[0]):
+            yield from self._close(timerValues, expiredTimerInfo)
+
+    def _close(self, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N803
         lateness_ms = self._options.closing_lateness_ms or 0
         # Sessions have one timer for all of a bucket, at the earliest end; windows of one size have one for each end.
         until = (

@@ -207,6 +207,18 @@ def test_hashes_never_change() -> None:
     assert key_hashes(keys_of([("ann", 1.5)])).tolist() == [FOREVER]
 
 
+def test_nan_within_a_key_is_found() -> None:
+    """A group whose key is a struct with NaN in it is the same group in the next epoch."""
+    keys = pa.schema([("k", pa.struct([("x", pa.float64())]))])
+    batch = pa.RecordBatch.from_arrays([pa.array([{"x": float("nan")}, {"x": None}], keys.types[0])], schema=keys)
+    store = Store()
+    layout = TableLayout(keys, STATES, buckets=4)
+    table(store, layout=layout).commit(batch, np.array([1, 1]), states_of([7, 8]))
+    found = table(store, layout=layout).lookup(batch)
+    assert found.present.tolist() == [True, True]
+    assert found.states.column("state_0").to_pylist() == [7, 8]
+
+
 def test_keys_need_not_be_utf8() -> None:
     """A text of Spark that is not UTF-8 has the hash of its bytes."""
     keys = pa.array([b"ann", b"\xff", None])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.exchange.changelog import changelog, live_rows
+from foldflight.exchange.changelog import changelog, equal_rows, live_rows
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.float64()), ("tags", pa.list_(pa.int64())), ("j", pa.json_())])
 
@@ -49,6 +49,21 @@ def test_rules(rule: str, update_before: bool) -> None:
     assert rows.num_rows == len(wanted)
     for kind, row in zip(wanted, rows.to_pylist(), strict=True):
         assert row["x"] == (before if kind in ("-U", "-D") else after)[1]
+
+
+def nested(value: float | None) -> pa.RecordBatch:
+    """Return one row: a struct with a list, a map and a NULL in it."""
+    type_ = pa.struct([("l", pa.list_(pa.float64())), ("m", pa.map_(pa.string(), pa.float32())), ("n", pa.int8())])
+    return pa.RecordBatch.from_arrays(
+        [pa.array([{"l": [1.0, value], "m": {"a": value}, "n": None}], type_)], names=["s"]
+    )
+
+
+def test_nan_within_a_value_is_equal_to_itself() -> None:
+    """A nested value with NaN in it has not changed when it is the same; NULL in its place is another."""
+    assert equal_rows(nested(math.nan), nested(math.nan)).tolist() == [True]
+    assert equal_rows(nested(math.nan), nested(None)).tolist() == [False]
+    assert equal_rows(nested(math.nan), nested(1.0)).tolist() == [False]
 
 
 def test_changes_of_a_group_stand_together() -> None:

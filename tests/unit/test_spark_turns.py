@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from foldflight import FunctionError, connect
+from foldflight import FunctionError, RetryableError, connect
 from foldflight.client import OpenExchange, Transport
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 from foldflight.functions import Call
@@ -93,6 +93,23 @@ def test_an_error_ends_the_exchange(transport: Counted) -> None:
     with turns.open(SUM) as exchange:
         assert folded(exchange, 1, (0, 10)) == [(0, 10)]
     assert len(transport.opened) == 2
+
+
+def test_an_exchange_that_cannot_forget_is_ended(transport: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The turn that would begin in it fails, and nothing stays open."""
+
+    def lost(slots: pa.Int32Array) -> None:
+        raise RetryableError("UNREACHABLE", f"{len(slots)} slots")
+
+    turns = Turns(transport)
+    with turns.open(SUM) as exchange:
+        folded(exchange, 1, (0, 2))
+    monkeypatch.setattr(transport.opened[0], "forget", lost)
+    with pytest.raises(RetryableError):
+        turns.open(SUM)
+    assert transport.alive == 0
+    with turns.open(SUM) as exchange:
+        assert folded(exchange, 1, (0, 10)) == [(0, 10)]
 
 
 def test_another_opening_is_another_exchange(transport: Counted) -> None:

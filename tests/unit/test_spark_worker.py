@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from foldflight.spark import worker
 from foldflight.spark.batch import mapping
-from foldflight.spark.worker import settle
 
 
 @pytest.fixture(autouse=True)
-def unfrozen() -> Iterator[None]:
+def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(worker, "_settled", [0])
     yield
     gc.unfreeze()
 
@@ -20,7 +21,7 @@ def unfrozen() -> Iterator[None]:
 def test_the_collector_passes_over_what_a_task_has_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the end of a task that has brought modules, all that is there is settled; of other tasks nothing is kept."""
     monkeypatch.setitem(sys.modules, "a_new_module", types.ModuleType("a_new_module"))
-    settle()
+    worker.settle()
     gc.unfreeze()
     list(mapping(iter)(iter([])))
     assert gc.get_freeze_count() == 0

@@ -36,6 +36,8 @@ __all__ = ["ClientExchange"]
 
 # What a message has besides its columns' bytes: offsets, validity, headers.
 _OVERHEAD_BYTES = 16 * 1024
+# A number of 31 bits as a varint.
+_FORGOTTEN_BYTES = 5
 
 
 class ClientExchange(abc.ABC):
@@ -98,7 +100,10 @@ class ClientExchange(abc.ABC):
 
     def forget(self, slots: pa.Int32Array) -> None:
         """Drop the accumulators of these slots."""
-        self._transmit(lambda: self._engine.forget(slots))
+        size = max((self.opened.limits.message_bytes_max - _OVERHEAD_BYTES) // _FORGOTTEN_BYTES, 1)
+        for start in range(0, len(slots), size):
+            part = slots.slice(start, size)
+            self._transmit(lambda part=part: self._engine.forget(part))  # type: ignore[misc]
 
     def barrier(self, epoch: int) -> None:
         """End an epoch; epochs increase. `results` fetches what it returns."""

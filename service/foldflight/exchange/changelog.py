@@ -7,6 +7,8 @@ epoch gives nothing.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -66,13 +68,29 @@ def _equal_column(old: pa.Array, new: pa.Array) -> Mask:
         old, new = old.storage, new.storage
     if pa.types.is_nested(old.type) or pa.types.is_interval(old.type):
         # Arrow has no equality for nested values; a scalar's is by value, with NaN unequal to itself.
-        return np.fromiter((one.equals(two) for one, two in zip(old, new, strict=True)), np.bool_, len(old))
+        return np.fromiter(map(_same, old, new), np.bool_, len(old))
     same = pc.fill_null(pc.equal(old, new), False).to_numpy(zero_copy_only=False)
     both_null = pc.and_(pc.is_null(old), pc.is_null(new)).to_numpy(zero_copy_only=False)
     result: Mask = same | both_null
     if pa.types.is_floating(old.type):
         result |= pc.fill_null(pc.and_(pc.is_nan(old), pc.is_nan(new)), False).to_numpy(zero_copy_only=False)
     return result
+
+
+def _same(old: pa.Scalar, new: pa.Scalar) -> bool:
+    """Tell whether two values are equal, with NaN within them equal to itself."""
+    if old.equals(new):
+        return True
+    if not (old.is_valid and new.is_valid):
+        return False
+    kinds = pa.types
+    if kinds.is_floating(old.type):
+        return math.isnan(old.as_py()) and math.isnan(new.as_py())
+    if kinds.is_struct(old.type):
+        return all(_same(old[place], new[place]) for place in range(old.type.num_fields))
+    if kinds.is_list(old.type) or kinds.is_large_list(old.type) or kinds.is_map(old.type):
+        return len(old) == len(new) and all(map(_same, old.values, new.values))
+    return False
 
 
 def live_rows(

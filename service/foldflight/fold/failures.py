@@ -117,6 +117,8 @@ class Failures:
         if self._errors:
             for slot in slots.tolist():
                 self._errors.pop(slot, None)
+        if not self._errors:
+            self._chars = 0
 
     def clear(self) -> Slots:
         """Take all slots for sound; return those that had failed."""

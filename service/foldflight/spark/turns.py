@@ -31,7 +31,7 @@ class Turns:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._kept: tuple[Open, OpenExchange, int] | None = None
+        self._kept: _Turn | None = None
 
     def infos(self) -> list[FunctionInfo]:
         """Return what is served, by name."""
@@ -42,23 +42,23 @@ class Turns:
         return self._transport.describe(open)
 
     def open(self, open: Open) -> OpenExchange:  # noqa: A002
-        """Return a turn in the exchange that is kept; where none is, or one for something else, another is opened."""
+        """Return a turn in the exchange that is kept, if it was opened with this very object, or in another one."""
         kept, self._kept = self._kept, None
-        if kept is not None and kept[0] is open:
-            return _Turn(self, *kept)
+        if kept is not None and kept.opening is open:
+            return kept.following()
         if kept is not None:
-            kept[1].close()
+            kept.exchange.close()
         return _Turn(self, open, self._transport.open(open), 0)
 
-    def keep(self, opening: Open, exchange: OpenExchange, epoch: int) -> None:
-        """Take an exchange back, in which nothing is left; `epoch` was its last."""
-        self._kept = opening, exchange, epoch
+    def keep(self, turn: _Turn) -> None:
+        """Keep the exchange of a turn that is over."""
+        self._kept = turn
 
     def close(self) -> None:
         """Close the exchange that is kept."""
         kept, self._kept = self._kept, None
         if kept is not None:
-            kept[1].close()
+            kept.exchange.close()
 
 
 class _Turn:
@@ -66,50 +66,57 @@ class _Turn:
 
     def __init__(self, turns: Turns, opening: Open, exchange: OpenExchange, before: int) -> None:
         self._turns = turns
-        self._opening = opening
-        self._exchange = exchange
+        self.opening = opening
+        self.exchange = exchange
         self._before = self._epoch = before
         self._slots = 0
         self._is_over = False
 
     @property
     def opened(self) -> Opened:
-        return self._exchange.opened
+        return self.exchange.opened
 
     def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> None:
         self._use(batch)
-        self._exchange.states(batch, unanswered=unanswered)
+        self.exchange.states(batch, unanswered=unanswered)
 
     def chunk(self, batch: pa.RecordBatch) -> None:
         self._use(batch)
-        self._exchange.chunk(batch)
+        self.exchange.chunk(batch)
 
     def forget(self, slots: pa.Int32Array) -> None:
-        self._exchange.forget(slots)
+        self.exchange.forget(slots)
 
     def barrier(self, epoch: int) -> None:
         self._epoch = self._before + epoch
-        self._exchange.barrier(self._epoch)
+        self.exchange.barrier(self._epoch)
 
     def results(self, epoch: int) -> pa.Table:
-        return self._exchange.results(self._before + epoch)
+        return self.exchange.results(self._before + epoch)
 
     def initial_outputs(self) -> pa.RecordBatch:
-        return self._exchange.initial_outputs()
+        return self.exchange.initial_outputs()
 
     def row_outputs(self) -> pa.RecordBatch:
-        return self._exchange.row_outputs()
+        return self.exchange.row_outputs()
 
     def take_logs(self) -> Sequence[LogRecord]:
-        return self._exchange.take_logs()
+        return self.exchange.take_logs()
 
     def close(self) -> None:
-        if self._is_over:
-            return
-        self._is_over = True
+        if not self._is_over:
+            self._is_over = True
+            self._turns.keep(self)
+
+    def following(self) -> _Turn:
+        """Return the next turn in the same exchange, in which nothing is left of this one."""
         if self._slots:
-            self._exchange.forget(pa.array(np.arange(self._slots, dtype=np.int32)))
-        self._turns.keep(self._opening, self._exchange, self._epoch)
+            try:
+                self.exchange.forget(pa.array(np.arange(self._slots, dtype=np.int32)))
+            except BaseException as error:
+                self.exchange.__exit__(type(error), error, None)
+                raise
+        return _Turn(self._turns, self.opening, self.exchange, self._epoch)
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +126,7 @@ class _Turn:
             self.close()
         else:
             self._is_over = True
-            self._exchange.__exit__(exception_type, *rest)
+            self.exchange.__exit__(exception_type, *rest)
 
     def _use(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows:

@@ -130,7 +130,7 @@ class StateTable:
         open_ = np.arange(count)
         found: list[npt.NDArray[np.int64]] = []
         parts: list[pa.RecordBatch] = []
-        for meta in (meta for run in reversed(self._manifest.runs) for meta in run.pieces):
+        for meta in reversed(self._manifest.pieces):
             wanted = hashes[open_]
             if not ((wanted >= np.uint64(meta.low)) & (wanted <= np.uint64(meta.high))).any():
                 continue
@@ -169,7 +169,7 @@ class StateTable:
         owners: list[npt.NDArray[np.int64]] = []
         parts: list[pa.RecordBatch] = []
         # All runs are asked: the newest may have one of a key's groups, and an older one others.
-        for meta in (meta for run in reversed(self._manifest.runs) for meta in run.pieces):
+        for meta in reversed(self._manifest.pieces):
             asked = np.flatnonzero((hashes >= np.uint64(meta.low)) & (hashes <= np.uint64(meta.high)))
             if not len(asked):
                 continue

@@ -17,7 +17,7 @@ $(STAMP): requirements-dev.txt pyproject.toml scripts/venv.sh
 	touch $@
 
 test: $(STAMP) ## Run the tests, without those that take minutes
-	$(BIN)/pytest -m "not slow"
+	scripts/test.sh $(BIN)/pytest
 
 test-all: $(STAMP) ## Run all tests
 	$(BIN)/pytest

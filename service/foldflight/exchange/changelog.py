@@ -83,12 +83,11 @@ def _same(old: pa.Scalar, new: pa.Scalar) -> bool:
         return True
     if not (old.is_valid and new.is_valid):
         return False
-    kinds = pa.types
-    if kinds.is_floating(old.type):
+    if pa.types.is_floating(old.type):
         return math.isnan(old.as_py()) and math.isnan(new.as_py())
-    if kinds.is_struct(old.type):
+    if isinstance(old, pa.StructScalar):
         return all(_same(old[place], new[place]) for place in range(old.type.num_fields))
-    if kinds.is_list(old.type) or kinds.is_large_list(old.type) or kinds.is_map(old.type):
+    if isinstance(old, pa.ListScalar):  # of any kind, maps too
         return len(old) == len(new) and all(map(_same, old.values, new.values))
     return False
 

@@ -135,11 +135,11 @@ class StateTable:
             if not ((wanted >= np.uint64(meta.low)) & (wanted <= np.uint64(meta.high))).any():
                 continue
             piece = self._piece(meta)
-            places = np.minimum(np.searchsorted(piece.hashes, wanted), len(piece.hashes) - 1)
-            same = piece.hashes[places] == wanted
+            where = np.minimum(np.searchsorted(piece.hashes, wanted), len(piece.hashes) - 1)
+            same = piece.hashes[where] == wanted
             if same.any():
                 found.append(open_[same])
-                parts.append(self._converted(meta, piece.batch.take(pa.array(places[same]))))
+                parts.append(self._converted(meta, piece.batch.take(pa.array(where[same]))))
                 open_ = open_[~same]
         owners = np.concatenate([open_[:0], *found])
         rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows))

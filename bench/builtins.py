@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from bench.data import Figure, Sizes, best_of, table
 from bench.fold import GROUPED, folded
+from foldflight.engine.keys import KeyIndex
 from foldflight.fold import BoundCall, bind_calls
-from foldflight.fold.keys import KeyIndex
 from foldflight.functions import Call, Registry
 
 SUITE = "builtins"

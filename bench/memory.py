@@ -18,8 +18,8 @@ import pyarrow as pa
 from bench.data import Figure, Sizes, table
 from bench.fold import COLUMNS, COMPILED, GROUPED, INTERPRETED, WITH_KEYS, calls_of, grouped
 from examples.weighted_avg import WeightedAvg
+from foldflight.engine.keys import KeyIndex
 from foldflight.fold import Fold
-from foldflight.fold.keys import KeyIndex
 
 SUITE = "memory"
 BASE = "Python dict of accumulators"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from foldflight.server.settings import load_settings
+from foldflight.server.run.settings import load_settings
 from tests.deploy.kit import ROOT, run, tool
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
-from foldflight.server.metrics import METRICS
-from foldflight.server.settings import SETTINGS
+from foldflight.server.ops.metrics import METRICS
+from foldflight.server.run.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "foldflight"

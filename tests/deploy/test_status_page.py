@@ -18,7 +18,7 @@ from foldflight.client import FlightTransport, close_connections
 from foldflight.errors import FunctionError
 from foldflight.exchange.steps import Bounds
 from foldflight.functions.call import Call
-from foldflight.server.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import STATE_KEY, end_epoch, opening, rows
 

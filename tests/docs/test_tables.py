@@ -6,10 +6,10 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+from foldflight.engine.epoch import EpochStats
 from foldflight.exchange.machine import diagram
-from foldflight.server.metrics import metrics_table
-from foldflight.server.settings import settings_table
-from foldflight.spark.epoch import EpochStats
+from foldflight.server.ops.metrics import metrics_table
+from foldflight.server.run.settings import settings_table
 from foldflight.spark.metrics import StreamMetrics
 
 ARCHITECTURE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()

@@ -21,9 +21,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from foldflight.engine.layout import HASH, LIVE
+from foldflight.engine.state.manifest import Manifest, Merge, PieceMeta, Run, TableLayout
+from foldflight.engine.state.runs import decode_piece, encode_piece
 from foldflight.errors import FoldflightError, FunctionError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.bundles import Bundle, check_made_with, made_here, seal, unseal
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.facts import decode_error, decode_info, encode_error, encode_info
 from foldflight.exchange.frames import (
@@ -42,10 +44,8 @@ from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold import StateSigner
 from foldflight.functions import Call, Registry, parse_type
-from foldflight.server.settings import SETTINGS, load_settings
-from foldflight.spark.layout import HASH, LIVE
-from foldflight.spark.manifest import Manifest, Merge, PieceMeta, Run, TableLayout
-from foldflight.spark.runs import decode_piece, encode_piece
+from foldflight.server.run.settings import SETTINGS, load_settings
+from foldflight.shipping.bundles import Bundle, check_made_with, made_here, seal, unseal
 from tests.hostile import hostile_functions
 
 GROWTH_BYTES_MAX = 256 << 20

@@ -17,18 +17,18 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 
 from foldflight.client import Transport
+from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.layout import BUCKET, LIVE, Layout
+from foldflight.engine.packing import BLOB, Pack, rows_of
+from foldflight.engine.state.migration import Migration
+from foldflight.engine.state.runs import key_hashes
+from foldflight.engine.state.table import TableLayout
+from foldflight.engine.tasks import PartialFold
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark.batch import StreamOptions
-from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type
-from foldflight.spark.layout import BUCKET, LIVE, Layout
-from foldflight.spark.migration import Migration
-from foldflight.spark.packing import BLOB, Pack, rows_of
-from foldflight.spark.runs import key_hashes
-from foldflight.spark.statetable import TableLayout
 from foldflight.spark.stream import BucketProcessor
-from foldflight.spark.tasks import PartialFold
 
 Rows = list[dict[str, Any]]
 

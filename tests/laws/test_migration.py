@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from foldflight import CorruptError, FunctionError, RejectedError, connect, udaf
+from foldflight.engine.blocks import BlockBounds
 from foldflight.functions import Call
 from foldflight.spark.batch import StreamOptions
-from foldflight.spark.blocks import BlockBounds
 from tests.laws.stream_engine import BucketState, Rows, StreamEngine
 
 KEYS = pa.schema([("name", pa.string())])

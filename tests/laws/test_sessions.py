@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foldflight.spark.sessions import chains
+from foldflight.engine.sessions import chains
 
 # (key, start, length): equal times, lengths of 0, and sessions inside of others are among them.
 INTERVALS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 6)), max_size=20)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foldflight import CorruptError, RejectedError
-from foldflight.spark.runs import RunCache, key_hashes
-from foldflight.spark.statetable import Bounds, StateTable, TableLayout
+from foldflight.engine.state.runs import RunCache, key_hashes
+from foldflight.engine.state.table import Bounds, StateTable, TableLayout
 
 KEYS = pa.schema([("name", pa.string()), ("x", pa.float64())])
 STATES = pa.schema(

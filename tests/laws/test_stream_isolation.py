@@ -12,9 +12,9 @@ from hypothesis import given, settings
 
 from foldflight import FunctionError, udaf
 from foldflight.client import EmbeddedTransport
+from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.layout import DEAD_LETTER
 from foldflight.functions import Call, Registry, RowKind
-from foldflight.spark.blocks import BlockBounds
-from foldflight.spark.layout import DEAD_LETTER
 from tests.laws.stream_engine import Rows, StreamEngine
 from tests.laws.test_stream_oracle import START_MS, Case, as_input, cases, engine_of, model_of
 

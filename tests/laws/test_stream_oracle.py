@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from examples.weighted_avg import WeightedAvg
 from foldflight import connect
 from foldflight.client import Transport
+from foldflight.engine.blocks import BlockBounds
 from foldflight.functions import Call
 from foldflight.spark.batch import StreamOptions
-from foldflight.spark.blocks import BlockBounds
 from tests.laws.stream_engine import StreamEngine
 from tests.laws.stream_model import StreamModel
 

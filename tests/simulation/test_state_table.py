@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from foldflight.engine.epoch import BucketEpoch
+from foldflight.engine.layout import Layout
+from foldflight.engine.state.table import Bounds as TableBounds
+from foldflight.engine.state.table import StateTable, TableLayout
+from foldflight.engine.turns import Turns
 from foldflight.errors import FoldflightError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.exchange.steps import Bounds
 from foldflight.functions import Call, RowKind
-from foldflight.spark.epoch import BucketEpoch
-from foldflight.spark.layout import Layout
-from foldflight.spark.statetable import Bounds as TableBounds
-from foldflight.spark.statetable import StateTable, TableLayout
-from foldflight.spark.turns import Turns
 from foldflight.testing.simulation import EngineCrashed, SimulatedTransport, World
 from foldflight.testing.simulation.functions import functions
 from foldflight.testing.simulation.programs import LIMITS

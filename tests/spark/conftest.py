@@ -106,7 +106,7 @@ def spark(request: pytest.FixtureRequest, sessions: dict[str, Any], monkeypatch:
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
     """A Flight server with the functions of these tests; Spark's workers are other processes to it."""
-    from foldflight.server.lifecycle import serving
+    from foldflight.server.run.lifecycle import serving
 
     with serving(spark_functions, state_keys="a key for the spark tests") as server:
         yield server.url

@@ -250,7 +250,7 @@ def test_job_parameters_and_logs(classic: Any, server_url: str) -> None:
 def test_shipped_functions(spark: Any, rows_of: Any) -> None:
     """A server that has only built-in functions folds what the driver ships: Spark's workers bring the bundle."""
     from foldflight import connect
-    from foldflight.server.lifecycle import serving
+    from foldflight.server.run.lifecycle import serving
 
     rows = random_rows(2000, 11)
     df = spark.createDataFrame(rows, SCHEMA).repartition(4)

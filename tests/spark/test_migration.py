@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from foldflight import connect, udaf
 from foldflight.client import close_connections
-from foldflight.server.lifecycle import serving
+from foldflight.server.run.lifecycle import serving
 from foldflight.spark import group_by, session, state_table, stream
 from foldflight.spark.stream import BucketProcessor
 from tests.spark import spark_functions
@@ -170,7 +170,7 @@ def test_damaged_state_ends_the_query(
         """Changes a byte of what it has stored, after each epoch."""
 
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-            from foldflight.spark.manifest import Manifest
+            from foldflight.engine.state.manifest import Manifest
             from foldflight.spark.stream import _cache
 
             yield from super().handleInputRows(key, rows, timerValues)

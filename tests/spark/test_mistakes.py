@@ -97,7 +97,7 @@ def test_overflow_is_an_error(classic: Any, functions: Any) -> None:
 
 def test_a_server_that_is_gone(classic: Any) -> None:
     """A server that stops after the query was built is UNREACHABLE in the task's error."""
-    from foldflight.server.lifecycle import serving
+    from foldflight.server.run.lifecycle import serving
 
     with serving(spark_functions, state_keys="a key for the spark tests") as server:
         functions = connect(server.url, deadline_s=5, patience_s=2)

@@ -13,9 +13,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "service" / "foldflight"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
 # A worker process gets everything on its standard input; but prometheus_client can be told its folder in no other way.
-ENVIRONMENT_WRITERS = {"server/worker.py"}
+ENVIRONMENT_WRITERS = {"server/run/worker.py"}
 
-MODULE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 70
 
 
@@ -47,17 +46,16 @@ def test_only_the_command_line_knows_the_environment(path):
 @pytest.mark.parametrize("path", MODULES, ids=names_of)
 def test_only_the_command_line_and_its_workers_own_signals(path):
     """A library never takes a signal away from the program that uses it."""
-    if names_of(path).startswith("cli/") or names_of(path) == "server/worker.py":
+    if names_of(path).startswith("cli/") or names_of(path) == "server/run/worker.py":
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert uses(tree, "signal", "signal", "set_wakeup_fd", "setitimer") == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=names_of)
-def test_modules_and_functions_stay_small(path):
-    """A module has at most 450 lines, a function at most 70 without its docstring."""
+def test_functions_stay_small(path):
+    """A function has at most 70 lines without its docstring."""
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= MODULE_LINES_MAX
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             documented = ast.get_docstring(node) is not None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight.exchange.changelog import changelog, equal_rows, live_rows
+from foldflight.engine.changelog import changelog, equal_rows, live_rows
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.float64()), ("tags", pa.list_(pa.int64())), ("j", pa.json_())])
 

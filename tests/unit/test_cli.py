@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from foldflight.cli.main import cli
-from foldflight.server.settings import SETTINGS
+from foldflight.server.run.settings import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,9 +13,9 @@ import pytest
 
 from foldflight import udaf
 from foldflight.client import Functions, connect
-from foldflight.client.bundles import pickled
 from foldflight.errors import RejectedError
 from foldflight.functions import Registry
+from foldflight.shipping.pickling import pickled
 
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE")

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from foldflight.spark.hostcache import HostCache, private_folder
-from foldflight.spark.runs import RunCache
-from foldflight.spark.statetable import Bounds, StateTable, TableLayout
+from foldflight.engine.state.hostcache import HostCache, private_folder
+from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.table import Bounds, StateTable, TableLayout
 from tests.laws.test_statetable_model import Store
 
 LAYOUT = TableLayout(pa.schema([("k", pa.int64())]), pa.schema([("state_0", pa.int64())]))

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foldflight.engine import encoders
+from foldflight.engine.keys import KeyIndex
 from foldflight.errors import RejectedError
-from foldflight.fold import encoders
-from foldflight.fold.keys import KeyIndex
 
 NAN = float("nan")
 DAY = dt.date(2013, 1, 2)

@@ -267,7 +267,7 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
 
 def test_compile_true_fails_before_the_first_row() -> None:
     """connect, the laws and a server's start refuse it, with the reason; nothing has been folded."""
-    from foldflight.server.lifecycle import serving
+    from foldflight.server.run.lifecycle import serving
 
     for refuses in (lambda: connect(MustTry), lambda: check_laws(MustTry), lambda: serving(MustTry).__enter__()):
         with pytest.raises(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 
-from foldflight.server.logs import make_logger
+from foldflight.server.ops.logs import make_logger
 
 
 def test_json_line_has_event_level_time_and_bound_ids() -> None:

@@ -7,7 +7,7 @@ import struct
 import pytest
 from prometheus_client import generate_latest
 
-from foldflight.server.metrics import METRICS, MORE, Metrics, shared_registry
+from foldflight.server.ops.metrics import METRICS, MORE, Metrics, shared_registry
 
 
 def page(metrics):
@@ -95,8 +95,8 @@ def test_a_file_that_is_just_being_made_does_not_fail_the_page(tmp_path, monkeyp
     file = tmp_path / "counter_0.db"
     file.touch()
     with monkeypatch.context() as patched:
-        patched.setattr("foldflight.server.metrics.time.sleep", lambda _: None)
+        patched.setattr("foldflight.server.ops.metrics.time.sleep", lambda _: None)
         with pytest.raises(struct.error):
             generate_latest(registry)
-        patched.setattr("foldflight.server.metrics.time.sleep", lambda _: file.write_bytes(bytes(4096)))
+        patched.setattr("foldflight.server.ops.metrics.time.sleep", lambda _: file.write_bytes(bytes(4096)))
         assert generate_latest(registry) == b""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from foldflight.errors import RejectedError
-from foldflight.server.memory import Memory, memory_limit_of
-from foldflight.server.settings import SETTINGS, Settings, load_settings, settings_table
+from foldflight.server.limits.memory import Memory, memory_limit_of
+from foldflight.server.run.settings import SETTINGS, Settings, load_settings, settings_table
 
 
 def test_defaults_parse_to_themselves() -> None:

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from foldflight.engine.deadletters import Failed, HeldRows
+from foldflight.engine.layout import DEAD_LETTER, KIND, Layout
 from foldflight.fold import ERROR, ERROR_TYPE
-from foldflight.spark.deadletters import Failed, HeldRows
-from foldflight.spark.layout import DEAD_LETTER, KIND, Layout
 
 NOTHING = pa.schema([])
 KEYS = pa.schema([("key_0", pa.string())])

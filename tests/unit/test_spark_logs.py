@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from foldflight.engine.logs import forward
 from foldflight.functions.context import LogRecord
-from foldflight.spark.logs import forward
 
 
 def test_records_become_log_lines(caplog: pytest.LogCaptureFixture) -> None:

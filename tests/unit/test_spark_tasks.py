@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, connect
+from foldflight.engine import tasks
+from foldflight.engine.blocks import BlockBounds, gather
+from foldflight.engine.layout import HASH, Layout
+from foldflight.engine.tasks import FinalFold, PartialFold
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
-from foldflight.spark import tasks
-from foldflight.spark.blocks import BlockBounds, gather
 from foldflight.spark.carrier import carrier_type
-from foldflight.spark.layout import HASH, Layout
-from foldflight.spark.tasks import FinalFold, PartialFold
 
 TRANSPORT = connect("embedded:examples.weighted_avg").transport
 KEYS = pa.schema([("key_0", pa.string()), ("key_1", pa.float64())])

@@ -9,9 +9,9 @@ import pytest
 
 from foldflight import FunctionError, RetryableError, connect
 from foldflight.client import OpenExchange, Transport
+from foldflight.engine.turns import Turns
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 from foldflight.functions import Call
-from foldflight.spark.turns import Turns
 
 CHUNK = pa.schema([("slot", pa.int32()), ("v", pa.int64())])
 SUM = Open(calls=(Call("sum", ("v",)),), columns=CHUNK, initial_outputs=True)

@@ -10,7 +10,7 @@ import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, Transport, close_connections
 from foldflight.functions.registry import Registry
-from foldflight.server.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess
 

@@ -8,8 +8,8 @@ import sys
 import threading
 
 from foldflight.errors import FoldflightError
-from foldflight.server.lifecycle import leave_process, run_server
-from foldflight.server.settings import load_settings
+from foldflight.server.run.lifecycle import leave_process, run_server
+from foldflight.server.run.settings import load_settings
 
 
 def main() -> int:

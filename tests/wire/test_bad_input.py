@@ -18,7 +18,7 @@ from foldflight.exchange.facts import decode_error
 from foldflight.exchange.frames import Barrier, Chunk
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
-from foldflight.server.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import COLUMNS, DEADLINE_S, IMPATIENT, STATE_KEY, eventually, opening, rows
 

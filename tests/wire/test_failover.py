@@ -16,7 +16,7 @@ from foldflight.exchange.frames import Open, Returns
 from foldflight.exchange.steps import Bounds
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
-from foldflight.server.lifecycle import EXIT_DRAINED, serving
+from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, end_epoch, eventually, opening, rows
 from tests.wire.test_lifecycle import free_port

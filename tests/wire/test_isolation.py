@@ -15,7 +15,7 @@ from foldflight.exchange.frames import Returns
 from foldflight.exchange.steps import Bounds
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
-from foldflight.server.lifecycle import Server
+from foldflight.server.run.lifecycle import Server
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, end_epoch, opening, rows
 from tests.wire.test_probes import page

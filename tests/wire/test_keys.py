@@ -14,7 +14,7 @@ import trustme
 from foldflight import RejectedError, RetryableError, connect
 from foldflight.client import close_connections
 from foldflight.functions.call import Call
-from foldflight.server.lifecycle import serving
+from foldflight.server.run.lifecycle import serving
 from tests.wire import wire_functions
 from tests.wire.kit import STATE_KEY, opening
 

@@ -21,8 +21,8 @@ from foldflight import udaf
 from foldflight.client import FlightTransport, OpenExchange, connect
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.functions.call import Call
-from foldflight.server.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, Server, run_server, serving
-from foldflight.server.settings import load_settings
+from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, Server, run_server, serving
+from foldflight.server.run.settings import load_settings
 from tests.wire import wire_functions
 from tests.wire.kit import (
     COLUMNS,

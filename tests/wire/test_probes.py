@@ -21,11 +21,11 @@ from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.steps import Bounds
 from foldflight.functions.call import Call
 from foldflight.functions.rowkind import RowKind
-from foldflight.server.health import HealthServer
-from foldflight.server.http import HttpServer
-from foldflight.server.lifecycle import Server, serving
-from foldflight.server.metrics import METRICS
-from foldflight.server.status import Status
+from foldflight.server.ops.health import HealthServer
+from foldflight.server.ops.http import HttpServer
+from foldflight.server.ops.metrics import METRICS
+from foldflight.server.ops.status import Status
+from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import STATE_KEY, end_epoch, eventually, opening, rows
 

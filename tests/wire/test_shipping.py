@@ -20,13 +20,13 @@ import pytest
 
 from foldflight import RejectedError, connect, udaf
 from foldflight.client import FlightTransport, close_connections
-from foldflight.client.bundles import bundle_of
 from foldflight.client.transport import Transport
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.bundles import Bundle, made_here, seal, unseal
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
-from foldflight.server.lifecycle import serving
+from foldflight.server.run.lifecycle import serving
+from foldflight.shipping.bundles import Bundle, made_here, seal, unseal
+from foldflight.shipping.pickling import bundle_of
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, opened_apart, opening, rows
 
 FIRST, SECOND, THIRD = "the-first-bundle-key", "the-second-bundle-key", "the-third-bundle-key"

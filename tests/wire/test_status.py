@@ -15,7 +15,7 @@ from foldflight.client import FlightTransport, OpenExchange
 from foldflight.client.status import StatusReader
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.functions.call import Call
-from foldflight.server.lifecycle import Server, serving
+from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import STATE_KEY, ServerProcess, end_epoch, environment, eventually, opening, rows
 from tests.wire.test_probes import page

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from examples import weighted_avg
 from foldflight.client import FlightTransport, close_connections
-from foldflight.server.lifecycle import serving
+from foldflight.server.run.lifecycle import serving
 from tests.laws.test_stream_oracle import Case, cases, check
 from tests.wire.kit import DEADLINE_S
 

@@ -11,10 +11,10 @@ import pytest
 
 from foldflight import FunctionError, RejectedError, RetryableError, connect, udaf
 from foldflight.client import FlightTransport, OpenExchange, close_connections
-from foldflight.exchange.bundles import Bundle, made_here, seal
 from foldflight.exchange.frames import Returns
 from foldflight.functions.call import Call
-from foldflight.server.lifecycle import EXIT_SPENT, Server, serving
+from foldflight.server.run.lifecycle import EXIT_SPENT, Server, serving
+from foldflight.shipping.bundles import Bundle, made_here, seal
 from tests.wire import limit_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, end_epoch, eventually, opened_apart, opening, rows
 from tests.wire.limit_functions import ENDLESS

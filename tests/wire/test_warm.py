@@ -8,7 +8,7 @@ from pathlib import Path
 
 from foldflight.client import FlightTransport
 from foldflight.functions.call import Call
-from foldflight.server.lifecycle import serving
+from foldflight.server.run.lifecycle import serving
 from tests.unit import listed_functions
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
 from tests.wire.test_probes import page

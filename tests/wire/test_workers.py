@@ -14,10 +14,10 @@ import pytest
 from foldflight.client import FlightTransport, OpenExchange, close_connections
 from foldflight.errors import RetryableError
 from foldflight.functions.call import Call
-from foldflight.server.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, EXIT_SPENT
-from foldflight.server.logs import make_logger
-from foldflight.server.settings import load_settings
-from foldflight.server.workers import _Worker
+from foldflight.server.ops.logs import make_logger
+from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, EXIT_SPENT
+from foldflight.server.run.settings import load_settings
+from foldflight.server.run.workers import _Worker
 from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, environment, eventually, opened_apart, opening, rows
 from tests.wire.test_probes import SERVING, health, page
 

@@ -1,7 +1,7 @@
 """`foldflight`: the commands, and how their errors look.
 
 Exit codes: 0 done; 1 an error of foldflight, printed as text without a traceback; 2 wrong usage; `serve` has two of its
-own (see `foldflight.server.lifecycle`).
+own (see `foldflight.server.run.lifecycle`).
 """
 
 from __future__ import annotations

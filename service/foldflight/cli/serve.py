@@ -9,9 +9,9 @@ from types import FrameType
 
 import click
 
-from foldflight.server.facts import usable_cpus, use_cpus
-from foldflight.server.lifecycle import leave_process, run_server
-from foldflight.server.settings import CONFIG_FLAG, CONFIG_VARIABLE, SETTINGS, Setting, load_settings
+from foldflight.server.ops.facts import usable_cpus, use_cpus
+from foldflight.server.run.lifecycle import leave_process, run_server
+from foldflight.server.run.settings import CONFIG_FLAG, CONFIG_VARIABLE, SETTINGS, Setting, load_settings
 
 __all__ = ["serve"]
 

@@ -10,15 +10,15 @@ import dataclasses
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from foldflight.client.bundles import pickled
 from foldflight.client.exchange import ClientExchange
 from foldflight.errors import FunctionError
-from foldflight.exchange.bundles import unpickled
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.programs import demand_all_compiled, folded
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
+from foldflight.shipping.bundles import unpickled
+from foldflight.shipping.pickling import pickled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

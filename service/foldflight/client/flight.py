@@ -16,13 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.client.bundles import bundle_of
 from foldflight.client.edge import translated
 from foldflight.client.exchange import ClientExchange
 from foldflight.client.failover import SurvivingExchange
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.exchange.bundles import REGISTER_ACTION
 from foldflight.exchange.circuits import Circuits
 from foldflight.exchange.codec import Message, decode, encode, encode_open
 from foldflight.exchange.coordinator import Coordinator
@@ -30,6 +28,8 @@ from foldflight.exchange.facts import decode_info
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.machine import Role
 from foldflight.exchange.steps import Bounds
+from foldflight.shipping.bundles import REGISTER_ACTION
+from foldflight.shipping.pickling import bundle_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

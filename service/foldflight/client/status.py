@@ -1,4 +1,4 @@
-"""What servers say of themselves and their fleet: the action `status` (its JSON: `foldflight.server.status`)."""
+"""What servers say of themselves and their fleet: the action `status` (its JSON: `foldflight.server.ops.status`)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from foldflight.exchange.codec import Message
     from foldflight.exchange.frames import Frame, Open
     from foldflight.exchange.serving import ServerExchange
-    from foldflight.server.metrics import Metrics
+    from foldflight.server.ops.metrics import Metrics
 
 __all__ = ["Account"]
 

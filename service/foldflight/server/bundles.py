@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
-from foldflight.exchange.bundles import Bundle, check_made_with, unpickled, unseal
 from foldflight.functions.registry import Registry
 from foldflight.functions.spec import Function
 from foldflight.server.keys import BundleKeys, check_allowed, check_state_keys
-from foldflight.server.settings import SETTINGS
+from foldflight.server.run.settings import SETTINGS
+from foldflight.shipping.bundles import Bundle, check_made_with, unpickled, unseal
 
 if TYPE_CHECKING:
-    from foldflight.server.logs import Logger
-    from foldflight.server.settings import Settings
+    from foldflight.server.ops.logs import Logger
+    from foldflight.server.run.settings import Settings
 
 __all__ = ["Bundles"]
 

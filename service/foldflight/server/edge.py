@@ -19,8 +19,8 @@ from foldflight.exchange.facts import encode_error
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from foldflight.server.logs import Logger
-    from foldflight.server.metrics import Metrics
+    from foldflight.server.ops.logs import Logger
+    from foldflight.server.ops.metrics import Metrics
 
 __all__ = ["ERROR_BYTES_MAX", "edge", "to_flight_error"]
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.server.account import Account
-from foldflight.server.memory import Memory, give_back, memory_limit_of
-from foldflight.server.watch import Step, Watch
+from foldflight.server.limits.memory import Memory, give_back, memory_limit_of
+from foldflight.server.limits.watch import Step, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from foldflight.exchange.frames import Frame, Open
     from foldflight.exchange.serving import ServerExchange
-    from foldflight.server.logs import Logger
-    from foldflight.server.metrics import Metrics
-    from foldflight.server.settings import Settings
+    from foldflight.server.ops.logs import Logger
+    from foldflight.server.ops.metrics import Metrics
+    from foldflight.server.run.settings import Settings
 
 __all__ = ["Exchanges", "Running"]
 

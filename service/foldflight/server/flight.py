@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import CorruptError, FoldflightError, RejectedError
-from foldflight.exchange.bundles import REGISTER_ACTION
 from foldflight.exchange.codec import Message, decode, decode_open, encode
 from foldflight.exchange.facts import encode_info
 from foldflight.exchange.frames import FunctionInfo, Limits, Log, Open
@@ -28,8 +27,9 @@ from foldflight.server.bundles import Bundles
 from foldflight.server.edge import edge
 from foldflight.server.exchanges import Exchanges
 from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
-from foldflight.server.status import STATUS_ACTION
+from foldflight.server.ops.status import STATUS_ACTION
 from foldflight.server.stream import VanishedError, check_columns, received, send
+from foldflight.shipping.bundles import REGISTER_ACTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from foldflight.functions.registry import Registry
     from foldflight.functions.spec import Function
     from foldflight.server.exchanges import Running
-    from foldflight.server.logs import Logger
-    from foldflight.server.metrics import Metrics
-    from foldflight.server.settings import Settings
+    from foldflight.server.ops.logs import Logger
+    from foldflight.server.ops.metrics import Metrics
+    from foldflight.server.run.settings import Settings
 
 __all__ = ["FlightServer", "authority"]
 
@@ -189,7 +189,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     @edge
     def do_action(self, context: Any, action: Any) -> Any:
-        """Answer `status`, the state of the fleet as JSON (see `foldflight.server.status`), or `register`."""
+        """Answer `status`, the state of the fleet as JSON (see `foldflight.server.ops.status`), or `register`."""
         if action.type == REGISTER_ACTION:
             functions = self._exchanges.watch.run(lambda: self._taken(action.body.to_pybytes(), context))
             return [fl.Result(encode_info(FunctionInfo.of(function))) for function in functions]

@@ -25,13 +25,13 @@ import pyarrow.flight as fl
 
 from foldflight.errors import RejectedError
 from foldflight.server.edge import to_flight_error
-from foldflight.server.settings import SECRET_BYTES_MIN, SETTINGS
+from foldflight.server.run.settings import SECRET_BYTES_MIN, SETTINGS
 
 if TYPE_CHECKING:
     from foldflight.functions.spec import Function
-    from foldflight.server.logs import Logger
-    from foldflight.server.metrics import Metrics
-    from foldflight.server.settings import Settings
+    from foldflight.server.ops.logs import Logger
+    from foldflight.server.ops.metrics import Metrics
+    from foldflight.server.run.settings import Settings
 
 __all__ = [
     "SECRET_BYTES_MIN",

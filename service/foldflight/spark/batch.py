@@ -24,16 +24,16 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.client import Aggregate, Transport
+from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.layout import DEAD_LETTER, HASH, KIND, REAL, RETRACTING, Layout
+from foldflight.engine.tasks import FinalFold, PartialFold
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_isolates
 from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
 from foldflight.functions import Call
-from foldflight.spark.blocks import BlockBounds
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, kind_of
 from foldflight.spark.deadletters import letter_type
-from foldflight.spark.layout import DEAD_LETTER, HASH, KIND, REAL, RETRACTING, Layout
-from foldflight.spark.tasks import FinalFold, PartialFold
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.spark.worker import settle
 

@@ -15,10 +15,10 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import to_arrow_type
 
 from foldflight.client import Aggregate
+from foldflight.engine.convert import without_nullability
+from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, RowKind
-from foldflight.spark.carrier import without_nullability
-from foldflight.spark.layout import KIND, REAL, SLOT
 
 __all__ = ["Columns", "arrow_fields", "check_keys", "column_named", "column_of", "key_name", "kind_of", "rejecting"]
 

@@ -7,26 +7,16 @@ have as many as it likes.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Final
+from collections.abc import Sequence
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
+from foldflight.engine.layout import DEAD_LETTER, Layout
 from foldflight.errors import RejectedError
-from foldflight.fold import ERROR
-from foldflight.functions import RowKind
-from foldflight.spark.carrier import convert
-from foldflight.spark.layout import DEAD_LETTER, KIND, SLOT, Layout
 
-__all__ = ["Failed", "HeldRows", "dead_letters", "letter_type", "results"]
-
-_HELD_BYTES_MAX: Final = 64 << 20
+__all__ = ["dead_letters", "letter_type", "results"]
 
 
 def results(df: DataFrame) -> DataFrame:
@@ -81,132 +71,3 @@ def _check(df: DataFrame) -> None:
             f"there is no column {DEAD_LETTER} among {', '.join(df.columns)}; give what group_by(..., "
             "on_error='isolate').agg(...) returned",
         )
-
-
-class HeldRows:
-    """The rows of an epoch, kept until the barrier tells which of their groups have failed.
-
-    Args:
-        rows: The schema of the rows.
-        bytes_max: What is kept in memory; beyond, rows go to a file.
-    """
-
-    def __init__(self, rows: pa.Schema, *, bytes_max: int = _HELD_BYTES_MAX) -> None:
-        self._schema = pa.schema([pa.field(SLOT, pa.int32()), *rows])
-        self._bytes_max = bytes_max
-        self._held: list[pa.RecordBatch] = []
-        self._bytes = 0
-        self._file: IO[bytes] | None = None
-        self._writer: pa.RecordBatchStreamWriter | None = None
-
-    def add(self, slots: npt.NDArray[np.int32], rows: pa.RecordBatch) -> None:
-        """Keep n rows, each with its slot."""
-        columns = [pa.array(slots, pa.int32()), *(rows.column(name) for name in self._schema.names[1:])]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        self._held.append(batch)
-        self._bytes += batch.nbytes
-        if self._bytes > self._bytes_max:
-            self._spill()
-
-    def _spill(self) -> None:
-        if self._writer is None:
-            self._file = tempfile.TemporaryFile(prefix="foldflight-")  # noqa: SIM115 - until `close`
-            self._writer = pa.ipc.new_stream(self._file, self._schema)
-        for batch in self._held:
-            self._writer.write_batch(batch)
-        self._held, self._bytes = [], 0
-
-    def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, in order, in batches with their slots; they are not kept any more."""
-        if self._writer is not None and self._file is not None:
-            self._writer.close()
-            self._file.seek(0)
-            with pa.ipc.open_stream(self._file) as reader:
-                yield from reader
-        yield from self._held
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the rows."""
-        self._held, self._bytes, self._writer = [], 0, None
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-class Failed:
-    """The groups of an epoch that have failed.
-
-    Args:
-        layout: The columns of the query.
-        groups: n rows, one for each group: `slot` int32, ascending or not, and `error`.
-        keys: Returns the keys of slots, in the schema of the layout's keys.
-    """
-
-    def __init__(
-        self, layout: Layout, groups: pa.Table | pa.RecordBatch, keys: Callable[[npt.NDArray[np.int32]], pa.RecordBatch]
-    ) -> None:
-        self.slots: npt.NDArray[np.int32] = groups.column(SLOT).to_numpy()
-        self._layout = layout
-        errors = groups.column(ERROR)
-        self._errors = errors.combine_chunks() if isinstance(errors, pa.ChunkedArray) else errors
-        self._keys = keys
-
-    def __len__(self) -> int:
-        return len(self.slots)
-
-    def letters(self, held: HeldRows, owners: npt.NDArray[np.int32] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the dead letters of these groups, in the schema of the query's results.
-
-        Args:
-            held: The rows of the epoch.
-            owners: int32: the group's slot for each slot of the rows, -1 for none; unless given, they are the same.
-        """
-        if not len(self):
-            held.close()
-            return
-        place_of = np.full(int(self.slots.max()) + 2, -1, np.int64)  # the last stands for slots beyond
-        place_of[self.slots] = np.arange(len(self))
-        has_rows = np.zeros(len(self), np.bool_)
-        for batch in held.take():
-            slots = batch.column(SLOT).to_numpy()
-            owning = slots if owners is None else owners[slots]
-            places = place_of[np.minimum(owning, len(place_of) - 1)]
-            failed = places >= 0
-            if failed.any():
-                has_rows[places[failed]] = True
-                yield self._letters(places[failed], batch.filter(pa.array(failed)))
-        if not has_rows.all():
-            yield self._letters(np.flatnonzero(~has_rows), None)
-
-    def _letters(self, places: npt.NDArray[np.int64], rows: pa.RecordBatch | None) -> pa.RecordBatch:
-        layout, count = self._layout, len(places)
-        keys = self._keys(self.slots[places]).columns
-        error = self._errors.take(pa.array(places))
-        type_ = layout.letter
-        members = {name: error.field(name) for name in ("code", "function", "message", "trace")}
-        members["at"] = error.field("row")
-        members["row_kind"] = _kinds(rows, count)
-        if keys:
-            members["key"] = _struct(keys, type_.field("key").type, count)
-        if len(layout.columns):
-            columns = None if rows is None else [rows.column(name) for name in layout.columns.names]
-            members["row"] = _struct(columns, type_.field("row").type, count)
-        letter = pa.StructArray.from_arrays([members[field.name] for field in type_], fields=list(type_))
-        outputs = [pa.nulls(count, field.type) for field in layout.outputs]
-        return pa.RecordBatch.from_arrays([*keys, *outputs, letter], schema=layout.results)
-
-
-def _kinds(rows: pa.RecordBatch | None, count: int) -> pa.Array:
-    if rows is None:
-        return pa.nulls(count, pa.string())
-    if KIND not in rows.schema.names:
-        return pa.array([RowKind.INSERT.short] * count, pa.string())
-    return pa.array([kind.short for kind in RowKind]).take(rows.column(KIND))
-
-
-def _struct(columns: list[pa.Array] | None, type_: pa.StructType, count: int) -> pa.Array:
-    if columns is None:
-        return pa.nulls(count, type_)
-    converted = [convert(column, field.type) for column, field in zip(columns, type_, strict=True)]
-    return pa.StructArray.from_arrays(converted, fields=list(type_))

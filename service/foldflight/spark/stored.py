@@ -20,13 +20,14 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type
 
+from foldflight.engine.convert import convert
+from foldflight.engine.layout import BUCKET, LIVE
+from foldflight.engine.state.manifest import Manifest, calls_of, naming_bucket
+from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.table import Bounds, StateTable, TableLayout
 from foldflight.errors import RejectedError
 from foldflight.spark.batch import mapping
-from foldflight.spark.carrier import carrier_type, convert
-from foldflight.spark.layout import BUCKET, LIVE
-from foldflight.spark.manifest import Manifest, calls_of, naming_bucket
-from foldflight.spark.runs import RunCache
-from foldflight.spark.statetable import Bounds, StateTable, TableLayout
+from foldflight.spark.carrier import carrier_type
 
 __all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "state_table"]
 

@@ -25,22 +25,22 @@ from pyspark.sql import types as st
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from foldflight.client import Transport
+from foldflight.engine.blocks import BlockBounds, gather
+from foldflight.engine.epoch import BucketEpoch, ClosedWindows, EpochStats
+from foldflight.engine.layout import BUCKET, DEAD_LETTER, Layout
+from foldflight.engine.packing import BLOB, Pack, Unpack, blob_of, rows_of
+from foldflight.engine.sessions import SessionEpoch
+from foldflight.engine.state.hostcache import HostCache, private_folder
+from foldflight.engine.state.manifest import naming_bucket
+from foldflight.engine.state.migration import Migration
+from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.table import Bounds, StateTable, TableLayout
+from foldflight.engine.tasks import PartialFold
+from foldflight.engine.turns import Turns
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import RowKind
 from foldflight.spark.batch import Plan, StreamOptions, mapping
-from foldflight.spark.blocks import BlockBounds, gather
-from foldflight.spark.epoch import BucketEpoch, ClosedWindows, EpochStats
-from foldflight.spark.hostcache import HostCache, private_folder
-from foldflight.spark.layout import BUCKET, DEAD_LETTER, Layout
-from foldflight.spark.manifest import naming_bucket
-from foldflight.spark.migration import Migration
-from foldflight.spark.packing import BLOB, Pack, Unpack, blob_of, rows_of
-from foldflight.spark.runs import RunCache
-from foldflight.spark.sessions import SessionEpoch
-from foldflight.spark.statetable import Bounds, StateTable, TableLayout
-from foldflight.spark.tasks import PartialFold
-from foldflight.spark.turns import Turns
 from foldflight.spark.worker import settle
 
 __all__ = ["OBSERVED", "ROW_KIND", "check_provider", "stream_result"]

@@ -31,10 +31,10 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.client import Aggregate
+from foldflight.engine.changelog import changelog, live_rows
+from foldflight.engine.keys import KeyIndex
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.exchange.changelog import changelog, live_rows
 from foldflight.exchange.frames import Open, Returns
-from foldflight.fold.keys import KeyIndex
 from foldflight.functions import Call, RowKind, parse_type
 
 __all__ = ["Epoch", "Row", "run_epochs"]

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.engine.keys import KeyIndex
+from foldflight.engine.layout import HASH
+from foldflight.engine.state.hostcache import HostCache
 from foldflight.errors import CorruptError
-from foldflight.fold.keys import KeyIndex
-from foldflight.spark.hostcache import HostCache
-from foldflight.spark.layout import HASH
 
 __all__ = ["Piece", "RunCache", "decode_piece", "encode_piece", "key_hashes", "sealed", "unsealed"]
 

@@ -25,15 +25,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.client import OpenExchange, Transport
-from foldflight.exchange.changelog import live_rows
+from foldflight.engine.blocks import BlockBounds, gather
+from foldflight.engine.changelog import live_rows
+from foldflight.engine.convert import convert
+from foldflight.engine.deadletters import Failed, HeldRows
+from foldflight.engine.keys import KeyIndex
+from foldflight.engine.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, Layout, retracts
+from foldflight.engine.logs import forward, naming_group
 from foldflight.exchange.frames import Open
 from foldflight.fold import ERROR
-from foldflight.fold.keys import KeyIndex
-from foldflight.spark.blocks import BlockBounds, gather
-from foldflight.spark.carrier import convert
-from foldflight.spark.deadletters import Failed, HeldRows
-from foldflight.spark.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, Layout, retracts
-from foldflight.spark.logs import forward, naming_group
 
 __all__ = ["FinalFold", "PartialFold"]
 

@@ -32,23 +32,23 @@ import pyarrow as pa
 from foldflight.fold.programs import demand_all_compiled, keep_compiled, warm
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
-from foldflight.server.facts import Facts
 from foldflight.server.flight import FlightServer, authority
-from foldflight.server.health import HealthServer
-from foldflight.server.http import HttpServer
 from foldflight.server.keys import check_state_keys
-from foldflight.server.logs import make_logger, taking_over
-from foldflight.server.memory import memory_limit_of
-from foldflight.server.metrics import Metrics
-from foldflight.server.settings import Settings, load_settings, port_taken
-from foldflight.server.status import Status
+from foldflight.server.limits.memory import memory_limit_of
+from foldflight.server.ops.facts import Facts
+from foldflight.server.ops.health import HealthServer
+from foldflight.server.ops.http import HttpServer
+from foldflight.server.ops.logs import make_logger, taking_over
+from foldflight.server.ops.metrics import Metrics
+from foldflight.server.ops.status import Status
+from foldflight.server.run.settings import Settings, load_settings, port_taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from prometheus_client import CollectorRegistry
 
-    from foldflight.server.logs import Logger
+    from foldflight.server.ops.logs import Logger
 
 __all__ = [
     "EXIT_CUT_OFF",
@@ -261,7 +261,7 @@ def run_server(
     keep_compiled(None if folder is None else "user" if folder == "user" else Path(folder))
     with taking_over(logger):
         if settings.workers > 1:
-            from foldflight.server.workers import run_workers  # workers.py builds on this module
+            from foldflight.server.run.workers import run_workers  # workers.py builds on this module
 
             return run_workers(settings, stop, logger=logger, on_ready=on_ready)
         return _run_alone(settings, stop, logger=logger, on_ready=on_ready, status=status)

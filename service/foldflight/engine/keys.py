@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.engine.encoders import Chain, Encoder, Numbers, Texts, Values, WithNull
 from foldflight.errors import RejectedError
-from foldflight.fold.encoders import Chain, Encoder, Numbers, Texts, Values, WithNull
 from foldflight.fold.rows import frozen
 
 __all__ = ["KeyIndex"]

@@ -1,4 +1,4 @@
-"""One worker process of `workers.py`: `python -m foldflight.server.worker`, told everything on standard input.
+"""One worker process of `workers.py`: `python -m foldflight.server.run.worker`, told everything on standard input.
 
 The first line is the task; the end of the input means "drain and end", and so does SIGTERM.
 """
@@ -30,10 +30,10 @@ def main() -> None:
     values.ValueClass = values.MultiProcessValue(lambda: task["index"])  # type: ignore[no-untyped-call]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    from foldflight.server.facts import use_cpus  # after the storage is chosen
-    from foldflight.server.lifecycle import leave_process, run_server
-    from foldflight.server.settings import Settings
-    from foldflight.server.status import fleet_of
+    from foldflight.server.ops.facts import use_cpus  # after the storage is chosen
+    from foldflight.server.ops.status import fleet_of
+    from foldflight.server.run.lifecycle import leave_process, run_server
+    from foldflight.server.run.settings import Settings
 
     use_cpus(task["cpus"])
 

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RetryableError
-from foldflight.server.facts import BUILD
+from foldflight.server.ops.facts import BUILD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,7 +15,7 @@ from foldflight.errors import RejectedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from foldflight.server.settings import Settings
+    from foldflight.server.run.settings import Settings
 
 __all__ = ["Memory", "give_back", "memory_limit_of", "resident_bytes"]
 

@@ -27,8 +27,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from foldflight.errors import RetryableError
 from foldflight.fold.programs import demand_all_compiled
-from foldflight.server.facts import Facts, usable_cpus
-from foldflight.server.lifecycle import (
+from foldflight.server.limits.memory import memory_limit_of
+from foldflight.server.limits.watch import GRACE_S
+from foldflight.server.ops.facts import Facts, usable_cpus
+from foldflight.server.ops.metrics import forget_process, shared_registry
+from foldflight.server.run.lifecycle import (
     EXIT_CUT_OFF,
     EXIT_DRAINED,
     Probes,
@@ -39,17 +42,14 @@ from foldflight.server.lifecycle import (
     load_registry,
     versions_of,
 )
-from foldflight.server.memory import memory_limit_of
-from foldflight.server.metrics import forget_process, shared_registry
-from foldflight.server.settings import Settings, port_taken
-from foldflight.server.watch import GRACE_S
+from foldflight.server.run.settings import Settings, port_taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from prometheus_client import CollectorRegistry
 
-    from foldflight.server.logs import Logger
+    from foldflight.server.ops.logs import Logger
 
 __all__ = ["run_workers"]
 
@@ -319,7 +319,7 @@ class _Worker:
         try:
             # Its own session: Ctrl-C in the terminal reaches the parent alone, which then drains.
             process = subprocess.Popen(
-                [sys.executable, "-m", "foldflight.server.worker"],
+                [sys.executable, "-m", "foldflight.server.run.worker"],
                 stdin=subprocess.PIPE,
                 pass_fds=[ready_write],
                 start_new_session=True,

@@ -18,17 +18,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.client import OpenExchange, Transport
+from foldflight.engine.blocks import one_batch
+from foldflight.engine.changelog import changelog, live_rows
+from foldflight.engine.convert import convert
+from foldflight.engine.deadletters import Failed, HeldRows
+from foldflight.engine.keys import KeyIndex
+from foldflight.engine.layout import LIVE, SLOT, Layout, retracts
+from foldflight.engine.logs import forward, naming_group
+from foldflight.engine.state.table import StateTable
 from foldflight.errors import RejectedError
-from foldflight.exchange.changelog import changelog, live_rows
 from foldflight.exchange.frames import Open
 from foldflight.fold import ERROR
-from foldflight.fold.keys import KeyIndex
-from foldflight.spark.blocks import one_batch
-from foldflight.spark.carrier import convert
-from foldflight.spark.deadletters import Failed, HeldRows
-from foldflight.spark.layout import LIVE, SLOT, Layout, retracts
-from foldflight.spark.logs import forward, naming_group
-from foldflight.spark.statetable import StateTable
 
 __all__ = ["BucketEpoch", "EpochStats"]
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from foldflight.server.metrics import METRICS
+from foldflight.server.ops.metrics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

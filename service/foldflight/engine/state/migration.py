@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.client import Transport
+from foldflight.engine.blocks import BlockBounds, one_batch
+from foldflight.engine.layout import SLOT, Layout
+from foldflight.engine.logs import forward, naming_group
+from foldflight.engine.state.manifest import calls_of, other_query
 from foldflight.errors import RejectedError
 from foldflight.exchange.codec import sliced_to
 from foldflight.exchange.frames import Open
-from foldflight.spark.blocks import BlockBounds, one_batch
-from foldflight.spark.layout import SLOT, Layout
-from foldflight.spark.logs import forward, naming_group
-from foldflight.spark.manifest import calls_of, other_query
 
 __all__ = ["Migration"]
 

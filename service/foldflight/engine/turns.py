@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.client import OpenExchange, Transport
+from foldflight.engine.layout import SLOT
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 from foldflight.functions.context import LogRecord
-from foldflight.spark.layout import SLOT
 
 __all__ = ["Turns"]
 

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.engine.layout import HASH, LIVE
+from foldflight.engine.state.runs import sealed, unsealed
 from foldflight.errors import CorruptError, RejectedError
-from foldflight.spark.layout import HASH, LIVE
-from foldflight.spark.runs import sealed, unsealed
 
 __all__ = [
     "Bounds",

@@ -3,7 +3,7 @@
 | page | says |
 |---|---|
 | `/` | what the fleet is doing, for people; it asks `/status` again and again |
-| `/status`, `/status/own` | the same as JSON: of the fleet, of this server (see `foldflight.server.status`) |
+| `/status`, `/status/own` | the same as JSON: of the fleet, of this server (see `foldflight.server.ops.status`) |
 | `/metrics` | counts, in Prometheus text format |
 | `/healthz` | 200 as long as the process answers |
 | `/readyz` | 200 while the server welcomes exchanges, else 503 |
@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import generate_latest
 
-from foldflight.server.settings import port_taken
+from foldflight.server.run.settings import port_taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from prometheus_client import CollectorRegistry
 
-    from foldflight.server.status import Status
+    from foldflight.server.ops.status import Status
 
 __all__ = ["HttpServer"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from foldflight.spark.carrier import convert
+from foldflight.engine.convert import convert
 
 __all__ = ["BlockBounds", "gather", "one_batch"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import cloudpickle
 
 from foldflight.errors import RejectedError
-from foldflight.exchange.bundles import Bundle, made_here, seal
+from foldflight.shipping.bundles import Bundle, made_here, seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -19,12 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.errors import CorruptError
-from foldflight.exchange.changelog import equal_rows
-from foldflight.fold.keys import KeyIndex
-from foldflight.spark.blocks import one_batch
-from foldflight.spark.layout import HASH, LIVE
-from foldflight.spark.manifest import (
+from foldflight.engine.blocks import one_batch
+from foldflight.engine.changelog import equal_rows
+from foldflight.engine.keys import KeyIndex
+from foldflight.engine.layout import HASH, LIVE
+from foldflight.engine.state.manifest import (
     Bounds,
     Committed,
     Found,
@@ -37,7 +36,8 @@ from foldflight.spark.manifest import (
     calls_of,
     other_query,
 )
-from foldflight.spark.runs import Hashes, Piece, RunCache, decode_piece, encode_piece, key_hashes
+from foldflight.engine.state.runs import Hashes, Piece, RunCache, decode_piece, encode_piece, key_hashes
+from foldflight.errors import CorruptError
 
 __all__ = ["Bounds", "Committed", "Conversion", "Found", "RunStore", "StateTable", "TableLayout"]
 

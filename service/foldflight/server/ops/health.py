@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from foldflight.server.settings import port_taken
+from foldflight.server.run.settings import port_taken
 
 __all__ = ["LIVENESS", "READINESS", "HealthServer"]
 

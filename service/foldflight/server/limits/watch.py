@@ -18,7 +18,7 @@ from foldflight.fold.failures import user_failure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from foldflight.server.logs import Logger
+    from foldflight.server.ops.logs import Logger
 
 __all__ = ["GRACE_S", "Step", "Watch"]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
-from foldflight.exchange.bundles import BUNDLE_KEY_BYTES_MIN
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
+from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

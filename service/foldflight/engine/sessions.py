@@ -22,16 +22,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import OpenExchange, Transport
-from foldflight.exchange.changelog import changelog
+from foldflight.engine.blocks import one_batch
+from foldflight.engine.changelog import changelog
+from foldflight.engine.deadletters import Failed, HeldRows
+from foldflight.engine.epoch import EpochStats
+from foldflight.engine.keys import KeyIndex
+from foldflight.engine.layout import LIVE, SLOT, Layout
+from foldflight.engine.logs import forward, naming_group
+from foldflight.engine.state.table import StateTable
 from foldflight.exchange.frames import Open
 from foldflight.fold import ERROR, ERROR_TYPE
-from foldflight.fold.keys import KeyIndex
-from foldflight.spark.blocks import one_batch
-from foldflight.spark.deadletters import Failed, HeldRows
-from foldflight.spark.epoch import EpochStats
-from foldflight.spark.layout import LIVE, SLOT, Layout
-from foldflight.spark.logs import forward, naming_group
-from foldflight.spark.statetable import StateTable
 
 __all__ = ["SessionEpoch", "chains"]
 

@@ -1,0 +1,107 @@
+"""Conversion of arrays between an Arrow type and the type that carries it through an engine.
+
+A host such as Spark lacks some Arrow types. The values of such a type travel as another type of the same bits, and are
+converted back on arrival.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["convert", "without_nullability"]
+
+
+def without_nullability(type_: pa.DataType) -> pa.DataType:
+    """Return the same type with all its members nullable and named as pyarrow names them: Spark's own differ."""
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, without_nullability(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(without_nullability(type_.key_type), without_nullability(type_.item_type))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(without_nullability(type_.value_type))
+    return type_
+
+
+def convert(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return the same n values as an array of `type_`: to a carrier, or back from it.
+
+    Raises:
+        pa.ArrowInvalid: A value does not fit (a decimal of more than 38 digits as a result).
+    """
+    if array.type == type_:
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        return convert(array.storage, type_)
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(type_, convert(array, type_.storage_type))
+    kinds = pa.types
+    if kinds.is_struct(type_) and kinds.is_struct(array.type):
+        members = [convert(member, field.type) for member, field in zip(array.flatten(), type_, strict=True)]
+        return pa.StructArray.from_arrays(members, fields=list(type_), mask=array.is_null())
+    if kinds.is_map(type_):
+        return _convert_map(array, type_)
+    if kinds.is_list(type_):
+        return _convert_list(array, type_)
+    if kinds.is_large_list(type_):
+        return convert(array, pa.list_(type_.value_type)).cast(type_)
+    if type_ == pa.null() or array.type == pa.null():
+        return pa.nulls(len(array), type_)
+    if kinds.is_struct(type_) or kinds.is_struct(array.type):  # a struct without members, and the flag in its place
+        return _empty_struct(array, type_)
+    return _convert_leaf(array, type_)
+
+
+def _empty_struct(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    valid = array.is_valid()
+    if pa.types.is_struct(type_):
+        values: list[Any] = [{} if each else None for each in valid.to_pylist()]
+        return pa.array(values, type_)
+    return pc.if_else(valid, pa.scalar(True), pa.scalar(None, pa.bool_()))
+
+
+def _convert_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    # `flatten` leaves out what stands under a NULL or outside a slice; offsets are made anew to match.
+    values = convert(array.flatten(), type_.value_type)
+    return pa.ListArray.from_arrays(_offsets(array), values, type=type_, mask=array.is_null())
+
+
+def _convert_map(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    entries = array.cast(pa.list_(pa.struct([("key", array.type.key_type), ("value", array.type.item_type)])))
+    keys, values = entries.flatten().flatten()
+    return pa.MapArray.from_arrays(
+        _offsets(entries),
+        convert(keys, type_.key_type),
+        convert(values, type_.item_type),
+        type=type_,
+        mask=array.is_null(),
+    )
+
+
+def _offsets(lists: pa.Array) -> pa.Array:
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+
+
+def _convert_leaf(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    kinds = pa.types
+    integral = kinds.is_integer(array.type) or kinds.is_integer(type_)
+    if integral and (kinds.is_temporal(array.type) or kinds.is_temporal(type_)):
+        return array.view(type_)
+    if kinds.is_binary(array.type) and not (kinds.is_large_binary(type_) or kinds.is_binary_view(type_)):
+        return _reinterpreted(array.cast(pa.binary(type_.bit_width // 8)), type_)
+    if kinds.is_binary(type_) and _is_opaque(array.type):
+        return _reinterpreted(array, pa.binary(array.type.bit_width // 8)).cast(type_)
+    return array.cast(type_)
+
+
+def _is_opaque(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_interval(type_) or pa.types.is_decimal(type_))
+
+
+def _reinterpreted(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return the same bits of fixed width under another type (`view` does not know all of them)."""
+    return pa.Array.from_buffers(type_, len(array), array.buffers(), offset=array.offset)

@@ -1,0 +1,1 @@
+"""The state table: groups and their accumulators as immutable sorted runs, described by a manifest."""

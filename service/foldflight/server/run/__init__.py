@@ -1,0 +1,1 @@
+"""How a server process is configured, started, drained and ended."""

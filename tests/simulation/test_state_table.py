@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from foldflight.engine.epoch import BucketEpoch
+from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.layout import Layout
 from foldflight.engine.state.table import Bounds as TableBounds
 from foldflight.engine.state.table import StateTable, TableLayout
-from foldflight.engine.turns import Turns
 from foldflight.errors import FoldflightError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.exchange.steps import Bounds
@@ -87,8 +87,9 @@ def run(seed: int) -> World:
     store, sink = Store(), {}  # what Spark has committed: the state, and each epoch's changelog
     while len(sink) < len(epochs):
         began_s = world.now_s()
-        transport = Turns(SimulatedTransport(world, functions(), BOUNDS))
+        transport = SimulatedTransport(world, functions(), BOUNDS)
         opening, layout = planned(transport)
+        exchange = GroupedExchange(transport, opening, layout)
         try:
             while len(sink) < len(epochs):
                 working = copy.deepcopy(store)  # uncommitted state is thrown away with its epoch
@@ -99,7 +100,7 @@ def run(seed: int) -> World:
                 batch = block(layout, epochs[len(sink)])
                 cuts = sorted(world.random.choices(range(batch.num_rows + 1), k=2))
                 blocks = [batch.slice(a, b - a) for a, b in zip([0, *cuts], [*cuts, batch.num_rows], strict=True)]
-                epoch = BucketEpoch(transport, opening, layout, table, is_strict=True)
+                epoch = BucketEpoch(exchange, layout, table, is_strict=True)
                 kinds, changes = epoch.run(iter(piece for piece in blocks if piece.num_rows))
                 store, sink[len(sink)] = working, (kinds.to_pylist(), changes.to_pylist())
         except EngineCrashed:

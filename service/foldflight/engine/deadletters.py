@@ -9,13 +9,14 @@ from typing import IO, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from foldflight.engine.convert import convert
 from foldflight.engine.layout import KIND, SLOT, Layout
 from foldflight.fold import ERROR
 from foldflight.functions import RowKind
 
-__all__ = ["Failed", "HeldRows"]
+__all__ = ["Failed", "HeldRows", "split_failed"]
 
 _HELD_BYTES_MAX: Final = 64 << 20
 
@@ -81,12 +82,11 @@ class Failed:
     """
 
     def __init__(
-        self, layout: Layout, groups: pa.Table | pa.RecordBatch, keys: Callable[[npt.NDArray[np.int32]], pa.RecordBatch]
+        self, layout: Layout, groups: pa.RecordBatch, keys: Callable[[npt.NDArray[np.int32]], pa.RecordBatch]
     ) -> None:
         self.slots: npt.NDArray[np.int32] = groups.column(SLOT).to_numpy()
         self._layout = layout
-        errors = groups.column(ERROR)
-        self._errors = errors.combine_chunks() if isinstance(errors, pa.ChunkedArray) else errors
+        self._errors = groups.column(ERROR)
         self._keys = keys
 
     def __len__(self) -> int:
@@ -132,6 +132,20 @@ class Failed:
         letter = pa.StructArray.from_arrays([members[field.name] for field in type_], fields=list(type_))
         outputs = [pa.nulls(count, field.type) for field in layout.outputs]
         return pa.RecordBatch.from_arrays([*keys, *outputs, letter], schema=layout.results)
+
+
+def split_failed(
+    layout: Layout, results: pa.RecordBatch, keys: Callable[[npt.NDArray[np.int32]], pa.RecordBatch]
+) -> tuple[pa.RecordBatch, Failed]:
+    """Return the results of the groups that have not failed, and the groups that have.
+
+    Args:
+        layout: The columns of a query that isolates errors.
+        results: n rows, one for each group: `slot` int32, states and outputs, and `error`.
+        keys: Returns the keys of slots, in the schema of the layout's keys.
+    """
+    is_sound = results.column(ERROR).is_null()
+    return results.filter(is_sound), Failed(layout, results.filter(pc.invert(is_sound)), keys)
 
 
 def _kinds(rows: pa.RecordBatch | None, count: int) -> pa.Array:

@@ -7,32 +7,22 @@ Memory is that of the groups that the epoch touches; rows pass block by block.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from foldflight.client import OpenExchange, Transport
 from foldflight.engine.blocks import one_batch
 from foldflight.engine.changelog import changelog, live_rows
-from foldflight.engine.convert import convert
-from foldflight.engine.deadletters import Failed, HeldRows
-from foldflight.engine.keys import KeyIndex
+from foldflight.engine.deadletters import Failed, HeldRows, split_failed
+from foldflight.engine.grouped import GroupedExchange, Groups
 from foldflight.engine.layout import LIVE, SLOT, Layout, retracts
-from foldflight.engine.logs import forward, naming_group
 from foldflight.engine.state.table import StateTable
 from foldflight.errors import RejectedError
-from foldflight.exchange.frames import Open
-from foldflight.fold import ERROR
 
-__all__ = ["BucketEpoch", "EpochStats"]
-
-_T = TypeVar("_T")
+__all__ = ["BucketEpoch", "ClosedWindows", "EpochStats", "changes_of"]
 
 
 @dataclass
@@ -63,21 +53,12 @@ class EpochStats:
     runs: int = 0
     state_bytes: int = 0
 
-    def timed(self, work: Callable[[], _T]) -> _T:
-        """Do work in the exchange, and count its time."""
-        start = time.perf_counter()
-        try:
-            return work()
-        finally:
-            self.exchange_ms += (time.perf_counter() - start) * 1000
-
 
 class BucketEpoch:
     """Folds the rows of one bucket and epoch.
 
     Args:
-        transport: The way to the functions.
-        opening: What to open: initial outputs, states and outputs.
+        exchange: The exchange of the task: it gives initial outputs, states and outputs.
         layout: The columns.
         table: The bucket's state table.
         is_strict: Whether a retraction of what is not there is an error.
@@ -92,8 +73,7 @@ class BucketEpoch:
 
     def __init__(
         self,
-        transport: Transport,
-        opening: Open,
+        exchange: GroupedExchange,
         layout: Layout,
         table: StateTable,
         *,
@@ -104,14 +84,13 @@ class BucketEpoch:
         self.stats = EpochStats(buckets=1, runs=table.pieces, state_bytes=table.stored_bytes)
         self.open_ends_us: set[int] = set()
         self._closed_us = closed_us
-        self._transport = transport
-        self._opening = opening
+        self._exchange = exchange
         self._layout = layout
         self._table = table
         self._is_strict = is_strict
         self._merges = merges
         # Without keys there is one group. It is kept even when its last row is gone, so it counts one row more.
-        self._index = KeyIndex(layout.keys) if len(layout.keys) else None
+        self._groups = Groups(layout)
         self._kept_rows = 0 if len(layout.keys) else 1
         self._live_before = np.zeros(0, np.int64)
         self._live = np.zeros(0, np.int64)
@@ -119,7 +98,7 @@ class BucketEpoch:
         # Where the output before the epoch of a slot stands in `_before`; -1 for a group that was not there.
         self._before_at = np.zeros(0, np.int64)
         self._before: list[pa.RecordBatch] = []
-        self._held = HeldRows(layout.rows) if layout.isolates else None
+        self._held: HeldRows | None = None
         self._failed: Failed | None = None
 
     def run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
@@ -135,11 +114,14 @@ class BucketEpoch:
             FunctionError: With the group's keys.
             RejectedError: CANNOT_RETRACT, in strict mode, with the group.
         """
-        with naming_group(self._key), self.stats.timed(lambda: self._transport.open(self._opening)) as exchange:
+        before_s = self._exchange.elapsed_s
+        with self._exchange.turn(self._groups):
             for block in self._inserts_first(blocks):
-                self._feed(exchange, block)
-            results = self.stats.timed(lambda: self._results(exchange))
-            forward(exchange.take_logs(), self._key)
+                self._feed(block)
+            self._exchange.barrier()
+            results = one_batch(self._exchange.results())
+            self._held = self._exchange.held
+        self.stats.exchange_ms = (self._exchange.elapsed_s - before_s) * 1000
         return self._finish(self._sound(results))
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
@@ -151,10 +133,9 @@ class BucketEpoch:
         """Return the results of groups that have not failed; nothing is written for the others, so they stay."""
         if not self._layout.isolates:
             return results
-        is_sound = results.column(ERROR).is_null()
-        self._failed = Failed(self._layout, results.filter(pc.invert(is_sound)), self._keys)
+        sound, self._failed = split_failed(self._layout, results, self._groups.keys)
         self.stats.isolated_groups = len(self._failed)
-        return results.filter(is_sound)
+        return sound
 
     def _inserts_first(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that add, then those that take back: Spark keeps no order between partitions."""
@@ -171,12 +152,12 @@ class BucketEpoch:
                 yield block
         yield from held
 
-    def _feed(self, exchange: OpenExchange, block: pa.RecordBatch) -> None:
+    def _feed(self, block: pa.RecordBatch) -> None:
         if self._closed_us is not None:
             block = self._in_time(block, self._closed_us)
             if not block.num_rows:
                 return
-        slots = self._slots(exchange, block)
+        slots = self._slots(block)
         if self._layout.has_kinds:
             counted, self._live = live_rows(slots, retracts(block), self._live)
             if not counted.all():
@@ -189,13 +170,10 @@ class BucketEpoch:
             self.stats.rows += int(rows.sum())
         if self._merges:
             folded, block, states = self._layout.parted(block)
-            self._merge(exchange, slots[folded], states)
+            self._merge(slots[folded], states)
             slots = slots[~folded]
         if len(slots):
-            if self._held is not None:
-                self._held.add(slots, block)
-            chunk = self._layout.chunk_of(slots, block)
-            self.stats.timed(lambda: exchange.chunk(chunk))
+            self._exchange.chunk(slots, block)
 
     def _row_counts(self, block: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Return how many rows each row of a block stands for: those that a partial state holds."""
@@ -203,14 +181,10 @@ class BucketEpoch:
             return np.ones(block.num_rows, np.int64)
         return block.column(LIVE).fill_null(1).to_numpy()
 
-    def _merge(self, exchange: OpenExchange, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
-        if not len(slots):
-            return
-        fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
-        states = [convert(block.column(field.name), field.type) for field in self._layout.states]
-        batch = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *states], schema=pa.schema(fields))
-        # The outputs before the epoch have come already.
-        self.stats.timed(lambda: exchange.states(batch, unanswered=True))
+    def _merge(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
+        if len(slots):
+            # The outputs before the epoch have come already.
+            self._exchange.states(slots, [block.column(name) for name in self._layout.states.names])
 
     def _in_time(self, block: pa.RecordBatch, closed_us: int) -> pa.RecordBatch:
         """Return the rows whose window is open, and note the windows."""
@@ -228,25 +202,19 @@ class BucketEpoch:
                 "CANNOT_RETRACT",
                 "a row takes back what is not there (strict mode); correct the input, or leave strict mode: then such "
                 "rows are counted, and the query goes on",
-            ).with_group(self._key(int(slots[~counted][0])))
+            ).with_group(self._groups.name(int(slots[~counted][0])))
         self.stats.ignored_retractions += int((~counted).sum())
 
-    def _slots(self, exchange: OpenExchange, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
+    def _slots(self, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
         """Return the slots of n rows; the states of groups met for the first time are loaded."""
         known = len(self._live)
-        if self._index is None:
-            slots = np.zeros(block.num_rows, np.int32)
-            now = 1
-        else:
-            keys = [block.column(name) for name in self._layout.keys.names]
-            slots = self._index.slots(keys).to_numpy()
-            now = len(self._index)
-        if now > known:
-            self._load(exchange, np.arange(known, now, dtype=np.int32))
+        slots = self._groups.slots(block)
+        if len(self._groups) > known:
+            self._load(np.arange(known, len(self._groups), dtype=np.int32))
         return slots
 
-    def _load(self, exchange: OpenExchange, fresh: npt.NDArray[np.int32]) -> None:
-        found = self._table.lookup(self._keys(fresh))
+    def _load(self, fresh: npt.NDArray[np.int32]) -> None:
+        found = self._table.lookup(self._groups.keys(fresh))
         live = np.where(found.present, found.live - self._kept_rows, 0)
         self._live_before = np.concatenate([self._live_before, live])
         self._live = np.concatenate([self._live, live])
@@ -257,25 +225,13 @@ class BucketEpoch:
         if not found.present.any():
             return
         states = found.states.filter(pa.array(found.present))
-        slots = pa.array(fresh[found.present], pa.int32())
-        fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
-        batch = pa.RecordBatch.from_arrays([slots, *states.columns], schema=pa.schema(fields))
-
-        def load() -> pa.RecordBatch:
-            exchange.states(batch)
-            return exchange.initial_outputs()
-
-        self._before.append(self.stats.timed(load))
-
-    def _results(self, exchange: OpenExchange) -> pa.RecordBatch:
-        exchange.barrier(1)
-        return one_batch(exchange.results(1))
+        self._before.append(self._exchange.outputs_of(fresh[found.present], states.columns))
 
     def _finish(self, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
         slots = results.column(SLOT).to_numpy()
         existed = self._existed[slots]
         exists = self._live[slots] + self._kept_rows > 0
-        keys = self._keys(slots)
+        keys = self._groups.keys(slots)
         after = self._rows(keys, results)
         before = self._rows(keys, self._outputs_before(slots, results))
         kinds, changes = changelog(before, after, existed, exists, update_before=True)
@@ -302,26 +258,20 @@ class BucketEpoch:
         return pa.concat_batches(self._before).take(chosen)
 
     def _rows(self, keys: pa.RecordBatch, outputs: pa.RecordBatch) -> pa.RecordBatch:
-        names = [f"output_{place}" for place in range(len(self._layout.outputs))]
-        return pa.RecordBatch.from_arrays(
-            [*keys.columns, *(outputs.column(name) for name in names)], names=[*self._layout.keys.names, *names]
-        )
+        return changes_of(self._layout, keys, self._layout.outputs_of(outputs))
 
-    def _keys(self, slots: npt.NDArray[np.int32]) -> pa.RecordBatch:
-        if self._index is None:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(slots), pa.struct([])))
-        return self._index.keys(pa.array(slots, pa.int32()))
 
-    def _key(self, slot: int) -> dict[str, Any]:
-        return self._layout.group(self._keys(np.array([slot], np.int32)))
+def changes_of(layout: Layout, keys: pa.RecordBatch, outputs: Sequence[pa.Array]) -> pa.RecordBatch:
+    """Return n keys and n outputs of each call as rows of a changelog, as the exchange gives them."""
+    names = [f"output_{place}" for place in range(len(layout.outputs))]
+    return pa.RecordBatch.from_arrays([*keys.columns, *outputs], names=[*layout.keys.names, *names])
 
 
 class ClosedWindows:
     """The groups of a bucket whose window is closed.
 
     Args:
-        transport: The way to the functions.
-        opening: What to open, with initial outputs.
+        exchange: The exchange of the task: it gives initial outputs.
         layout: The columns; the last key is the window's end.
         table: The bucket's state table.
         closed_us: Windows that end up to this time are closed, in microseconds since 1970.
@@ -332,11 +282,10 @@ class ClosedWindows:
             `drop` is through; None without any.
     """
 
-    def __init__(self, transport: Transport, opening: Open, layout: Layout, table: StateTable, closed_us: int) -> None:
+    def __init__(self, exchange: GroupedExchange, layout: Layout, table: StateTable, closed_us: int) -> None:
         self.dead_letters: list[pa.RecordBatch] = []
         self.next_end_us: int | None = None
-        self._transport = transport
-        self._opening = opening
+        self._exchange = exchange
         self._layout = layout
         self._table = table
         self._closed_us = closed_us
@@ -363,30 +312,16 @@ class ClosedWindows:
         return closed
 
     def _outputs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
-        slots = pa.array(np.arange(batch.num_rows, dtype=np.int32))
-        columns = [slots, *(batch.column(field.name) for field in self._layout.states)]
-
-        def group(slot: int) -> dict[str, Any]:
-            return self._layout.group(batch.select(self._layout.keys.names).slice(slot, 1))
-
-        with naming_group(group), self._transport.open(self._opening) as exchange:
-            exchange.states(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
-            outputs = exchange.initial_outputs()
-            forward(exchange.take_logs(), group)
-        names = [f"output_{place}" for place in range(len(self._layout.outputs))]
-        keys = self._layout.keys.names
-        if self._layout.isolates:
-            is_sound = outputs.column(ERROR).is_null()
-            key_rows = batch.select(keys)
-            failed = Failed(
-                self._layout, outputs.filter(pc.invert(is_sound)), lambda slots: key_rows.take(pa.array(slots))
-            )
-            self.dead_letters += failed.letters(HeldRows(self._layout.rows))
-            batch, outputs = batch.filter(is_sound), outputs.filter(is_sound)
-        return pa.RecordBatch.from_arrays(
-            [*(batch.column(name) for name in keys), *(outputs.column(name) for name in names)], names=[*keys, *names]
-        )
+        layout, groups = self._layout, Groups(self._layout)
+        with self._exchange.turn(groups):
+            # Each row is a group of its own, so its slot is its place.
+            slots = groups.slots(batch)
+            outputs = self._exchange.outputs_of(slots, [batch.column(name) for name in layout.states.names])
+            held = self._exchange.held
+        if held is not None:
+            outputs, failed = split_failed(layout, outputs, groups.keys)
+            self.dead_letters += failed.letters(held)
+        return changes_of(layout, groups.keys(outputs.column(SLOT).to_numpy()), layout.outputs_of(outputs))
 
 
 def _ends_us(batch: pa.RecordBatch, layout: Layout) -> npt.NDArray[np.int64]:

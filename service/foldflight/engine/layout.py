@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.engine.convert import convert
+from foldflight.fold import ERROR, ERROR_TYPE
 from foldflight.functions import RowKind
 
 __all__ = [
@@ -78,6 +80,27 @@ class Layout:
         names = [*([KIND] if self.has_kinds else []), *self.columns.names]
         columns = [pa.array(slots, pa.int32()), *(block.column(name) for name in names)]
         return pa.RecordBatch.from_arrays(columns, schema=self.chunk)
+
+    def states_of(
+        self, slots: npt.NDArray[np.int32], states: Sequence[pa.Array], errors: pa.Array | None = None
+    ) -> pa.RecordBatch:
+        """Return n states of each call as the batch of a States frame.
+
+        Args:
+            slots: int32, shape (n,).
+            states: One array of n states for each call; those that crossed Spark in another type are converted back.
+            errors: n errors of `ERROR_TYPE`; default: the batch has no such column.
+        """
+        columns = [convert(column, field.type) for column, field in zip(states, self.states, strict=True)]
+        fields = [pa.field(SLOT, pa.int32()), *self.states]
+        if errors is not None:
+            columns.append(errors)
+            fields.append(pa.field(ERROR, ERROR_TYPE))
+        return pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *columns], schema=pa.schema(fields))
+
+    def outputs_of(self, results: pa.RecordBatch) -> list[pa.Array]:
+        """Return the output columns of results, one for each call."""
+        return [results.column(f"output_{place}") for place in range(len(self.outputs))]
 
     def group(self, keys: pa.RecordBatch) -> dict[str, Any]:
         """Return the one key in a batch by the user's names, as errors show it; a text that is not UTF-8 as bytes."""

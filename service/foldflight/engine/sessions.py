@@ -21,17 +21,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.client import OpenExchange, Transport
 from foldflight.engine.blocks import one_batch
 from foldflight.engine.changelog import changelog
 from foldflight.engine.deadletters import Failed, HeldRows
-from foldflight.engine.epoch import EpochStats
+from foldflight.engine.epoch import EpochStats, changes_of
+from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.keys import KeyIndex
 from foldflight.engine.layout import LIVE, SLOT, Layout
-from foldflight.engine.logs import forward, naming_group
 from foldflight.engine.state.table import StateTable
-from foldflight.exchange.frames import Open
-from foldflight.fold import ERROR, ERROR_TYPE
+from foldflight.fold import ERROR
 
 __all__ = ["SessionEpoch", "chains"]
 
@@ -98,12 +96,59 @@ class _Sessions:
         )
 
 
+class _SessionGroups:
+    """Slots of sessions: each session has one of its own, and many may have the same key.
+
+    Args:
+        layout: The columns; the last two keys are start and end of a session.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.schema = pa.schema(list(layout.keys)[:-2])
+        self._index = KeyIndex(self.schema) if len(self.schema) else None
+        self._slot_keys = np.zeros(0, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._slot_keys)
+
+    def numbers(self, block: pa.RecordBatch) -> Numbers:
+        """Return the keys of n rows as numbers from 0."""
+        if self._index is None:
+            return np.zeros(block.num_rows, np.int64)
+        return self._index.slots([block.column(name) for name in self.schema.names]).to_numpy().astype(np.int64)
+
+    def all_keys(self) -> pa.RecordBatch:
+        """Return all keys, in the order of their numbers."""
+        return one_batch(self.schema.empty_table()) if self._index is None else self._index.keys()
+
+    @property
+    def key_count(self) -> int:
+        """The number of keys; without key columns there is one."""
+        return 1 if self._index is None else len(self._index)
+
+    def columns(self, numbers: Numbers) -> list[pa.Array]:
+        """Return the key columns of n numbers."""
+        return [] if self._index is None else self._index.keys(pa.array(numbers, pa.int32())).columns
+
+    def new_slots(self, numbers: Numbers) -> npt.NDArray[np.int32]:
+        """Return a new slot for each of n sessions, given the numbers of their keys."""
+        first = len(self._slot_keys)
+        self._slot_keys = np.concatenate([self._slot_keys, numbers])
+        return np.arange(first, len(self._slot_keys), dtype=np.int32)
+
+    def name(self, slot: int) -> dict[str, Any]:
+        """Return the key of a slot's session, by the user's names; start and end are left out."""
+        if self._index is None:
+            return {}
+        return self._layout.group(self._index.keys(pa.array([self._slot_keys[slot]], pa.int32())))
+
+
 class SessionEpoch:
     """Folds the rows of one bucket and epoch into sessions; beside `BucketEpoch`.
 
     Args:
-        transport: The way to the functions.
-        opening: What to open: initial outputs, states and outputs.
+        exchange: The exchange of the task: it gives initial outputs, states and outputs.
         layout: The columns; the last two keys are start and end of the session of one row.
         table: The bucket's state table; its hashed keys are the others.
         closed_us: Sessions that have ended by then are closed, in microseconds since 1970; None: none closes.
@@ -114,22 +159,18 @@ class SessionEpoch:
     """
 
     def __init__(
-        self, transport: Transport, opening: Open, layout: Layout, table: StateTable, *, closed_us: int | None = None
+        self, exchange: GroupedExchange, layout: Layout, table: StateTable, *, closed_us: int | None = None
     ) -> None:
         self.stats = EpochStats(buckets=1, runs=table.pieces, state_bytes=table.stored_bytes)
         self.open_ends_us: set[int] = set()
-        self._transport = transport
-        self._opening = opening
+        self._exchange = exchange
         self._layout = layout
         self._table = table
         self._closed_us = closed_us
-        self._keys = pa.schema(list(layout.keys)[:-2])
-        self._index = KeyIndex(self._keys) if len(self._keys) else None
+        self._groups = _SessionGroups(layout)
         self._states = layout.states.names
-        self._outputs = [f"output_{place}" for place in range(len(layout.outputs))]
         self._came = _Sessions.none()
-        self._slot_keys = np.zeros(0, np.int64)
-        self._held = HeldRows(layout.rows) if layout.isolates else None
+        self._held: HeldRows | None = None
         self._failed: Failed | None = None
         # The final session of each session that came, by the slots of both; -1: it is late.
         self._owners = np.zeros(0, np.int32)
@@ -146,14 +187,13 @@ class SessionEpoch:
         Raises:
             FunctionError: With the key of the sessions.
         """
-        with (
-            naming_group(self._group),
-            self.stats.timed(lambda: self._transport.open(self._opening)) as exchange,
-        ):
+        before_s = self._exchange.elapsed_s
+        with self._exchange.turn(self._groups):
+            self._held = self._exchange.held
             for block in blocks:
-                self._feed(exchange, block)
-            changes = self._merged(exchange)
-            forward(exchange.take_logs(), self._group)
+                self._feed(block)
+            changes = self._merged()
+        self.stats.exchange_ms = (self._exchange.elapsed_s - before_s) * 1000
         return changes
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
@@ -161,41 +201,27 @@ class SessionEpoch:
         if self._held is not None and self._failed is not None:
             yield from self._failed.letters(self._held, self._owners)
 
-    def _feed(self, exchange: OpenExchange, block: pa.RecordBatch) -> None:
+    def _feed(self, block: pa.RecordBatch) -> None:
         """Fold a block into one slot for each chain of its rows."""
         rows = self._sessions_of(block)
         order, chain = chains(rows.keys, rows.starts, rows.ends)
         chained = rows.take(order).chained(chain)
-        slots = self._new_slots(chained.keys)
+        slots = self._groups.new_slots(chained.keys)
         self._came = self._came.followed_by(chained)
-        rows_of_slots = block.take(pa.array(order))
-        if self._held is not None:
-            self._held.add(slots[chain], rows_of_slots)
-        chunk = self._layout.chunk_of(slots[chain], rows_of_slots)
-        self.stats.timed(lambda: exchange.chunk(chunk))
+        self._exchange.chunk(slots[chain], block.take(pa.array(order)))
 
     def _sessions_of(self, block: pa.RecordBatch) -> _Sessions:
         """Return each row as a session of its own."""
-        if self._index is None:
-            keys = np.zeros(block.num_rows, np.int64)
-        else:
-            keys = self._index.slots([block.column(name) for name in self._keys.names]).to_numpy().astype(np.int64)
         start, end = self._times(block)
-        return _Sessions(keys, start, end, np.ones(block.num_rows, np.int64))
+        return _Sessions(self._groups.numbers(block), start, end, np.ones(block.num_rows, np.int64))
 
     def _times(self, batch: pa.RecordBatch) -> tuple[Numbers, Numbers]:
         start, end = self._layout.keys.names[-2:]
         return batch.column(start).view(pa.int64()).to_numpy(), batch.column(end).view(pa.int64()).to_numpy()
 
-    def _new_slots(self, keys: Numbers) -> npt.NDArray[np.int32]:
-        """Return a new slot for each of n sessions."""
-        first = len(self._slot_keys)
-        self._slot_keys = np.concatenate([self._slot_keys, keys])
-        return np.arange(first, len(self._slot_keys), dtype=np.int32)
-
-    def _merged(self, exchange: OpenExchange) -> tuple[pa.Array, pa.RecordBatch]:
+    def _merged(self) -> tuple[pa.Array, pa.RecordBatch]:
         """Merge what came with what is stored, chain by chain; store it, and return the changelog."""
-        came_states = self._results(exchange, 1, 0)
+        came_states = self._results()
         stored, stored_rows = self._stored()
         everything = stored.followed_by(self._came)
         order, chain = chains(everything.keys, everything.starts, everything.ends)
@@ -204,16 +230,17 @@ class SessionEpoch:
         members, chain = order[wanted[chain]], (np.cumsum(wanted) - 1)[chain[wanted[chain]]]
         old = members[members < len(stored)]
         old_chain = chain[members < len(stored)]
-        before = self._outputs_before(exchange, stored.keys[old], stored_rows.take(pa.array(old)))
-        slots = self._new_slots(final.keys)
+        before = self._outputs_before(stored.keys[old], stored_rows.take(pa.array(old)))
+        slots = self._groups.new_slots(final.keys)
         states = [
             pa.concat_arrays([stored_rows.column(name), came_states.column(name)]).take(pa.array(members))
             for name in self._states
         ]
+        errors = None
         if self._held is not None:
-            states.append(_errors(before, old, came_states, len(stored)).take(pa.array(members)))
-        self._send_states(exchange, slots[chain], states)
-        after = self._results(exchange, 2, len(slots))
+            errors = _errors(before, old, came_states, len(stored)).take(pa.array(members))
+        self._exchange.states(slots[chain], states, errors)
+        after = self._results(len(slots))
         if self._held is not None:
             is_new = members >= len(stored)
             sound = ~self._set_aside(final, after, slots, members[is_new] - len(stored), chain[is_new])
@@ -246,9 +273,7 @@ class SessionEpoch:
 
     def _stored(self) -> tuple[_Sessions, pa.RecordBatch]:
         """Return the open sessions of all keys that have come, and their rows of the state table."""
-        count = 1 if self._index is None else len(self._index)
-        keys = one_batch(self._keys.empty_table()) if self._index is None else self._index.keys()
-        owners, rows = self._table.lookup_together(keys, count)
+        owners, rows = self._table.lookup_together(self._groups.all_keys(), self._groups.key_count)
         start, end = self._times(rows)
         stored = _Sessions(owners, start, end, rows.column(LIVE).to_numpy())
         if self._closed_us is None:
@@ -270,36 +295,17 @@ class SessionEpoch:
         self.stats.rows += int(new_rows[wanted].sum())
         return final.take(wanted), wanted
 
-    def _outputs_before(self, exchange: OpenExchange, keys: Numbers, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _outputs_before(self, keys: Numbers, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the outputs of stored sessions."""
         if not rows.num_rows:
-            wanted = (*self._outputs, ERROR)
-            return one_batch(pa.schema([each for each in exchange.opened.schema if each.name in wanted]).empty_table())
-        return self._send_states(exchange, self._new_slots(keys), [rows.column(name) for name in self._states])
+            return one_batch(self._exchange.opened.schema.empty_table())
+        return self._exchange.outputs_of(self._groups.new_slots(keys), [rows.column(name) for name in self._states])
 
-    def _send_states(
-        self, exchange: OpenExchange, slots: npt.NDArray[np.int32], states: list[pa.Array]
-    ) -> pa.RecordBatch:
-        """Merge states into slots, and return the outputs of these slots then."""
-        errors = [pa.field(ERROR, ERROR_TYPE)] if len(states) > len(self._states) else []
-        schema = pa.schema([pa.field(SLOT, pa.int32()), *self._layout.states, *errors])
-        batch = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *states], schema=schema)
-
-        def send() -> pa.RecordBatch:
-            exchange.states(batch)
-            return exchange.initial_outputs()
-
-        return self.stats.timed(send)
-
-    def _results(self, exchange: OpenExchange, epoch: int, count: int) -> pa.RecordBatch:
-        """Return the results of an epoch, by slot: of the last `count` slots, or of all if that is 0."""
-
-        def ask() -> pa.Table:
-            exchange.barrier(epoch)
-            return exchange.results(epoch)
-
-        found = one_batch(self.stats.timed(ask).sort_by(SLOT))
-        return found.slice(found.num_rows - count) if count else found
+    def _results(self, count: int | None = None) -> pa.RecordBatch:
+        """End an epoch and return its results by slot: of the last `count` slots, or of all."""
+        self._exchange.barrier()
+        found = one_batch(self._exchange.results().sort_by(SLOT))
+        return found if count is None else found.slice(found.num_rows - count)
 
     def _commit(self, gone: _Sessions, gone_rows: pa.RecordBatch, final: _Sessions, after: pa.RecordBatch) -> None:
         sessions = gone.followed_by(final)
@@ -339,24 +345,16 @@ class SessionEpoch:
         rows = []
         for outputs, places in ((before, old_places), (after, new_places)):
             chosen = pa.array(np.maximum(places, 0), mask=places < 0)
-            columns = [outputs.column(name).take(chosen) for name in self._outputs]
-            rows.append(
-                pa.RecordBatch.from_arrays([*keys.columns, *columns], names=[*keys.schema.names, *self._outputs])
-            )
+            columns = [column.take(chosen) for column in self._layout.outputs_of(outputs)]
+            rows.append(changes_of(self._layout, keys, columns))
         return changelog(rows[0], rows[1], old_places >= 0, new_places >= 0, update_before=True)
 
     def _key_rows(self, sessions: _Sessions) -> pa.RecordBatch:
         """Return sessions as rows of all key columns."""
-        columns = [] if self._index is None else self._index.keys(pa.array(sessions.keys, pa.int32())).columns
+        columns = self._groups.columns(sessions.keys)
         start, end = list(self._layout.keys)[-2:]
         columns += [pa.array(sessions.starts).view(start.type), pa.array(sessions.ends).view(end.type)]
         return pa.RecordBatch.from_arrays(columns, schema=self._layout.keys)
-
-    def _group(self, slot: int) -> dict[str, Any]:
-        """Return the key of a slot's sessions, by the user's names; which of its sessions it was is not said."""
-        if self._index is None:
-            return {}
-        return self._layout.group(self._index.keys(pa.array([self._slot_keys[slot]], pa.int32())))
 
 
 def _errors(before: pa.RecordBatch, old: Numbers, came: pa.RecordBatch, stored: int) -> pa.Array:

@@ -13,27 +13,23 @@ sort is Spark's, which spills to disk.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from foldflight.client import OpenExchange, Transport
-from foldflight.engine.blocks import BlockBounds, gather
+from foldflight.client import Transport
+from foldflight.engine.blocks import BlockBounds, gather, one_batch
 from foldflight.engine.changelog import live_rows
 from foldflight.engine.convert import convert
-from foldflight.engine.deadletters import Failed, HeldRows
-from foldflight.engine.keys import KeyIndex
+from foldflight.engine.deadletters import HeldRows, split_failed
+from foldflight.engine.grouped import GroupedExchange, Groups
 from foldflight.engine.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, Layout, retracts
-from foldflight.engine.logs import forward, naming_group
 from foldflight.exchange.frames import Open
-from foldflight.fold import ERROR
 
 __all__ = ["FinalFold", "PartialFold"]
 
@@ -44,26 +40,17 @@ _UNSEEN_BLOCKS = 3
 _FIRST_ROWS = 1 << 13
 
 
-class _Groups:
-    """The groups of one epoch: their slots, their live rows, and their buckets where groups have buckets."""
+class _Groups(Groups):
+    """The groups of one epoch, with their live rows, and their buckets where groups have buckets."""
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout
-        self.index = KeyIndex(layout.keys) if len(layout.keys) else None
+        super().__init__(layout)
         self.live = np.zeros(0, np.int64)
         self.buckets = np.zeros(0, np.int32)
-        self.held = HeldRows(layout.rows) if layout.isolates else None
-
-    def __len__(self) -> int:
-        return 1 if self.index is None else len(self.index)
 
     def slots(self, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
         """Return the slots of n rows; `live` and `buckets` grow to all groups seen."""
-        if self.index is None:
-            slots = np.zeros(block.num_rows, np.int32)
-        else:
-            keys = [block.column(name) for name in self.layout.keys.names]
-            slots = self.index.slots(keys).to_numpy()
+        slots = super().slots(block)
         fresh = len(self) - len(self.live)
         if fresh:
             self.live = np.concatenate([self.live, np.zeros(fresh, np.int64)])
@@ -72,82 +59,44 @@ class _Groups:
             self.buckets[slots] = block.column(BUCKET).to_numpy()
         return slots
 
-    def keys(self, slots: pa.Int32Array) -> list[pa.Array]:
-        """Return the key columns of slots."""
-        return [] if self.index is None else self.index.keys(slots).columns
-
-    def key_rows(self, slots: npt.NDArray[np.int32]) -> pa.RecordBatch:
-        """Return the keys of slots as rows."""
-        return pa.RecordBatch.from_arrays(self.keys(pa.array(slots, pa.int32())), schema=self.layout.keys)
-
-    def key(self, slot: int) -> dict[str, Any]:
-        """Return the key of one slot, by the user's names."""
-        return self.layout.group(self.key_rows(np.array([slot], np.int32)))
+    def count(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
+        """Count live rows."""
+        self.live += np.bincount(slots, minlength=len(self.live))
+        if self.layout.has_kinds:
+            self.live -= 2 * np.bincount(slots[retracts(block)], minlength=len(self.live))
 
 
 class _Folding:
-    """One exchange, epoch by epoch.
+    """One exchange, epoch by epoch, each with groups of its own.
 
     The results of an epoch are fetched only when the next block is there: the server works while Spark reads.
     """
 
     def __init__(self, transport: Transport, opening: Open, layout: Layout) -> None:
-        self._transport = transport
-        self._opening = opening
         self._layout = layout
-        self._exchange: OpenExchange | None = None
-        self._epoch = 0
-        self._due: _Groups | None = None
+        self._is_due = False
+        self.exchange = GroupedExchange(transport, opening, layout)
         self.groups = _Groups(layout)
-
-    @contextlib.contextmanager
-    def _placing(self, groups: _Groups) -> Iterator[OpenExchange]:
-        """Give the exchange, and an error of a function the key of its group, which a server does not know."""
-        with naming_group(groups.key):
-            if self._exchange is None:
-                self._exchange = self._transport.open(self._opening)
-            yield self._exchange
-            forward(self._exchange.take_logs(), groups.key)
-
-    def chunk(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
-        """Fold rows."""
-        if self.groups.held is not None:
-            self.groups.held.add(slots, block)
-        batch = self._layout.chunk_of(slots, block)
-        with self._placing(self.groups) as exchange:
-            exchange.chunk(batch)
-
-    def count(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
-        """Count live rows."""
-        live = self.groups.live
-        live += np.bincount(slots, minlength=len(live))
-        if self._layout.has_kinds:
-            live -= 2 * np.bincount(slots[retracts(block)], minlength=len(live))
-
-    def states(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
-        """Merge the states of a block of partial states."""
-        fields = [pa.field(SLOT, pa.int32()), *self._layout.states]
-        columns = [convert(block.column(field.name), field.type) for field in self._layout.states]
-        batch = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *columns], schema=pa.schema(fields))
-        with self._placing(self.groups) as exchange:
-            exchange.states(batch)
+        self.exchange.begin(self.groups)
 
     def barrier(self) -> None:
-        """End the epoch; its groups are done with."""
-        with self._placing(self.groups) as exchange:
-            self._epoch += 1
-            exchange.barrier(self._epoch)
-        self._due, self.groups = self.groups, _Groups(self._layout)
+        """End the epoch; its groups are done with once `take` has its results."""
+        self.exchange.barrier()
+        self._is_due = True
 
-    def take(self) -> Iterator[tuple[_Groups, pa.Table]]:
-        """Yield the results that are due, if any, and drop their accumulators."""
-        if self._due is None:
+    def renew(self) -> None:
+        """Begin again without groups."""
+        self.groups = _Groups(self._layout)
+        self.exchange.begin(self.groups)
+
+    def take(self) -> Iterator[tuple[_Groups, pa.Table, HeldRows | None]]:
+        """Yield the results that are due, if any, with the groups and rows of their epoch, and begin the next one."""
+        if not self._is_due:
             return
-        groups, self._due = self._due, None
-        with self._placing(groups) as exchange:
-            results = exchange.results(self._epoch)
-            exchange.forget(pa.array(np.arange(len(groups), dtype=np.int32)))
-        yield groups, results
+        self._is_due = False
+        results, groups, held = self.exchange.results(), self.groups, self.exchange.held
+        self.renew()
+        yield groups, results, held
 
     def __enter__(self) -> Self:
         # Accumulators by the hundred thousand are no garbage, yet Python looks through all of them again and again: it
@@ -158,12 +107,7 @@ class _Folding:
 
     def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
         gc.set_threshold(*self._gc_thresholds)
-        for groups in (self.groups, self._due):
-            if groups is not None and groups.held is not None:
-                groups.held.close()
-        if self._exchange is not None:
-            # An exchange that failed is cut off rather than ended; only `__exit__` tells it so.
-            self._exchange.__exit__(exception_type, *exception)
+        self.exchange.__exit__(exception_type, *exception)
 
 
 @dataclass(frozen=True)
@@ -243,24 +187,26 @@ class _PartialPartition:
             self._unseen = _UNSEEN_BLOCKS
             yield self._as_it_is(piece)
         else:
-            folding.count(slots, piece)
-            folding.chunk(slots, piece)
+            folding.groups.count(slots, piece)
+            folding.exchange.chunk(slots, piece)
             self._folded_bytes += piece.nbytes
         if len(folding.groups) >= self._groups_max or self._folded_bytes >= self._bounds.folded_bytes_max:
             if self._folded_bytes:
                 folding.barrier()
-            folding.groups, self._folded_bytes = _Groups(self._layout), 0
+                self._folded_bytes = 0
+            else:
+                folding.renew()
 
     def _results(self) -> Iterator[pa.RecordBatch]:
-        for groups, results in self._folding.take():
+        for groups, results, _ in self._folding.take():
             if results.num_rows:
                 room = self._bounds.state_bytes_max * results.num_rows // max(results.nbytes, 1)
                 self._groups_max = max(min(self._bounds.groups_max, room), 1)
             for part in _parts(results):
-                slots = part.column(SLOT)
-                columns = dict(zip(self._layout.keys.names, groups.keys(slots), strict=True))
-                columns[LIVE] = pa.array(groups.live[slots.to_numpy()])
-                columns[BUCKET] = pa.array(groups.buckets[slots.to_numpy()])
+                slots = part.column(SLOT).to_numpy()
+                columns = dict(zip(self._layout.keys.names, groups.keys(slots).columns, strict=True))
+                columns[LIVE] = pa.array(groups.live[slots])
+                columns[BUCKET] = pa.array(groups.buckets[slots])
                 for field in self._layout.carried:
                     columns[field.name] = convert(part.column(field.name), field.type)
                 yield self._filled(part.num_rows, columns, is_folded=True)
@@ -335,43 +281,41 @@ class FinalFold:
             if not counted.all():
                 # A row that takes back what never came changes nothing; other groups go on.
                 slots, block = slots[counted], block.filter(pa.array(counted))
-        folding.chunk(slots, block)
+        folding.exchange.chunk(slots, block)
 
     def _merge(self, folding: _Folding, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         folded, rows, states = self.layout.parted(block)
         if rows.num_rows:
             row_slots = slots[~folded]
-            folding.count(row_slots, rows)
-            folding.chunk(row_slots, rows)
+            folding.groups.count(row_slots, rows)
+            folding.exchange.chunk(row_slots, rows)
         if states.num_rows:
             slots = slots[folded]
             if self.layout.has_kinds:
                 np.add.at(folding.groups.live, slots, states.column(LIVE).fill_null(0).to_numpy())
-            folding.states(slots, states)
+            folding.exchange.states(slots, [states.column(name) for name in self.layout.states.names])
 
     def _without_seed(self, folding: _Folding, block: pa.RecordBatch) -> pa.RecordBatch:
         """Return the real rows; the seed, which comes even if none do, makes the one group appear."""
         real = block.column(REAL)
         if real.true_count < len(real):
             nothing = [pa.nulls(1, field.type) for field in self.layout.states]
-            seed = pa.RecordBatch.from_arrays(nothing, schema=self.layout.states)
-            folding.states(np.zeros(1, np.int32), seed)
+            folding.exchange.states(np.zeros(1, np.int32), nothing)
             block = block.filter(real)
         return block
 
     def _taken(self, folding: _Folding) -> Iterator[pa.RecordBatch]:
-        for groups, results in folding.take():
-            if groups.held is not None:
-                is_sound = results[ERROR].is_null()
-                failed = Failed(self.layout, results.filter(pc.invert(is_sound)), groups.key_rows)
-                yield from failed.letters(groups.held)
-                results = results.filter(is_sound)  # noqa: PLW2901 - what is left of them
+        for groups, results, held in folding.take():
+            if held is not None:
+                sound, failed = split_failed(self.layout, one_batch(results), groups.keys)
+                yield from failed.letters(held)
+                results = pa.Table.from_batches([sound])  # noqa: PLW2901 - what is left of them
             for part in _parts(results):
                 kept = self._kept(groups, part)
-                columns = groups.keys(kept.column(SLOT))
+                columns = groups.keys(kept.column(SLOT).to_numpy()).columns
                 columns += [
-                    convert(kept.column(f"output_{place}"), field.type)
-                    for place, field in enumerate(self.layout.outputs)
+                    convert(column, field.type)
+                    for column, field in zip(self.layout.outputs_of(kept), self.layout.outputs, strict=True)
                 ]
                 if self.layout.isolates:
                     columns.append(pa.nulls(kept.num_rows, self.layout.letter))

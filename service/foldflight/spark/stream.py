@@ -4,13 +4,14 @@
          > mapInArrow(Unpack)
 
 A group belongs to the bucket of its key's hash; a bucket is one key of Spark's state store and holds a state table (see
-`statetable`). In an epoch the buckets that have rows take turns in one exchange for each task (see `turns`), with the
-states of the groups they touch, and each commits one new run. Spark commits the state with the epoch, so a rerun starts
-from the same states and changes nothing.
+`engine.state`). In an epoch the buckets of a task take turns in one exchange (see `engine.grouped`), with the states of
+the groups they touch, and each commits one new run. Spark commits the state with the epoch, so a rerun starts from the
+same states and changes nothing.
 """
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields, replace
@@ -27,6 +28,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds, gather
 from foldflight.engine.epoch import BucketEpoch, ClosedWindows, EpochStats
+from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.layout import BUCKET, DEAD_LETTER, Layout
 from foldflight.engine.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.engine.sessions import SessionEpoch
@@ -36,7 +38,6 @@ from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import Bounds, StateTable, TableLayout
 from foldflight.engine.tasks import PartialFold
-from foldflight.engine.turns import Turns
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import RowKind
@@ -191,8 +192,8 @@ class BucketProcessor(StatefulProcessor):
         merges: bool,
         migration: Migration,
     ) -> None:
-        self._turns = Turns(transport)
-        self._opening = opening
+        # One exchange serves all buckets of a task; it is opened when the first one has rows.
+        self._exchange = GroupedExchange(transport, opening, layout, clock=time.perf_counter)
         self._layout = layout
         self._options = options
         self._table_layout = table
@@ -254,7 +255,7 @@ class BucketProcessor(StatefulProcessor):
             else expiredTimerInfo.getExpiryTimeInMs()
         )
         closed_us = (until - lateness_ms) * 1000
-        closed = ClosedWindows(self._turns, self._opening, self._layout, self._table(), closed_us)
+        closed = ClosedWindows(self._exchange, self._layout, self._table(), closed_us)
         for changes in closed.drop(wants_outputs=self._options.emit == "append"):
             inserts = pa.array([int(RowKind.INSERT)] * changes.num_rows, pa.int8())
             for blob in self._blobs(inserts, changes):
@@ -270,10 +271,9 @@ class BucketProcessor(StatefulProcessor):
 
     def _epoch(self, table: StateTable, closed_us: int | None) -> BucketEpoch | SessionEpoch:
         if self._options.has_sessions:
-            return SessionEpoch(self._turns, self._opening, self._layout, table, closed_us=closed_us)
+            return SessionEpoch(self._exchange, self._layout, table, closed_us=closed_us)
         return BucketEpoch(
-            self._turns,
-            self._opening,
+            self._exchange,
             self._layout,
             table,
             is_strict=self._options.strict,
@@ -318,7 +318,7 @@ class BucketProcessor(StatefulProcessor):
 
     def close(self) -> None:
         """End the exchange: it lives no longer than a task."""
-        self._turns.close()
+        self._exchange.close()
         settle()
 
 

@@ -1,0 +1,200 @@
+"""One exchange whose slots stand for groups.
+
+A driver (a task of a batch query, an epoch of a stream, the test kit) has rows and keys; a server sees dense slots.
+This module is what lies between: the keys of the slots in use, chunks and states with their slots, the names of groups
+in errors and logs, and the rows that may become dead letters.
+
+The groups of one exchange come and go: `turn` begins without any, and drops the accumulators of those before. So all
+buckets of a task share one exchange. To open one costs more than to fold the few rows that a bucket has in most epochs:
+functions are bound, and on a fleet there is a round trip, a thread and the choice of a balancer as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.client import OpenExchange, Transport
+from foldflight.engine.deadletters import HeldRows
+from foldflight.engine.keys import KeyIndex
+from foldflight.engine.layout import Layout
+from foldflight.engine.logs import forward, naming_group
+from foldflight.exchange.frames import Open, Opened
+
+__all__ = ["GroupedExchange", "Groups", "SlotNames"]
+
+Clock = Callable[[], float]
+
+
+class SlotNames(Protocol):
+    """The slots in use, and the groups that they stand for."""
+
+    def __len__(self) -> int:
+        """Return the number of slots in use; they are 0 to this number."""
+
+    def name(self, slot: int) -> dict[str, Any]:
+        """Return the key of a slot's group, by the user's names."""
+
+
+class Groups:
+    """Groups by slot, in the order of their first appearance.
+
+    Args:
+        layout: The columns of the query; without keys there is one group.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._index = KeyIndex(layout.keys) if len(layout.keys) else None
+
+    def __len__(self) -> int:
+        return 1 if self._index is None else len(self._index)
+
+    def slots(self, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
+        """Return the slots of n rows; a key that is new gets the next one."""
+        if self._index is None:
+            return np.zeros(block.num_rows, np.int32)
+        return self._index.slots([block.column(name) for name in self.layout.keys.names]).to_numpy()
+
+    def keys(self, slots: npt.NDArray[np.int32]) -> pa.RecordBatch:
+        """Return the keys of n slots as n rows."""
+        if self._index is None:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * len(slots), pa.struct([])))
+        return self._index.keys(pa.array(slots, pa.int32()))
+
+    def name(self, slot: int) -> dict[str, Any]:
+        """Return the key of a slot's group, by the user's names."""
+        return self.layout.group(self.keys(np.array([slot], np.int32)))
+
+
+class GroupedExchange:
+    """One exchange, opened when it is first used.
+
+    After an error within `turn`, or within the exchange as a context, the exchange is cut off.
+
+    Args:
+        transport: The way to the functions.
+        opening: What the exchange is opened with.
+        layout: The columns of the query.
+        clock: Returns the time in seconds, to measure what is spent in the exchange; default: nothing is measured.
+
+    Attributes:
+        elapsed_s: Seconds spent in the exchange so far.
+        held: The rows of the present turn, where errors are isolated.
+    """
+
+    def __init__(self, transport: Transport, opening: Open, layout: Layout, *, clock: Clock = lambda: 0.0) -> None:
+        self.elapsed_s = 0.0
+        self.held: HeldRows | None = None
+        self._transport = transport
+        self._opening = opening
+        self._layout = layout
+        self._clock = clock
+        self._exchange: OpenExchange | None = None
+        self._groups: SlotNames | None = None
+        self._is_used = False
+        self._epoch = 0
+
+    @property
+    def opened(self) -> Opened:
+        """What the server answered when the exchange was opened."""
+        with self._exchanging() as exchange:
+            return exchange.opened
+
+    @contextmanager
+    def turn(self, groups: SlotNames) -> Iterator[None]:
+        """Begin with the slots of `groups`, and cut the exchange off if an error leaves the context."""
+        try:
+            self.begin(groups)
+            yield
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def begin(self, groups: SlotNames) -> None:
+        """Drop the accumulators of the groups before, and go on with the slots of `groups`."""
+        if self._is_used and self._groups is not None:
+            with self._exchanging() as exchange:
+                exchange.forget(pa.array(np.arange(len(self._groups), dtype=np.int32)))
+        self._is_used = False
+        self._groups = groups
+        self.held = HeldRows(self._layout.rows) if self._layout.isolates else None
+
+    def chunk(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
+        """Fold n rows of `Layout.rows` into n slots."""
+        if self.held is not None:
+            self.held.add(slots, block)
+        batch = self._layout.chunk_of(slots, block)
+        self._is_used = True
+        with self._exchanging() as exchange:
+            exchange.chunk(batch)
+
+    def states(self, slots: npt.NDArray[np.int32], states: Sequence[pa.Array], errors: pa.Array | None = None) -> None:
+        """Merge n states of each call into n slots; nobody asks for the outputs then.
+
+        Args:
+            slots: int32, shape (n,).
+            states: One array of n states for each call.
+            errors: The errors of n states, where errors are isolated and some of the slots have failed.
+        """
+        batch = self._layout.states_of(slots, states, errors)
+        self._is_used = True
+        with self._exchanging() as exchange:
+            exchange.states(batch, unanswered=True)
+
+    def outputs_of(
+        self, slots: npt.NDArray[np.int32], states: Sequence[pa.Array], errors: pa.Array | None = None
+    ) -> pa.RecordBatch:
+        """Merge n states of each call into n slots, as `states` does, and return the outputs of these slots then."""
+        batch = self._layout.states_of(slots, states, errors)
+        self._is_used = True
+        with self._exchanging() as exchange:
+            exchange.states(batch)
+            return exchange.initial_outputs()
+
+    def barrier(self) -> None:
+        """End the epoch; `results` returns what changed."""
+        with self._exchanging() as exchange:
+            exchange.barrier(self._epoch + 1)
+            self._epoch += 1
+
+    def results(self) -> pa.Table:
+        """Wait for the results of the last barrier: the slots that changed, in the schema of `opened`."""
+        with self._exchanging() as exchange:
+            return exchange.results(self._epoch)
+
+    def close(self) -> None:
+        """End the exchange, if it is open."""
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
+        exchange, self._exchange, self._is_used = self._exchange, None, False
+        held, self.held = self.held, None
+        if held is not None:
+            held.close()
+        if exchange is not None:
+            exchange.__exit__(exception_type, *exception)
+
+    @contextmanager
+    def _exchanging(self) -> Iterator[OpenExchange]:
+        """Give the open exchange; errors and logs of functions get the keys of their groups, which no server knows."""
+        start_s = self._clock()
+        try:
+            with naming_group(self._name):
+                if self._exchange is None:
+                    self._exchange = self._transport.open(self._opening)
+                yield self._exchange
+                forward(self._exchange.take_logs(), self._name)
+        finally:
+            self.elapsed_s += self._clock() - start_s
+
+    def _name(self, slot: int) -> dict[str, Any]:
+        return {} if self._groups is None else self._groups.name(slot)

@@ -1,0 +1,145 @@
+"""Groups that take turns in one exchange."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import FunctionError, RetryableError, connect
+from foldflight.client import OpenExchange, Transport
+from foldflight.engine.grouped import GroupedExchange, Groups
+from foldflight.engine.layout import Layout
+from foldflight.exchange.frames import FunctionInfo, Open, Opened
+from foldflight.functions import Call
+
+KEYS = pa.schema([("key_0", pa.string())])
+COLUMNS = pa.schema([("column_0", pa.int64())])
+SUM = Open(
+    calls=(Call("sum", ("v",)),), columns=pa.schema([("slot", pa.int32()), ("v", pa.int64())]), initial_outputs=True
+)
+
+
+class Counted:
+    """A transport that counts the exchanges which are opened, and those which are still open."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.opened: list[OpenExchange] = []
+
+    @property
+    def alive(self) -> int:
+        return sum(not each._closed for each in self.opened)  # type: ignore[attr-defined]
+
+    def infos(self) -> list[FunctionInfo]:
+        return self.transport.infos()
+
+    def describe(self, open: Open) -> Opened:  # noqa: A002
+        return self.transport.describe(open)
+
+    def open(self, open: Open) -> OpenExchange:  # noqa: A002
+        self.opened.append(self.transport.open(open))
+        return self.opened[-1]
+
+
+@pytest.fixture
+def transport() -> Counted:
+    return Counted(connect("embedded:").transport)
+
+
+@pytest.fixture
+def grouped(transport: Counted) -> GroupedExchange:
+    return GroupedExchange(transport, SUM, layout(transport))
+
+
+def layout(transport: Transport) -> Layout:
+    states = pa.schema([transport.describe(SUM).schema.field("state_0")])
+    outputs = pa.schema([("total", pa.int64())])
+    return Layout(KEYS, ("k",), COLUMNS, ("v",), has_kinds=False, states=states, carried=states, outputs=outputs)
+
+
+def rows(*pairs: tuple[str, int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [{"key_0": k, "column_0": v} for k, v in pairs], schema=pa.schema([*KEYS, *COLUMNS])
+    )
+
+
+def folded(grouped: GroupedExchange, groups: Groups, *pairs: tuple[str, int]) -> dict[str, Any]:
+    block = rows(*pairs)
+    grouped.chunk(groups.slots(block), block)
+    grouped.barrier()
+    results = grouped.results()
+    keys = groups.keys(results["slot"].to_numpy()).column(0)
+    return dict(zip(keys.to_pylist(), results["output_0"].to_pylist(), strict=True))
+
+
+def test_what_one_turn_has_folded_the_next_does_not_see(transport: Counted, grouped: GroupedExchange) -> None:
+    """Each turn begins with empty slots, in the one exchange that was opened."""
+    groups = Groups(layout(transport))
+    with grouped.turn(groups):
+        assert folded(grouped, groups, ("a", 1), ("b", 2)) == {"a": 1, "b": 2}
+        assert folded(grouped, groups, ("b", 3)) == {"b": 5}
+    groups = Groups(layout(transport))
+    with grouped.turn(groups):
+        slots = groups.slots(rows(("b", 0)))
+        nothing = pa.nulls(1, layout(transport).states.field(0).type)
+        assert grouped.outputs_of(slots, [nothing])["output_0"].to_pylist() == [None]
+        assert folded(grouped, groups, ("a", 10)) == {"a": 10, "b": None}
+    assert len(transport.opened) == 1
+    assert transport.alive == 1
+    grouped.close()
+    grouped.close()
+    assert transport.alive == 0
+
+
+def test_rows_without_a_barrier_are_forgotten(transport: Counted, grouped: GroupedExchange) -> None:
+    """A turn that ends before its barrier leaves nothing to the next."""
+    groups = Groups(layout(transport))
+    with grouped.turn(groups):
+        block = rows(("a", 1))
+        grouped.chunk(groups.slots(block), block)
+    groups = Groups(layout(transport))
+    with grouped.turn(groups):
+        assert folded(grouped, groups, ("b", 10)) == {"b": 10}
+
+
+def test_an_error_names_its_group_and_ends_the_exchange(transport: Counted, grouped: GroupedExchange) -> None:
+    """After an error in one turn the next is in another exchange."""
+    groups = Groups(layout(transport))
+    with pytest.raises(FunctionError) as caught, grouped.turn(groups):
+        folded(grouped, groups, ("a", 1), ("b", 2**62), ("b", 2**62))
+    assert caught.value.group == {"k": "b"}
+    assert transport.alive == 0
+    groups = Groups(layout(transport))
+    with grouped.turn(groups):
+        assert folded(grouped, groups, ("a", 10)) == {"a": 10}
+    assert len(transport.opened) == 2
+
+
+def test_an_exchange_that_cannot_forget_is_ended(
+    transport: Counted, grouped: GroupedExchange, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn that would begin in it fails, and nothing stays open."""
+
+    def lost(slots: pa.Int32Array) -> None:
+        raise RetryableError("UNREACHABLE", f"{len(slots)} slots")
+
+    groups = Groups(layout(transport))
+    with grouped.turn(groups):
+        folded(grouped, groups, ("a", 2))
+    monkeypatch.setattr(transport.opened[0], "forget", lost)
+    with pytest.raises(RetryableError), grouped.turn(Groups(layout(transport))):
+        pass
+    assert transport.alive == 0
+    groups = Groups(layout(transport))
+    with grouped.turn(groups):
+        assert folded(grouped, groups, ("a", 10)) == {"a": 10}
+
+
+def test_time_in_the_exchange_is_measured(transport: Counted) -> None:
+    """What the clock that was handed in shows is added up for each use of the exchange."""
+    ticks = iter(range(1000))
+    grouped = GroupedExchange(transport, SUM, layout(transport), clock=lambda: float(next(ticks)))
+    groups = Groups(layout(transport))
+    with grouped.turn(groups):
+        folded(grouped, groups, ("a", 1))
+    assert grouped.elapsed_s == 3.0  # chunk, barrier, results: one tick each

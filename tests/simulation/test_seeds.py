@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from foldflight.exchange import journal
 from foldflight.exchange.coordinator import Coordinator
+from foldflight.exchange.engine import Saved
+from foldflight.exchange.frames import Checkpoint
 from foldflight.exchange.journal import Journal, KeptStates
 from foldflight.testing.simulation import run_seed
 from foldflight.testing.simulation.scenario import Report
@@ -103,18 +106,25 @@ def _remember_what_was_forgotten(self: KeptStates, slots: Any) -> None:
     pass
 
 
-def _deliver_again(coordinator: Coordinator, event: Any) -> Any:
+def _deliver_again(coordinator: Coordinator, event: Any, now_s: float) -> Any:
     coordinator._link.owed[0].answered = False
-    return ANSWERED(coordinator, event)
+    return ANSWERED(coordinator, event, now_s)
 
 
-def _forget_that_states_were_given(coordinator: Coordinator, event: Any) -> Any:
+def _forget_that_states_were_given(coordinator: Coordinator, event: Any, now_s: float) -> Any:
     coordinator._link.is_restored = False
-    return ANSWERED(coordinator, event)
+    return ANSWERED(coordinator, event, now_s)
 
 
 def _take_none_for_failed(results: Any) -> Any:
     return np.zeros(0, np.int32)
+
+
+def _take_no_states_along(coordinator: Coordinator, event: Any, now_s: float) -> Any:
+    asked = coordinator._link.owed[0].frame
+    if asked == Checkpoint(if_reopen=True) and event.reopen:
+        event = dataclasses.replace(event, answer=Saved(event.answer.states.slice(0, 0)))
+    return ANSWERED(coordinator, event, now_s)
 
 
 ANSWERED = Coordinator._answered
@@ -124,6 +134,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "forgotten states come back": (KeptStates, "forget", _remember_what_was_forgotten),
     "slots that have failed are kept": (journal, "_failed", _take_none_for_failed),
     "answers are delivered twice": (Coordinator, "_answered", _deliver_again),
+    "a server that drains is left without its states": (Coordinator, "_answered", _take_no_states_along),
     "loaded slots count as changed": (Coordinator, "_answered", _forget_that_states_were_given),
 }
 

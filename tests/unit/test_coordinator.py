@@ -53,9 +53,12 @@ GONE = RetryableError("UNREACHABLE", "gone")
 URLS = ("grpc://a", "grpc://b")
 
 
-def opened(name: str = "s", fingerprint: str = "f1") -> Opened:
+ASKING = Checkpoint(if_reopen=True)
+
+
+def opened(name: str = "s", fingerprint: str = "f1", *, knows_if_reopen: bool = True) -> Opened:
     call = OpenedCall(fingerprint, can_retract=True, can_merge=False, is_invertible=True, input_types=(pa.int64(),))
-    return Opened(name, 1, (call,), LIMITS, RESULTS)
+    return Opened(name, 1, (call,), LIMITS, RESULTS, knows_if_reopen=knows_if_reopen)
 
 
 def results(**slots: int) -> pa.Table:
@@ -169,6 +172,106 @@ def test_a_server_that_asks_is_left_at_the_barrier() -> None:
     (open_link,) = telling.tell(FrameGiven(CHUNK))
     assert isinstance(open_link, OpenLink)
     assert telling.coordinator.stats.losses == 0
+
+
+def test_a_server_that_drains_is_left_within_an_epoch() -> None:
+    """After a while without an answer the server is asked; one that wants to be left gives its states, and the next
+    frame goes elsewhere with them: no row is sent twice, and nothing was lost.
+    """
+    telling = Telling().begun()
+    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
+    telling.tell(FrameSent())
+    telling.now_s += 1.0
+    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(ASKING)]
+    assert telling.tell(FrameSent()) == [AwaitAnswer(ASKING)]
+    leave, open_link = telling.tell(AnswerCame(Saved(results(slot_0=5, slot_2=6)), reopen=True))
+    assert leave == LeaveLink()
+    assert open_link.url == "grpc://b"
+    (send,) = telling.tell(LinkOpened(opened("t")))
+    assert send.frame.batch.to_pydict() == {"slot": [0, 2], "state_0": [5, 6]}
+    assert telling.tell(FrameSent()) == [SendFrame(CHUNK)]
+    assert telling.tell(FrameSent()) == []
+    telling.tell(FrameGiven(Barrier(1)), FrameSent(), AnswerWanted())
+    answer = results(slot_0=10, slot_2=12)
+    assert telling.tell(AnswerCame(answer))[0].answer.to_pydict() == answer.to_pydict()
+    stats = telling.coordinator.stats
+    assert (stats.losses, stats.rows_refolded, stats.replays) == (0, 0, 1)
+
+
+def test_a_server_that_does_not_drain_is_asked_now_and_then() -> None:
+    """A server that does not want to be left saves nothing; it is asked again after as long, and not in between."""
+    telling = Telling().begun()
+    telling.tell(FrameGiven(CHUNK), FrameSent())
+    for _ in range(3):
+        telling.now_s += 0.9
+        assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
+        telling.tell(FrameSent())
+        telling.now_s += 0.9
+        assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(ASKING)]
+        telling.tell(FrameSent())
+        assert telling.tell(AnswerCame(Saved(results()))) == [SendFrame(CHUNK)]
+        telling.tell(FrameSent())
+    assert telling.coordinator.stats.checkpoints == 0
+    _, open_link = telling.tell(FrameGiven(CHUNK), LinkLost(GONE))
+    assert isinstance(open_link, OpenLink)
+    sent = telling.tell(LinkOpened(opened("t")))
+    while sent and isinstance(sent[0], SendFrame):
+        assert sent[0].frame is CHUNK
+        sent = telling.tell(FrameSent())
+    assert telling.coordinator.stats.rows_refolded == 7 * CHUNK.batch.num_rows
+
+
+def test_results_say_it_too() -> None:
+    """Where barriers come often enough nobody is asked: their results tell."""
+    telling = Telling().begun()
+    for epoch in range(1, 4):
+        telling.now_s += 0.6
+        assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
+        telling.tell(FrameSent(), FrameGiven(Barrier(epoch)), FrameSent(), AnswerWanted())
+        telling.tell(AnswerCame(results(slot_0=5, slot_2=6)))
+
+
+def test_an_older_server_is_not_asked() -> None:
+    """A server that does not know the question would return its states each time."""
+    telling = Telling()
+    telling.tell(Started(), LinkOpened(opened(knows_if_reopen=False)))
+    telling.now_s += 100.0
+    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
+
+
+def test_a_question_is_not_asked_of_the_next_server() -> None:
+    """What one server was asked and did not answer before it was lost is no question for another."""
+    telling = Telling().begun()
+    telling.now_s += 1.0
+    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(ASKING)]
+    telling.tell(FrameSent())
+    telling.tell(LinkLost(GONE))
+    assert telling.tell(LinkOpened(opened("t", knows_if_reopen=False))) == [SendFrame(CHUNK)]
+    (report,) = telling.tell(FrameSent())
+    assert isinstance(report, Report)
+
+
+def test_a_server_that_cannot_give_its_states_is_kept_until_its_barrier() -> None:
+    """States that cannot be written down do not travel, but their rows are kept, and a later loss is made good."""
+    telling = Telling(returns=Returns(states=False, outputs=True)).begun()
+    telling.tell(FrameGiven(CHUNK), FrameSent())
+    telling.now_s += 1.0
+    telling.tell(FrameGiven(CHUNK), FrameSent())
+    assert telling.tell(AnswerCame(Saved(results(), "LIMIT: too large"), reopen=True)) == [SendFrame(CHUNK)]
+    telling.tell(FrameSent())
+    telling.now_s += 1.0
+    assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
+    _, open_link = telling.tell(LinkLost(GONE))
+    assert isinstance(open_link, OpenLink)
+
+
+def test_a_checkpoint_says_it_too() -> None:
+    """A server that drains is left at the checkpoint that a bound made necessary."""
+    telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10).begun()
+    telling.tell(FrameGiven(CHUNK), FrameSent(), FrameSent(), FrameGiven(CHUNK))
+    leave, open_link = telling.tell(AnswerCame(Saved(results(slot_0=5, slot_2=6)), reopen=True))
+    assert leave == LeaveLink()
+    assert isinstance(open_link, OpenLink)
 
 
 def test_forgetting_all_leaves_nothing_to_move() -> None:

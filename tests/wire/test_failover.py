@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, close_connections
+from foldflight.client.failover import SurvivingExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.frames import Open, Returns
 from foldflight.exchange.steps import Bounds
@@ -108,6 +109,36 @@ def test_another_server_takes_over(spawn: Spawn, expected: Any, harm: Callable[.
         assert len(harmed) == 1
     if harm is drain:
         assert harmed[0].process.wait(10) == EXIT_DRAINED
+
+
+@pytest.mark.parametrize("returns_states", [True, False])
+def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(
+    spawn: Spawn, *, returns_states: bool
+) -> None:
+    """An engine that only sends rows is gone from a draining server long before drain_s, and no row is folded twice."""
+    servers = [spawn(), spawn()]
+    asked = opening(*CALLS, returns=Returns(states=returns_states, outputs=True))
+    transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=Bounds(ask_s=0.1))
+    sent = 0
+
+    def send() -> bool:
+        nonlocal sent
+        exchange.chunk(rows(*[(slot, 0, sent) for slot in range(4)]))
+        sent += 1
+        return drained.process.poll() is not None
+
+    with transport.open(asked) as exchange:
+        drained = holder(servers, exchange)
+        assert not eventually(send, 0.5)
+        drain(drained)
+        assert eventually(send, 20)
+        assert drained.process.returncode == EXIT_DRAINED
+        found = end_epoch(exchange, 1)
+        assert isinstance(exchange, SurvivingExchange)
+        stats = exchange.coordinator.stats
+        assert (stats.losses, stats.rows_refolded, stats.replays) == (0, 0, 1)
+    assert found["output_0"].to_pylist() == [(sent - 1) / 2] * 4
+    assert found["output_3"].to_pylist() == [sent] * 4
 
 
 def test_outputs_after_each_row_come_once(spawn: Spawn) -> None:

@@ -21,8 +21,8 @@ def _serve(_: click.Context, /, modules: tuple[str, ...], **flags: str | None) -
     """Serve the functions of MODULES, and the built-in ones, over Arrow Flight.
 
     Every option can also be given as a variable of the environment, or as a key of a TOML file. An option wins over a
-    variable, a variable over the file. The first SIGTERM or SIGINT drains: open exchanges reach a barrier and are sent
-    elsewhere, for as long as --drain-s. A second one ends the server at once.
+    variable, a variable over the file. The first SIGTERM or SIGINT drains: open exchanges take their states elsewhere,
+    for as long as --drain-s. A second one ends the server at once.
     """
     settings = load_settings({"modules": modules, **flags}, os.environ)
     use_cpus(usable_cpus())

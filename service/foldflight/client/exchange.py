@@ -133,9 +133,9 @@ class ClientExchange(abc.ABC):
                 self._pull()
             return self._rows.take()
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, if_reopen: bool = False) -> None:
         """Ask for states within an epoch; `saved` fetches them."""
-        self._transmit(self._engine.checkpoint)
+        self._transmit(lambda: self._engine.checkpoint(if_reopen=if_reopen))
         self._checkpoints_due += 1
 
     def saved(self) -> Saved:
@@ -194,6 +194,7 @@ class ClientExchange(abc.ABC):
                 self._epochs_due.remove(frame.epoch)
                 self._results[frame.epoch] = table
         elif isinstance(frame, SavedStates):
+            self.reopen = self.reopen or frame.reopen
             saved = self._engine.take_saved()
             if saved is not None:
                 self._checkpoints_due -= 1

@@ -203,7 +203,7 @@ class SurvivingExchange:
             case Barrier():
                 return AnswerCame(link.results(instruction.frame.epoch), tuple(link.take_logs()), link.reopen)
             case Checkpoint():
-                return AnswerCame(link.saved(), tuple(link.take_logs()))
+                return AnswerCame(link.saved(), tuple(link.take_logs()), link.reopen)
             case States():
                 return AnswerCame(link.initial_outputs())
             case _:
@@ -221,7 +221,7 @@ class SurvivingExchange:
             case Barrier():
                 link.barrier(frame.epoch)
             case Checkpoint():
-                link.checkpoint()
+                link.checkpoint(if_reopen=frame.if_reopen)
             case _:
                 raise AssertionError(f"{type(frame).__name__} opens links, it is not sent over them")
 

@@ -175,7 +175,7 @@ def encode(frame: Frame, schema: pa.Schema) -> Message:
         case Forget():
             engine = pb.EngineFrame(forget=pb.Forget(slots=frame.slots.to_pylist()))
         case Checkpoint():
-            engine = pb.EngineFrame(checkpoint=pb.Checkpoint())
+            engine = pb.EngineFrame(checkpoint=pb.Checkpoint(if_reopen=frame.if_reopen))
         case Open():
             raise AssertionError("Open travels as the descriptor: encode_open")
         case _:
@@ -195,7 +195,7 @@ def _encode_server(frame: Frame, nothing: pa.RecordBatch) -> Message:
             results = pb.Results(epoch=frame.epoch, last=frame.last, reopen=frame.reopen)
             server, batch = pb.ServerFrame(results=results), frame.batch
         case SavedStates():
-            saved = pb.SavedStates(last=frame.last, problem=utf8(frame.problem))
+            saved = pb.SavedStates(last=frame.last, problem=utf8(frame.problem), reopen=frame.reopen)
             server, batch = pb.ServerFrame(saved_states=saved), frame.batch
         case Log():
             records = [
@@ -249,7 +249,7 @@ def _decode_engine(frame: pb.EngineFrame, batch: pa.RecordBatch) -> Frame:
         case "forget":
             return Forget(pa.array(list(frame.forget.slots), pa.int32()))
         case "checkpoint":
-            return Checkpoint()
+            return Checkpoint(frame.checkpoint.if_reopen)
         case _:
             raise RejectedError("BAD_FRAME", "the metadata of a message holds no frame that an engine sends")
 
@@ -265,7 +265,8 @@ def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
         case "row_outputs":
             return RowOutputs(batch)
         case "saved_states":
-            return SavedStates(batch, frame.saved_states.last, frame.saved_states.problem)
+            saved = frame.saved_states
+            return SavedStates(batch, saved.last, saved.problem, saved.reopen)
         case "log":
             return Log(
                 tuple(
@@ -305,6 +306,7 @@ def _encode_opened(frame: Opened) -> pb.Opened:
             idle_s_max=limits.idle_s_max,
             age_s_max=limits.age_s_max,
         ),
+        knows_if_reopen=frame.knows_if_reopen,
     )
 
 
@@ -334,6 +336,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
             age_s_max=limits.age_s_max,
         ),
         schema=schema,
+        knows_if_reopen=opened.knows_if_reopen,
     )
 
 

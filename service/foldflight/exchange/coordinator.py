@@ -11,6 +11,8 @@ The rules:
   the only truth, for functions that are not deterministic, too.
 - A frame goes out when every answer to earlier frames is in: a server that blocks on its answers while the engine
   blocks on its chunks would wait for ever.
+- Within an epoch the server is asked now and then, before a frame is sent, whether it wants to be left: then its states
+  come along, and no row is folded again elsewhere.
 - A server that is not the first must be like the first: the same fingerprints, or it is passed over.
 - Patience ends: after `losses_max` losses without an answer, or `patience_s` without a server.
 """
@@ -82,6 +84,8 @@ class _Link:
     is_open: bool = False
     is_restored: bool = False  # it was given states, so its first results are about more slots than those that changed
     is_leaving: bool = False
+    is_kept: bool = False  # it wanted to be left and could not give its states, so it is kept until its next barrier
+    asked_at_s: float = 0.0  # when it last said whether it wants to be left
     has_everything: bool = False
     unsent: deque[Entry] = field(default_factory=deque)
     owed: deque[Entry] = field(default_factory=deque)
@@ -157,7 +161,7 @@ class Coordinator:
             case Started():
                 self._is_needed = True
             case FrameGiven():
-                self._given(event.frame)
+                self._given(event.frame, now_s)
             case AnswerWanted():
                 self._is_wanted = self._is_needed = True
             case LinkOpened():
@@ -168,10 +172,11 @@ class Coordinator:
             case FrameSent():
                 link = self._open_link()
                 entry = link.unsent.popleft()
+                entry.sent = True
                 if entry.asks:
                     link.owed.append(entry)
             case AnswerCame():
-                done += self._answered(event)
+                done += self._answered(event, now_s)
             case LinkLost():
                 return self._lost(event.error, now_s)
             case Rested():
@@ -180,9 +185,11 @@ class Coordinator:
 
     # -- the engine's frames -----------------------------------------------------------------------------------------
 
-    def _given(self, frame: States | Chunk | Forget | Barrier) -> None:
+    def _given(self, frame: States | Chunk | Forget | Barrier, now_s: float) -> None:
         self._check(frame)
         self._machine.send(frame)
+        if isinstance(frame, (States, Chunk)) and self._should_ask(now_s):
+            self._add(Entry(Checkpoint(if_reopen=True), asks=True))
         asks = isinstance(frame, Barrier)
         asks |= isinstance(frame, States) and self._opening.initial_outputs and not frame.unanswered
         asks |= isinstance(frame, Chunk) and self._opening.row_outputs
@@ -198,6 +205,16 @@ class Coordinator:
         elif self._journal.frame_bytes > self._bounds.replay_bytes_max and not self._is_saving:
             self._is_saving = True
             self._add(Entry(Checkpoint(), asks=True))
+
+    def _should_ask(self, now_s: float) -> bool:
+        """Tell whether it is time to ask the server if it wants to be left."""
+        link = self._link
+        if link is None or self.opened is None or not self.opened.knows_if_reopen:
+            return False
+        if link.is_leaving or link.is_kept or self._bare or now_s - link.asked_at_s < self._bounds.ask_s:
+            return False
+        # What a barrier or checkpoint brings says so, too.
+        return not any(isinstance(each.frame, (Barrier, Checkpoint)) for each in (*link.owed, *link.unsent))
 
     def _check(self, frame: EngineFrame) -> None:
         """Refuse what every server would refuse, before it is kept."""
@@ -223,11 +240,14 @@ class Coordinator:
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def _answered(self, event: AnswerCame) -> list[Instruction]:
+    def _answered(self, event: AnswerCame, now_s: float) -> list[Instruction]:
         link = self._open_link()
         entry = link.owed.popleft()
         answer = event.answer
-        link.is_leaving |= event.reopen
+        if isinstance(entry.frame, (Barrier, Checkpoint)):
+            link.asked_at_s = now_s
+            link.is_kept = event.reopen and isinstance(answer, Saved) and bool(answer.problem)
+            link.is_leaving |= event.reopen and not link.is_kept
         if isinstance(entry.frame, Barrier) and link.is_restored:
             link.is_restored = False
             answer = _only(answer, entry.changed)
@@ -236,7 +256,10 @@ class Coordinator:
         entry.answered = True
         self._losses = 0
         if isinstance(entry.frame, Checkpoint):
-            self._is_saving = False
+            if entry.frame.if_reopen and not link.is_leaving:
+                self._journal.drop_questions()
+                return []
+            self._is_saving &= entry.frame.if_reopen
             self._saved(entry, answer)
             return [Deliver(entry.frame, None, event.logs)] if event.logs else []
         match entry.frame:
@@ -324,6 +347,7 @@ class Coordinator:
     def _begin(self, opened: Opened, now_s: float) -> None:
         link = self._open_link()
         link.is_open = True
+        link.asked_at_s = now_s
         if self.opened is None:
             self._machine.receive(opened)
             # From now on only a server with the same functions will do, and it says so itself.
@@ -334,7 +358,7 @@ class Coordinator:
             )
         else:
             self.stats.replays += 1
-            self.stats.rows_refolded += sum(entry.rows for entry in self._journal)
+            self.stats.rows_refolded += sum(entry.rows for entry in self._journal if entry.sent)
             states = self._journal.kept.to_batch()
             if states is not None:
                 link.is_restored = True
@@ -360,6 +384,7 @@ class Coordinator:
             raise AssertionError("a link was lost that nobody opened")
         self._link = None
         self._is_needed = True
+        self._journal.drop_questions()
         if not self._is_another_servers_turn(error, link):
             return [CutLink(), GiveUp(error)]
         self._circuits.failed(link.url, now_s)

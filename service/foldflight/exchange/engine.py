@@ -93,9 +93,9 @@ class EngineExchange:
         """Return the frame that ends an epoch."""
         return self._sent(Barrier(epoch))
 
-    def checkpoint(self) -> Frame:
+    def checkpoint(self, *, if_reopen: bool = False) -> Frame:
         """Return the frame that asks for states within an epoch."""
-        return self._sent(Checkpoint())
+        return self._sent(Checkpoint(if_reopen))
 
     def receive(self, frame: Frame) -> None:
         """Check a frame of the server, and keep what belongs to results.

@@ -130,8 +130,10 @@ class Forget(_message.Message):
     def __init__(self, slots: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("if_reopen",)
+    IF_REOPEN_FIELD_NUMBER: _ClassVar[int]
+    if_reopen: bool
+    def __init__(self, if_reopen: _Optional[bool] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
     __slots__ = ("opened", "initial_outputs", "results", "row_outputs", "log", "saved_states")
@@ -150,16 +152,18 @@ class ServerFrame(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., initial_outputs: _Optional[_Union[InitialOutputs, _Mapping]] = ..., results: _Optional[_Union[Results, _Mapping]] = ..., row_outputs: _Optional[_Union[RowOutputs, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., saved_states: _Optional[_Union[SavedStates, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("server_id", "protocol_version", "calls", "limits")
+    __slots__ = ("server_id", "protocol_version", "calls", "limits", "knows_if_reopen")
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_IF_REOPEN_FIELD_NUMBER: _ClassVar[int]
     server_id: str
     protocol_version: int
     calls: _containers.RepeatedCompositeFieldContainer[OpenedCall]
     limits: Limits
-    def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
+    knows_if_reopen: bool
+    def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., knows_if_reopen: _Optional[bool] = ...) -> None: ...
 
 class OpenedCall(_message.Message):
     __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate")
@@ -214,12 +218,14 @@ class RowOutputs(_message.Message):
     def __init__(self) -> None: ...
 
 class SavedStates(_message.Message):
-    __slots__ = ("last", "problem")
+    __slots__ = ("last", "problem", "reopen")
     LAST_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    REOPEN_FIELD_NUMBER: _ClassVar[int]
     last: bool
     problem: str
-    def __init__(self, last: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+    reopen: bool
+    def __init__(self, last: _Optional[bool] = ..., problem: _Optional[str] = ..., reopen: _Optional[bool] = ...) -> None: ...
 
 class Log(_message.Message):
     __slots__ = ("records",)

@@ -139,7 +139,12 @@ class Checkpoint:
     """Return, within an epoch, the states that changed since states were last returned.
 
     The engine then need not keep the chunks before it. What the next barrier returns stays the same.
+
+    Args:
+        if_reopen: Whether states are wanted only if the server asks to be left.
     """
+
+    if_reopen: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,6 +201,7 @@ class Opened:
         calls: What it says of each call.
         limits: Its bounds.
         schema: Schema of its batches: `slot`, then `state_i` and `output_i` of each call i.
+        knows_if_reopen: Whether it knows `Checkpoint.if_reopen`.
     """
 
     server_id: str
@@ -203,6 +209,7 @@ class Opened:
     calls: tuple[OpenedCall, ...]
     limits: Limits
     schema: pa.Schema
+    knows_if_reopen: bool = False
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
@@ -267,11 +274,13 @@ class SavedStates:
         batch: n rows in `Opened.schema`, with NULL outputs, slots ascending over all batches of the checkpoint.
         last: Whether the checkpoint has no further batch.
         problem: Why there are no states; empty if there are. The exchange goes on either way.
+        reopen: Whether the engine should end this exchange now and open another.
     """
 
     batch: pa.RecordBatch
     last: bool = True
     problem: str = ""
+    reopen: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.exchange.frames import SLOT_BYTES, Barrier, Chunk, EngineFrame, Forget, States
+from foldflight.exchange.frames import SLOT_BYTES, Barrier, Checkpoint, Chunk, EngineFrame, Forget, States
 from foldflight.exchange.slots import Slots, SlotSet, slots_of
 from foldflight.fold import ERROR
 
@@ -34,12 +34,14 @@ class Entry:
     Args:
         frame: The frame.
         asks: Whether a server answers it.
+        sent: Whether it has been sent to any server.
         answered: Whether the answer has reached the engine: if it comes again, from another server, it is dropped.
         changed: Of a barrier, the slots that its results are about.
     """
 
     frame: EngineFrame
     asks: bool
+    sent: bool = False
     answered: bool = False
     changed: Slots = field(default_factory=lambda: np.zeros(0, np.int32))
 
@@ -108,6 +110,10 @@ class Journal:
         """Forget everything but the frames whose answer is due."""
         self.kept = KeptStates()
         self._keep([entry for entry in self._entries if entry.asks and not entry.answered])
+
+    def drop_questions(self) -> None:
+        """Take out what asked one server whether it wants to be left: for any other it is another question."""
+        self._entries = [each for each in self._entries if each.frame != Checkpoint(if_reopen=True)]
 
     def commit(self, entry: Entry, states: pa.Table) -> None:
         """Note the answer to a barrier or checkpoint: where it has states, what led to them is forgotten."""

@@ -199,7 +199,7 @@ def _short(frame: Frame) -> str:
         case SavedStates():
             return f"SavedStates({frame.batch.num_rows} slots{', last' if frame.last else ''})"
         case Checkpoint():
-            return "Checkpoint"
+            return "Checkpoint(if_reopen)" if frame.if_reopen else "Checkpoint"
         case States() | Chunk() | InitialOutputs() | RowOutputs():
             return f"{type(frame).__name__}({frame.batch.num_rows} rows)"
         case Forget():

@@ -148,7 +148,7 @@ class ServerExchange:
             ) from error
 
     def request_reopen(self) -> None:
-        """Ask the engine, with the next results, to end this exchange and open another."""
+        """Ask the engine, with the next results or saved states, to end this exchange and open another."""
         self._reopen = True
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class ServerExchange:
                 check_slots(frame.slots, self.opened.limits.slots_max)
                 self._fold.forget(frame.slots)
             case Checkpoint():
-                yield from self._checkpoint()
+                yield from self._checkpoint(frame)
             case _:
                 raise AssertionError(f"the machine let {type(frame).__name__} pass")
 
@@ -224,20 +224,26 @@ class ServerExchange:
         for part, last in self._parts(batch):
             yield Results(epoch, part, last=last, reopen=reopen and last)
 
-    def _checkpoint(self) -> Iterator[Frame]:
+    def _checkpoint(self, frame: Checkpoint) -> Iterator[Frame]:
+        # Not taken back, as results take it back: an engine that does not know of it here is told again there.
+        reopen = self._reopen
+        if frame.if_reopen and not reopen:
+            yield SavedStates(self._nothing())
+            return
         try:
             batch = self._fold.unsaved()
             self._check_state_bytes(batch)
         except FoldflightError as error:
             # The engine asked to be safe, not because the query needs these states: it goes on without.
-            nothing = pa.RecordBatch.from_arrays(
-                [pa.array([], field.type) for field in self.opened.schema], schema=self.opened.schema
-            )
-            yield SavedStates(nothing, problem=f"{error.code}: {error.message}")
+            yield SavedStates(self._nothing(), problem=f"{error.code}: {error.message}", reopen=reopen)
             return
         yield from self._log()
         for part, last in self._parts(batch):
-            yield SavedStates(part, last=last)
+            yield SavedStates(part, last=last, reopen=reopen and last)
+
+    def _nothing(self) -> pa.RecordBatch:
+        schema = self.opened.schema
+        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
     def _log(self) -> Iterator[Frame]:
         if self._logs or self._logs_dropped:
@@ -347,6 +353,7 @@ def _opened(opening: Open, calls: list[BoundCall], limits: Limits, server_id: st
         # Each call has accumulators of its own for a slot: the bound is on all of them together.
         limits=replace(limits, slots_max=max(limits.slots_max // len(calls), 1)),
         schema=result_schema(calls, isolates=opening.isolate_errors),
+        knows_if_reopen=True,
     )
 
 

@@ -43,12 +43,15 @@ class Bounds:
         replay_bytes_max: Bytes of frames that are kept to be sent again; past it, a checkpoint brings their states.
         kept_bytes_max: Bytes of states that are kept; past it, the exchange cannot move, and a loss is an error.
         losses_max: Servers lost in a row without one answer: past it, what is sent is what kills them.
+        ask_s: Time within an epoch after which the server is asked whether it wants to be left; well below the time
+            that servers give a drain.
     """
 
     patience_s: float = 60.0
     replay_bytes_max: int = 64 << 20
     kept_bytes_max: int = 256 << 20
     losses_max: int = 8
+    ask_s: float = 1.0
 
 
 @dataclass
@@ -58,7 +61,7 @@ class Stats:
     Args:
         losses: Links that were lost.
         replays: Links that took the exchange over, after a loss or because the server asked for it.
-        rows_refolded: Rows that were sent again.
+        rows_refolded: Rows that had been sent and were sent again.
         checkpoints: Checkpoints that brought states.
         stall_s_max: The longest time from a loss until a server had everything again.
     """

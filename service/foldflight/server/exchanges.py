@@ -187,7 +187,7 @@ class Exchanges:
         )
 
     def drain(self, timeout_s: float) -> bool:
-        """Let none in, ask all to reopen elsewhere at their next barrier, and wait; return whether all have ended."""
+        """Let none in, ask all to reopen elsewhere, and wait; return whether all have ended."""
         with self._changed:
             self._is_draining = True
             self._metrics.draining.set(1)

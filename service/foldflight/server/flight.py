@@ -101,7 +101,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         return self._exchanges.count
 
     def drain(self, timeout_s: float) -> bool:
-        """Refuse new exchanges, ask open ones to reopen at their next barrier, and wait for them.
+        """Refuse new exchanges, ask open ones to reopen elsewhere, and wait for them.
 
         Returns:
             bool: Whether all ended in time.

@@ -1,7 +1,7 @@
 """The life of a server: load, bind, ready, drain, end. The caller owns signals and sets an event.
 
 Drain, once the event is set: readiness fails; new exchanges are refused with DRAINING and open ones are told to reopen
-at their next barrier; when all have ended or `drain_s` has passed, the server stops. The exit code says which:
+elsewhere, with their next results or saved states; when all have ended or `drain_s` has passed, the server stops. The exit code says which:
 
 | exit code | meaning |
 |---|---|

@@ -228,11 +228,9 @@ class Settings:
     )
     idle_s_max: float = _setting(600.0, _seconds, "Time without a frame after which an exchange ends.", unit="seconds")
     age_s_max: float = _setting(
-        3600.0, _seconds, "Age at which an exchange is told to reopen at its next barrier.", unit="seconds"
+        3600.0, _seconds, "Age at which an exchange is told to reopen elsewhere.", unit="seconds"
     )
-    drain_s: float = _setting(
-        30.0, _seconds, "Time that open exchanges get to reach a barrier after SIGTERM.", unit="seconds"
-    )
+    drain_s: float = _setting(30.0, _seconds, "Time that open exchanges get to leave after SIGTERM.", unit="seconds")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from foldflight.client import FlightTransport, OpenExchange
 from foldflight.client.status import StatusReader
-from foldflight.exchange.steps import Bounds
+from foldflight.exchange.failover.steps import Bounds
 from foldflight.functions.call import Call
 from tests.wire.kit import end_epoch, opening, rows
 

@@ -12,7 +12,7 @@ import pytest
 from testcontainers.core.container import DockerContainer
 
 from foldflight.client import FlightTransport, close_connections
-from foldflight.exchange.steps import Bounds
+from foldflight.exchange.failover.steps import Bounds
 from tests.deploy.kit import COUNT, docker
 from tests.wire.kit import end_epoch, eventually, opening, rows
 

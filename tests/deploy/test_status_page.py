@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from foldflight.client import FlightTransport, close_connections
 from foldflight.errors import FunctionError
-from foldflight.exchange.steps import Bounds
+from foldflight.exchange.failover.steps import Bounds
 from foldflight.functions.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions

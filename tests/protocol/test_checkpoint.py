@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from examples.weighted_avg import WeightedAvg
+from foldflight.exchange.engine import Saved
 from foldflight.exchange.frames import Limits, Log, Open, Returns, SavedStates
 from foldflight.functions import Call, Registry
 from foldflight.testing.pair import LIMITS, ExchangePair
@@ -28,8 +29,8 @@ def fold(exchange: ExchangePair, *rows: tuple[int, int]) -> None:
 
 def saved(exchange: ExchangePair) -> dict[int, Any]:
     exchange.send(exchange.engine.checkpoint())
-    found = exchange.engine.take_saved()
-    assert found is not None
+    found = exchange.answers.pop()
+    assert isinstance(found, Saved)
     assert found.problem == ""
     assert found.states["output_0"].null_count == found.states.num_rows
     return dict(zip(found.states["slot"].to_pylist(), found.states["state_0"].to_pylist(), strict=True))
@@ -61,8 +62,8 @@ def test_large_checkpoints_come_in_parts() -> None:
     replies = exchange.send(exchange.engine.checkpoint())
     assert len(replies) > 5
     assert [reply.last for reply in replies if isinstance(reply, SavedStates)] == [False] * (len(replies) - 1) + [True]
-    found = exchange.engine.take_saved()
-    assert found is not None
+    found = exchange.answers.pop()
+    assert isinstance(found, Saved)
     assert found.states["slot"].to_pylist() == list(range(2000))
 
 
@@ -71,8 +72,8 @@ def test_states_that_cannot_be_saved_do_not_end_the_exchange() -> None:
     exchange = pair(states=False, limits=Limits(2**20, 1000, 2**20, 10, 1, 1.0, 1.0))
     fold(exchange, (0, 5))
     exchange.send(exchange.engine.checkpoint())
-    found = exchange.engine.take_saved()
-    assert found is not None
+    found = exchange.answers.pop()
+    assert isinstance(found, Saved)
     assert found.problem.startswith("LIMIT: the states have")
     assert found.states.num_rows == 0
     assert exchange.epoch(1)["output_0"].to_pylist() == [5]

@@ -50,8 +50,7 @@ class Pair(ExchangePair):
         super().__init__(Open(calls, COLUMNS, **options), Registry.load(functions), limits=limits)
 
     def taken(self, number: int) -> dict[int, tuple[Any, ...]]:
-        table = self.engine.take_results(number)
-        assert table is not None
+        table = self.answers.pop()
         return {row["slot"]: (row["output_0"], row["output_1"]) for row in table.to_pylist()}
 
 
@@ -108,8 +107,7 @@ class Epochs(RuleBasedStateMachine):
         expected, self.dirty = self.answer(), set()
         replies = self.pair.send(self.pair.engine.barrier(self.number))
         assert all(isinstance(reply, Results) for reply in replies)
-        table = self.pair.engine.take_results(self.number)
-        assert table is not None
+        table = self.pair.answers.pop()
         assert table.column("slot").to_pylist() == sorted(expected)
         assert {row["slot"]: (row["output_0"], row["output_1"]) for row in table.to_pylist()} == expected
         for row in table.to_pylist():
@@ -175,8 +173,7 @@ def test_what_is_not_asked_for_does_not_travel() -> None:
     pair = Pair(returns=Returns(states=False, outputs=True))
     pair.send(pair.engine.chunk(chunk((0, 0, 4, 1))))
     pair.send(pair.engine.barrier(1))
-    table = pair.engine.take_results(1)
-    assert table is not None
+    table = pair.answers.pop()
     assert table.column("state_0").null_count == 1
     assert table.column("output_0").to_pylist() == [4]
 

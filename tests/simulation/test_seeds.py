@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foldflight.exchange import journal
-from foldflight.exchange.coordinator import Coordinator
 from foldflight.exchange.engine import Saved
+from foldflight.exchange.failover import journal
+from foldflight.exchange.failover.coordinator import Coordinator
+from foldflight.exchange.failover.journal import Journal, KeptStates
 from foldflight.exchange.frames import Checkpoint
-from foldflight.exchange.journal import Journal, KeptStates
 from foldflight.testing.simulation import run_seed
 from foldflight.testing.simulation.scenario import Report
 

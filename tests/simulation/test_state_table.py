@@ -16,8 +16,8 @@ from foldflight.engine.layout import Layout
 from foldflight.engine.state.table import Bounds as TableBounds
 from foldflight.engine.state.table import StateTable, TableLayout
 from foldflight.errors import FoldflightError
+from foldflight.exchange.failover.steps import Bounds
 from foldflight.exchange.frames import Open, Returns
-from foldflight.exchange.steps import Bounds
 from foldflight.functions import Call, RowKind
 from foldflight.testing.simulation import EngineCrashed, SimulatedTransport, World
 from foldflight.testing.simulation.functions import functions

@@ -1,6 +1,6 @@
 """Which server is asked next."""
 
-from foldflight.exchange.circuits import Circuits
+from foldflight.exchange.failover.circuits import Circuits
 
 URLS = ("a", "b", "c")
 

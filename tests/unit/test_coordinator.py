@@ -8,22 +8,10 @@ import pyarrow as pa
 import pytest
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
-from foldflight.exchange.circuits import Circuits
-from foldflight.exchange.coordinator import Coordinator
 from foldflight.exchange.engine import Saved
-from foldflight.exchange.frames import (
-    Barrier,
-    Checkpoint,
-    Chunk,
-    Forget,
-    Limits,
-    Open,
-    Opened,
-    OpenedCall,
-    Returns,
-    States,
-)
-from foldflight.exchange.steps import (
+from foldflight.exchange.failover.circuits import Circuits
+from foldflight.exchange.failover.coordinator import Coordinator
+from foldflight.exchange.failover.steps import (
     AnswerCame,
     AnswerWanted,
     AwaitAnswer,
@@ -42,6 +30,18 @@ from foldflight.exchange.steps import (
     Rested,
     SendFrame,
     Started,
+)
+from foldflight.exchange.frames import (
+    Barrier,
+    Checkpoint,
+    Chunk,
+    Forget,
+    Limits,
+    Open,
+    Opened,
+    OpenedCall,
+    Returns,
+    States,
 )
 from foldflight.functions import Call, LogRecord
 

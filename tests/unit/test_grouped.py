@@ -28,7 +28,7 @@ class Counted:
 
     @property
     def alive(self) -> int:
-        return sum(not each._closed for each in self.opened)  # type: ignore[attr-defined]
+        return sum(not each.carrier._closed for each in self.opened)  # type: ignore[attr-defined]
 
     def infos(self) -> list[FunctionInfo]:
         return self.transport.infos()

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.client import OpenExchange
-from foldflight.client.flight import FlightExchange
+from foldflight.client.flight import FlightLink
+from foldflight.exchange.failover.steps import Bounds
 from foldflight.exchange.frames import Open, Returns
-from foldflight.exchange.steps import Bounds
 from foldflight.functions.call import Call
 
 ROOT = Path(__file__).parents[2]
@@ -66,10 +66,10 @@ def environment(*, tests: bool = True) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
-def opened_apart(server: ServerProcess, opening: Open) -> FlightExchange:
+def opened_apart(server: ServerProcess, opening: Open) -> OpenExchange:
     """Open an exchange over a TCP connection of its own, as another client process would."""
     client = fl.FlightClient(server.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
-    return FlightExchange(opening, client, server.url, deadline_s=DEADLINE_S, token=None)
+    return OpenExchange(FlightLink(opening, client, server.url, deadline_s=DEADLINE_S, token=None), opening)
 
 
 class ServerProcess:

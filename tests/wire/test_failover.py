@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, close_connections
-from foldflight.client.failover import SurvivingExchange
+from foldflight.client.failover import SurvivingLink
 from foldflight.errors import FunctionError, RejectedError, RetryableError
+from foldflight.exchange.failover.steps import Bounds
 from foldflight.exchange.frames import Open, Returns
-from foldflight.exchange.steps import Bounds
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
@@ -134,8 +134,8 @@ def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(
         assert eventually(send, 20)
         assert drained.process.returncode == EXIT_DRAINED
         found = end_epoch(exchange, 1)
-        assert isinstance(exchange, SurvivingExchange)
-        stats = exchange.coordinator.stats
+        assert isinstance(exchange.carrier, SurvivingLink)
+        stats = exchange.carrier.coordinator.stats
         assert (stats.losses, stats.rows_refolded, stats.replays) == (0, 0, 1)
     assert found["output_0"].to_pylist() == [(sent - 1) / 2] * 4
     assert found["output_3"].to_pylist() == [sent] * 4
@@ -203,12 +203,12 @@ def test_long_epochs_are_saved_on_the_way(spawn: Spawn) -> None:
         with transport.open(opening(*CALLS[:2], returns=returns)) as exchange:
             for number in range(40):
                 exchange.chunk(batch)
-                assert exchange.coordinator.held_bytes < 20_000 + 4 * batch.nbytes + 400 * 40
+                assert exchange.carrier.coordinator.held_bytes < 20_000 + 4 * batch.nbytes + 400 * 40
                 if number == 30:
                     kill(holder(servers, exchange))
             assert end_epoch(exchange, 1)["output_1"].to_pylist() == [40] * 200
-            assert exchange.coordinator.stats.checkpoints > 5
-            assert exchange.coordinator.stats.rows_refolded < 10 * 200
+            assert exchange.carrier.coordinator.stats.checkpoints > 5
+            assert exchange.carrier.coordinator.stats.rows_refolded < 10 * 200
         servers = [each for each in servers if each.process.poll() is None] + [spawn()]
         transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
 
@@ -232,7 +232,7 @@ def test_errors_of_the_job_are_not_tried_elsewhere(spawn: Spawn) -> None:
         exchange.chunk(rows((0, 0, 13)))
         with pytest.raises(FunctionError, match="thirteen"):
             end_epoch(exchange, 1)
-        assert exchange.coordinator.stats.losses == 0
+        assert exchange.carrier.coordinator.stats.losses == 0
 
 
 def test_a_server_of_another_version_is_passed_over(spawn: Spawn) -> None:

@@ -11,8 +11,8 @@ import pytest
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_isolates
+from foldflight.exchange.failover.steps import Bounds
 from foldflight.exchange.frames import Returns
-from foldflight.exchange.steps import Bounds
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server
@@ -98,8 +98,8 @@ def test_a_slot_stays_failed_on_another_server(spawn: Spawn, returns: Returns) -
             held.process.wait()
 
         assert story(exchange, kill) == expected
-        assert exchange.coordinator.stats.replays == 1
-        assert exchange.coordinator.stats.checkpoints > 0
+        assert exchange.carrier.coordinator.stats.replays == 1
+        assert exchange.carrier.coordinator.stats.checkpoints > 0
 
 
 def test_isolated_groups_are_counted(server: Server, flight: FlightTransport) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from foldflight import RejectedError, RetryableError
 from foldflight.client import FlightTransport
-from foldflight.exchange.steps import Bounds
+from foldflight.exchange.failover.steps import Bounds
 from foldflight.functions.call import Call
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
 

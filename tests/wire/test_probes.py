@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from foldflight.client import FlightTransport, OpenExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
-from foldflight.exchange.steps import Bounds
+from foldflight.exchange.failover.steps import Bounds
 from foldflight.functions.call import Call
 from foldflight.functions.rowkind import RowKind
 from foldflight.server.ops.health import HealthServer

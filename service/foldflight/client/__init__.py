@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from foldflight.client.connect import connect
 from foldflight.client.embedded import EmbeddedTransport
+from foldflight.client.exchange import OpenExchange
 from foldflight.client.flight import FlightTransport, close_connections
 from foldflight.client.functions import Aggregate, FunctionHandle, Functions
-from foldflight.client.transport import OpenExchange, Transport
+from foldflight.client.transport import Transport
 
 __all__ = [
     "Aggregate",

@@ -12,7 +12,7 @@ from foldflight.client.embedded import EmbeddedTransport
 from foldflight.client.flight import SCHEMES, FlightTransport
 from foldflight.client.functions import Functions
 from foldflight.errors import RejectedError
-from foldflight.exchange.steps import Bounds
+from foldflight.exchange.failover.steps import Bounds
 from foldflight.fold.programs import demand_all_compiled
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from foldflight.client.exchange import ClientExchange
+from foldflight.client.exchange import OpenExchange
+from foldflight.client.link import Link
 from foldflight.errors import FunctionError
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
@@ -82,7 +84,7 @@ class EmbeddedTransport:
         """Return what an exchange would be opened with. Raises what opening it would raise."""
         return describe(self._complete(open), self._registry, _LIMITS, SERVER_ID)
 
-    def open(self, open: Open) -> EmbeddedExchange:  # noqa: A002
+    def open(self, open: Open) -> OpenExchange:  # noqa: A002
         """Open an exchange in this process."""
         complete = self._complete(open)
         server = ServerExchange(
@@ -92,7 +94,7 @@ class EmbeddedTransport:
             server_id=SERVER_ID,
             signer=StateSigner([self._state_key]),
         )
-        return EmbeddedExchange(complete, server)
+        return OpenExchange(EmbeddedLink(complete, server), complete)
 
     def _complete(self, opening: Open) -> Open:
         if not self._job_parameters:
@@ -106,20 +108,20 @@ class EmbeddedTransport:
         return _restore, (self._blob, digest, self._state_key, self._job_parameters)
 
 
-class EmbeddedExchange(ClientExchange):
-    """One exchange with a `ServerExchange` in this process."""
+class EmbeddedLink(Link):
+    """A link to a `ServerExchange` in this process."""
 
     def __init__(self, opening: Open, server: ServerExchange) -> None:
-        super().__init__(opening, deadline_s=float("inf"))
+        super().__init__(opening)
         self._server = server
-        self._replies: list[Frame] = [server.opened]
+        self._replies: deque[Frame] = deque([server.opened])
         self._start()
 
-    def _send(self, frame: Frame) -> None:
+    def _write(self, frame: Frame) -> None:
         self._replies.extend(self._server.handle(frame))
 
-    def _receive(self) -> Frame | None:
-        return self._replies.pop(0) if self._replies else None
+    def _read(self) -> Frame | None:
+        return self._replies.popleft() if self._replies else None
 
     def _end(self) -> None:
         try:

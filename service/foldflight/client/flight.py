@@ -1,7 +1,7 @@
 """The Flight transport: connections cached per process, a deadline on every step, several servers in turns.
 
 What is asked once (`infos`, `describe`) is asked of one server after another. An exchange survives its server: see
-`failover`. A `FlightExchange` is one link of it.
+`failover`. A `FlightLink` is one link of it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.client.edge import translated
-from foldflight.client.exchange import ClientExchange
-from foldflight.client.failover import SurvivingExchange
+from foldflight.client.exchange import OpenExchange
+from foldflight.client.failover import SurvivingLink
+from foldflight.client.link import Link
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.exchange.circuits import Circuits
 from foldflight.exchange.codec import Message, decode, encode, encode_open
-from foldflight.exchange.coordinator import Coordinator
 from foldflight.exchange.facts import decode_info
+from foldflight.exchange.failover.circuits import Circuits
+from foldflight.exchange.failover.coordinator import Coordinator
+from foldflight.exchange.failover.steps import Bounds
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.machine import Role
-from foldflight.exchange.steps import Bounds
 from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.shipping.pickling import bundle_of
 
@@ -148,22 +149,21 @@ class FlightTransport:
 
         return self._on_any(ask, patience_s=self._bounds.patience_s)
 
-    def open(self, open: Open) -> SurvivingExchange:  # noqa: A002
+    def open(self, open: Open) -> OpenExchange:  # noqa: A002
         """Open an exchange on the server whose turn it is, or on the next one that takes it.
 
         Raises:
             RetryableError: The last server's error, when none takes it in time.
         """
-        circuits = _connections_of_this_process().circuits
-        return SurvivingExchange(
-            Coordinator(self._complete(open), self.urls, circuits, bounds=self._bounds), self._dial, _Clock()
-        )
+        opening = self._complete(open)
+        coordinator = Coordinator(opening, self.urls, _connections_of_this_process().circuits, bounds=self._bounds)
+        return OpenExchange(SurvivingLink(coordinator, self._dial, _Clock()), opening)
 
-    def _dial(self, url: str, opening: Open) -> FlightExchange:
+    def _dial(self, url: str, opening: Open) -> FlightLink:
         connections = _connections_of_this_process()
         try:
             client = connections.client(url, self._deadline_s, self._tls)
-            return FlightExchange(opening, client, url, deadline_s=self._deadline_s, token=self._token)
+            return FlightLink(opening, client, url, deadline_s=self._deadline_s, token=self._token)
         except Exception as error:
             known = translated(error, url=url, deadline_s=self._deadline_s)
             if known is error:
@@ -207,11 +207,12 @@ class FlightTransport:
             _Clock.rest_until(until_s)
 
 
-class FlightExchange(ClientExchange):
+class FlightLink(Link):
     """One exchange over a DoExchange stream. After an error the stream is cancelled, so the server frees it at once."""
 
     def __init__(self, opening: Open, client: Any, url: str, *, deadline_s: float, token: str | None) -> None:
-        super().__init__(opening, deadline_s=deadline_s)
+        super().__init__(opening)
+        self._deadline_s = deadline_s
         self._url = url
         self._schema = opening.columns
         self._ended = False
@@ -226,11 +227,11 @@ class FlightExchange(ClientExchange):
             self.cut()
             raise
 
-    def _send(self, frame: Frame) -> None:
+    def _write(self, frame: Frame) -> None:
         message = encode(frame, self._schema)
         self._step(lambda: self._writer.write_with_metadata(message.batch, message.metadata))
 
-    def _receive(self) -> Frame | None:
+    def _read(self) -> Frame | None:
         try:
             received = self._step(self._reader.read_chunk)
         except StopIteration:
@@ -248,7 +249,7 @@ class FlightExchange(ClientExchange):
             raise self._translated(error) from None
 
     def _translated(self, error: Exception) -> BaseException:
-        known = translated(error, url=self._url, deadline_s=self.deadline_s, expired=self._guard.expired)
+        known = translated(error, url=self._url, deadline_s=self._deadline_s, expired=self._guard.expired)
         if isinstance(known, RetryableError):
             _connections_of_this_process().drop(self._url, known)
         return known

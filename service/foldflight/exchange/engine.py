@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import (
-    Barrier,
     Checkpoint,
     Chunk,
-    Forget,
+    EngineFrame,
     Frame,
+    InitialOutputs,
     Open,
     Opened,
     Results,
+    RowOutputs,
     SavedStates,
-    States,
 )
 from foldflight.exchange.machine import Exchange, Role
+from foldflight.exchange.verbs import Verbs
 from foldflight.fold import ERROR
 
-__all__ = ["EngineExchange", "Saved", "check_chunk", "check_isolates"]
+__all__ = ["Answer", "EngineExchange", "Saved", "check_chunk", "check_isolates"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Saved:
 
     states: pa.Table
     problem: str = ""
+
+
+Answer: TypeAlias = pa.Table | pa.RecordBatch | Saved
+"""What a frame of the engine is answered with: the results of a barrier, initial outputs or outputs after each row, or
+what a checkpoint saved."""
 
 
 def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
@@ -55,8 +62,8 @@ def check_isolates(opened: Opened, opening: Open) -> None:
         )
 
 
-class EngineExchange:
-    """One exchange, from the engine's side, without IO.
+class EngineExchange(Verbs[Frame]):
+    """One exchange, from the engine's side, without IO. Its verbs return the frame to send.
 
     Args:
         opening: What it is opened with.
@@ -68,68 +75,59 @@ class EngineExchange:
         self._machine = Exchange(Role.ENGINE)
         self._machine.send(opening)
         self._parts: list[pa.RecordBatch] = []
-        self._complete: dict[int, pa.Table] = {}
-        self._saved: list[Saved] = []
 
     @property
     def story(self) -> tuple[str, ...]:
         """The last steps, oldest first."""
         return self._machine.story
 
-    def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> Frame:
-        """Return the frame that merges states: `slot` int32 and `state_i` for each call."""
-        return self._sent(States(batch, unanswered=unanswered))
-
-    def chunk(self, batch: pa.RecordBatch) -> Frame:
-        """Return the frame that folds rows, in the schema that Open announced."""
-        check_chunk(batch, self._opening)
-        return self._sent(Chunk(batch))
-
-    def forget(self, slots: pa.Int32Array) -> Frame:
-        """Return the frame that drops accumulators."""
-        return self._sent(Forget(slots))
-
-    def barrier(self, epoch: int) -> Frame:
-        """Return the frame that ends an epoch."""
-        return self._sent(Barrier(epoch))
-
     def checkpoint(self, *, if_reopen: bool = False) -> Frame:
-        """Return the frame that asks for states within an epoch."""
-        return self._sent(Checkpoint(if_reopen))
+        """Return the frame that asks for states within an epoch, or, if so, whether the server wants to be left."""
+        return self._give(Checkpoint(if_reopen=if_reopen))
 
-    def receive(self, frame: Frame) -> None:
-        """Check a frame of the server, and keep what belongs to results.
+    def send(self, frame: EngineFrame) -> None:
+        """Note a frame that is about to be sent.
+
+        Raises:
+            RejectedError: BAD_FRAME, when it may not be sent now; SCHEMA_MISMATCH, for a chunk that was not announced.
+        """
+        if isinstance(frame, Chunk):
+            check_chunk(frame.batch, self._opening)
+        self._machine.send(frame)
+
+    def receive(self, frame: Frame) -> Answer | None:
+        """Check a frame of the server; return the answer that it completes, if it completes one.
 
         Raises:
             RejectedError: BAD_FRAME, when it was not due; SCHEMA_MISMATCH, when its batch has another schema.
         """
         self._machine.receive(frame)
-        if isinstance(frame, Opened):
-            if len(frame.calls) != len(self._opening.calls):
-                raise RejectedError(
-                    "BAD_FRAME", f"Opened names {len(frame.calls)} calls, not {len(self._opening.calls)}"
-                )
-            check_isolates(frame, self._opening)
-            self.opened = frame
-        elif isinstance(frame, (Results, SavedStates)):
-            if self.opened is None or frame.batch.schema != self.opened.schema:
-                raise RejectedError("SCHEMA_MISMATCH", "results have another schema than Opened announced")
-            self._parts.append(frame.batch)
-            if frame.last:
-                whole, self._parts = pa.Table.from_batches(self._parts), []
-                if isinstance(frame, Results):
-                    self._complete[frame.epoch] = whole
-                else:
-                    self._saved.append(Saved(whole, frame.problem))
+        match frame:
+            case Opened():
+                self._take(frame)
+            case Results() | SavedStates():
+                return self._part(frame)
+            case InitialOutputs() | RowOutputs():
+                return frame.batch
+            case _:
+                pass
+        return None
 
-    def take_results(self, epoch: int) -> pa.Table | None:
-        """Return the results of an epoch once they are complete, and forget them; None before that."""
-        return self._complete.pop(epoch, None)
+    def _take(self, opened: Opened) -> None:
+        if len(opened.calls) != len(self._opening.calls):
+            raise RejectedError("BAD_FRAME", f"Opened names {len(opened.calls)} calls, not {len(self._opening.calls)}")
+        check_isolates(opened, self._opening)
+        self.opened = opened
 
-    def take_saved(self) -> Saved | None:
-        """Return what the oldest checkpoint saved once it is complete, and forget it; None before that."""
-        return self._saved.pop(0) if self._saved else None
+    def _part(self, frame: Results | SavedStates) -> Answer | None:
+        if self.opened is None or frame.batch.schema != self.opened.schema:
+            raise RejectedError("SCHEMA_MISMATCH", "results have another schema than Opened announced")
+        self._parts.append(frame.batch)
+        if not frame.last:
+            return None
+        whole, self._parts = pa.Table.from_batches(self._parts), []
+        return whole if isinstance(frame, Results) else Saved(whole, frame.problem)
 
-    def _sent(self, frame: Frame) -> Frame:
-        self._machine.send(frame)
+    def _give(self, frame: EngineFrame) -> Frame:
+        self.send(frame)
         return frame

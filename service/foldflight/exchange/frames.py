@@ -86,6 +86,18 @@ class Open:
     bundles: tuple[bytes, ...] = field(default=(), repr=False)
     protocol_version: int = PROTOCOL_VERSION
 
+    def asks(self, frame: Frame) -> bool:
+        """Tell whether the server answers a frame of the engine in an exchange that was opened so."""
+        match frame:
+            case Barrier() | Checkpoint():
+                return True
+            case States():
+                return self.initial_outputs and not frame.unanswered
+            case Chunk():
+                return self.row_outputs
+            case _:
+                return False
+
 
 @dataclass(frozen=True)
 class States:

@@ -135,9 +135,9 @@ class Exchange:
         match frame:
             case Open():
                 self._asked = frame
-            case States() if self._asked is not None and self._asked.initial_outputs and not frame.unanswered:
+            case States() if self._asked is not None and self._asked.asks(frame):
                 self._due[InitialOutputs].append(frame.batch.num_rows or 1)
-            case Chunk() if self._asked is not None and self._asked.row_outputs:
+            case Chunk() if self._asked is not None and self._asked.asks(frame):
                 self._due[RowOutputs].append(frame.batch.num_rows)
             case Barrier():
                 self._barrier(frame.epoch)

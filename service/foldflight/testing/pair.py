@@ -14,10 +14,12 @@ For authors of engines: what your engine would send, and what a server would ans
 
 from __future__ import annotations
 
+from collections import deque
+
 import pyarrow as pa
 
 from foldflight.exchange.codec import decode, decode_open, encode, encode_open
-from foldflight.exchange.engine import EngineExchange
+from foldflight.exchange.engine import Answer, EngineExchange
 from foldflight.exchange.frames import Frame, Limits, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange
@@ -50,6 +52,7 @@ class ExchangePair:
         engine: Makes the frames to `send`, and checks the replies.
         server: The server's end.
         replies: All replies so far, `Opened` first.
+        answers: The complete answers so far that nobody has taken, oldest first.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class ExchangePair:
         )
         self._columns = opening.columns
         self.replies: list[Frame] = []
+        self.answers: deque[Answer] = deque()
         self._arrive(self.server.opened)
 
     def send(self, frame: Frame) -> list[Frame]:
@@ -77,12 +81,13 @@ class ExchangePair:
     def epoch(self, number: int) -> pa.Table:
         """Send a barrier and return its results: dirty slots, ascending, in the schema of `Opened`."""
         self.send(self.engine.barrier(number))
-        results = self.engine.take_results(number)
-        if results is None:
+        if not self.answers:
             raise AssertionError(f"the server answered barrier {number} without a last batch")
-        return results
+        return self.answers.pop()
 
     def _arrive(self, frame: Frame) -> None:
         received = decode(encode(frame, self.server.opened.schema), Role.SERVER)
-        self.engine.receive(received)
+        answer = self.engine.receive(received)
+        if answer is not None:
+            self.answers.append(answer)
         self.replies.append(received)

@@ -20,13 +20,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport
-from foldflight.client.failover import SurvivingExchange
+from foldflight.client.failover import SurvivingLink
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.circuits import Circuits
-from foldflight.exchange.coordinator import Coordinator
+from foldflight.exchange.failover.circuits import Circuits
+from foldflight.exchange.failover.coordinator import Coordinator
+from foldflight.exchange.failover.steps import Bounds, Stats
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 from foldflight.exchange.serving import describe
-from foldflight.exchange.steps import Bounds, Stats
 from foldflight.fold import ERROR
 from foldflight.functions import Registry
 from foldflight.testing.simulation.functions import functions
@@ -99,11 +99,11 @@ class SimulatedTransport:
         """Return what an exchange would be opened with."""
         return describe(open, self._registry, LIMITS, "plan")
 
-    def open(self, open: Open) -> SurvivingExchange:  # noqa: A002
+    def open(self, open: Open) -> OpenExchange:  # noqa: A002
         """Open an exchange over the servers of the world."""
         coordinator = Coordinator(open, self._world.urls, self._circuits, bounds=self._bounds)
         self.stats.append(coordinator.stats)
-        return SurvivingExchange(coordinator, self._world.dial, self._world)
+        return OpenExchange(SurvivingLink(coordinator, self._world.dial, self._world), open)
 
 
 class _Partition:
@@ -288,8 +288,8 @@ def _has_reason(error: FoldflightError) -> bool:
 
 
 def _check_bounds(exchange: OpenExchange, bounds: Bounds) -> None:
-    assert isinstance(exchange, SurvivingExchange)
-    held, most = exchange.coordinator.held_bytes, bounds.replay_bytes_max + _KEPT_BYTES_MAX
+    assert isinstance(exchange.carrier, SurvivingLink)
+    held, most = exchange.carrier.coordinator.held_bytes, bounds.replay_bytes_max + _KEPT_BYTES_MAX
     assert held <= most, f"{held} bytes are kept for failover, and {most} are the most"
 
 

@@ -16,7 +16,7 @@ import random
 from collections import Counter, deque
 from typing import Final
 
-from foldflight.client.exchange import ClientExchange
+from foldflight.client.link import Link
 from foldflight.errors import FoldflightError, RetryableError
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.facts import decode_error, encode_error
@@ -311,11 +311,11 @@ class World:
                 self._end(server, stream)
 
 
-class SimulatedLink(ClientExchange):
+class SimulatedLink(Link):
     """One exchange with a server of a world."""
 
     def __init__(self, world: World, url: str, opening: Open) -> None:
-        super().__init__(opening, deadline_s=_DEADLINE_S)
+        super().__init__(opening)
         self._world = world
         self._schema = opening.columns
         self._stream = world.open_stream(url, opening)
@@ -325,14 +325,14 @@ class SimulatedLink(ClientExchange):
             self.cut()
             raise
 
-    def _send(self, frame: Frame) -> None:
+    def _write(self, frame: Frame) -> None:
         self._world.step()
         if self._stream.is_broken and self._world.random.random() < 0.5:
             raise self._ended()
         self._stream.inbound.append(encode(frame, self._schema))
 
-    def _receive(self) -> Frame | None:
-        waits_until_s = self._world.now_s() + self.deadline_s
+    def _read(self) -> Frame | None:
+        waits_until_s = self._world.now_s() + _DEADLINE_S
         while not self._stream.outbound:
             if self._stream.is_broken:
                 raise self._ended()

@@ -20,7 +20,7 @@ The rules:
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,25 +29,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.circuits import Circuits
 from foldflight.exchange.engine import Saved, check_chunk
-from foldflight.exchange.frames import (
-    Barrier,
-    Checkpoint,
-    Chunk,
-    EngineFrame,
-    Forget,
-    InitialOutputs,
-    Open,
-    Opened,
-    Results,
-    RowOutputs,
-    States,
-)
-from foldflight.exchange.journal import Entry, Journal
-from foldflight.exchange.machine import Exchange, Role
-from foldflight.exchange.slots import Slots, check_slots, check_states
-from foldflight.exchange.steps import (
+from foldflight.exchange.failover.circuits import Circuits
+from foldflight.exchange.failover.journal import Entry, Journal
+from foldflight.exchange.failover.steps import (
     AnswerCame,
     AnswerWanted,
     AwaitAnswer,
@@ -70,6 +55,21 @@ from foldflight.exchange.steps import (
     Started,
     Stats,
 )
+from foldflight.exchange.frames import (
+    Barrier,
+    Checkpoint,
+    Chunk,
+    EngineFrame,
+    Forget,
+    InitialOutputs,
+    Open,
+    Opened,
+    Results,
+    RowOutputs,
+    States,
+)
+from foldflight.exchange.machine import Exchange, Role
+from foldflight.exchange.slots import Slots, check_slots, check_states
 
 __all__ = ["Coordinator"]
 
@@ -115,7 +115,6 @@ class Coordinator:
         self._machine = Exchange(Role.ENGINE)
         self._machine.send(opening)
         self._journal = Journal(returns_states=opening.returns.states)
-        self._due: Counter[type[EngineFrame]] = Counter()
         self._link: _Link | None = None
         self._is_wanted = False  # the engine waits for an answer
         self._is_needed = False  # there is something to do on a link
@@ -133,15 +132,6 @@ class Coordinator:
     def story(self) -> tuple[str, ...]:
         """Return what happened to links, oldest first, in seconds since the exchange began."""
         return tuple(self._story)
-
-    def owes(self, kind: type[EngineFrame]) -> bool:
-        """Tell whether an answer to frames of a kind is due to the engine."""
-        return self._due[kind] > 0
-
-    @property
-    def epochs_due(self) -> tuple[int, ...]:
-        """The epochs whose results are due, oldest first."""
-        return self._machine.epochs_due
 
     @property
     def held_bytes(self) -> int:
@@ -190,11 +180,7 @@ class Coordinator:
         self._machine.send(frame)
         if isinstance(frame, (States, Chunk)) and self._should_ask(now_s):
             self._add(Entry(Checkpoint(if_reopen=True), asks=True))
-        asks = isinstance(frame, Barrier)
-        asks |= isinstance(frame, States) and self._opening.initial_outputs and not frame.unanswered
-        asks |= isinstance(frame, Chunk) and self._opening.row_outputs
-        self._due[type(frame)] += asks
-        self._add(Entry(frame, asks))
+        self._add(Entry(frame, asks=self._opening.asks(frame)))
         self._is_needed |= not isinstance(frame, Forget)
         self._is_saving |= isinstance(frame, Barrier) and self._opening.returns.states
         if self._journal.is_idle():
@@ -273,7 +259,6 @@ class Coordinator:
                 self._machine.receive(InitialOutputs(answer))
             case _:
                 self._machine.receive(RowOutputs(answer))
-        self._due[type(entry.frame)] -= 1
         self._is_wanted = False
         return [Deliver(entry.frame, answer, event.logs)]
 

@@ -1,0 +1,1 @@
+"""Failover: one exchange goes on at another server. The decisions, without IO and without a clock."""

@@ -137,7 +137,7 @@ def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(
         assert isinstance(exchange.carrier, SurvivingLink)
         stats = exchange.carrier.coordinator.stats
         assert (stats.losses, stats.rows_refolded, stats.replays) == (0, 0, 1)
-    assert found["output_0"].to_pylist() == [(sent - 1) / 2] * 4
+    assert found["output_0"].to_pylist() == [(sent - 1) // 2] * 4
     assert found["output_3"].to_pylist() == [sent] * 4
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import enum
+import math
 import pickle
 import sys
 import threading
@@ -9,6 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from foldflight import udaf
@@ -36,6 +40,29 @@ class Percentile:
         return sorted(accumulator)[int(self.fraction * len(accumulator))] if accumulator else None
 
 
+@udaf(input_types=["DOUBLE"], result_type="DOUBLE")
+class Spread(Percentile):
+    """A function without direct arguments."""
+
+    def __init__(self) -> None:
+        super().__init__(0.5)
+
+
+class Expression:
+    """As an engine's column: to compare it makes another expression, which is neither true nor false."""
+
+    def __eq__(self, other: object) -> Any:
+        return self
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise ValueError("it is not known yet")
+
+    def __repr__(self) -> str:
+        return "x + 1"
+
+
 @pytest.fixture
 def functions() -> Functions:
     """Built-in functions and one with direct arguments."""
@@ -53,6 +80,17 @@ def functions() -> Functions:
         (lambda f: f["count"]("a", "b"), "SCHEMA_MISMATCH", ["takes 0 to 1 columns"]),
         (lambda f: f["count"]().distinct(), "SIGNATURE", ["name a column"]),
         (lambda f: f["count"]("a").where("x").where("y"), "SIGNATURE", ["combine the two with AND"]),
+        (lambda f: f["count"]().alias(7), "SIGNATURE", ["the name of an output is a text, and 7 is none"]),
+        (
+            lambda f: f["percentile"]("a", fraction=connect),
+            "SIGNATURE",
+            ["fraction of percentile is <function connect"],
+        ),
+        (lambda f: f["percentile"]("a", fraction=Expression()), "SIGNATURE", ["percentile is x + 1", "no constant"]),
+        (lambda f: f["percentile"]("a", fraction=[0.5, {"x": lambda: 1}]), "SIGNATURE", ["no constant"]),
+        (lambda f: f["percentile"]("a", fraction=threading.Lock()), "SIGNATURE", ["fraction of percentile is <"]),
+        (lambda f: connect("embedded:")("a"), "SIGNATURE", ["built-in functions only", "functions.count(...)"]),
+        (lambda f: connect([Percentile, Spread])("a"), "SIGNATURE", ["there are percentile, spread; say which"]),
     ],
 )
 def test_wrong_use_is_refused_at_once(
@@ -74,6 +112,52 @@ def test_use_keeps_what_it_was_given(functions: Functions) -> None:
     assert (narrowed.columns, narrowed.condition, narrowed.is_distinct) == (("delay",), "delay > 0", True)
     assert narrowed.literals == {"fraction": 0.9}
     assert narrowed.transport is functions.transport
+
+
+class Mode(enum.Enum):
+    FAST = 1
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0.5, True, None, "x", "<f at 0x7f>", math.nan, np.float32(1), np.arange(3), (1, [2]), {"a": b"b"}, Mode.FAST],
+)
+def test_constants_are_direct_arguments(functions: Functions, value: Any) -> None:
+    """Whatever is the same in every process can be a direct argument."""
+    assert functions["percentile"]("delay", fraction=value).literals["fraction"] is value
+
+
+def test_a_use_of_a_function_shows_as_it_was_written(functions: Functions) -> None:
+    """Errors show an aggregate as its code; `alias` names its output."""
+    plain = functions["percentile"]("delay", fraction=0.9)
+    assert (plain.name, plain.alias("n").name) == (None, "n")
+    shown = repr(plain.where("delay > 0").distinct().alias("n"))
+    assert shown == "percentile('delay', fraction=0.9).where('delay > 0').distinct().alias('n')"
+
+
+def test_one_function_is_used_without_its_name() -> None:
+    """What `connect` gives for one class, or a module with one, is called as that function."""
+    spread = connect(Spread)
+    assert spread("delay") == spread["spread"]("delay")
+    with pytest.raises(RejectedError, match="takes 1 column, got 2"):
+        spread("a", "b")
+    assert connect(Percentile)("a", fraction=0.5).literals == {"fraction": 0.5}
+
+
+def test_functions_are_attributes(functions: Functions) -> None:
+    """Names can be written after a dot, are completed, and are shown with their signatures, the author's first."""
+    assert functions.percentile is functions["percentile"]
+    assert {"percentile", "sum", "register", "items"} <= set(dir(functions))
+    assert functions._ipython_key_completions_() == list(functions)
+    first, second, last = repr(functions).splitlines()
+    assert (first, second) == ("<functions", "  percentile(value DOUBLE, fraction, kind => 'nearest') -> DOUBLE")
+    assert last.startswith("  built-in: avg, bool_and")
+    assert last.endswith("variance>")
+    assert not hasattr(functions, "_repr_html_")
+    with pytest.raises(AttributeError, match="did you mean percentile"):
+        _ = functions.percentil
+    assert copy.copy(functions).percentile("a", fraction=0.5) == functions.percentile("a", fraction=0.5)
+    assert set(pickle.loads(pickle.dumps(functions))) == set(functions)
 
 
 def test_functions_are_a_mapping(functions: Functions) -> None:

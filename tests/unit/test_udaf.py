@@ -320,9 +320,9 @@ def test_direct_arguments_are_checked() -> None:
             self.fraction = fraction
 
     function = registered(Percentile)
-    with pytest.raises(RejectedError, match="needs fraction; it takes fraction"):
+    with pytest.raises(RejectedError, match="needs the direct argument 'fraction'"):
         function.bind([pa.int64()], {})
-    with pytest.raises(RejectedError, match="has no parameter fractoin"):
+    with pytest.raises(RejectedError, match="no direct argument 'fractoin'; did you mean fraction"):
         function.bind([pa.int64()], {"fractoin": 0.5})
     assert (
         function.bind([pa.int64()], {"fraction": 0.5}).fingerprint

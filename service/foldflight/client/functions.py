@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from foldflight.errors import RejectedError
+from foldflight.functions.literals import check_names
 from foldflight.functions.registry import Registry
 
 if TYPE_CHECKING:
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from foldflight.exchange.frames import FunctionInfo
 
 __all__ = ["Aggregate", "FunctionHandle", "Functions", "argument_counts"]
+
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
+_SHOWN_CHARS_MAX: Final = 80
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class Aggregate:
         is_distinct: Whether equal argument rows count once.
         literals: Direct arguments, fixed for the call.
         transport: The way to the function.
+        name: The name of the output; None until `alias` gives it.
     """
 
     function: FunctionInfo
@@ -39,6 +47,13 @@ class Aggregate:
     condition: object | None = None
     is_distinct: bool = False
     literals: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
+
+    def alias(self, name: str) -> Aggregate:
+        """Return the same use with a name for its output: `agg(count().alias("n"))` is `agg(n=count())`."""
+        if not isinstance(name, str):
+            raise RejectedError("SIGNATURE", f"the name of an output is a text, and {_shown(name)} is none")
+        return dataclasses.replace(self, name=name)
 
     def where(self, condition: object) -> Aggregate:
         """Return the same use over the rows for which `condition` is true (SQL's FILTER)."""
@@ -60,6 +75,13 @@ class Aggregate:
             )
         return dataclasses.replace(self, is_distinct=True)
 
+    def __repr__(self) -> str:
+        given = [*map(repr, self.columns), *(f"{name}={value!r}" for name, value in self.literals.items())]
+        text = f"{self.function.name}({', '.join(given)})"
+        text += "" if self.condition is None else f".where({self.condition!r})"
+        text += ".distinct()" if self.is_distinct else ""
+        return text if self.name is None else f"{text}.alias({self.name!r})"
+
 
 class FunctionHandle:
     """A function that can be used in a query: `weighted_avg("value", "weight")`.
@@ -75,15 +97,24 @@ class FunctionHandle:
         self._transport = transport
         self.__doc__ = info.doc
 
-    def __call__(self, *columns: object, **literals: object) -> Aggregate:
+    def __call__(self, /, *columns: object, **literals: object) -> Aggregate:
         """Use the function over columns, with direct arguments by name.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH for a wrong number of columns, SIGNATURE for direct arguments that are
-                unknown or missing.
+                unknown, missing or no constants.
         """
         self._check_columns(columns)
-        self._check_literals(literals)
+        check_names(self.info, literals)
+        for name, value in literals.items():
+            if not _is_constant(value):
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"the direct argument {name} of {self.name} is {_shown(value)}, which is no constant; give a "
+                    "number, a text, a date, or a list or dict of such (columns and expressions are given without a "
+                    "name)",
+                    function=self.name,
+                )
         return Aggregate(self.info, columns, self._transport, literals=literals)
 
     def __repr__(self) -> str:
@@ -100,22 +131,30 @@ class FunctionHandle:
             function=self.name,
         )
 
-    def _check_literals(self, literals: Mapping[str, object]) -> None:
-        known = {parameter.name: parameter for parameter in self.info.parameters}
-        for name in literals:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known) or 'none'}"
-                raise RejectedError(
-                    "SIGNATURE", f"{self.info.signature} has no direct argument {name!r}; {hint}", function=self.name
-                )
-        missing = [name for name, parameter in known.items() if parameter.required and name not in literals]
-        if missing:
-            raise RejectedError(
-                "SIGNATURE",
-                f"{self.info.signature} needs the direct argument {missing[0]!r}: {self.name}(..., {missing[0]}=...)",
-                function=self.name,
-            )
+
+def _is_constant(value: object) -> bool:
+    """Tell whether a value is the same in every process.
+
+    An expression (PySpark's Column) is not even equal to itself: to compare it makes another expression. What shows its
+    address (a function, a lock) is another one elsewhere.
+    """
+    if isinstance(value, np.ndarray):
+        return value.dtype != object
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_constant, value))
+    if isinstance(value, Mapping):
+        return all(map(_is_constant, value.values()))
+    if isinstance(value, str):
+        return True
+    try:
+        return bool(value == value or value != value) and not _ADDRESS.search(repr(value))  # noqa: PLR0124 - see above
+    except Exception:  # noqa: BLE001 - each engine has its own error for that
+        return False
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
 
 
 def argument_counts(info: FunctionInfo) -> tuple[int, int]:
@@ -130,7 +169,10 @@ def argument_counts(info: FunctionInfo) -> tuple[int, int]:
 
 
 class Functions(Mapping[str, FunctionHandle]):
-    """The functions that a transport reaches, by name.
+    """The functions that a transport reaches: by name, as attributes, and by a call where there is only one.
+
+    `functions["weighted_avg"]` and `functions.weighted_avg` are the same. Where one function was asked for,
+    as in `spread = connect(Spread)`, `spread("value")` uses it.
 
     Args:
         transport: The way to them; asked once, here.
@@ -142,6 +184,46 @@ class Functions(Mapping[str, FunctionHandle]):
     def __init__(self, transport: FlightTransport | EmbeddedTransport) -> None:
         self.transport = transport
         self._handles = {info.name: FunctionHandle(info, transport) for info in transport.infos()}
+
+    def __call__(self, /, *columns: object, **literals: object) -> Aggregate:
+        """Use the one function that there is besides the built-in ones. Raises what its own call raises.
+
+        Raises:
+            RejectedError: SIGNATURE, when there is none, or several.
+        """
+        own = self._own()
+        if len(own) != 1:
+            there = f"there are {', '.join(own)}" if own else "there are built-in functions only"
+            raise RejectedError(
+                "SIGNATURE", f"{there}; say which one to use: functions.{own[0] if own else 'count'}(...)"
+            )
+        return self._handles[own[0]](*columns, **literals)
+
+    def __getattr__(self, name: str) -> FunctionHandle:
+        """Return the function of this name. Raises AttributeError, naming close matches."""
+        if name.startswith("_"):  # asked by copy, pickle and notebooks, also before there are handles
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except RejectedError as error:
+            raise AttributeError(error.message, name=name, obj=self) from None
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self._handles]
+
+    def _ipython_key_completions_(self) -> list[str]:
+        return list(self._handles)
+
+    def __repr__(self) -> str:
+        own = self._own()
+        built_in = ", ".join(name for name in self._handles if name not in own)
+        lines = [*(f"  {self._handles[name].info.signature}" for name in own), f"  built-in: {built_in}"]
+        return "\n".join(["<functions", *lines]) + ">"
+
+    def _own(self) -> list[str]:
+        """Return the names of the functions that are not built in."""
+        built_in = Registry()
+        return [name for name in self._handles if name not in built_in]
 
     def __getitem__(self, name: str) -> FunctionHandle:
         """Return the function of this name.

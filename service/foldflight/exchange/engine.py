@@ -19,6 +19,7 @@ from foldflight.exchange.frames import (
     Results,
     RowOutputs,
     SavedStates,
+    columns_text,
 )
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.verbs import Verbs
@@ -49,7 +50,8 @@ def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
     """Raise RejectedError SCHEMA_MISMATCH for a chunk that Open did not announce."""
     if batch.schema != opening.columns:
         raise RejectedError(
-            "SCHEMA_MISMATCH", f"the chunk has {batch.schema.names}, and Open announced {opening.columns.names}"
+            "SCHEMA_MISMATCH",
+            f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(opening.columns)}",
         )
 
 

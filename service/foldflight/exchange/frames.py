@@ -38,6 +38,7 @@ __all__ = [
     "SavedStates",
     "ServerFrame",
     "States",
+    "columns_text",
 ]
 
 PROTOCOL_VERSION = 1
@@ -392,3 +393,8 @@ class FunctionInfo:
             result_type=None if result is None else sql_name(result),
             folded=folded,
         )
+
+
+def columns_text(schema: pa.Schema) -> str:
+    """Return the columns of a schema as errors show them, with all that makes two schemas differ."""
+    return ", ".join(f"{each.name} {each.type}{'' if each.nullable else ' not null'}" for each in schema) or "none"

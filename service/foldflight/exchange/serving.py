@@ -30,10 +30,11 @@ from foldflight.exchange.frames import (
     RowOutputs,
     SavedStates,
     States,
+    columns_text,
 )
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.slots import check_slots, check_states
-from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls, result_schema
+from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls, demand_instance, result_schema
 from foldflight.fold.programs import demand_compiled
 from foldflight.functions import LogRecord, MetricSink, Registry
 
@@ -184,7 +185,7 @@ class ServerExchange:
         if batch.schema != self._opening.columns:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the chunk has {_columns(batch.schema)}, and Open announced {_columns(self._opening.columns)}",
+                f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(self._opening.columns)}",
             )
         if "slot" in batch.schema.names:
             check_slots(batch.column("slot"), self.opened.limits.slots_max)
@@ -305,11 +306,13 @@ def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) 
     """Return what an exchange would be opened with, without opening one.
 
     Raises:
-        RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH; SIGNATURE, also for what is declared `compile=True` and cannot
-            be compiled for these types.
+        RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH; SIGNATURE, also for direct arguments that the function does
+            not take, and for what is declared `compile=True` and cannot be compiled for these types.
+        FunctionError: USER_CODE, when `__init__` raises without a direct argument.
     """
     calls = _bind(opening, registry)
     for call in calls:
+        demand_instance(call.bound)
         if not call.is_counted:
             demand_compiled(call.bound)
     return _opened(opening, calls, limits, server_id)
@@ -330,7 +333,7 @@ def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
         if name in columns.names and (columns.names.count(name) > 1 or columns.field(name).type != type_):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the column {name} is {type_}, once, and here the columns are {_columns(columns)}",
+                f"the column {name} is {type_}, once, and here the columns are {columns_text(columns)}",
             )
     return bind_calls(registry, opening.calls, columns)
 
@@ -355,7 +358,3 @@ def _opened(opening: Open, calls: list[BoundCall], limits: Limits, server_id: st
         schema=result_schema(calls, isolates=opening.isolate_errors),
         knows_if_reopen=True,
     )
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema) or "none"

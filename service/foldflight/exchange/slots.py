@@ -20,7 +20,8 @@ def check_slots(slots: pa.Array, slots_max: int) -> None:
         RejectedError: SCHEMA_MISMATCH, when they are not int32 without NULLs; LIMIT, when one is out of bounds.
     """
     if slots.type != pa.int32() or slots.null_count:
-        raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {slots.type}")
+        found = f"{slots.type}" + (f" with {slots.null_count} NULLs" if slots.null_count else "")
+        raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {found}")
     values = slots.to_numpy(zero_copy_only=False)
     if len(values) and (int(values.min()) < 0 or int(values.max()) >= slots_max):
         wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())

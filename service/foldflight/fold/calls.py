@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.counted import counted_shape
-from foldflight.fold.failures import ERROR, ERROR_TYPE
+from foldflight.fold.failures import ERROR, ERROR_TYPE, user_failure
 from foldflight.fold.migration import Written
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.functions.spec import BoundFunction
+from foldflight.functions.types import sql_name
 
-__all__ = ["BoundCall", "bind_calls", "result_schema", "written_by"]
+__all__ = ["BoundCall", "bind_calls", "demand_instance", "result_schema", "written_by"]
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,36 @@ def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema) -> 
     return [_bind(registry, call, schema) for call in calls]
 
 
+def demand_instance(bound: BoundFunction) -> None:
+    """Make an instance of the author's class, which looks at its direct arguments, and drop it.
+
+    Raises:
+        RejectedError: SIGNATURE, when `__init__` raises for direct arguments that the call gives.
+        FunctionError: USER_CODE, when it raises without any, or is interrupted.
+    """
+    try:
+        bound.function.cls(**bound.literals)
+    except (Exception, SystemExit) as error:
+        failure = user_failure(bound.function.name, "__init__", error)
+        if failure.limit is not None or not bound.literals:
+            raise failure from error
+        given = ", ".join(f"{name}={value!r}" for name, value in bound.literals.items())
+        raise RejectedError(
+            "SIGNATURE",
+            f"{bound.function.name} does not take {given}: {failure.message}",
+            function=bound.function.name,
+            trace=failure.trace,
+        ) from error
+
+
 def _bind(registry: Registry, call: Call, schema: pa.Schema) -> BoundCall:
     function = registry[call.function]
     types = [_column(schema, name, call).type for name in call.arguments]
     if call.filter is not None and not pa.types.is_boolean(_column(schema, call.filter, call).type):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"the filter {call.filter} of {call.function} is {schema.field(call.filter).type}, not boolean",
+            f"the condition {call.filter!r} of {call.function} is {sql_name(schema.field(call.filter).type)}, and a "
+            "condition is BOOLEAN; write a comparison",
             function=call.function,
         )
     if call.distinct and not call.arguments:

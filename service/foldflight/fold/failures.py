@@ -92,8 +92,12 @@ class Failures:
         if not self.isolates or errors.type != ERROR_TYPE:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the column {ERROR} of states is {ERROR_TYPE} in exchanges that isolate errors, and here it is "
-                f"{errors.type}" + ("" if self.isolates else ", in one that does not"),
+                f"the states have a column {ERROR}, "
+                + (
+                    f"which is {errors.type} and must be {ERROR_TYPE}"
+                    if self.isolates
+                    else "and Open isolates no errors"
+                ),
             )
         for place in np.flatnonzero(errors.is_valid().to_numpy(zero_copy_only=False)).tolist():
             if int(slots[place]) not in self._errors:

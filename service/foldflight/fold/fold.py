@@ -348,11 +348,15 @@ def _mask(batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:
 def _slots(batch: pa.RecordBatch) -> Slots:
     column = batch.column(_SLOT)
     if column.type != pa.int32() or column.null_count:
-        raise RejectedError("SCHEMA_MISMATCH", f"the column slot is int32 without NULLs, and this one is {column.type}")
+        raise RejectedError("SCHEMA_MISMATCH", f"the column slot is int32 without NULLs, and this one {_found(column)}")
     slots: Slots = column.to_numpy(zero_copy_only=False)
     if len(slots) and int(slots.min()) < 0:
         raise RejectedError("SCHEMA_MISMATCH", f"a slot is 0 or more, and here is {int(slots.min())}")
     return slots
+
+
+def _found(column: pa.Array) -> str:
+    return f"is {column.type}" + (f" with {column.null_count} NULLs" if column.null_count else "")
 
 
 def _retracts(batch: pa.RecordBatch) -> Mask | None:
@@ -361,7 +365,7 @@ def _retracts(batch: pa.RecordBatch) -> Mask | None:
     column = batch.column(_KIND)
     if not pa.types.is_integer(column.type) or column.null_count:
         raise RejectedError(
-            "SCHEMA_MISMATCH", f"the column kind holds a row kind (int8) for each row, and this one is {column.type}"
+            "SCHEMA_MISMATCH", f"the column kind holds a row kind (int8) for each row, and this one {_found(column)}"
         )
     kinds = column.to_numpy(zero_copy_only=False)
     if len(kinds) and not (int(kinds.min()) >= 0 and int(kinds.max()) <= _KIND_MAX):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
+import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Literal, TypeVar, overload
 
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.forms import VERBS, AccumulatorForm, ClassForm
+from foldflight.functions.literals import names_values
 from foldflight.functions.shape import Nullable, Shape, Untyped, may_be_none, shape_of_annotation
 from foldflight.functions.spec import Capabilities, Declared, Function, Parameter
-from foldflight.functions.types import parse_type, type_variables
+from foldflight.functions.types import is_spark_type, parse_type, type_variables
 
 __all__ = ["function_of", "udaf"]
 
@@ -28,6 +31,8 @@ _REPEATED: Final = (
     ("merge_many", "merge"),
     ("get_values", "get_value"),
 )
+# How alike two names are, from 0 to 1, where one is taken for a slip of the other: `retarct`, `serialise`, `getValue`.
+_ALIKE: Final = 0.85
 C = TypeVar("C", bound=type)
 Inputs = Sequence[str | pa.DataType] | Callable[..., Sequence[Any]]
 
@@ -99,9 +104,10 @@ def udaf(
 
     Args:
         cls: The class, when used without parentheses.
-        input_types: Types of the arguments: SQL names or Arrow types, or a callable from the actual Arrow types to the
-            declared ones (it raises ValueError for those it does not take). Default: the annotations of `accumulate`.
-            A capital letter (`"T"`) stands for the type of the argument.
+        input_types: Types of the arguments: SQL names, Arrow types, PySpark types (`LongType()`) or annotations
+            (`int`), or a callable from the actual Arrow types to the declared ones (it raises ValueError for those it
+            does not take). Default: the annotations of `accumulate`. A capital letter (`"T"`) stands for the type of
+            the argument.
         result_type: Type of the result, or a callable from the input types. Default: the annotation of `get_value`.
         state_type: Type of a typed state, where annotations cannot say it, or a callable from the input types.
         name: Name in queries. Default: the class's name in snake case.
@@ -145,6 +151,31 @@ def _snake_case(name: str) -> str:
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
 
 
+def _is_annotation(declared: object) -> bool:
+    """Tell whether a type is declared by a Python class or a generic one (`int`, `list[int]`)."""
+    return isinstance(declared, type) or typing.get_origin(declared) is not None
+
+
+def _names_in(method: Any) -> Iterator[str]:
+    """Yield the names that the code of a method, and of the functions within it, looks up."""
+    codes = [method.__code__]
+    while codes:
+        code = codes.pop()
+        yield from code.co_names
+        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+
+
+def _misspelled(name: str) -> str | None:
+    """Return the verb that a method's name comes so close to that it is likely to be meant."""
+    verbs = {verb.replace("_", ""): verb for verb in VERBS}
+    letters = name.replace("_", "").lower()
+    close = difflib.get_close_matches(letters, verbs, n=1, cutoff=_ALIKE)
+    close = close or [verb for verb in verbs if sorted(verb) == sorted(letters)]
+    if not close or (letters != close[0] and letters.startswith(close[0])):  # `merged` is another word
+        return None
+    return verbs[close[0]]
+
+
 class _Builder:
     """Reads one class; every mistake is an error that names class, method and remedy."""
 
@@ -174,6 +205,7 @@ class _Builder:
     ) -> Function:
         if not isinstance(self.cls, type):
             raise self.error(" is not a class", "put @udaf on a class")
+        self.check_near_misses()
         self.check_names()
         self.check_vectorised()
         inputs = self.inputs(input_types)
@@ -215,6 +247,26 @@ class _Builder:
             compile=compile,
             vectorised=self.has("fold_many"),
         )
+
+    def check_near_misses(self) -> None:
+        """Refuse a method that is a verb but for its spelling, such as `retarct`: it would never be called.
+
+        A method that other methods of the class use is theirs, whatever its name looks like.
+        """
+        found = [
+            (name, function)
+            for cls in self.cls.__mro__
+            for name, value in vars(cls).items()
+            if inspect.isfunction(function := getattr(value, "__func__", value))
+        ]
+        used = {name for _, function in found for name in _names_in(function)}
+        for name in sorted({name for name, _ in found} - VERBS.keys() - used):
+            verb = None if name.startswith("_") else _misspelled(name)
+            if verb is not None and not self.has(verb):
+                raise self.error(
+                    f" has a method {name}, which no fold calls",
+                    f"did you mean {verb}? If not, give it a name that is less alike, or one that begins with _",
+                )
 
     def check_names(self) -> None:
         for verb in ("accumulate", "get_value"):
@@ -326,11 +378,12 @@ class _Builder:
         return tuple(fixed[: len(inputs)] + variadic[len(fixed) :]) if has_star else tuple(names[: len(inputs)])
 
     def inputs(self, input_types: Inputs | None) -> Any:
-        if callable(input_types):
-            return input_types
         if input_types is not None:
-            if isinstance(input_types, (str, pa.DataType)):
-                raise self.error(" declares input_types as one type", f"write a list: input_types=[{input_types!r}]")
+            if isinstance(input_types, (str, pa.DataType)) or is_spark_type(input_types) or _is_annotation(input_types):
+                shown = input_types.__name__ if isinstance(input_types, type) else repr(input_types)
+                raise self.error(" declares input_types as one type", f"write a list: input_types=[{shown}]")
+            if callable(input_types):
+                return input_types
             return tuple(self.declared("input_types", each) for each in input_types)
         hints = self.hints(self.cls.accumulate)  # type: ignore[attr-defined]
         found = []
@@ -354,9 +407,14 @@ class _Builder:
         return self.inferred(hints["return"], ".get_value")
 
     def declared(self, where: str, declared: Any) -> Any:
+        if _is_annotation(declared):
+            return self.inferred(declared, f", {where}")
         if callable(declared) or isinstance(declared, pa.DataType):
             return declared
         try:
+            if is_spark_type(declared):
+                # Servers, which fold the function without PySpark, get the Arrow type.
+                return parse_type(declared)
             variables = dict.fromkeys(type_variables(declared), pa.null()) if isinstance(declared, str) else {}
             parse_type(declared, variables)
         except RejectedError as error:
@@ -401,12 +459,22 @@ class _Builder:
 
     def direct_arguments(self) -> tuple[Parameter, ...]:
         found = []
+        try:
+            hints = typing.get_type_hints(self.cls.__init__)  # type: ignore[misc]
+        except Exception:  # noqa: BLE001 - names that only type checkers import; what they allow is not known then
+            hints = {}
         for parameter in list(inspect.signature(self.cls.__init__).parameters.values())[1:]:  # type: ignore[misc]
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 if self.cls.__init__ is object.__init__:  # type: ignore[misc]
                     continue
                 raise self.error(".__init__ takes any arguments", "name each direct argument of the function")
             required = parameter.default is inspect.Parameter.empty
-            annotation = "" if parameter.annotation is inspect.Parameter.empty else str(parameter.annotation)
-            found.append(Parameter(parameter.name, required, None if required else parameter.default, annotation))
+            annotation = parameter.annotation
+            if not isinstance(annotation, str):
+                annotation = "" if annotation is inspect.Parameter.empty else inspect.formatannotation(annotation)
+            default = None if required else parameter.default
+            hint = hints.get(parameter.name, Any)
+            # What says nothing of values would only make the function heavier, where it travels.
+            type_ = hint if names_values(hint) else Any
+            found.append(Parameter(parameter.name, required, default, annotation, type_))
         return tuple(found)

@@ -31,14 +31,14 @@ class RowKind(IntEnum):
         return self in (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
     @classmethod
-    def parse(cls, text: str) -> RowKind:
-        """Return the kind that `text` names in short (`+I`) or in full (`INSERT`).
+    def parse(cls, text: str | RowKind) -> RowKind:
+        """Return the kind that `text` names in short (`+I`) or in full (`INSERT`), or that it is.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH, when `text` names no kind.
         """
         for kind in cls:
-            if text in (kind.short, kind.name):
+            if text is kind or text in (kind.short, kind.name):
                 return kind
         raise RejectedError(
             "SCHEMA_MISMATCH", f"{text!r} is no row kind; the kinds are {', '.join(kind.short for kind in cls)}"

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions.context import FunctionContext
+from foldflight.functions.literals import check_names, fits
 from foldflight.functions.shape import Shape, shape_of_type
 from foldflight.functions.types import can_widen, parse_type, sql_name, type_variables
 
@@ -56,12 +57,14 @@ class Parameter:
         required: Whether a call must give it.
         default: Its value otherwise.
         annotation: Its annotation as text; empty if it has none.
+        type: The values that its annotation allows; Any where it does not say.
     """
 
     name: str
     required: bool
     default: Any = None
     annotation: str = ""
+    type: Any = Any
 
 
 @dataclass(frozen=True)
@@ -191,18 +194,21 @@ class Function:
         )
 
     def check_literals(self, literals: Mapping[str, Any]) -> None:
-        """Refuse direct arguments that the class does not take, or that are missing.
+        """Refuse direct arguments that the class does not take, that are missing, or that contradict its annotations.
 
         Raises:
             RejectedError: SIGNATURE.
         """
-        known = {parameter.name for parameter in self.parameters}
-        unknown = [name for name in literals if name not in known]
-        missing = [each.name for each in self.parameters if each.required and each.name not in literals]
-        if unknown or missing:
-            wrong = f"has no parameter {', '.join(unknown)}" if unknown else f"needs {', '.join(missing)}"
-            takes = ", ".join(sorted(known)) or "no direct arguments"
-            raise RejectedError("SIGNATURE", f"{self.name} {wrong}; it takes {takes}", function=self.name)
+        check_names(self, literals)
+        for parameter in self.parameters:
+            value = literals.get(parameter.name, parameter.default)
+            if value is not parameter.default and not fits(value, parameter.type):
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"the direct argument {parameter.name} of {self.name} is {parameter.annotation}, "
+                    f"and {value!r} is {type(value).__name__}",
+                    function=self.name,
+                )
 
     def _bind_inputs(
         self, actual: tuple[pa.DataType, ...], variables: dict[str, pa.DataType]

@@ -1,10 +1,10 @@
 """SQL types by name, and which column fits which argument.
 
 A type is a `pa.DataType` everywhere inside foldflight. Authors may write SQL names in the spelling of RisingWave,
-Spark, Flink or PostgreSQL. Where these disagree, this module decides once:
+Spark, Flink or PostgreSQL, and PySpark's types (`LongType()`). Where the names disagree, this module decides once:
 
 - `TIMESTAMP` is without zone (SQL standard, Flink, RisingWave, PostgreSQL). Spark's `TIMESTAMP` column has a zone:
-  declare `TIMESTAMPTZ` (or `TIMESTAMP_LTZ`).
+  declare `TIMESTAMPTZ` (or `TIMESTAMP_LTZ`, or PySpark's `TimestampType()`).
 - `FLOAT` is 32 bits (Spark, Flink); `INT8` is `BIGINT` (RisingWave, PostgreSQL).
 - `DECIMAL` without a precision is `DECIMAL(38, 18)`.
 - A single capital letter (`T`) or `ANY` is a type variable: it stands for the type of the argument.
@@ -15,13 +15,13 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = ["can_widen", "parse_type", "sql_name", "type_variables"]
+__all__ = ["can_widen", "is_spark_type", "parse_type", "sql_name", "type_variables"]
 
 _UTC: Final = pa.timestamp("us", tz="UTC")
 _INTERVAL: Final = pa.month_day_nano_interval()
@@ -58,6 +58,7 @@ _WITH_PRECISION: Final = frozenset(
     {"TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "FLOAT", "INTERVAL"}
 )
 _TOKEN: Final = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:\[\]]|`[^`]+`)")
+_DAY_TIME: Final = re.compile("INTERVAL (DAY|HOUR|MINUTE|SECOND)")
 _VARIABLE: Final = re.compile(r"^(?:[A-Z]|ANY)$")
 
 
@@ -69,11 +70,12 @@ def type_variables(declared: str) -> frozenset[str]:
     return frozenset(word for word in words if _VARIABLE.match(word))
 
 
-def parse_type(declared: str | pa.DataType, variables: Mapping[str, pa.DataType] | None = None) -> pa.DataType:
+def parse_type(declared: Any, variables: Mapping[str, pa.DataType] | None = None) -> pa.DataType:
     """Return the Arrow type that a SQL name (or an Arrow type itself) declares.
 
     Args:
-        declared: As in `"BIGINT"`, `"DECIMAL(10, 2)"`, `"ARRAY<STRUCT<a INT, b TEXT>>"`, `"INT[]"`, `pa.int64()`.
+        declared: As in `"BIGINT"`, `"DECIMAL(10, 2)"`, `"ARRAY<STRUCT<a INT, b TEXT>>"`, `"INT[]"`, `pa.int64()`, or a
+            type of PySpark.
         variables: What type variables stand for.
 
     Raises:
@@ -81,9 +83,13 @@ def parse_type(declared: str | pa.DataType, variables: Mapping[str, pa.DataType]
     """
     if isinstance(declared, pa.DataType):
         return declared
+    if is_spark_type(declared):
+        return _from_spark(declared.jsonValue())
     if not isinstance(declared, str):
         raise RejectedError(
-            "SIGNATURE", f"{declared!r} is no type; write a SQL name such as 'BIGINT', or a pyarrow type"
+            "SIGNATURE",
+            f"{declared!r} is no type; write a SQL name such as 'BIGINT', a pyarrow type, or an instance of a PySpark "
+            "type such as LongType()",
         )
     # An exchange binds its calls again, to the same few texts.
     return _Parser(declared, variables).parse() if variables else _parse_fixed(declared)
@@ -92,6 +98,30 @@ def parse_type(declared: str | pa.DataType, variables: Mapping[str, pa.DataType]
 @functools.lru_cache(maxsize=1024)
 def _parse_fixed(declared: str) -> pa.DataType:
     return _Parser(declared, {}).parse()
+
+
+def is_spark_type(declared: object) -> bool:
+    """Tell whether this is an instance of one of PySpark's types. PySpark need not be installed to ask."""
+    return any(
+        base.__name__ == "DataType" and base.__module__ == "pyspark.sql.types" for base in type(declared).__mro__
+    )
+
+
+def _from_spark(written: Any) -> pa.DataType:
+    """Return the Arrow type of a PySpark type, which is given as its JSON value."""
+    if isinstance(written, str):
+        name = written.partition(" collate ")[0].upper()
+        if name == "TIMESTAMP":  # in PySpark the one with a zone
+            return _UTC
+        return pa.duration("us") if _DAY_TIME.match(name) else _parse_fixed(name)
+    match written["type"]:
+        case "array":
+            return pa.list_(_from_spark(written["elementType"]))
+        case "map":
+            return pa.map_(_from_spark(written["keyType"]), _from_spark(written["valueType"]))
+        case "struct":
+            return pa.struct([(field["name"], _from_spark(field["type"])) for field in written["fields"]])
+    raise RejectedError("SIGNATURE", f"PySpark's type {written['type']!r} has no counterpart; give a pyarrow type")
 
 
 class _Parser:
@@ -230,7 +260,6 @@ _SQL: Final[dict[pa.DataType, str]] = {
     pa.large_binary(): "BINARY",
     pa.date32(): "DATE",
     pa.time64("us"): "TIME",
-    pa.timestamp("us"): "TIMESTAMP",
     _INTERVAL: "INTERVAL",
     pa.duration("us"): "INTERVAL DAY TO SECOND",
     pa.json_(): "JSON",
@@ -239,20 +268,27 @@ _SQL: Final[dict[pa.DataType, str]] = {
 }
 
 
-def sql_name(type_: pa.DataType) -> str:
-    """Return the SQL name of an Arrow type, in the spelling that `parse_type` reads back."""
+def sql_name(type_: pa.DataType, *, zoneless: str = "TIMESTAMP", zoned: str = "TIMESTAMPTZ") -> str:
+    """Return the SQL name of an Arrow type, in the spelling that `parse_type` reads back.
+
+    Args:
+        type_: The type.
+        zoneless: How timestamps without a zone are spelled.
+        zoned: How timestamps with a zone are spelled.
+    """
+    named = functools.partial(sql_name, zoneless=zoneless, zoned=zoned)
+    if pa.types.is_timestamp(type_):
+        return zoned if type_.tz else zoneless
     if type_ in _SQL:
         return _SQL[type_]
-    if pa.types.is_timestamp(type_):
-        return "TIMESTAMPTZ" if type_.tz else "TIMESTAMP"
     if pa.types.is_decimal(type_):
         return f"DECIMAL({type_.precision}, {type_.scale})"
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return f"ARRAY<{sql_name(type_.value_type)}>"
+        return f"ARRAY<{named(type_.value_type)}>"
     if pa.types.is_map(type_):
-        return f"MAP<{sql_name(type_.key_type)}, {sql_name(type_.item_type)}>"
+        return f"MAP<{named(type_.key_type)}, {named(type_.item_type)}>"
     if pa.types.is_struct(type_):
-        return f"STRUCT<{', '.join(f'{field.name} {sql_name(field.type)}' for field in type_)}>"
+        return f"STRUCT<{', '.join(f'{field.name} {named(field.type)}' for field in type_)}>"
     return str(type_)
 
 

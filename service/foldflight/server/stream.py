@@ -12,11 +12,14 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.exchange.codec import Message
+from foldflight.exchange.frames import columns_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = ["VanishedError", "check_columns", "received", "send"]
+
+_COLUMNS_CHARS_MAX = 400
 
 
 class VanishedError(Exception):
@@ -29,12 +32,9 @@ def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
     if not found.equals(columns):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"the stream's columns are not those that Open announced: {_names(found)} instead of {_names(columns)}",
+            "the stream's columns are not those that Open announced: "
+            f"{columns_text(found)[:_COLUMNS_CHARS_MAX]} instead of {columns_text(columns)[:_COLUMNS_CHARS_MAX]}",
         )
-
-
-def _names(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)[:400]
 
 
 def _reading(read: Callable[[], Any], context: Any) -> Any:

@@ -32,7 +32,7 @@ from foldflight.exchange.engine import check_isolates
 from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
 from foldflight.functions import Call
 from foldflight.spark.carrier import carrier_type, result_types
-from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, kind_of
+from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, kind_of, text_of
 from foldflight.spark.deadletters import letter_type
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.spark.worker import settle
@@ -46,7 +46,7 @@ BUCKETS_MAX = 1 << 15
 
 def group_by(
     df: DataFrame,
-    *keys: str | Column,
+    *keys: str | Column | Sequence[str | Column],
     row_kind: str | Column | None = None,
     row_kinds: Mapping[str, str] | None = None,
     materialize: bool = False,
@@ -64,8 +64,9 @@ def group_by(
 
     Args:
         df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect.
-        keys: Column names, SQL expressions, or Columns (named by their alias). Without any, all rows are one group, and
-            the result is one row also for an empty input. NULL is a group, all NaN are one, and -0.0 is 0.0.
+        keys: Column names, SQL expressions, or Columns (named by their alias); or one list of them. Without any, all
+            rows are one group, and the result is one row also for an empty input. NULL is a group, all NaN are one, and
+            -0.0 is 0.0.
         row_kind: The column that tells what a row does: `+I` and `+U` add it, `-U` and `-D` take it back. A group whose
             rows are all taken back is gone. Default: every row adds.
         row_kinds: What the values of `row_kind` mean where they are not kinds themselves: `{"c": "+I", "d": "-D"}`.
@@ -94,8 +95,11 @@ def group_by(
     Raises:
         RejectedError: SIGNATURE, SCHEMA_MISMATCH.
     """
+    _check_input(df, window)
+    chosen = _listed(keys)
     if window is not None:
         df = window.timed(df)
+    _check_stream_options(df, emit, buckets, allowed_lateness_s)
     closing = _closing(df, window, emit, allowed_lateness_s)
     has_sessions = window is not None and window.is_session
     if has_sessions and row_kind is not None:
@@ -105,13 +109,12 @@ def group_by(
             "kinds use tumble, hop or cumulate",
         )
     if window is not None:
-        df = window.assigned(df, [column_of(df, key) for key in keys])
-        keys = (*keys, WINDOW_START, WINDOW_END)
-    columns = tuple(column_of(df, key) for key in keys)
-    names = tuple(key_name(df, key, column) for key, column in zip(keys, columns, strict=True))
+        df = window.assigned(df, [column_of(df, key, _role(key)) for key in chosen])
+        chosen = (*chosen, WINDOW_START, WINDOW_END)
+    columns = tuple(column_of(df, key, _role(key)) for key in chosen)
+    names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
     _refuse_doubles(names, "is twice among the keys")
     kind = kind_of(df, row_kind, row_kinds)
-    _check_stream_options(df, emit, buckets, allowed_lateness_s)
     if on_error not in ("fail", "isolate"):
         raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
     return GroupedFrame(
@@ -146,6 +149,34 @@ class StreamOptions:
     window: str = ""
 
 
+def _listed(keys: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the keys, which may be given as one list."""
+    return tuple(keys[0]) if len(keys) == 1 and isinstance(keys[0], (list, tuple)) else tuple(keys)
+
+
+def _role(key: object) -> str:
+    return f"the key {text_of(key)!r}"
+
+
+def _check_input(df: object, window: object) -> None:
+    """Refuse what is no DataFrame of Spark, or no window. Raises RejectedError SIGNATURE."""
+    if not isinstance(df, DataFrame):
+        if hasattr(df, "agg") and hasattr(df, "pivot") and not hasattr(df, "columns"):
+            remedy = "give the DataFrame itself and the keys: group_by(df, 'key'), not group_by(df.groupBy('key'))"
+        elif hasattr(df, "iloc") or hasattr(df, "to_pandas"):
+            remedy = "make it one: spark.createDataFrame(...)"
+        else:
+            remedy = "give a batch or streaming DataFrame, such as spark.table(...)"
+        kind = f"{type(df).__module__}.{type(df).__qualname__}"
+        raise RejectedError("SIGNATURE", f"group_by takes a DataFrame of Spark, and this is a {kind}; {remedy}")
+    if window is not None and not isinstance(window, Window):
+        raise RejectedError(
+            "SIGNATURE",
+            f"the window is {text_of(window)!r}, which does not say what to cut; give tumble('time', '1 hour'), where "
+            "time is a column, or hop, cumulate or session of foldflight.spark",
+        )
+
+
 def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s: float) -> int | None:
     """Return the lateness after which windows close; None where they never do."""
     watermarked = window is not None and window.time in df.columns and WATERMARK in df.schema[window.time].metadata
@@ -161,10 +192,13 @@ def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s
 def _check_stream_options(df: DataFrame, emit: str, buckets: int, allowed_lateness_s: float) -> None:
     if emit not in ("update", "changelog", "append"):
         raise RejectedError("SIGNATURE", f"emit is 'update', 'changelog' or 'append', and here it is {emit!r}")
-    if not 1 <= buckets <= BUCKETS_MAX:
-        raise RejectedError("SIGNATURE", f"buckets is 1 to {BUCKETS_MAX}, and here it is {buckets}")
-    if allowed_lateness_s < 0:
-        raise RejectedError("SIGNATURE", f"allowed_lateness_s is 0 or more, and here it is {allowed_lateness_s}")
+    if not isinstance(buckets, int) or not 1 <= buckets <= BUCKETS_MAX:
+        raise RejectedError("SIGNATURE", f"buckets is 1 to {BUCKETS_MAX}, and here it is {buckets!r}")
+    if not isinstance(allowed_lateness_s, (int, float)) or not 0 <= allowed_lateness_s < float("inf"):
+        raise RejectedError(
+            "SIGNATURE",
+            f"allowed_lateness_s is a number of seconds, 0 or more, and here it is {allowed_lateness_s!r}",
+        )
     if not df.isStreaming and emit != "update":
         raise RejectedError("SIGNATURE", "emit is for streams; the result of a batch has one row for each group")
 
@@ -181,14 +215,15 @@ class GroupedFrame:
     stream: StreamOptions
     isolates: bool = False
 
-    def agg(self, **aggregates: Aggregate) -> DataFrame:
+    def agg(self, /, *aliased: Aggregate, **named: Aggregate) -> DataFrame:
         """Aggregate each group.
 
         Mistakes show here; nothing is computed before an action asks for the result.
 
         Args:
-            aggregates: The uses of functions by output name: `delay=weighted_avg("arr_delay", "distance")`. All come
-                from one `connect`. Their arguments are column names, SQL expressions or Columns.
+            aliased: The uses of functions, each with its output's name: `weighted_avg("delay", "distance").alias("d")`.
+            named: The uses of functions by output name, after the others: `d=weighted_avg("delay", "distance")`. All
+                come from one `connect`. Their arguments are column names, SQL expressions or Columns.
 
         Returns:
             DataFrame: One row for each group: the keys, then the outputs. Where errors are isolated, `dead_letter` is
@@ -200,10 +235,11 @@ class GroupedFrame:
                 over rows with kinds; UNKNOWN_FUNCTION when a server does not have it any more.
             RetryableError: UNREACHABLE, DEADLINE, when no server answers.
         """
+        aggregates = _outputs(aliased, named)
         transport = _transport_of(aggregates)
         own = [DEAD_LETTER] if self.isolates else []
         _refuse_doubles((*self.names, *aggregates, *own), "is the name of two columns of the result")
-        columns = Columns(self.df, keys=list(self.keys), kind=self.kind)
+        columns = Columns(self.df, self.keys, self.names, self.kind)
         calls = columns.calls(list(aggregates.values()))
         rows = columns.rows()
         check_keys(rows.schema, self.names)
@@ -211,9 +247,8 @@ class GroupedFrame:
             transport,
             calls,
             rows,
-            self.names,
-            tuple(columns.shown),
-            list(aggregates),
+            columns,
+            aggregates,
             has_kinds=self.kind is not None,
             materialize=self.materialize,
             has_sessions=self.stream.has_sessions,
@@ -227,15 +262,33 @@ class GroupedFrame:
         return plan.result(rows)
 
 
+def _outputs(aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+    """Return the uses of functions by output name. Raises RejectedError SIGNATURE."""
+    outputs: dict[str, Aggregate] = {}
+    for name, given in (*(("an output", each) for each in aliased), *named.items()):
+        if not isinstance(given, Aggregate):
+            shown = text_of(given) if isinstance(given, Column) else repr(given)
+            raise RejectedError(
+                "SIGNATURE",
+                f"{name} is {shown}, not a use of a function; write functions.sum('column').alias('name'), with "
+                "functions = connect(...)",
+            )
+    for given in aliased:
+        if given.name is None:
+            raise RejectedError("SIGNATURE", f"{given!r} has no name; write {given!r}.alias('name'), or name={given!r}")
+        _refuse_doubles((*outputs, given.name), "is the name of two outputs")
+        outputs[given.name] = given
+    for name, given in named.items():
+        if given.name not in (None, name):
+            raise RejectedError("SIGNATURE", f"{name}={given!r} gives one output two names; leave one out")
+        _refuse_doubles((*outputs, name), "is the name of two outputs")
+        outputs[name] = given
+    return outputs
+
+
 def _transport_of(aggregates: Mapping[str, Aggregate]) -> Transport:
     if not aggregates:
         raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one output, as in n=count()")
-    for name, aggregate in aggregates.items():
-        if not isinstance(aggregate, Aggregate):
-            raise RejectedError(
-                "SIGNATURE",
-                f"{name} is {aggregate!r}, not a use of a function; write connect(...)['function']('column')",
-            )
     first, *others = aggregates.items()
     for name, aggregate in others:
         if aggregate.transport is not first[1].transport:
@@ -275,9 +328,8 @@ class Plan:
         transport: Transport,
         calls: tuple[Call, ...],
         rows: DataFrame,
-        names: tuple[str, ...],
-        shown: tuple[str, ...],
-        outputs: list[str],
+        resolved: Columns,
+        aggregates: Mapping[str, Aggregate],
         *,
         has_kinds: bool,
         materialize: bool,
@@ -285,13 +337,19 @@ class Plan:
         isolates: bool,
     ) -> Plan:
         """Resolve the types of a query with the server (or the embedded functions)."""
-        schema = arrow_fields(rows.schema)
+        names, shown, outputs = tuple(resolved.names), tuple(resolved.shown), list(aggregates)
+        schema = arrow_fields(rows.schema, resolved.roles())
         keys = pa.schema(list(schema)[: len(names)])
         columns = pa.schema([field for field in list(schema)[len(names) :] if field.name not in (KIND, REAL)])
         nothing = pa.schema([])
         layout = Layout(keys, names, columns, shown, has_kinds, nothing, nothing, nothing, isolates)
         opening = Open(calls=calls, columns=layout.chunk, isolate_errors=isolates)
-        opened = transport.describe(opening)
+        try:
+            opened = transport.describe(opening)
+        except RejectedError as error:
+            if error.code == "SCHEMA_MISMATCH":
+                resolved.refuse_types(list(aggregates.values()), opening.columns)
+            raise
         check_isolates(opened, opening)
         # The sessions of a batch are found before its rows are folded: they are keys like others.
         needs = _Needs(retract=has_kinds, merge=has_sessions and rows.isStreaming)

@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count
+from typing import Final
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ParseException, PySparkException, PySparkTypeError
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from foldflight.client import Aggregate
 from foldflight.engine.convert import without_nullability
 from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
-from foldflight.functions import Call, RowKind
+from foldflight.functions import Call, RowKind, can_widen, parse_type, sql_name
 
-__all__ = ["Columns", "arrow_fields", "check_keys", "column_named", "column_of", "key_name", "kind_of", "rejecting"]
+__all__ = [
+    "Columns",
+    "arrow_fields",
+    "check_keys",
+    "column_named",
+    "column_of",
+    "key_name",
+    "kind_of",
+    "rejecting",
+    "spark_name",
+    "text_of",
+]
 
+spark_name = functools.partial(sql_name, zoneless="TIMESTAMP_NTZ", zoned="TIMESTAMP_LTZ")
+"""Return the name of an Arrow type in Spark SQL."""
+
+# What Spark says comes first; the plan, and in Spark Connect the server's stack, come after its SQLSTATE.
+_SAID: Final = re.compile(r".*?SQLSTATE: \w{5}", re.DOTALL)
 _KINDS = ", ".join(each.short for each in RowKind)
 _UNGROUPABLE = (st.MapType, st.VariantType, st.CalendarIntervalType)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A column of the query that is an argument or a condition.
+
+    Args:
+        shown: Its name in chunks, which errors show.
+        column: What it is.
+        role: Whose it is: `the argument 'v' of sum`.
+    """
+
+    shown: str
+    column: Column
+    role: str
 
 
 @dataclass
@@ -32,38 +66,43 @@ class Columns:
 
     Args:
         df: The input.
+        keys: The keys.
+        names: The names of the keys.
+        kind: The row kind; None where rows have none.
     """
 
     df: DataFrame
-    keys: list[Column] = field(default_factory=list)
+    keys: Sequence[Column] = ()
+    names: Sequence[str] = ()
     kind: Column | None = None
-    _found: dict[tuple[str, object], tuple[str, Column]] = field(default_factory=dict)  # what was written: shown as, is
+    _found: dict[tuple[str, object], _Found] = field(default_factory=dict)  # by what was written
     _held: list[object] = field(default_factory=list)
 
-    def argument(self, written: object) -> str:
+    def argument(self, written: object, function: str) -> str:
         """Return the name of the chunk's column that holds an argument; equal texts share one."""
-        return self._add("", written, column_of(self.df, written))
+        role = f"the argument {text_of(written)!r} of {function}"
+        return self._add("", written, column_of(self.df, written, role), role)
 
-    def condition(self, written: object) -> str:
+    def condition(self, written: object, function: str) -> str:
         """Return the name of the chunk's column that holds a condition."""
-        return self._add("where ", written, column_of(self.df, written, is_condition=True))
+        role = f"the condition {text_of(written)!r} of {function}"
+        return self._add("where ", written, column_of(self.df, written, role), role)
 
-    def _add(self, role: str, written: object, column: Column) -> str:
+    def _add(self, prefix: str, written: object, column: Column, role: str) -> str:
         # Columns are compared by identity, for their `==` makes an expression; keeping them keeps the identity theirs.
         self._held.append(written)
-        key = (role, written if isinstance(written, str) else id(written))
+        key = (prefix, written if isinstance(written, str) else id(written))
         if key not in self._found:
             # Errors show rows under these names, so they are what the user wrote.
-            text = written if isinstance(written, str) else str(written).removeprefix("Column<'").removesuffix("'>")
             taken = {SLOT, KIND, *self.shown}
-            names = (role + text + suffix for suffix in chain([""], (f" ({number})" for number in count(2))))
-            self._found[key] = (next(name for name in names if name not in taken), column)
-        return self._found[key][0]
+            names = (prefix + text_of(written) + suffix for suffix in chain([""], (f" ({n})" for n in count(2))))
+            self._found[key] = _Found(next(name for name in names if name not in taken), column, role)
+        return self._found[key].shown
 
     @property
     def shown(self) -> list[str]:
         """The names of arguments and conditions in chunks, in the order of `rows`."""
-        return [name for name, _ in self._found.values()]
+        return [found.shown for found in self._found.values()]
 
     def rows(self) -> DataFrame:
         """Return the input reduced to keys, kind, arguments and conditions, in that order.
@@ -74,24 +113,83 @@ class Columns:
         chosen = [column.alias(f"key_{place}") for place, column in enumerate(self.keys)]
         if self.kind is not None:
             chosen.append(_kind_number(self.kind).alias(KIND))
-        chosen += [column.alias(f"column_{place}") for place, (_, column) in enumerate(self._found.values())]
-        with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query"):
+        chosen += [found.column.alias(f"column_{place}") for place, found in enumerate(self._found.values())]
+        try:
             rows = self.df.select(chosen or [sf.lit(True).alias(REAL)])
             rows.schema  # noqa: B018 - resolves the columns now: mistakes belong to this call, not to a later action
+        except (AnalysisException, ParseException) as error:
+            self._refuse_single()
+            raise _refused("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query", error) from None
         return rows
+
+    def _refuse_single(self) -> None:
+        """Refuse the first column that cannot be resolved even alone, under no name but its own."""
+        for role, column in zip(
+            self.roles(), [*self.keys, *(each.column for each in self._found.values())], strict=True
+        ):
+            _only_name(self.df, column, role)
 
     def calls(self, aggregates: Sequence[Aggregate]) -> tuple[Call, ...]:
         """Return the calls of aggregates over these columns."""
         return tuple(
             Call(
                 each.function.name,
-                tuple(self.argument(column) for column in each.columns),
-                filter=None if each.condition is None else self.condition(each.condition),
+                tuple(self.argument(column, each.function.name) for column in each.columns),
+                filter=None if each.condition is None else self.condition(each.condition, each.function.name),
                 distinct=each.is_distinct,
                 literals=each.literals,
             )
             for each in aggregates
         )
+
+    def roles(self) -> list[str]:
+        """Return what each of the columns of `rows` is, but for the row kind: as errors name it."""
+        return [*(f"the key {name!r}" for name in self.names), *(found.role for found in self._found.values())]
+
+    def refuse_types(self, aggregates: Sequence[Aggregate], columns: pa.Schema) -> None:
+        """Refuse an argument whose type its function does not take, in Spark's words.
+
+        For an exchange that was refused: the server's own words name types as its authors write them, which Spark
+        reads otherwise (TIMESTAMP) or not at all (TIMESTAMPTZ).
+
+        Args:
+            aggregates: The uses.
+            columns: The columns of a chunk, by the names of `shown`.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH, for the first such argument, where the function's types are fixed.
+        """
+        for each in aggregates:
+            wanted = [parse_type(name) for name in each.function.input_types or ()]
+            for place, (written, type_) in enumerate(zip(each.columns, wanted, strict=False)):
+                name = each.function.name
+                given = columns.field(self.argument(written, name)).type
+                if not can_widen(given, type_):
+                    raise RejectedError(
+                        "SCHEMA_MISMATCH",
+                        f"{name} takes {spark_name(type_)} for its argument {each.function.input_names[place]}, and "
+                        f"{text_of(written)} is {spark_name(given)}; {_conversion(text_of(written), type_)}",
+                        function=name,
+                    )
+
+
+def _conversion(written: str, type_: pa.DataType) -> str:
+    """Return how a query converts an argument to a type."""
+    if isinstance(type_, pa.JsonType):
+        return f"give the text of JSON, as to_json({written}) makes it"
+    try:
+        from_arrow_type(type_)
+    except PySparkTypeError:
+        return f"Spark has no {spark_name(type_)}, so the function's author has to declare another type"
+    return f"convert it in the query: CAST({written} AS {spark_name(type_)})"
+
+
+def text_of(written: object) -> str:
+    """Return a column as the user wrote it, as errors show it."""
+    if isinstance(written, str):
+        return written
+    text = str(written)
+    return text.removeprefix("Column<'").removesuffix("'>") if isinstance(written, Column) else text
 
 
 @contextmanager
@@ -100,7 +198,14 @@ def rejecting(code: str, what: str) -> Iterator[None]:
     try:
         yield
     except (AnalysisException, ParseException) as error:
-        raise RejectedError(code, f"{what}: {(error.getMessage() or str(error)).strip()}") from error
+        # Not `from error`: in Spark Connect it shows the server's stack, of a hundred lines.
+        raise _refused(code, what, error) from None
+
+
+def _refused(code: str, what: str, error: PySparkException) -> RejectedError:
+    message = error.getMessage() or str(error)
+    said = _SAID.match(message)
+    return RejectedError(code, f"{what}: {(said.group() if said else message.partition('JVM stacktrace:')[0]).strip()}")
 
 
 def column_named(name: str) -> Column:
@@ -108,23 +213,33 @@ def column_named(name: str) -> Column:
     return sf.col("`" + name.replace("`", "``") + "`")
 
 
-def column_of(df: DataFrame, written: object, *, is_condition: bool = False) -> Column:
+def column_of(df: DataFrame, written: object, role: str) -> Column:
     """Return the column that a text or Column names: a column of `df` if there is one of that name, else an expression.
+
+    Args:
+        df: The input.
+        written: What the user wrote.
+        role: What it is in the query, for errors.
 
     Raises:
         RejectedError: SIGNATURE, for what is neither text nor Column.
     """
     if isinstance(written, Column):
         return written
+    if isinstance(written, Aggregate):
+        raise RejectedError("SIGNATURE", f"{role} is an aggregate itself; aggregate in two steps")
     if not isinstance(written, str):
-        what = "a condition" if is_condition else "an argument"
         raise RejectedError(
             "SIGNATURE",
-            f"{written!r} is no column; {what} is a column name, a SQL expression, or a PySpark Column "
-            "(for a constant write F.lit(...), or a direct argument by name)",
+            f"{role} is no column; give a column name, a SQL expression, or a PySpark Column (for a constant write "
+            "F.lit(...), or a direct argument by name)",
         )
     if written in df.columns:
         return column_named(written)
+    if written.strip() == "*":
+        raise RejectedError(
+            "SIGNATURE", f"{role} is all columns; give one (count() without an argument counts the rows)"
+        )
     return sf.expr(written)
 
 
@@ -132,9 +247,16 @@ def key_name(df: DataFrame, written: object, column: Column) -> str:
     """Return the name of a key in the result: the column's, the alias, or the text of the expression."""
     if isinstance(written, str) and written in df.columns:
         return written
-    with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve the key {written!r}"):
-        name: str = df.select(column).columns[0]
-    return name
+    return _only_name(df, column, f"the key {text_of(written)!r}")
+
+
+def _only_name(df: DataFrame, column: Column, role: str) -> str:
+    """Return the name that Spark gives to one column alone. Raises RejectedError SCHEMA_MISMATCH where it has none."""
+    with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
+        names: list[str] = df.select(column).columns
+    if len(names) != 1:
+        raise RejectedError("SCHEMA_MISMATCH", f"{role} is {len(names)} columns ({', '.join(names)}); give one")
+    return names[0]
 
 
 def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, str] | None) -> Column | None:
@@ -153,15 +275,20 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
         if meanings is not None:
             raise RejectedError("SIGNATURE", "row_kinds says what the values of row_kind mean; give row_kind as well")
         return None
-    kind = column_of(df, written)
-    if meanings is not None:
-        return _translated(kind, meanings)
-    with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve the row kind {written!r}"):
+    role = f"the row kind {text_of(written)!r}"
+    kind = column_of(df, written, role)
+    with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
         type_ = df.select(kind).schema[0].dataType
+    if meanings is not None:
+        if not isinstance(meanings, Mapping):
+            raise RejectedError(
+                "SIGNATURE", f"row_kinds maps values of {role} to kinds, as in {{'c': '+I'}}, and is {meanings!r}"
+            )
+        return _translated(kind, meanings)
     if not isinstance(type_, st.StringType):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"the row kind {written!r} is {type_.simpleString()}, and kinds are texts ({_KINDS}); say what its values "
+            f"{role} is {type_.simpleString()}, and kinds are texts ({_KINDS}); say what its values "
             "mean: row_kinds={...: '+I', ...: '-D'}",
         )
     return kind
@@ -186,18 +313,27 @@ def _kind_number(kind: Column) -> Column:
     return number.otherwise(wrong).cast("tinyint")
 
 
-def arrow_fields(schema: st.StructType) -> pa.Schema:
+def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
     """Return the Arrow schema of rows as an exchange sees it: all nullable, times with zone in UTC.
+
+    Args:
+        schema: Spark's schema of the rows.
+        roles: What each column is, for errors; columns of our own, which have a type that will do, have none.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, for a type that cannot reach Python.
     """
     fields = []
+    own = (KIND, REAL)
+    named = iter(roles)
     for column in schema:
+        role = "" if column.name in own else next(named)
         try:
             type_ = to_arrow_type(column.dataType, timezone="UTC")
         except Exception as error:
-            raise _unsupported(column, "is given to a function", "cast it in the query") from error
+            raise _unsupported(
+                role, column.dataType, "does not reach Python; cast it in the query, as to STRING"
+            ) from error
         fields.append(pa.field(column.name, without_nullability(type_)))
     return pa.schema(fields)
 
@@ -209,19 +345,15 @@ def check_keys(schema: st.StructType, names: Sequence[str]) -> None:
         RejectedError: SCHEMA_MISMATCH.
     """
     for column, name in zip(schema, names, strict=False):
+        role = f"the key {name!r}"
         if _contains(column.dataType, _UNGROUPABLE):
-            raise _unsupported(_renamed(column, name), "is a key", "group by parts of it, or by its text")
+            raise _unsupported(role, column.dataType, "cannot be compared; group by parts of it, or by its text")
         if isinstance(column.dataType, st.StringType) and column.dataType.collation != "UTF8_BINARY":
             raise _unsupported(
-                _renamed(column, name),
-                "is a key",
-                "group by collation_key(...) or by lower(...), which compare bytes",
+                role,
+                column.dataType,
+                "compares texts otherwise than by their bytes; group by collation_key(...) or by lower(...)",
             )
-
-
-def _renamed(column: st.StructField, name: str) -> st.StructField:
-    """Return the field under the user's name."""
-    return st.StructField(name, column.dataType)
 
 
 def _contains(type_: st.DataType, wanted: tuple[type[st.DataType], ...]) -> bool:
@@ -232,8 +364,5 @@ def _contains(type_: st.DataType, wanted: tuple[type[st.DataType], ...]) -> bool
     return isinstance(type_, wanted)
 
 
-def _unsupported(column: st.StructField, role: str, remedy: str) -> RejectedError:
-    return RejectedError(
-        "SCHEMA_MISMATCH",
-        f"the column {column.name} {role}, and its type {column.dataType.simpleString()} does not allow that; {remedy}",
-    )
+def _unsupported(role: str, type_: st.DataType, why: str) -> RejectedError:
+    return RejectedError("SCHEMA_MISMATCH", f"{role} is {type_.simpleString()}, which {why}")

@@ -13,7 +13,7 @@ from pyspark.sql import types as st
 from pyspark.sql.window import Window as SparkWindow
 
 from foldflight.errors import RejectedError
-from foldflight.spark.columns import column_named, rejecting
+from foldflight.spark.columns import column_named, rejecting, text_of
 
 __all__ = [
     "PROCESSING_TIME",
@@ -57,6 +57,20 @@ class Window:
     slide: str = ""
     step: str = ""
     is_session: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is no text. Raises RejectedError SIGNATURE."""
+        if not isinstance(self.time, str):
+            raise RejectedError(
+                "SIGNATURE",
+                f"a window's time is the name of a column, and here it is {text_of(self.time)!r}; for an expression, "
+                "add a column with df.withColumn(...)",
+            )
+        for length in (self.size, self.slide, self.step):
+            if not isinstance(length, str):
+                raise RejectedError(
+                    "SIGNATURE", f"a window's lengths are texts such as '1 hour', and here is {length!r}"
+                )
 
     def __str__(self) -> str:
         """Return how time is cut, whatever its column is called: `hop 5 minutes, 1 hour`."""
@@ -108,7 +122,7 @@ class Window:
         if self.is_session:
             alone = self._alone(known)
             return alone if df.isStreaming else _merged(alone, keys)
-        with rejecting("SIGNATURE", f"the window {self} is none"):
+        with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             window = sf.window(time, self.size, self.slide) if self.slide else sf.window(time, self.size)
             windowed = known.select("*", window.alias(_WINDOW))
             chosen = windowed.select(
@@ -122,7 +136,7 @@ class Window:
     def _alone(self, df: DataFrame) -> DataFrame:
         """Return each row with a window of its own, which ends after the gap."""
         start = column_named(self.time)
-        with rejecting("SIGNATURE", f"the window {self} is none"):
+        with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             gap = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS gap")
             end = start + sf.expr(f"INTERVAL {self.size}")
             alone = df.withColumn(WINDOW_START, start).withColumn(WINDOW_END, end)
@@ -143,7 +157,7 @@ class Window:
 
         Ends are counted in seconds from the start, as Spark counts a window's: a day of the calendar may have 23 hours.
         """
-        with rejecting("SIGNATURE", f"the window {self} is none"):
+        with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             lengths = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS size, INTERVAL {self.step} AS step")
             are_times = all(isinstance(each.dataType, st.DayTimeIntervalType) for each in lengths.schema)
             size, step = lengths.collect()[0] if are_times else (timedelta(0), timedelta(0))
@@ -173,7 +187,8 @@ class Window:
         if not isinstance(type_, _TIMES):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the window's column {self.time} is {type_.simpleString()}, not a timestamp; cast it in the query",
+                f"the window's column {self.time} is {type_.simpleString()}, not a timestamp; add one to the input: "
+                f"df.withColumn('at', F.to_timestamp({self.time!r}))",
             )
 
 

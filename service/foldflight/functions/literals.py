@@ -1,0 +1,127 @@
+"""Direct arguments: the names that a function takes, and the values that the annotations of `__init__` allow."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import difflib
+import types
+import typing
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from foldflight.errors import RejectedError
+
+__all__ = ["Described", "check_names", "fits", "names_values"]
+
+# Annotation -> the types of its values. A whole number may stand for a DOUBLE or a decimal, as in SQL.
+_VALUES: Final[dict[Any, tuple[type, ...]]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (float, int),
+    str: (str,),
+    bytes: (bytes, bytearray),
+    decimal.Decimal: (decimal.Decimal, int),
+    datetime.date: (datetime.date,),
+    datetime.datetime: (datetime.datetime,),
+    datetime.time: (datetime.time,),
+    datetime.timedelta: (datetime.timedelta,),
+    type(None): (type(None),),
+}
+_ALTERNATIVES: Final = (typing.Union, types.UnionType)
+# Whichever of these is meant, a list may be given: the wire makes no difference between a list and a tuple.
+_LISTS: Final = (list, tuple, Sequence)
+_DICTS: Final = (dict, Mapping)
+
+
+class _Parameter(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def required(self) -> bool: ...
+
+
+class Described(Protocol):
+    """A function, or the description of one: what `check_names` needs of it."""
+
+    @property
+    def name(self) -> str:
+        """Its name in queries."""
+
+    @property
+    def signature(self) -> str:
+        """Its signature as text."""
+
+    @property
+    def parameters(self) -> Sequence[_Parameter]:
+        """Its direct arguments."""
+
+
+def check_names(function: Described, given: Collection[str]) -> None:
+    """Refuse direct arguments that a function does not take, or that are missing.
+
+    Args:
+        function: The function.
+        given: The names in the call.
+
+    Raises:
+        RejectedError: SIGNATURE.
+    """
+    parameters = function.parameters
+    known = [parameter.name for parameter in parameters]
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known) or 'none'}"
+            raise RejectedError(
+                "SIGNATURE", f"{function.signature} has no direct argument {name!r}; {hint}", function=function.name
+            )
+    for parameter in parameters:
+        if parameter.required and parameter.name not in given:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{function.signature} needs the direct argument {parameter.name!r}: "
+                f"{function.name}(..., {parameter.name}=...)",
+                function=function.name,
+            )
+
+
+def names_values(annotation: Any) -> bool:
+    """Tell whether `fits` knows what an annotation allows: plain values, lists and dicts of them, alternatives."""
+    origin = typing.get_origin(annotation)
+    if origin is typing.Literal:
+        return all(type(each) in _VALUES for each in typing.get_args(annotation))
+    if origin is not None:
+        return origin in (*_ALTERNATIVES, *_LISTS, *_DICTS) and all(map(names_values, typing.get_args(annotation)))
+    return annotation in (Any, Ellipsis) or annotation in (*_VALUES, *_LISTS, *_DICTS)
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Tell whether a value may be given where the annotation stands, of which `names_values` is true."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation is Any:
+        return True
+    if origin in _ALTERNATIVES:
+        return any(fits(value, each) for each in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    plain = annotation if origin is None else origin
+    if plain in _LISTS:
+        return isinstance(value, (list, tuple, np.ndarray)) and _members_fit(value, arguments, is_tuple=plain is tuple)
+    if plain in _DICTS:
+        of_key, of_item = arguments or (Any, Any)
+        return isinstance(value, Mapping) and all(fits(k, of_key) and fits(v, of_item) for k, v in value.items())
+    return isinstance(value, _VALUES[plain])
+
+
+def _members_fit(values: Collection[Any], arguments: tuple[Any, ...], *, is_tuple: bool) -> bool:
+    if not arguments:
+        return True
+    if is_tuple and arguments[-1] is not Ellipsis:
+        return len(values) == len(arguments) and all(map(fits, values, arguments))
+    return all(fits(each, arguments[0]) for each in values)

@@ -241,12 +241,25 @@ def slots(*values: int) -> pa.Array:
     return pa.array(values, pa.int32())
 
 
+def never_null(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.cast(pa.schema([field.with_nullable(False) for field in batch.schema]))
+
+
 OTHER = pa.RecordBatch.from_pydict({"slot": slots(0), "x": [1]})
 BAD_FRAMES = {
     "chunk of other columns": (Chunk(OTHER), "SCHEMA_MISMATCH", "Open announced slot int32, kind int8"),
     "negative slot": (Chunk(chunk((-1, 0, 1, 1))), "LIMIT", "slot -1 is out of bounds"),
     "slot beyond the bound": (Chunk(chunk((1000, 0, 1, 1))), "LIMIT", "slots_max - 1 = 499"),
-    "no slot": (Chunk(chunk((None, 0, 1, 1))), "SCHEMA_MISMATCH", "int32 without NULLs"),
+    "no slot": (
+        Chunk(chunk((None, 0, 1, 1))),
+        "SCHEMA_MISMATCH",
+        "int32 without NULLs, and these are int32 with 1 NULLs",
+    ),
+    "chunk of columns that may not be NULL": (
+        Chunk(never_null(chunk((0, 0, 1, 1)))),
+        "SCHEMA_MISMATCH",
+        "the chunk has slot int32 not null, kind int8 not null",
+    ),
     "no row kind": (Chunk(chunk((0, 9, 1, 1))), "SCHEMA_MISMATCH", "9 is no row kind"),
     "states without slot": (States(OTHER.select(["x"])), "SCHEMA_MISMATCH", "no column slot"),
     "states with two slots": (

@@ -112,6 +112,8 @@ class Picky:
     """Fails at 13, in the verb that the direct argument names."""
 
     def __init__(self, at: str = "accumulate") -> None:
+        if at == "open":
+            raise ValueError("never at open")
         self.at = at
 
     def create_accumulator(self) -> int:

@@ -2,19 +2,62 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import pandas as pd
 import pytest
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, TimestampType
 
-from foldflight import FoldflightError, RejectedError, connect
-from foldflight.spark import group_by
+from foldflight import FoldflightError, RejectedError, connect, udaf
+from foldflight.spark import group_by, tumble
 from tests.spark import spark_functions
 
 
 @pytest.fixture(scope="module")
 def df(classic: Any) -> Any:
     """A small input."""
-    return classic.range(20).selectExpr("id % 2 AS k", "id AS v", "1 AS w", "'x' AS s")
+    return table(classic)
+
+
+def table(spark: Any) -> Any:
+    """Return a small input with columns of many types."""
+    return spark.range(20).selectExpr(
+        "id % 2 AS k",
+        "id AS v",
+        "1 AS w",
+        "'x' AS s",
+        "TIMESTAMP '2020-01-01' AS zoned",
+        "TIMESTAMP_NTZ '2020-01-01' AS zoneless",
+        "INTERVAL 1 MONTH AS months",
+        "map(id, id) AS m",
+    )
+
+
+@udaf(input_types=["TIMESTAMP"], result_type="BIGINT")
+class Zoneless(spark_functions.Sum):
+    """Takes timestamps without a zone."""
+
+
+@udaf(input_types=[TimestampType()], result_type=LongType())
+class Zoned(spark_functions.Sum):
+    """Takes timestamps with a zone."""
+
+
+@udaf(input_types=["JSON"], result_type="BIGINT")
+class OfJson(spark_functions.Sum):
+    """Takes JSON."""
+
+
+@udaf(input_types=["INT256"], result_type="BIGINT")
+class OfWide(spark_functions.Sum):
+    """Takes what Spark does not have."""
+
+
+def timed(name: str) -> Any:
+    """Return a function of this module."""
+    return connect([Zoneless, Zoned, OfJson, OfWide])[name]
 
 
 CASES: dict[str, tuple[Any, str, str]] = {
@@ -32,20 +75,177 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "unknown column": (
         lambda df, f: group_by(df, "k").agg(n=f["sum"]("nope")),
         "SCHEMA_MISMATCH",
-        "Spark cannot resolve the columns of the query: .*nope",
+        "Spark cannot resolve the argument 'nope' of sum: .*`nope`",
+    ),
+    "unknown Column": (
+        lambda df, f: group_by(df, "k").agg(n=f["sum"](sf.col("nope"))),
+        "SCHEMA_MISMATCH",
+        "Spark cannot resolve the argument 'nope' of sum: .*`nope`",
+    ),
+    "unknown condition": (
+        lambda df, f: group_by(df, "k").agg(n=f["sum"]("v").where("nope > 1")),
+        "SCHEMA_MISMATCH",
+        "Spark cannot resolve the condition 'nope > 1' of sum: .*`nope`",
+    ),
+    "unknown row kind": (
+        lambda df, f: group_by(df, "k", row_kind="nope", row_kinds={"c": "+I"}),
+        "SCHEMA_MISMATCH",
+        "Spark cannot resolve the row kind 'nope': .*`nope`",
+    ),
+    "a column of another frame": (
+        lambda df, f: group_by(df).agg(n=f["sum"](df.sparkSession.range(3)["id"])),
+        "SCHEMA_MISMATCH",
+        "Spark cannot resolve the argument 'id' of sum: ",
+    ),
+    "an ambiguous key": (
+        lambda df, f: group_by(df.select("v", "v"), "v").agg(n=f["count"]()),
+        "SCHEMA_MISMATCH",
+        "Spark cannot resolve the key 'v': .*ambiguous",
+    ),
+    "two columns for one": (
+        lambda df, f: group_by(df).agg(n=f["sum"](sf.explode("m"))),
+        "SCHEMA_MISMATCH",
+        "the argument 'explode.m.' of sum is 2 columns .key, value.",
+    ),
+    "all columns": (lambda df, f: group_by(df).agg(n=f["count"]("*")), "SIGNATURE", "count.. without an argument"),
+    "an aggregate of an aggregate": (
+        lambda df, f: group_by(df).agg(n=f["sum"](f["count"]())),
+        "SIGNATURE",
+        "the argument 'count..' of sum is an aggregate itself",
     ),
     "broken expression": (lambda df, f: group_by(df).agg(n=f["sum"]("v +")), "SCHEMA_MISMATCH", "Syntax error"),
-    "a constant": (lambda df, f: group_by(df).agg(n=f["sum"](1)), "SIGNATURE", "1 is no column"),
+    "a constant": (lambda df, f: group_by(df).agg(n=f["sum"](1)), "SIGNATURE", "the argument '1' of sum is no column"),
+    "a key that is a number": (lambda df, f: group_by(df, 1), "SIGNATURE", "the key '1' is no column"),
+    "a list among keys": (lambda df, f: group_by(df, ["k"], "w"), "SIGNATURE", "the key .* is no column"),
+    "a condition of Python": (
+        lambda df, f: group_by(df).agg(n=f["sum"]("v").where(lambda row: row)),
+        "SIGNATURE",
+        "the condition '<function .* of sum is no column",
+    ),
+    "a grouped frame": (
+        lambda df, f: group_by(df.groupBy("k")),
+        "SIGNATURE",
+        "GroupedData; give the DataFrame itself and the keys: group_by.df, 'key'.",
+    ),
+    "a pandas frame": (
+        lambda df, f: group_by(pd.DataFrame({"k": [1]}), "k"),
+        "SIGNATURE",
+        "DataFrame of Spark, and this is a pandas.*; make it one: spark.createDataFrame",
+    ),
+    "a table's name": (lambda df, f: group_by("flights", "k"), "SIGNATURE", "this is a builtins.str; .*spark.table"),
+    "a text for a window": (
+        lambda df, f: group_by(df, "k", window="1 hour"),
+        "SIGNATURE",
+        "the window is '1 hour', .* give tumble.'time', '1 hour'",
+    ),
+    "Spark's window": (
+        lambda df, f: group_by(df, "k", window=sf.window("zoned", "1 hour")),
+        "SIGNATURE",
+        "the window is 'window.*give tumble",
+    ),
+    "a window over a Column": (
+        lambda df, f: tumble(sf.col("zoned"), "1 hour"),
+        "SIGNATURE",
+        "name of a column, and here it is 'zoned'",
+    ),
+    "a window of a number": (lambda df, f: tumble("zoned", 3600), "SIGNATURE", "such as '1 hour', and here is 3600"),
+    "a window that cannot be read": (
+        lambda df, f: group_by(df, window=tumble("zoned", "1 huor")),
+        "SIGNATURE",
+        "the lengths of the window 'tumble 1 huor': .*Unable to parse",
+    ),
+    "a window over a text": (
+        lambda df, f: group_by(df, window=tumble("s", "1 hour")),
+        "SCHEMA_MISMATCH",
+        "column s is string, not a timestamp; .*to_timestamp.'s'",
+    ),
+    "buckets that are a text": (lambda df, f: group_by(df, buckets="3"), "SIGNATURE", "and here it is '3'"),
+    "lateness that is a text": (
+        lambda df, f: group_by(df, allowed_lateness_s="1 hour"),
+        "SIGNATURE",
+        "a number of seconds, 0 or more, and here it is '1 hour'",
+    ),
+    "row kinds that are a list": (
+        lambda df, f: group_by(df, row_kind="s", row_kinds=["+I"]),
+        "SIGNATURE",
+        "row_kinds maps values of the row kind 's' to kinds",
+    ),
+    "an output without a name": (
+        lambda df, f: group_by(df, "k").agg(f["sum"]("v")),
+        "SIGNATURE",
+        "sum.'v'. has no name; write sum.'v'..alias.'name'.",
+    ),
+    "an output with two names": (
+        lambda df, f: group_by(df, "k").agg(n=f["sum"]("v").alias("m")),
+        "SIGNATURE",
+        "gives one output two names",
+    ),
+    "two outputs of one name": (
+        lambda df, f: group_by(df, "k").agg(f["sum"]("v").alias("n"), N=f["count"]()),
+        "SIGNATURE",
+        "'N' is the name of two outputs",
+    ),
+    "an aggregate of Spark": (
+        lambda df, f: group_by(df, "k").agg(sf.sum("v").alias("n")),
+        "SIGNATURE",
+        "sum.v. AS n, not a use of a function; write functions.sum",
+    ),
+    "a dict of aggregates": (lambda df, f: group_by(df, "k").agg({"v": "sum"}), "SIGNATURE", "not a use of a function"),
+    "a direct argument that is a Column": (
+        lambda df, f: group_by(df).agg(n=f["percentile"]("v", fraction=sf.lit(0.5))),
+        "SIGNATURE",
+        "fraction of percentile is Column<'0.5'>, which is no constant",
+    ),
+    "a direct argument of the wrong type": (
+        lambda df, f: group_by(df).agg(n=f["percentile"]("v", fraction="0.5")),
+        "SIGNATURE",
+        "the direct argument fraction of percentile is float, and '0.5' is str",
+    ),
+    "a direct argument that the author refuses": (
+        lambda df, f: group_by(df).agg(n=f["picky"]("v", at="open")),
+        "SIGNATURE",
+        "picky does not take at='open': __init__ raised ValueError: never at open",
+    ),
+    "a type that does not reach Python": (
+        lambda df, f: group_by(df).agg(n=f["max"]("months")),
+        "SCHEMA_MISMATCH",
+        "^SCHEMA_MISMATCH: the argument 'months' of max is interval month, which does not reach Python; cast",
+    ),
+    "a key that does not reach Python": (
+        lambda df, f: group_by(df, "months").agg(n=f["count"]()),
+        "SCHEMA_MISMATCH",
+        "the key 'months' is interval month, which does not reach Python",
+    ),
+    "a zone too many": (
+        lambda df, f: group_by(df).agg(n=timed("zoneless")("zoned")),
+        "SCHEMA_MISMATCH",
+        "takes TIMESTAMP_NTZ for its argument value, and zoned is TIMESTAMP_LTZ; .*CAST.zoned AS TIMESTAMP_NTZ",
+    ),
+    "a zone too few": (
+        lambda df, f: group_by(df).agg(n=timed("zoned")("zoneless")),
+        "SCHEMA_MISMATCH",
+        "takes TIMESTAMP_LTZ for its argument value, and zoneless is TIMESTAMP_NTZ; .*CAST.zoneless AS TIMESTAMP_LTZ",
+    ),
+    "no JSON": (
+        lambda df, f: group_by(df).agg(n=timed("of_json")("m")),
+        "SCHEMA_MISMATCH",
+        "takes JSON .* and m is MAP<BIGINT, BIGINT>; give the text of JSON, as to_json.m.",
+    ),
+    "what Spark does not have": (
+        lambda df, f: group_by(df).agg(n=timed("of_wide")("s")),
+        "SCHEMA_MISMATCH",
+        "Spark has no INT256, so the function's author",
+    ),
     "wrong type": (
         lambda df, f: group_by(df).agg(n=f["weighted_avg"]("s", "w")),
         "SCHEMA_MISMATCH",
-        "takes BIGINT for its argument value and was given STRING",
+        "takes BIGINT for its argument value, and s is STRING; convert it in the query: CAST.s AS BIGINT.",
     ),
     "wrong count": (lambda df, f: group_by(df).agg(n=f["weighted_avg"]("v")), "SCHEMA_MISMATCH", "takes 2 columns"),
     "condition of the wrong type": (
         lambda df, f: group_by(df).agg(n=f["count"]().where("v + 1")),
         "SCHEMA_MISMATCH",
-        "not boolean",
+        "the condition 'where v . 1' of count is BIGINT, and a condition is BOOLEAN",
     ),
     "a map for a key": (lambda df, f: group_by(df, "map(k, v)").agg(n=f["count"]()), "SCHEMA_MISMATCH", "map"),
     "collated key": (
@@ -68,6 +268,41 @@ def test_mistakes_show_when_the_query_is_built(df: Any, embedded: Any, case: str
     with pytest.raises(RejectedError, match=f"(?s){message}") as caught:
         build(df, embedded)
     assert caught.value.code == code
+    assert not re.search(r"column_\d|key_\d", caught.value.message), "it has names that nobody wrote"
+
+
+FROM_SPARK = [case for case in CASES if "Spark cannot" in CASES[case][2]]
+
+
+@pytest.mark.parametrize("case", FROM_SPARK)
+def test_what_spark_says_is_one_line(spark: Any, embedded: Any, case: str) -> None:
+    """The error has Spark's own sentence, without the plan and the stack that Spark Connect adds, also as its cause."""
+    build, code, message = CASES[case]
+    with pytest.raises(RejectedError, match=f"(?s){message}") as caught:
+        build(table(spark), embedded)
+    assert caught.value.code == code
+    assert re.search(r"SQLSTATE: \w{5}$", caught.value.message)
+    assert len(caught.value.message.splitlines()) == 1
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize(("function", "column"), [("zoneless", "zoned"), ("zoned", "zoneless"), ("of_json", "m")])
+def test_the_remedy_for_a_type_is_one(df: Any, function: str, column: str) -> None:
+    """A query that does what the error says is taken."""
+    with pytest.raises(RejectedError) as caught:
+        group_by(df).agg(n=timed(function)(column))
+    remedy = re.search(r"(CAST|to_json)\(.*?\)", caught.value.message)
+    assert remedy is not None
+    assert group_by(df).agg(n=timed(function)(remedy.group())).columns == ["n"]
+
+
+def test_pyspark_habits(spark: Any, embedded: Any, rows_of: Any) -> None:
+    """A list of keys, aggregates by alias, a function as an attribute, and names that are Python's own parameters."""
+    df = table(spark)
+    named = {"self": embedded.count(), "aliased": embedded.count(), "named": embedded.count(), "df": embedded.count()}
+    result = group_by(df, ["k", sf.col("w")]).agg(embedded.sum("v").alias("total"), **named)
+    assert result.columns == ["k", "w", "total", "self", "aliased", "named", "df"]
+    assert rows_of(result) == [(0, 1, 90, 10, 10, 10, 10), (1, 1, 100, 10, 10, 10, 10)]
 
 
 @pytest.mark.parametrize("at", ["accumulate", "merge", "get_value"])

@@ -2,7 +2,10 @@
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_type
 
+from foldflight.engine.convert import without_nullability
 from foldflight.errors import RejectedError
 from foldflight.functions.types import can_widen, parse_type, sql_name, type_variables
 
@@ -77,6 +80,53 @@ def test_what_is_no_type(wrong: str) -> None:
     assert caught.value.code == "SIGNATURE"
     assert repr(wrong) in caught.value.message
     assert "BIGINT" in caught.value.message
+
+
+DAY = spark.DayTimeIntervalType(0, 3)
+OF_SPARK: list[tuple[spark.DataType, pa.DataType]] = [
+    (spark.BooleanType(), pa.bool_()),
+    (spark.ByteType(), pa.int8()),
+    (spark.ShortType(), pa.int16()),
+    (spark.IntegerType(), pa.int32()),
+    (spark.LongType(), pa.int64()),
+    (spark.FloatType(), pa.float32()),
+    (spark.DoubleType(), pa.float64()),
+    (spark.DecimalType(10, 2), pa.decimal128(10, 2)),
+    (spark.StringType(), pa.string()),
+    (spark.StringType("UNICODE"), pa.string()),
+    (spark.VarcharType(5), pa.string()),
+    (spark.BinaryType(), pa.binary()),
+    (spark.DateType(), pa.date32()),
+    (spark.TimestampType(), pa.timestamp("us", "UTC")),
+    (spark.TimestampNTZType(), pa.timestamp("us")),
+    (spark.TimeType(6), pa.time64("us")),
+    (DAY, pa.duration("us")),
+    (spark.NullType(), pa.null()),
+    (spark.VariantType(), pa.json_()),
+    (spark.ArrayType(spark.MapType(spark.StringType(), spark.TimestampType())), None),
+    (spark.StructType([spark.StructField("timestamp", spark.TimestampNTZType())]), None),
+]
+
+
+@pytest.mark.parametrize(("written", "expected"), OF_SPARK, ids=[str(each) for each, _ in OF_SPARK])
+def test_types_of_pyspark(written: spark.DataType, expected: pa.DataType | None) -> None:
+    """A type of PySpark is the Arrow type that PySpark itself gives to its columns."""
+    if expected is None:
+        expected = without_nullability(to_arrow_type(written, timezone="UTC"))
+    assert parse_type(written) == expected
+
+
+def test_a_type_of_pyspark_that_has_no_counterpart() -> None:
+    """A type that cannot reach Python is refused."""
+    with pytest.raises(RejectedError, match="INTERVAL YEAR TO MONTH"):
+        parse_type(spark.YearMonthIntervalType())
+
+
+def test_timestamps_are_spelled_as_an_engine_spells_them() -> None:
+    """`sql_name` has another word for timestamps where it is given one, also within other types."""
+    type_ = pa.struct([("a", pa.list_(pa.timestamp("us"))), ("b", pa.map_(pa.string(), pa.timestamp("us", "UTC")))])
+    assert sql_name(type_) == "STRUCT<a ARRAY<TIMESTAMP>, b MAP<STRING, TIMESTAMPTZ>>"
+    assert sql_name(type_, zoneless="X", zoned="Y") == "STRUCT<a ARRAY<X>, b MAP<STRING, Y>>"
 
 
 def test_a_value_that_is_no_text() -> None:

@@ -1,14 +1,18 @@
 """Registration: what a class says of itself, and what is wrong with it."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from datetime import date, datetime
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import DoubleType, LongType
 
-from foldflight import RejectedError, udaf
-from foldflight.functions import Function, Registry, function_of
+from foldflight import RejectedError, connect, udaf
+from foldflight.errors import FunctionError
+from foldflight.exchange.frames import Open
+from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.functions.context import FunctionContext
 
 
@@ -208,6 +212,13 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "unknown type": ({}, {"input_types": ["BIGINTT"]}, "input_types: 'BIGINTT' is no type"),
     "unknown result": ({}, {"result_type": "FOO"}, "result_type: 'FOO' is no type"),
     "one type, no list": ({}, {"input_types": "INT"}, r"write a list: input_types=\['INT'\]"),
+    "one type of PySpark, no list": ({}, {"input_types": LongType()}, r"write a list: input_types=\[LongType\(\)\]"),
+    "one annotation, no list": ({}, {"input_types": int}, r"write a list: input_types=\[int\]"),
+    "a class of PySpark's types": ({}, {"result_type": LongType}, "result_type: "),
+    "retarct": ({"retarct": Plain.accumulate}, {}, "has a method retarct, which no fold calls; did you mean retract"),
+    "mrege": ({"mrege": lambda self, a, b: a}, {}, "did you mean merge"),
+    "serialise": ({"serialise": lambda self, a: b""}, {}, "did you mean serialize"),
+    "no get_value but getValue": ({**without("get_value"), "getValue": Plain.get_value}, {}, "did you mean get_value"),
     "serialize alone": ({"serialize": lambda self, a: b""}, {}, "has serialize but no deserialize"),
     "invertible without retract": ({}, {"invertible": True}, "invertible but has no retract"),
     "untyped argument": (
@@ -309,6 +320,142 @@ def test_logs_of_every_kind_become_records() -> None:
         ("error", "failed"),
     ]
     assert "ValueError: odd" in records[2].fields["exception"]
+
+
+def test_methods_that_are_alike_and_meant_so() -> None:
+    """A method that others use, that is private, or that is another word, is no slip; nor is one beside its verb."""
+
+    @udaf
+    class Meant(Plain):
+        def accumulate(self, accumulator: State, value: int) -> None:
+            self.retracts(accumulator)
+
+        def retracts(self, accumulator: State) -> None: ...
+
+        def _mrege(self) -> None: ...
+
+        def merged(self) -> None: ...
+
+        def clone(self) -> None: ...
+
+        def serialize(self, accumulator: State) -> bytes:
+            return b""
+
+        def serialise(self) -> None: ...
+
+        def deserialize(self, serialized: bytes) -> State:
+            return State()
+
+    assert not registered(Meant).capabilities.merge
+
+
+def test_types_of_pyspark_and_annotations_are_types() -> None:
+    """Types may be declared as PySpark's types or annotations; the function keeps Arrow's, which travel anywhere."""
+
+    @udaf(input_types=[LongType(), float, list[int]], result_type=DoubleType())
+    class Declared(Plain):
+        def accumulate(self, accumulator: State, *values: Any) -> None: ...
+
+    function = registered(Declared)
+    assert function.declared_inputs == (pa.int64(), pa.float64(), pa.list_(pa.int64()))
+    assert function.declared_result == pa.float64()
+
+
+class Picky(Plain):
+    """Looks at its direct arguments."""
+
+    def __init__(
+        self,
+        fraction: float = 0.5,
+        kind: Literal["near", "far"] = "near",
+        names: list[str] | None = None,
+        pair: tuple[int, str] = (1, ""),
+        limits: dict[str, int] | None = None,
+        at: date = date(2020, 1, 1),
+        mode: State | None = None,
+        rest: Any = None,
+        untyped=1,
+    ) -> None:
+        if fraction == 13:
+            raise ValueError("thirteen is bad luck")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"fraction": 1},
+        {"fraction": np.float32(0.5)},
+        {"kind": "far"},
+        {"names": ("a", "b")},
+        {"names": np.array(["a"])},
+        {"names": None},
+        {"pair": [1, "x"]},
+        {"limits": {"a": 1}},
+        {"at": datetime(2020, 1, 1)},
+        {"mode": "anything"},
+        {"rest": "anything"},
+        {"untyped": "anything"},
+    ],
+)
+def test_direct_arguments_that_fit_their_annotations(given: dict[str, Any]) -> None:
+    """What an annotation allows is taken, and so is anything where it names no plain values."""
+    function = registered(udaf(type("Picky", (Picky,), {})))
+    assert function.bind([pa.int64()], given).literals == given
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"fraction": "0.5"}, "fraction of picky is float, and '0.5' is str"),
+        ({"fraction": None}, "fraction of picky is float, and None is NoneType"),
+        ({"kind": "middle"}, "'middle' is str"),
+        ({"names": "ab"}, "'ab' is str"),
+        ({"names": ["a", 1]}, "is list"),
+        ({"pair": (1, "x", 2)}, "is tuple"),
+        ({"limits": {"a": "b"}}, "is dict"),
+        ({"at": "2020-01-01"}, "is datetime.date, and '2020-01-01' is str"),
+    ],
+)
+def test_direct_arguments_that_contradict_their_annotations(given: dict[str, Any], message: str) -> None:
+    """A direct argument is checked against the annotation where the call is bound, before any row."""
+    function = registered(udaf(type("Picky", (Picky,), {})))
+    with pytest.raises(RejectedError, match=message) as caught:
+        function.bind([pa.int64()], given)
+    assert caught.value.code == "SIGNATURE"
+
+
+def test_describe_makes_an_instance() -> None:
+    """What `__init__` says of direct arguments is known when a query is planned, of both forms of class."""
+
+    class Own:
+        def __init__(self, fraction: float = 0.5) -> None:
+            self.count = 0 if fraction < 1 else 1 // 0
+
+        def accumulate(self, value: int) -> None: ...
+
+        def get_value(self) -> int:
+            return self.count
+
+    class Bare(Own):
+        def __init__(self) -> None:
+            raise OSError("no way in")
+
+    transport = connect([udaf(type("Picky", (Picky,), {})), udaf(Own), udaf(Bare)]).transport
+
+    def describe(name: str, **literals: Any) -> None:
+        transport.describe(Open((Call(name, ("v",), literals=literals),), pa.schema([("v", pa.int64())])))
+
+    describe("picky", fraction=0.5)
+    describe("own")
+    with pytest.raises(RejectedError, match="picky does not take fraction=13: __init__ raised ValueError") as caught:
+        describe("picky", fraction=13)
+    assert caught.value.code == "SIGNATURE"
+    assert caught.value.trace is not None
+    assert "test_udaf.py" in caught.value.trace
+    with pytest.raises(RejectedError, match="own does not take fraction=2: __init__ raised ZeroDivisionError"):
+        describe("own", fraction=2)
+    with pytest.raises(FunctionError, match="__init__ raised OSError: no way in"):
+        describe("bare")
 
 
 def test_direct_arguments_are_checked() -> None:

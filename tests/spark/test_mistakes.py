@@ -188,7 +188,7 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "an aggregate of Spark": (
         lambda df, f: group_by(df, "k").agg(sf.sum("v").alias("n")),
         "SIGNATURE",
-        "sum.v. AS n, not a use of a function; write functions.sum",
+        "an output is .*sum.v. AS n.*, not a use of a function; write functions.sum",
     ),
     "a dict of aggregates": (lambda df, f: group_by(df, "k").agg({"v": "sum"}), "SIGNATURE", "not a use of a function"),
     "a direct argument that is a Column": (

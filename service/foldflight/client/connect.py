@@ -61,7 +61,7 @@ def connect(
         tls_key: PEM file with that certificate's key. Files are read here and now: an engine's workers need none.
 
     Returns:
-        Functions: By name, `connect(...)["weighted_avg"]` or `connect(...).weighted_avg`; where there is one besides the
+        Functions: By name, `connect(...)["weighted_avg"]` or `connect(...).weighted_avg`; where there is one beside the
             built-in ones, it can be called at once: `connect(WeightedAvg)("value", "weight")`.
 
     Raises:

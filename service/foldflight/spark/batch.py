@@ -267,11 +267,10 @@ def _outputs(aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> di
     outputs: dict[str, Aggregate] = {}
     for name, given in (*(("an output", each) for each in aliased), *named.items()):
         if not isinstance(given, Aggregate):
-            shown = text_of(given) if isinstance(given, Column) else repr(given)
             raise RejectedError(
                 "SIGNATURE",
-                f"{name} is {shown}, not a use of a function; write functions.sum('column').alias('name'), with "
-                "functions = connect(...)",
+                f"{name} is {text_of(given)!r}, not a use of a function; write functions.sum('column').alias('name'), "
+                "with functions = connect(...)",
             )
     for given in aliased:
         if given.name is None:

@@ -64,7 +64,7 @@ def test_a_key_and_an_argument_of_type_null(classic: Any, functions: Functions, 
 
 
 def test_the_kind_null_fails_the_query(classic: Any, functions: Functions, tmp_path: Path) -> None:
-    """A row without a kind is refused with the kinds there are, in a batch and in a stream, with meanings and without."""
+    """A row without a kind is refused with the kinds there are, in a batch and in a stream, with meanings or not."""
     df = classic.createDataFrame([(None, 1, "x")], DDL)
     for given in ({}, {"row_kinds": {"c": "+I"}}):
         with pytest.raises(Exception, match="SCHEMA_MISMATCH: NULL is no row kind; the kinds are"):

@@ -51,7 +51,7 @@ def test_a_key_that_is_always_null() -> None:
 
 
 def test_columns_may_be_called_slot_and_kind() -> None:
-    """The names of the exchange's own columns are free for those of rows: as keys, arguments, conditions and outputs."""
+    """The names of the exchange's own columns are free for rows: as keys, arguments, conditions and outputs."""
     row = {"slot": 1, "kind": 2, "row_kind": True}
     total = FUNCTIONS["sum"]
     found = changelogs([row], keys=["slot"], kind=total("kind").where("row_kind"), again=total("slot"))

@@ -156,7 +156,7 @@ def test_a_task_holds_one_block_of_groups() -> None:
 
 
 def test_rows_without_bytes_are_folded() -> None:
-    """A query that reads nothing but a column of type NULL counts its rows in two phases: such a column has no bytes."""
+    """Rows of which only a column of type NULL is read, which has no bytes, are counted in two phases."""
     nothing = pa.schema([])
     layout = Layout(pa.schema([("key_0", pa.null())]), ("k",), nothing, (), False, nothing, nothing, nothing)
     opening = Open(calls=(Call("count"),), columns=layout.chunk)

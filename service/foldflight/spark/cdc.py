@@ -271,7 +271,7 @@ def _changed(rows: st.DataType) -> st.StructType:
 
 
 def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> Column:
-    """Return a row of `data` with the fields of `old` in their place: one that is there may be NULL; NULL without old."""
+    """Return a row of `data` with the fields in place that `old` has, which may be NULL; without `old`, NULL."""
     fields = (
         sf.when(sf.array_contains(names, name), old[name]).otherwise(data[name]).alias(name) for name in row.names
     )

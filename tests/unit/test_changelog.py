@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight.engine.changelog import changelog, equal_rows, live_rows
+from tests.unit.test_keys import SAMPLES
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.float64()), ("tags", pa.list_(pa.int64())), ("j", pa.json_())])
 
@@ -93,3 +94,11 @@ def test_live_rows_never_go_below_zero(rows: list[tuple[int, bool]], live: list[
     )
     assert counted.tolist() == counts
     assert after.tolist() == now
+
+
+@pytest.mark.parametrize("type_", [type_ for type_ in SAMPLES if not isinstance(type_, pa.DictionaryType)], ids=str)
+def test_every_type_is_equal_to_itself(type_: pa.DataType) -> None:
+    """Values of each type that can be a key, NULL among them, are found equal to themselves."""
+    values = pa.array([*SAMPLES[type_], None], type_)
+    rows = pa.RecordBatch.from_arrays([values], names=["value"])
+    assert equal_rows(rows, rows).all()

@@ -155,6 +155,18 @@ def test_a_task_holds_one_block_of_groups() -> None:
     assert max(sizes) <= 100
 
 
+def test_rows_without_bytes_are_folded() -> None:
+    """Rows of which only a column of type NULL is read, which has no bytes, are counted in two phases."""
+    nothing = pa.schema([])
+    layout = Layout(pa.schema([("key_0", pa.null())]), ("k",), nothing, (), False, nothing, nothing, nothing)
+    opening = Open(calls=(Call("count"),), columns=layout.chunk)
+    state = pa.schema([TRANSPORT.describe(opening).schema.field("state_0")])
+    layout = replace(layout, states=state, carried=pa.schema([("state_0", carrier_type(state[0].type))]))
+    rows = pa.RecordBatch.from_arrays([pa.nulls(5)], schema=layout.rows)
+    partial = PartialFold(TRANSPORT, replace(opening, returns=Returns(outputs=False)), layout, BlockBounds())
+    assert [batch.column("live").to_pylist() for batch in partial([rows])] == [[3], [2]]
+
+
 def test_an_error_names_a_key_that_is_not_utf8() -> None:
     """What Spark calls a string and no decoder takes does not hide the function's error: its bytes are shown."""
     layout, opening = layout_of(has_kinds=False)

@@ -66,6 +66,8 @@ def equal_rows(before: pa.RecordBatch, after: pa.RecordBatch) -> Mask:
 def _equal_column(old: pa.Array, new: pa.Array) -> Mask:
     if isinstance(old, pa.ExtensionArray):
         old, new = old.storage, new.storage
+    if pa.types.is_null(old.type):
+        return np.ones(len(old), np.bool_)
     if pa.types.is_nested(old.type) or pa.types.is_interval(old.type):
         # Arrow has no equality for nested values; a scalar's is by value, with NaN unequal to itself.
         return np.fromiter(map(_same, old, new), np.bool_, len(old))

@@ -23,6 +23,7 @@ __all__ = [
     "LIVE",
     "REAL",
     "RETRACTING",
+    "ROW_KIND",
     "SLOT",
     "Layout",
     "retracts",
@@ -30,7 +31,9 @@ __all__ = [
 
 BUCKET, FOLDED, HASH, KIND, LIVE, REAL, SLOT = "bucket", "folded", "hash", "kind", "live", "real", "slot"
 
+# The columns that a result may have beside the keys and outputs.
 DEAD_LETTER = "dead_letter"
+ROW_KIND = "row_kind"
 
 RETRACTING = tuple(int(kind) for kind in RowKind if kind.retracts)
 """The kinds of rows that take an earlier row back, as numbers."""

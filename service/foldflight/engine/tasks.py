@@ -153,6 +153,8 @@ class _PartialPartition:
         self._layout = layout
         self._output = output
         self._bounds = bounds
+        # Bytes alone do not tell whether an epoch is open: a column of type NULL has none.
+        self._is_open = False
         self._folded_bytes = 0
         self._unseen = 0
         # Unknown until the first few rows have been an epoch of their own.
@@ -173,7 +175,7 @@ class _PartialPartition:
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield what is left."""
-        if self._folded_bytes:
+        if self._is_open:
             yield from self._results()
             self._folding.barrier()
         yield from self._results()
@@ -189,11 +191,12 @@ class _PartialPartition:
         else:
             folding.groups.count(slots, piece)
             folding.exchange.chunk(slots, piece)
+            self._is_open = True
             self._folded_bytes += piece.nbytes
         if len(folding.groups) >= self._groups_max or self._folded_bytes >= self._bounds.folded_bytes_max:
-            if self._folded_bytes:
+            if self._is_open:
                 folding.barrier()
-                self._folded_bytes = 0
+                self._is_open, self._folded_bytes = False, 0
             else:
                 folding.renew()
 

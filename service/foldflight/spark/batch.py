@@ -13,6 +13,7 @@ Without keys there is one partition and one group. A seed row makes sure that it
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.client import Aggregate, Transport
 from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.layout import DEAD_LETTER, HASH, KIND, REAL, RETRACTING, Layout
+from foldflight.engine.layout import DEAD_LETTER, HASH, KIND, REAL, RETRACTING, ROW_KIND, Layout
 from foldflight.engine.tasks import FinalFold, PartialFold
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_isolates
@@ -37,11 +38,12 @@ from foldflight.spark.deadletters import letter_type
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.spark.worker import settle
 
-__all__ = ["Emit", "GroupedFrame", "OnError", "Plan", "StreamOptions", "group_by", "mapping"]
+__all__ = ["Emit", "GroupedFrame", "OnError", "Plan", "StreamOptions", "group_by", "mapping", "step_name"]
 
 Emit = Literal["update", "changelog", "append"]
 OnError = Literal["fail", "isolate"]
 BUCKETS_MAX = 1 << 15
+_NAME_LENGTH_MAX = 100
 
 
 def group_by(
@@ -148,6 +150,10 @@ class StreamOptions:
     has_sessions: bool = False
     window: str = ""
 
+    def shows_kind(self, *, has_kinds: bool) -> bool:
+        """Return whether the result of a stream has the column `row_kind`, given whether its input has row kinds."""
+        return self.emit == "changelog" or (self.emit == "update" and (has_kinds or self.has_sessions))
+
 
 def _listed(keys: Sequence[Any]) -> tuple[Any, ...]:
     """Return the keys, which may be given as one list."""
@@ -237,8 +243,8 @@ class GroupedFrame:
         """
         aggregates = _outputs(aliased, named)
         transport = _transport_of(aggregates)
-        own = [DEAD_LETTER] if self.isolates else []
-        _refuse_doubles((*self.names, *aggregates, *own), "is the name of two columns of the result")
+        _refuse_doubles((*self.names, *aggregates), "is the name of two columns of the result")
+        _refuse_own((*self.names, *aggregates), self._own_columns())
         columns = Columns(self.df, self.keys, self.names, self.kind)
         calls = columns.calls(list(aggregates.values()))
         rows = columns.rows()
@@ -260,6 +266,13 @@ class GroupedFrame:
             check_provider(self.df)
             return stream_result(plan, rows, self.stream)
         return plan.result(rows)
+
+    def _own_columns(self) -> list[str]:
+        """Return the columns that the result has beside the keys and outputs."""
+        own = [DEAD_LETTER] if self.isolates else []
+        if self.df.isStreaming and self.stream.shows_kind(has_kinds=self.kind is not None):
+            own.append(ROW_KIND)
+        return own
 
 
 def _outputs(aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
@@ -306,6 +319,16 @@ def _refuse_doubles(names: Sequence[str], why: str) -> None:
         if folded in seen:
             raise RejectedError("SIGNATURE", f"{name!r} {why}; give each another name")
         seen[folded] = name
+
+
+def _refuse_own(names: Sequence[str], own: Sequence[str]) -> None:
+    for name in names:
+        if name.casefold() in own:
+            raise RejectedError(
+                "SIGNATURE",
+                f"the result of this query has a column {name.casefold()} of its own; give the key or the output "
+                f"{name!r} another name",
+            )
 
 
 @dataclass(frozen=True)
@@ -394,7 +417,9 @@ class Plan:
             merges=merges,
         )
         together = self._by_key(arrived) if self.layout.names else self._in_one(arrived, final.input)
-        return together.mapInArrow(mapping(final), self.spark_schema(self.layout.results))
+        return together.mapInArrow(
+            mapping(final, self.named("merge" if merges else "fold")), self.spark_schema(self.layout.results)
+        )
 
     def _partial(self, rows: DataFrame) -> DataFrame:
         partial = PartialFold(
@@ -403,7 +428,7 @@ class Plan:
             self.layout,
             self.bounds,
         )
-        return rows.mapInArrow(mapping(partial), self.spark_schema(self.layout.partial))
+        return rows.mapInArrow(mapping(partial, self.named("fold_partial")), self.spark_schema(self.layout.partial))
 
     def _by_key(self, arrived: DataFrame) -> DataFrame:
         keys = [sf.col(name) for name in self.layout.keys.names]
@@ -427,6 +452,10 @@ class Plan:
         if not self.layout.has_kinds or self.is_two_phase:
             return []
         return [sf.col(KIND).isin(*RETRACTING)]
+
+    def named(self, step: str) -> str:
+        """Return the name of one step of the query, with its functions."""
+        return step_name(step, [call.function for call in self.opening.calls])
 
     def spark_schema(self, schema: pa.Schema) -> st.StructType:
         """Return Spark's schema of a schema that begins with the keys."""
@@ -476,13 +505,25 @@ def _materialized(calls: Sequence[Call], opened: Opened, needs: _Needs) -> Itera
         yield call if needs.are_met(found) else replace(call, materialize=True)
 
 
+def step_name(step: str, functions: Sequence[str]) -> str:
+    """Return the name of a step as Spark's plans and its UI show it, each function once: `merge[sum, count]`."""
+    names = ", ".join(dict.fromkeys(functions))
+    return f"{step}[{textwrap.shorten(names, _NAME_LENGTH_MAX, placeholder=' ...')}]"
+
+
 def mapping(
-    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], name: str
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return a task as the plain function that mapInArrow wants."""
+    """Return a task as the plain function that mapInArrow wants.
+
+    Args:
+        task: What is done with each partition.
+        name: The name of the function, which Spark's plans and its UI show.
+    """
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         yield from task(batches)
         settle()
 
+    run.__name__ = name
     return run

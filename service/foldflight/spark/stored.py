@@ -114,7 +114,7 @@ class StoredTable:
         manifests = _variable(spark, checkpoint, chosen, batch, "manifest")
         manifests = manifests.select(_bucket(), sf.col("value.data").alias(_DATA))
         schema = st.StructType([st.StructField(_DATA, st.BinaryType())])
-        found = manifests.mapInArrow(mapping(_generations), schema).distinct().sort(_DATA).collect()
+        found = manifests.mapInArrow(mapping(_generations, "read_functions"), schema).distinct().sort(_DATA).collect()
         generations = [pa.ipc.read_schema(pa.py_buffer(bytes(row[_DATA]))) for row in found]
         return cls(spark, checkpoint, chosen, batch, _with_older(layout, generations))
 
@@ -155,7 +155,7 @@ class StoredTable:
         """Return how the table lies in its checkpoint."""
         manifests = self._read("manifest").select(_bucket(), sf.col("value.data").alias(_DATA))
         types = st.StructType([st.StructField(name, st.LongType()) for name in _FIGURES])
-        figures = manifests.mapInArrow(mapping(_measure), types).where("runs > 0")
+        figures = manifests.mapInArrow(mapping(_measure, "measure_state"), types).where("runs > 0")
         total = figures.agg(sf.count("*"), *(sf.coalesce(sf.sum(name), sf.lit(0)) for name in _FIGURES[1:])).head()
         return StateFigures(*(total or (0, 0, 0, 0)))
 

@@ -29,7 +29,7 @@ from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds, gather
 from foldflight.engine.epoch import BucketEpoch, ClosedWindows, EpochStats
 from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import BUCKET, DEAD_LETTER, Layout
+from foldflight.engine.layout import BUCKET, DEAD_LETTER, ROW_KIND, Layout
 from foldflight.engine.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.engine.sessions import SessionEpoch
 from foldflight.engine.state.hostcache import HostCache, private_folder
@@ -44,9 +44,8 @@ from foldflight.functions import RowKind
 from foldflight.spark.batch import Plan, StreamOptions, mapping
 from foldflight.spark.worker import settle
 
-__all__ = ["OBSERVED", "ROW_KIND", "check_provider", "stream_result"]
+__all__ = ["OBSERVED", "check_provider", "stream_result"]
 
-ROW_KIND = "row_kind"
 OBSERVED = "foldflight"
 
 # Schemas as types: to parse a text, Spark Connect's client wants a session of its own choice.
@@ -95,7 +94,8 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
     count = options.buckets if keys else 1
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
-    packed = with_bucket.mapInArrow(mapping(_packing(plan, options)), _PACKED)
+    step = "fold_partial" if _merges(plan, options) else "pack"
+    packed = with_bucket.mapInArrow(mapping(_packing(plan, options), plan.named(step)), _PACKED)
     processor = BucketProcessor(
         transport=plan.transport,
         opening=replace(plan.opening, returns=Returns(), initial_outputs=True),
@@ -128,8 +128,9 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
     )
     sums = (sf.coalesce(sf.sum(each.name), sf.lit(0)).cast(each.dataType).alias(each.name) for each in _FIGURES)
     observed = folded.observe(_metric_name(layout), *sums)
-    results, schema = _results(plan, layout, shows_kind=_shows_kind(options, layout))
-    return observed.select(BLOB).where(f"{BLOB} IS NOT NULL").mapInArrow(mapping(Unpack(results)), schema)
+    results, schema = _results(plan, layout, shows_kind=options.shows_kind(has_kinds=layout.has_kinds))
+    blobs = observed.select(BLOB).where(f"{BLOB} IS NOT NULL")
+    return blobs.mapInArrow(mapping(Unpack(results), plan.named("changelog")), schema)
 
 
 def _merges(plan: Plan, options: StreamOptions) -> bool:
@@ -152,10 +153,6 @@ def _packing(plan: Plan, options: StreamOptions) -> Callable[[Iterable[pa.Record
 def _metric_name(layout: Layout) -> str:
     """Return the name of a query's figures: Spark wants one of its own for each aggregation of a query."""
     return f"{OBSERVED} {','.join(layout.names)} > {','.join(layout.outputs.names)}"
-
-
-def _shows_kind(options: StreamOptions, layout: Layout) -> bool:
-    return options.emit == "changelog" or (options.emit == "update" and (layout.has_kinds or options.has_sessions))
 
 
 def _results(plan: Plan, layout: Layout, *, shows_kind: bool) -> tuple[pa.Schema, st.StructType]:
@@ -196,6 +193,7 @@ class BucketProcessor(StatefulProcessor):
         self._exchange = GroupedExchange(transport, opening, layout, clock=time.perf_counter)
         self._layout = layout
         self._options = options
+        self._shows_kind = options.shows_kind(has_kinds=layout.has_kinds)
         self._table_layout = table
         self._bounds = bounds
         self._merges = merges
@@ -299,7 +297,7 @@ class BucketProcessor(StatefulProcessor):
         names = self._layout.results.names
         if self._layout.isolates:
             columns = [*columns, pa.nulls(changes.num_rows, self._layout.letter)]
-        if _shows_kind(self._options, self._layout):
+        if self._shows_kind:
             shorts = pa.array([kind.short for kind in RowKind])
             columns = [shorts.take(kinds), *columns]
             names = [ROW_KIND, *names]
@@ -309,7 +307,7 @@ class BucketProcessor(StatefulProcessor):
 
     def _letters(self, letters: pa.RecordBatch) -> Iterator[Row]:
         """Yield dead letters, beside the changelog; each blob tells how many rows are in it."""
-        if _shows_kind(self._options, self._layout):
+        if self._shows_kind:
             letters = letters.add_column(0, ROW_KIND, pa.nulls(letters.num_rows, pa.string()))
         for start in range(0, letters.num_rows, _OUTPUT_ROWS_MAX):
             part = letters.slice(start, _OUTPUT_ROWS_MAX)

@@ -65,6 +65,7 @@ class _Engine:
 
     aggregates: Mapping[str, Aggregate]
     keys: Sequence[str]
+    columns: Sequence[str]  # what the calls read, in the order of the chunks
     open: Open
     key_schema: pa.Schema
     update_before: bool
@@ -78,7 +79,7 @@ class _Engine:
         self.live = np.zeros(0, np.int64)
 
     def epoch(self, number: int, kinds: Sequence[RowKind], rows: pa.RecordBatch) -> Epoch:
-        slots = self._slots(rows)
+        slots = self._slots(rows, len(kinds))
         retracts = np.array([kind.retracts for kind in kinds], np.bool_)
         self.live = np.concatenate([self.live, np.zeros(self._groups() - len(self.live), np.int64)])
         # As in Spark, where the rows of an epoch have no order: what it adds is there before anything is taken back.
@@ -104,9 +105,10 @@ class _Engine:
     def _groups(self) -> int:
         return 1 if self.index is None else len(self.index)
 
-    def _slots(self, rows: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int32]]:
+    def _slots(self, rows: pa.RecordBatch, count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
         if self.index is None:
-            return np.zeros(rows.num_rows, np.int32)
+            # A batch without columns, which a query without keys and arguments has, does not know its rows.
+            return np.zeros(count, np.int32)
         return self.index.slots([rows.column(name) for name in self.keys]).to_numpy(zero_copy_only=False)
 
     def _exists(self, slot: int) -> bool:
@@ -115,7 +117,7 @@ class _Engine:
 
     def _chunk(self, slots: Any, kinds: Sequence[RowKind], rows: pa.RecordBatch) -> pa.RecordBatch:
         columns = [pa.array(slots, pa.int32()), pa.array([int(kind) for kind in kinds], pa.int8())]
-        columns += [rows.column(name) for name in self.open.columns.names[2:]]
+        columns += [rows.column(name) for name in self.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.open.columns)
 
     def _exchange(self, number: int, chunk: pa.RecordBatch) -> pa.RecordBatch:
@@ -206,12 +208,16 @@ def run_epochs(
         for epoch in parsed:
             for _, row in epoch:
                 row[name] = None if condition(row) is None else bool(condition(row))
+    doubles = [name for name in aggregates if name in keys]
+    if doubles:
+        raise RejectedError("SIGNATURE", f"{doubles[0]!r} is a key and an output; give the output another name")
     calls, names = _calls(aggregates)
     columns = _columns([*keys, *names], [row for epoch in parsed for _, row in epoch], aggregates, types or {})
-    schema = pa.schema([(name, columns[name]) for name in names])
+    schema = [(_in_chunks(name), columns[name]) for name in names]
     engine = _Engine(
         aggregates=aggregates,
         keys=keys,
+        columns=names,
         open=Open(
             calls=calls,
             columns=pa.schema([("slot", pa.int32()), ("kind", pa.int8()), *schema]),
@@ -251,6 +257,11 @@ def _condition_column(output: str, condition: object) -> str:
     return f"condition of {output}" if callable(condition) else str(condition)
 
 
+def _in_chunks(column: str) -> str:
+    """Return the name of a column in the chunks of the exchange, which have two columns of their own."""
+    return f"column {column}" if column in ("slot", "kind") else column
+
+
 def _calls(aggregates: Mapping[str, Aggregate]) -> tuple[tuple[Call, ...], list[str]]:
     calls, names = [], []
     for name, aggregate in aggregates.items():
@@ -259,8 +270,8 @@ def _calls(aggregates: Mapping[str, Aggregate]) -> tuple[tuple[Call, ...], list[
         calls.append(
             Call(
                 aggregate.function.name,
-                columns,
-                filter=condition,
+                tuple(map(_in_chunks, columns)),
+                filter=None if condition is None else _in_chunks(condition),
                 distinct=aggregate.is_distinct,
                 literals=aggregate.literals,
             )

@@ -1,0 +1,133 @@
+"""Queries where little is given, or names meet: no keys and no columns, empty epochs, NULL, `row_kind`; and plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as sf
+
+from foldflight import RejectedError
+from foldflight.client import Functions
+from foldflight.spark import group_by, tumble
+from foldflight.spark.batch import step_name
+from tests.spark.test_stream import Stream
+
+DDL = "op string, v bigint, row_kind string"
+
+
+class Changes(Stream):
+    """A stream of few columns."""
+
+    ddl = DDL
+    schema = pa.schema([("op", pa.string()), ("v", pa.int64()), ("row_kind", pa.string())])
+
+    def epochs(self, *epochs: list[tuple[str | None, int]]) -> list[list[tuple[Any, ...]]]:
+        """Return the rows that each epoch gives, sorted."""
+        for rows in epochs:
+            self.write([{"op": op, "v": v, "row_kind": "x"} for op, v in rows])
+        return [sorted(rows) for rows in self.run()]
+
+    def collected(self, batch: Any) -> Any:
+        return [tuple(row) for row in batch.collect()]
+
+
+def test_a_count_alone(classic: Any, functions: Functions, tmp_path: Path) -> None:
+    """Rows of which no column is used are counted, without keys, in a batch and in a stream with an empty epoch."""
+    count = functions["count"]
+    df = classic.createDataFrame([("+I", 1, "x"), ("+I", 2, "x"), ("-D", 1, "x")], DDL)
+    assert [tuple(row) for row in group_by(df).agg(n=count()).collect()] == [(3,)]
+    assert [tuple(row) for row in group_by(df, row_kind="op").agg(n=count()).collect()] == [(1,)]
+    assert [tuple(row) for row in group_by(df.limit(0)).agg(n=count()).collect()] == [(0,)]
+    folder = tmp_path / "all"
+    folder.mkdir()
+    stream = Changes(classic, folder, lambda rows: group_by(rows).agg(n=count()))
+    assert stream.epochs([], [("+I", 1)], [("+I", 1), ("+I", 2)]) == [[], [(1,)], [(3,)]]
+    folder = tmp_path / "kinds"
+    folder.mkdir()
+    stream = Changes(classic, folder, lambda rows: group_by(rows, row_kind="op").agg(n=count()))
+    epochs = stream.epochs([], [("-D", 1)], [("+I", 1)], [("-D", 1), ("+I", 2), ("+I", 3)], [("-D", 2), ("-D", 3)])
+    assert epochs == [[], [], [("+I", 1)], [("+U", 2)], [("+U", 0)]]
+
+
+def test_a_key_and_an_argument_of_type_null(classic: Any, functions: Functions, tmp_path: Path) -> None:
+    """Spark's type void is a key, of one group, and an argument: also where a query reads nothing else."""
+    count = functions["count"]
+    nothing = sf.lit(None).alias("nothing")
+    df = classic.createDataFrame([("+I", 1, "x"), ("+I", 2, "x")], DDL)
+    assert [tuple(row) for row in group_by(df, nothing).agg(n=count()).collect()] == [(None, 2)]
+    assert [tuple(row) for row in group_by(df).agg(n=count(sf.lit(None)), m=count()).collect()] == [(0, 2)]
+    stream = Changes(classic, tmp_path, lambda rows: group_by(rows, nothing).agg(n=count(), m=count(sf.lit(None))))
+    assert stream.epochs([("+I", 1)], [("+I", 1), ("+I", 2)]) == [[(None, 1, 0)], [(None, 3, 0)]]
+
+
+def test_the_kind_null_fails_the_query(classic: Any, functions: Functions, tmp_path: Path) -> None:
+    """A row without a kind is refused with the kinds there are, in a batch and in a stream, with meanings or not."""
+    df = classic.createDataFrame([(None, 1, "x")], DDL)
+    for given in ({}, {"row_kinds": {"c": "+I"}}):
+        with pytest.raises(Exception, match="SCHEMA_MISMATCH: NULL is no row kind; the kinds are"):
+            group_by(df, "v", row_kind="op", **given).agg(n=functions["count"]()).collect()
+    stream = Changes(classic, tmp_path, lambda rows: group_by(rows, "v", row_kind="op").agg(n=functions["count"]()))
+    with pytest.raises(Exception, match="SCHEMA_MISMATCH: NULL is no row kind; the kinds are"):
+        stream.epochs([(None, 1)])
+
+
+def test_row_kind_is_the_name_of_one_column(classic: Any, functions: Functions, tmp_path: Path) -> None:
+    """Where a stream shows row kinds, no key and no output is called so; elsewhere they may be."""
+    count = functions["count"]
+    df = classic.createDataFrame([("+I", 1, "x"), ("+I", 2, "x"), ("-D", 1, "x")], DDL)
+    assert [tuple(row) for row in group_by(df, "row_kind", row_kind="op").agg(n=count()).collect()] == [("x", 1)]
+    (tmp_path / "in").mkdir()
+    rows = classic.readStream.schema(DDL).parquet(str(tmp_path / "in"))
+    for grouped, outputs in (
+        (group_by(rows, "row_kind", row_kind="op"), {"n": count()}),
+        (group_by(rows, "v", row_kind="op"), {"Row_Kind": count()}),
+        (group_by(rows, "row_kind", emit="changelog"), {"n": count()}),
+    ):
+        with pytest.raises(RejectedError, match="has a column row_kind of its own") as caught:
+            grouped.agg(**outputs)
+        assert caught.value.code == "SIGNATURE"
+    stream = Changes(classic, tmp_path, lambda rows: group_by(rows, "row_kind").agg(n=count()))
+    assert stream.epochs([("+I", 1)], [("+I", 1)]) == [[("x", 1)], [("x", 2)]]
+
+
+def test_plans_name_the_functions(spark: Any, embedded: Functions, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each step of a query says in Spark's plan which functions it folds; many names are cut short."""
+    df = spark.createDataFrame([("+I", 1, "x")], DDL)
+    total, count, median = embedded["sum"], embedded["count"], embedded["median"]
+
+    def plan(result: Any) -> str:
+        capsys.readouterr()
+        result.explain()
+        return capsys.readouterr().out
+
+    two_phases = plan(group_by(df, "op").agg(a=total("v"), n=count(), m=count("v")))
+    assert "fold_partial[sum, count](" in two_phases
+    assert "merge[sum, count](" in two_phases
+    one_phase = plan(group_by(df, "op").agg(a=median("v")))
+    assert "fold[median](" in one_phase
+    assert " run(" not in two_phases + one_phase
+
+
+def test_plans_of_streams_name_the_functions(classic: Any, embedded: Functions, tmp_path: Path) -> None:
+    """So do the steps before and after the state."""
+    rows = classic.readStream.schema(f"{DDL}, at timestamp").parquet(str(tmp_path))
+    count, total = embedded["count"], embedded["sum"]
+
+    def plan(result: Any) -> str:
+        return str(result._jdf.queryExecution().analyzed().toString())
+
+    folded = plan(group_by(rows, "op", window=tumble("at", "1 hour")).agg(n=count(), a=total("v")))
+    assert "fold_partial[count, sum](" in folded
+    assert "changelog[count, sum](" in folded
+    assert "pack[count](" in plan(group_by(rows, "v", row_kind="op").agg(n=count()))
+
+
+def test_the_names_of_many_functions_are_cut_short() -> None:
+    """A step of many functions has a name that fits a line."""
+    names = [f"function_{number}" for number in range(40)]
+    assert step_name("fold", ["sum", "count", "sum"]) == "fold[sum, count]"
+    assert step_name("fold", names).startswith("fold[function_0, function_1,")
+    assert len(step_name("fold", names)) < 120

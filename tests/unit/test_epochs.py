@@ -1,0 +1,74 @@
+"""`run_epochs` where little is given: no keys, no columns, no rows, nothing but NULL; and names that it uses itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foldflight import RejectedError, connect
+from foldflight.testing import run_epochs
+
+FUNCTIONS = connect("embedded:")
+
+
+def changelogs(*epochs: list[Any], keys: list[str] | None = None, **aggregates: Any) -> list[Any]:
+    return [epoch.changelog for epoch in run_epochs(aggregates, epochs, keys=keys or [])]
+
+
+def test_a_call_without_columns_and_a_query_without_keys() -> None:
+    """Rows are counted although no column of them is used, in each epoch, with and without row kinds."""
+    count = FUNCTIONS["count"]
+    rows = [[{"v": 1}, {"v": 2}], [("-D", {"v": 1})], [("-D", {"v": 2}), ("-D", {"v": 2})], []]
+    epochs = run_epochs({"n": count()}, rows)
+    assert [epoch.changelog for epoch in epochs] == [
+        [("+I", {"n": 2})],
+        [("-U", {"n": 2}), ("+U", {"n": 1})],
+        [("-U", {"n": 1}), ("+U", {"n": 0})],
+        [],
+    ]
+    assert [epoch.live[()] for epoch in epochs] == [2, 1, 0, 0]
+    assert [epoch.ignored_retractions for epoch in epochs] == [0, 0, 1, 0]
+    assert changelogs([{}, {}], n=count()) == [[("+I", {"n": 2})]]
+
+
+def test_an_empty_first_epoch() -> None:
+    """The group of a query without keys is there from the first epoch on, and groups with keys when they have rows."""
+    count = FUNCTIONS["count"]
+    assert changelogs([], [{"v": 1}], n=count()) == [[("+I", {"n": 0})], [("-U", {"n": 0}), ("+U", {"n": 1})]]
+    ignored = [("-D", {"v": 1})]
+    assert changelogs(ignored, [{"v": 1}], n=count()) == [[("+I", {"n": 0})], [("-U", {"n": 0}), ("+U", {"n": 1})]]
+    assert changelogs([], [{"k": 1}], keys=["k"], n=count()) == [[], [("+I", {"k": 1, "n": 1})]]
+    assert changelogs([], [], keys=["k"], total=FUNCTIONS["sum"]("v")) == [[], []]
+
+
+def test_a_key_that_is_always_null() -> None:
+    """A column without any value has no type of its own, and is a key all the same."""
+    assert changelogs([{"k": None}], [{"k": None}], keys=["k"], n=FUNCTIONS["count"]()) == [
+        [("+I", {"k": None, "n": 1})],
+        [("-U", {"k": None, "n": 1}), ("+U", {"k": None, "n": 2})],
+    ]
+
+
+def test_columns_may_be_called_slot_and_kind() -> None:
+    """The names of the exchange's own columns are free for rows: as keys, arguments, conditions and outputs."""
+    row = {"slot": 1, "kind": 2, "row_kind": True}
+    total = FUNCTIONS["sum"]
+    found = changelogs([row], keys=["slot"], kind=total("kind").where("row_kind"), again=total("slot"))
+    assert found == [[("+I", {"slot": 1, "kind": 2, "again": 1})]]
+    held = changelogs([{"kind": True}, {"kind": False}], slot=FUNCTIONS["count"]().where("kind"))
+    assert held == [[("+I", {"slot": 1})]]
+
+
+def test_an_output_is_not_called_like_a_key() -> None:
+    """One would hide the other."""
+    with pytest.raises(RejectedError, match="'k' is a key and an output") as caught:
+        changelogs([{"k": 1}], keys=["k"], k=FUNCTIONS["count"]())
+    assert caught.value.code == "SIGNATURE"
+
+
+def test_a_kind_must_be_one() -> None:
+    """None is no row kind, and the error says which there are."""
+    with pytest.raises(RejectedError, match=r"None is no row kind; the kinds are \+I") as caught:
+        changelogs([(None, {"k": 1})], keys=["k"], n=FUNCTIONS["count"]())
+    assert caught.value.code == "SCHEMA_MISMATCH"

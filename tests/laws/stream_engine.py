@@ -20,13 +20,11 @@ from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.layout import BUCKET, LIVE, Layout
 from foldflight.engine.packing import BLOB, Pack, rows_of
-from foldflight.engine.state.migration import Migration
+from foldflight.engine.query import HostTypes, Query, StreamOptions
 from foldflight.engine.state.runs import key_hashes
 from foldflight.engine.state.table import TableLayout
 from foldflight.engine.tasks import PartialFold
-from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
-from foldflight.spark.batch import StreamOptions
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.stream import BucketProcessor
 
@@ -109,42 +107,21 @@ class StreamEngine:
         self.buckets: dict[int, BucketState] = {}
         self.figures: dict[str, int] = {}
         self._options = options
-        nothing = pa.schema([])
-        names = tuple(columns.names)
-        layout = Layout(keys, tuple(keys.names), columns, names, has_kinds, nothing, nothing, nothing, isolates)
-        opening = Open(calls=tuple(calls.values()), columns=layout.chunk, isolate_errors=isolates)
-        opened = transport.describe(opening)
-        states = pa.schema([opened.schema.field(f"state_{place}") for place in range(len(calls))])
-        outputs = [opened.schema.field(f"output_{place}").type for place in range(len(calls))]
-        self.layout = layout = replace(
-            layout,
-            states=states,
-            carried=pa.schema([(each.name, carrier_type(each.type)) for each in states]),
-            outputs=pa.schema(list(zip(calls, outputs, strict=True))),
-        )
-        folds_first = folds_first and not isolates
-        merges = folds_first and all(opened.can_merge) and not has_kinds and not options.has_sessions
+        columns_of = Layout(keys, tuple(keys.names), columns, tuple(columns.names), has_kinds, isolates=isolates)
+        spark = HostTypes(carrier=carrier_type, results=lambda _names, types: types)
+        query = replace(Query.of(transport, calls, columns_of, stream=options, types=spark), bounds=bounds)
+        self.layout = query.layout
+        if not folds_first:
+            # As where a call has no merge.
+            query = replace(query, opened=tuple(replace(call, can_merge=False) for call in query.opened))
         self._hashed = len(keys) - (2 if options.has_sessions else 0)
-        fold = PartialFold(
-            transport, replace(opening, returns=Returns(states=True)), layout, bounds, keeps_buckets=True
+        self._pack = (
+            Pack(self.layout.partial, bounds, PartialFold(query, bounds, keeps_buckets=True))
+            if query.folds_before_shuffle.taken
+            else Pack(self.layout.rows, bounds)
         )
-        self._pack = Pack(layout.partial, bounds, fold) if merges else Pack(layout.rows, bounds)
-        self._processor = BucketProcessor(
-            transport=transport,
-            opening=replace(opening, returns=Returns(states=True, outputs=True), initial_outputs=True),
-            layout=layout,
-            options=options,
-            table=TableLayout(keys=keys, states=states, buckets=options.buckets, hashed=self._hashed),
-            bounds=bounds,
-            merges=merges,
-            migration=Migration(
-                transport,
-                replace(opening, returns=Returns(states=True, outputs=False), isolate_errors=False),
-                layout,
-                tuple(call.can_migrate for call in opened.calls),
-                bounds,
-            ),
-        )
+        table = TableLayout(keys=keys, states=self.layout.states, buckets=options.buckets, hashed=self._hashed)
+        self._processor = BucketProcessor(query, table)
 
     def epoch(self, partitions: Sequence[Rows], watermark_ms: int) -> Rows:
         """Run one epoch; return its output."""

@@ -9,8 +9,8 @@ import pytest
 
 from foldflight import CorruptError, FunctionError, RejectedError, connect, udaf
 from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.query import StreamOptions
 from foldflight.functions import Call
-from foldflight.spark.batch import StreamOptions
 from tests.laws.stream_engine import BucketState, Rows, StreamEngine
 
 KEYS = pa.schema([("name", pa.string())])

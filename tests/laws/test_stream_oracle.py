@@ -15,8 +15,8 @@ from examples.weighted_avg import WeightedAvg
 from foldflight import connect
 from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.query import StreamOptions
 from foldflight.functions import Call
-from foldflight.spark.batch import StreamOptions
 from tests.laws.stream_engine import StreamEngine
 from tests.laws.stream_model import StreamModel
 

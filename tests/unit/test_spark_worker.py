@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from foldflight.spark import worker
-from foldflight.spark.batch import mapping
+from foldflight.spark.steps import mapping
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def test_the_collector_passes_over_what_a_task_has_imported(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "a_new_module", types.ModuleType("a_new_module"))
     worker.settle()
     gc.unfreeze()
-    list(mapping(iter)(iter([])))
+    list(mapping(iter, "step")(iter([])))
     assert gc.get_freeze_count() == 0
     monkeypatch.setitem(sys.modules, "another_new_module", types.ModuleType("another_new_module"))
     assert list(mapping(iter)(iter([1, 2]))) == [1, 2]

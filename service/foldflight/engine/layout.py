@@ -39,6 +39,9 @@ RETRACTING = tuple(int(kind) for kind in RowKind if kind.retracts)
 """The kinds of rows that take an earlier row back, as numbers."""
 
 
+_NOTHING = pa.schema([])
+
+
 @dataclass(frozen=True)
 class Layout:
     """The columns of a query between Spark and an exchange.
@@ -60,9 +63,9 @@ class Layout:
     columns: pa.Schema
     shown: tuple[str, ...]
     has_kinds: bool
-    states: pa.Schema
-    carried: pa.Schema
-    outputs: pa.Schema
+    states: pa.Schema = _NOTHING
+    carried: pa.Schema = _NOTHING
+    outputs: pa.Schema = _NOTHING
     isolates: bool = False
 
     @property

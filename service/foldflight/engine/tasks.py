@@ -22,14 +22,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds, gather, one_batch
 from foldflight.engine.changelog import live_rows
 from foldflight.engine.convert import convert
 from foldflight.engine.deadletters import HeldRows, split_failed
 from foldflight.engine.grouped import GroupedExchange, Groups
 from foldflight.engine.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, Layout, retracts
-from foldflight.exchange.frames import Open
+from foldflight.engine.query import Query
 
 __all__ = ["FinalFold", "PartialFold"]
 
@@ -72,11 +71,12 @@ class _Folding:
     The results of an epoch are fetched only when the next block is there: the server works while Spark reads.
     """
 
-    def __init__(self, transport: Transport, opening: Open, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self, query: Query, *, states: bool, outputs: bool) -> None:
+        self._layout = query.layout
         self._is_due = False
-        self.exchange = GroupedExchange(transport, opening, layout)
-        self.groups = _Groups(layout)
+        opening = query.opening_for(states=states, outputs=outputs)
+        self.exchange = GroupedExchange(query.transport, opening, query.layout)
+        self.groups = _Groups(query.layout)
         self.exchange.begin(self.groups)
 
     def barrier(self) -> None:
@@ -115,32 +115,29 @@ class PartialFold:
     """The first stage: fold the rows of a partition to partial states.
 
     Args:
-        transport: The way to the functions.
-        opening: What to open; the results bring states.
-        layout: The columns.
+        query: What the query does.
         bounds: How much is held at once.
         keeps_buckets: Whether rows come with the bucket of their group (int32, last), and leave with it.
     """
 
-    transport: Transport
-    opening: Open
-    layout: Layout
+    query: Query
     bounds: BlockBounds
     keeps_buckets: bool = False
 
     @property
     def output(self) -> pa.Schema:
         """Rows and states, in one schema."""
-        return self._bucketed(self.layout.partial)
+        return self._bucketed(self.query.layout.partial)
 
     def _bucketed(self, schema: pa.Schema) -> pa.Schema:
         return schema.append(pa.field(BUCKET, pa.int32())) if self.keeps_buckets else schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold one partition."""
-        with _Folding(self.transport, self.opening, self.layout) as folding:
-            partition = _PartialPartition(folding, self.layout, self.output, self.bounds)
-            for block in gather(batches, self._bucketed(self.layout.rows), self.bounds):
+        layout = self.query.layout
+        with _Folding(self.query, states=True, outputs=False) as folding:
+            partition = _PartialPartition(folding, layout, self.output, self.bounds)
+            for block in gather(batches, self._bucketed(layout.rows), self.bounds):
                 yield from partition.take(block)
             yield from partition.end()
 
@@ -232,18 +229,17 @@ class FinalFold:
     """The last stage: fold or merge all that belongs to the groups of a partition, sorted by `hash`, to outputs.
 
     Args:
-        transport: The way to the functions.
-        opening: What to open; the results bring outputs.
-        layout: The columns.
-        bounds: How much is held at once.
+        query: What the query does.
         merges: Whether the input is partial states rather than rows.
     """
 
-    transport: Transport
-    opening: Open
-    layout: Layout
-    bounds: BlockBounds
+    query: Query
     merges: bool
+
+    @property
+    def layout(self) -> Layout:
+        """The columns of the query."""
+        return self.query.layout
 
     @property
     def input(self) -> pa.Schema:
@@ -256,9 +252,9 @@ class FinalFold:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold one partition."""
         has_keys = len(self.layout.keys) > 0
-        with _Folding(self.transport, self.opening, self.layout) as folding:
+        with _Folding(self.query, states=False, outputs=True) as folding:
             is_open = False
-            for block in gather(batches, self.input, self.bounds):
+            for block in gather(batches, self.input, self.query.bounds):
                 yield from self._taken(folding)
                 cut = _last_hash(block) if has_keys else 0
                 if cut:

@@ -194,6 +194,8 @@ class OpenedCall:
         is_invertible: Whether a row may be taken back before it has come.
         input_types: The types that its arguments are cast to.
         can_migrate: Whether it takes states of its other versions.
+        folded: How it is folded, for people: `compiled`, or `interpreted` with the reason; empty where a server does
+            not tell.
     """
 
     fingerprint: str
@@ -202,6 +204,7 @@ class OpenedCall:
     is_invertible: bool
     input_types: tuple[pa.DataType, ...]
     can_migrate: bool = False
+    folded: str = ""
 
 
 @dataclass(frozen=True)

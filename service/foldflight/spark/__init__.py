@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foldflight.spark.batch import GroupedFrame, group_by
 from foldflight.spark.cdc import DELTA_CHANGES, from_canal, from_debezium, from_maxwell, split_changes
 from foldflight.spark.deadletters import dead_letters, results
+from foldflight.spark.frame import GroupedFrame, group_by
 from foldflight.spark.stored import state_table
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 

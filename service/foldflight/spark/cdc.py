@@ -82,7 +82,8 @@ def split_changes(
         RejectedError: SCHEMA_MISMATCH, when columns cannot be resolved, or rows are no structs or have a field
             `row_kind`; or when a meaning is no row kind.
     """
-    old, new = column_of(df, before), column_of(df, after)
+    old = column_of(df, before, f"the row before, {before!r},")
+    new = column_of(df, after, f"the row after, {after!r},")
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         types = df.select(old.alias("before"), new.alias("after")).schema
     for name, field in zip((before, after), types, strict=True):
@@ -98,7 +99,7 @@ def split_changes(
     }
     changes[RowKind.UPDATE_BEFORE] = changes[RowKind.UPDATE_AFTER]
     by_op = {code: sf.array(*_changes(changes[RowKind.parse(kind)])) for code, kind in row_kinds.items()}
-    return _split(df, column_of(df, op), by_op, ignored)
+    return _split(df, column_of(df, op, f"the operation {op!r}"), by_op, ignored)
 
 
 def from_debezium(df: DataFrame, schema: str | st.StructType | None = None) -> DataFrame:
@@ -214,8 +215,8 @@ def _split(df: DataFrame, op: Column, by_op: Mapping[str, Column], ignored: Iter
     )
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         rows = df.select(sf.inline(chosen.otherwise(wrong)))
-        fields = rows.schema[_ROW].dataType
-        if ROW_KIND in {field.name.casefold() for field in fields}:
+        fields = rows.select(f"{_ROW}.*").columns
+        if ROW_KIND in map(str.casefold, fields):
             raise RejectedError(
                 "SCHEMA_MISMATCH", f"a row has a column {ROW_KIND} itself, as the result would; rename it in the events"
             )

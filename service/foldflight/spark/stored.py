@@ -26,8 +26,8 @@ from foldflight.engine.state.manifest import Manifest, calls_of, naming_bucket
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import Bounds, StateTable, TableLayout
 from foldflight.errors import RejectedError
-from foldflight.spark.batch import mapping
 from foldflight.spark.carrier import carrier_type
+from foldflight.spark.steps import mapping
 
 __all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "state_table"]
 

@@ -25,12 +25,12 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from foldflight.client import Transport
-from foldflight.engine.blocks import BlockBounds, gather
+from foldflight.engine.blocks import gather
 from foldflight.engine.epoch import BucketEpoch, ClosedWindows, EpochStats
 from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.layout import BUCKET, DEAD_LETTER, ROW_KIND, Layout
 from foldflight.engine.packing import BLOB, Pack, Unpack, blob_of, rows_of
+from foldflight.engine.query import Query, StreamOptions
 from foldflight.engine.sessions import SessionEpoch
 from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.manifest import naming_bucket
@@ -39,9 +39,8 @@ from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import Bounds, StateTable, TableLayout
 from foldflight.engine.tasks import PartialFold
 from foldflight.errors import RejectedError
-from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import RowKind
-from foldflight.spark.batch import Plan, StreamOptions, mapping
+from foldflight.spark.steps import mapping, spark_schema, step_of
 from foldflight.spark.worker import settle
 
 __all__ = ["OBSERVED", "check_provider", "stream_result"]
@@ -80,46 +79,30 @@ def check_provider(df: DataFrame) -> None:
         )
 
 
-def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFrame:
+def stream_result(query: Query, rows: DataFrame) -> DataFrame:
     """Return the changelog of a streaming query.
 
     Args:
-        plan: What the query does; where windows close, the last of its keys is the window's end.
+        query: What the query does; where windows close, the last of its keys is the window's end.
         rows: Keys, kind where rows have kinds, arguments and filters.
-        options: What comes out, and how the state is cut.
     """
-    layout = plan.layout
+    layout, options = query.layout, _options_of(query)
     hashed = len(layout.keys) - (2 if options.has_sessions else 0)
     keys = [sf.col(name) for name in layout.keys.names[:hashed]]
     count = options.buckets if keys else 1
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
-    step = "fold_partial" if _merges(plan, options) else "pack"
-    packed = with_bucket.mapInArrow(mapping(_packing(plan, options), plan.named(step)), _PACKED)
-    processor = BucketProcessor(
-        transport=plan.transport,
-        opening=replace(plan.opening, returns=Returns(), initial_outputs=True),
-        layout=layout,
-        options=options,
-        table=TableLayout(
-            keys=layout.keys,
-            states=layout.states,
-            buckets=count,
-            hashed=hashed,
-            window=options.window,
-            names=(*layout.names, *layout.outputs.names),
-        ),
-        bounds=plan.bounds,
-        merges=_merges(plan, options),
-        migration=Migration(
-            plan.transport,
-            # A state that cannot be migrated is no row's fault, and would fail its group for ever.
-            replace(plan.opening, returns=Returns(states=True, outputs=False), isolate_errors=False),
-            layout,
-            plan.can_migrate,
-            plan.bounds,
-        ),
+    step = "fold_partial" if query.folds_before_shuffle.taken else "pack"
+    packed = with_bucket.mapInArrow(mapping(_packing(query), step_of(query, step)), _PACKED)
+    table = TableLayout(
+        keys=layout.keys,
+        states=layout.states,
+        buckets=count,
+        hashed=hashed,
+        window=options.window,
+        names=(*layout.names, *layout.outputs.names),
     )
+    processor = BucketProcessor(query, table)
     folded = packed.groupBy(BUCKET).transformWithState(
         processor,
         _FOLDED,
@@ -128,26 +111,22 @@ def stream_result(plan: Plan, rows: DataFrame, options: StreamOptions) -> DataFr
     )
     sums = (sf.coalesce(sf.sum(each.name), sf.lit(0)).cast(each.dataType).alias(each.name) for each in _FIGURES)
     observed = folded.observe(_metric_name(layout), *sums)
-    results, schema = _results(plan, layout, shows_kind=options.shows_kind(has_kinds=layout.has_kinds))
+    results, schema = _results(query, rows)
     blobs = observed.select(BLOB).where(f"{BLOB} IS NOT NULL")
-    return blobs.mapInArrow(mapping(Unpack(results), plan.named("changelog")), schema)
+    return blobs.mapInArrow(mapping(Unpack(results), step_of(query, "changelog")), schema)
 
 
-def _merges(plan: Plan, options: StreamOptions) -> bool:
-    """Tell whether rows are folded before they are shuffled.
-
-    Not where rows have kinds: in a sum of live rows no ignored retraction shows. Nor where each row is a session.
-    """
-    return plan.is_two_phase and not plan.layout.has_kinds and not options.has_sessions
+def _options_of(query: Query) -> StreamOptions:
+    if query.stream is None:
+        raise AssertionError("a batch has no plan of a stream")
+    return query.stream
 
 
-def _packing(plan: Plan, options: StreamOptions) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    if not _merges(plan, options):
-        return Pack(plan.layout.rows, plan.bounds)
-    opening = replace(plan.opening, returns=Returns(states=True, outputs=False))
-    bounds = replace(plan.bounds, unfolded_groups_min=_UNFOLDED_GROUPS_MIN)
-    fold = PartialFold(plan.transport, opening, plan.layout, bounds, keeps_buckets=True)
-    return Pack(plan.layout.partial, plan.bounds, fold)
+def _packing(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    if not query.folds_before_shuffle.taken:
+        return Pack(query.layout.rows, query.bounds)
+    bounds = replace(query.bounds, unfolded_groups_min=_UNFOLDED_GROUPS_MIN)
+    return Pack(query.layout.partial, query.bounds, PartialFold(query, bounds, keeps_buckets=True))
 
 
 def _metric_name(layout: Layout) -> str:
@@ -155,9 +134,10 @@ def _metric_name(layout: Layout) -> str:
     return f"{OBSERVED} {','.join(layout.names)} > {','.join(layout.outputs.names)}"
 
 
-def _results(plan: Plan, layout: Layout, *, shows_kind: bool) -> tuple[pa.Schema, st.StructType]:
-    schema = plan.spark_schema(layout.results)
-    if not shows_kind:
+def _results(query: Query, rows: DataFrame) -> tuple[pa.Schema, st.StructType]:
+    layout = query.layout
+    schema = spark_schema(query, rows, layout.results)
+    if not _options_of(query).shows_kind(has_kinds=layout.has_kinds):
         return layout.results, schema
     kind = st.StructField(ROW_KIND, st.StringType(), nullable=layout.isolates)  # dead letters have their own
     return pa.schema([pa.field(ROW_KIND, pa.string()), *layout.results]), st.StructType([kind, *schema.fields])
@@ -167,38 +147,30 @@ class BucketProcessor(StatefulProcessor):
     """The stateful operator: called by Spark for each bucket that has rows in an epoch.
 
     Args:
-        transport: The way to the functions.
-        opening: What an epoch opens.
-        layout: The columns.
-        options: What comes out, and when windows close.
+        query: What the query does.
         table: The layout of the state table.
-        bounds: How much is held at once.
-        merges: Whether partial states come, and rows.
-        migration: Converts states of earlier versions.
     """
 
-    def __init__(
-        self,
-        *,
-        transport: Transport,
-        opening: Open,
-        layout: Layout,
-        options: StreamOptions,
-        table: TableLayout,
-        bounds: BlockBounds,
-        merges: bool,
-        migration: Migration,
-    ) -> None:
+    def __init__(self, query: Query, table: TableLayout) -> None:
+        layout = query.layout
         # One exchange serves all buckets of a task; it is opened when the first one has rows.
-        self._exchange = GroupedExchange(transport, opening, layout, clock=time.perf_counter)
+        opening = query.opening_for(states=True, outputs=True, initial_outputs=True)
+        self._exchange = GroupedExchange(query.transport, opening, layout, clock=time.perf_counter)
         self._layout = layout
-        self._options = options
-        self._shows_kind = options.shows_kind(has_kinds=layout.has_kinds)
+        self._options = _options_of(query)
+        self._shows_kind = self._options.shows_kind(has_kinds=layout.has_kinds)
         self._table_layout = table
-        self._bounds = bounds
-        self._merges = merges
-        self._rows = layout.partial if merges else layout.rows
-        self._migration = migration
+        self._bounds = query.bounds
+        self._merges = query.folds_before_shuffle.taken
+        self._rows = layout.partial if self._merges else layout.rows
+        self._migration = Migration(
+            query.transport,
+            # A state that cannot be migrated is no row's fault, and would fail its group for ever.
+            replace(query.opening_for(states=True, outputs=False), isolate_errors=False),
+            layout,
+            tuple(call.can_migrate for call in query.opened),
+            query.bounds,
+        )
 
     def init(self, handle: Any) -> None:
         """Declare the state of a bucket: a manifest, and runs by name."""

@@ -17,14 +17,15 @@ from foldflight import FunctionError, connect
 from foldflight.engine import tasks
 from foldflight.engine.blocks import BlockBounds, gather
 from foldflight.engine.layout import HASH, Layout
+from foldflight.engine.query import HostTypes, Query
 from foldflight.engine.tasks import FinalFold, PartialFold
-from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call
 from foldflight.spark.carrier import carrier_type
 
 TRANSPORT = connect("embedded:examples.weighted_avg").transport
 KEYS = pa.schema([("key_0", pa.string()), ("key_1", pa.float64())])
 COLUMNS = pa.schema([("column_0", pa.int64()), ("column_1", pa.int32())])
+CARRIED = HostTypes(carrier=carrier_type, results=lambda _names, types: types)
 CALLS = (Call("sum", ("v",)), Call("count"), Call("count", ("v",), distinct=True))
 VALUES = st.tuples(
     st.sampled_from(["+I", "+I", "-D"]),
@@ -43,19 +44,11 @@ BOUNDS = st.builds(
 )
 
 
-def layout_of(*, has_kinds: bool) -> tuple[Layout, Open]:
-    """Return the columns of a query of three calls over two keys."""
-    nothing = pa.schema([])
-    layout = Layout(KEYS, ("k", "x"), COLUMNS, ("v", "w"), has_kinds, nothing, nothing, nothing)
-    opening = Open(calls=CALLS, columns=layout.chunk)
-    schema = TRANSPORT.describe(opening).schema
-    states = pa.schema([schema.field(f"state_{place}") for place in range(len(CALLS))])
-    return replace(
-        layout,
-        states=states,
-        carried=pa.schema([(field.name, carrier_type(field.type)) for field in states]),
-        outputs=pa.schema([(f"o{place}", schema.field(f"output_{place}").type) for place in range(len(CALLS))]),
-    ), opening
+def query_of(*, has_kinds: bool, bounds: BlockBounds | None = None) -> Query:
+    """Return a query of three calls over two keys."""
+    calls = {f"o{place}": call for place, call in enumerate(CALLS)}
+    query = Query.of(TRANSPORT, calls, Layout(KEYS, ("k", "x"), COLUMNS, ("v", "w"), has_kinds), types=CARRIED)
+    return query if bounds is None else replace(query, bounds=bounds)
 
 
 def batches_of(rows: list[tuple[Any, ...]], layout: Layout, sizes: list[int]) -> list[pa.RecordBatch]:
@@ -128,14 +121,13 @@ def test_any_cut_gives_the_same(
         rows = [("+I", *row[1:]) for row in rows] + [row for row in rows if row[0] == "-D"]
     else:
         rows = [("+I", *row[1:]) for row in rows]
-    layout, opening = layout_of(has_kinds=has_kinds)
-    final = FinalFold(TRANSPORT, replace(opening, returns=Returns(states=False)), layout, bounds, merges=merges)
+    query = query_of(has_kinds=has_kinds, bounds=bounds)
+    final = FinalFold(query, merges=merges)
     arrived: list[pa.RecordBatch] = []
     for number in range(partitions):
-        batches = batches_of(rows[number::partitions], layout, sizes)
+        batches = batches_of(rows[number::partitions], query.layout, sizes)
         if merges:
-            partial = PartialFold(TRANSPORT, replace(opening, returns=Returns(outputs=False)), layout, bounds)
-            batches = list(partial(batches))
+            batches = list(PartialFold(query, bounds)(batches))
         arrived += batches
     found = [tuple(row.values()) for batch in final(shuffled(arrived, final)) for row in batch.to_pylist()]
     assert len({(same(k), same(x)) for k, x, *_ in found}) == len(found)
@@ -144,12 +136,11 @@ def test_any_cut_gives_the_same(
 
 def test_a_task_holds_one_block_of_groups() -> None:
     """However many groups a partition has, the last stage uses the slots of about one block."""
-    layout, opening = layout_of(has_kinds=False)
-    bounds = BlockBounds(rows_max=100)
+    query = query_of(has_kinds=False, bounds=BlockBounds(rows_max=100))
     rows = [("+I", f"key {number // 2:05}", 0.0, number) for number in range(4_000)]
-    table = pa.Table.from_batches(batches_of(rows, layout, [70]))
+    table = pa.Table.from_batches(batches_of(rows, query.layout, [70]))
     table = table.append_column(HASH, pa.array([number // 2 for number in range(4_000)], pa.int64()))
-    final = FinalFold(TRANSPORT, replace(opening, returns=Returns(states=False)), layout, bounds, merges=False)
+    final = FinalFold(query, merges=False)
     sizes = [batch.num_rows for batch in final(table.to_batches(max_chunksize=70))]
     assert sum(sizes) == 2_000
     assert max(sizes) <= 100
@@ -157,24 +148,20 @@ def test_a_task_holds_one_block_of_groups() -> None:
 
 def test_rows_without_bytes_are_folded() -> None:
     """Rows of which only a column of type NULL is read, which has no bytes, are counted in two phases."""
-    nothing = pa.schema([])
-    layout = Layout(pa.schema([("key_0", pa.null())]), ("k",), nothing, (), False, nothing, nothing, nothing)
-    opening = Open(calls=(Call("count"),), columns=layout.chunk)
-    state = pa.schema([TRANSPORT.describe(opening).schema.field("state_0")])
-    layout = replace(layout, states=state, carried=pa.schema([("state_0", carrier_type(state[0].type))]))
-    rows = pa.RecordBatch.from_arrays([pa.nulls(5)], schema=layout.rows)
-    partial = PartialFold(TRANSPORT, replace(opening, returns=Returns(outputs=False)), layout, BlockBounds())
-    assert [batch.column("live").to_pylist() for batch in partial([rows])] == [[3], [2]]
+    layout = Layout(pa.schema([("key_0", pa.null())]), ("k",), pa.schema([]), (), has_kinds=False)
+    query = Query.of(TRANSPORT, {"n": Call("count")}, layout, types=CARRIED)
+    rows = pa.RecordBatch.from_arrays([pa.nulls(5)], schema=query.layout.rows)
+    assert [batch.column("live").to_pylist() for batch in PartialFold(query, BlockBounds())([rows])] == [[3], [2]]
 
 
 def test_an_error_names_a_key_that_is_not_utf8() -> None:
     """What Spark calls a string and no decoder takes does not hide the function's error: its bytes are shown."""
-    layout, opening = layout_of(has_kinds=False)
+    query = query_of(has_kinds=False)
     wild = pa.array([b"\xff"] * 2, pa.binary()).view(pa.string())
     numbers = [pa.array([1.0] * 2), pa.array([2**63 - 1] * 2), pa.array([1] * 2, pa.int32())]
-    rows = pa.RecordBatch.from_arrays([wild, *numbers], schema=layout.rows)
+    rows = pa.RecordBatch.from_arrays([wild, *numbers], schema=query.layout.rows)
     rows = rows.append_column(HASH, pa.array([0, 0], pa.int64()))
-    final = FinalFold(TRANSPORT, replace(opening, returns=Returns(states=False)), layout, BlockBounds(), merges=False)
+    final = FinalFold(query, merges=False)
     with pytest.raises(FunctionError) as caught:
         list(final([rows]))
     assert (caught.value.code, caught.value.group) == ("OVERFLOW", {"k": b"\xff", "x": 1.0})

@@ -1,0 +1,282 @@
+"""A query as a value: what is asked, checked against the functions, and how it is carried out and why.
+
+`Query.of` asks a transport what an exchange would be opened with: result types, capabilities and fingerprints. What it
+returns is frozen and picklable. The plans of a host (a batch, a stream) carry it out, and `explain` shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+import pyarrow as pa
+
+from foldflight.client import Transport
+from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.layout import Layout
+from foldflight.errors import RejectedError
+from foldflight.exchange.engine import check_isolates
+from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
+from foldflight.functions import Call, sql_name
+
+__all__ = ["ARROW", "Choice", "Emit", "HostTypes", "Query", "StreamOptions"]
+
+Emit = Literal["update", "changelog", "append"]
+
+
+class HostTypes(NamedTuple):
+    """How the types of states and results are carried by the host of an engine.
+
+    Args:
+        carrier: Returns the type in which the host carries states of a type.
+        results: Returns the types in which the host shows outputs of these names and types. Raises RejectedError
+            SCHEMA_MISMATCH, naming an output that it cannot show.
+    """
+
+    carrier: Callable[[pa.DataType], pa.DataType]
+    results: Callable[[list[str], list[pa.DataType]], list[pa.DataType]]
+
+
+ARROW = HostTypes(carrier=lambda type_: type_, results=lambda _names, types: types)
+"""A host that carries every Arrow type as it is."""
+
+
+class Choice(NamedTuple):
+    """A decision of the plan.
+
+    Args:
+        taken: What was decided.
+        why: The reason, for people.
+    """
+
+    taken: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class StreamOptions:
+    """What concerns streams only.
+
+    Args:
+        emit: What comes out at each barrier.
+        buckets: How many buckets the groups are spread over.
+        strict: Whether a retraction of what is not there is an error.
+        closing_lateness_ms: How long after its end a window closes, in milliseconds of the watermark; None: never.
+        has_sessions: Whether windows are sessions, which merge.
+        window: How time is cut. It is stored with the state, which a query with other windows is refused.
+    """
+
+    emit: Emit = "update"
+    buckets: int = 1
+    strict: bool = False
+    closing_lateness_ms: int | None = None
+    has_sessions: bool = False
+    window: str = ""
+
+    def shows_kind(self, *, has_kinds: bool) -> bool:
+        """Return whether the result of a stream has the column `row_kind`, given whether its input has row kinds."""
+        return self.emit == "changelog" or (self.emit == "update" and (has_kinds or self.has_sessions))
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query, resolved and checked.
+
+    Args:
+        transport: The way to the functions.
+        opening: What its exchanges are opened with. Each call names the fingerprint that the query was made with, so
+            that every server must have the very functions.
+        opened: What the functions told of each call.
+        layout: The columns.
+        bounds: How much a task holds at once.
+        stream: The options of a stream; None for a batch.
+    """
+
+    transport: Transport
+    opening: Open
+    opened: tuple[OpenedCall, ...]
+    layout: Layout
+    bounds: BlockBounds
+    stream: StreamOptions | None
+
+    @classmethod
+    def of(
+        cls,
+        transport: Transport,
+        calls: Mapping[str, Call],
+        layout: Layout,
+        *,
+        stream: StreamOptions | None = None,
+        materialize: bool = False,
+        types: HostTypes = ARROW,
+    ) -> Query:
+        """Ask what an exchange would be opened with, and check the calls against it.
+
+        Args:
+            transport: The way to the functions.
+            calls: The calls by output name; their arguments and filters are columns of `layout.shown`.
+            layout: Keys, columns and flags; states and outputs are filled in.
+            stream: The options of a stream; default: a batch.
+            materialize: Whether groups keep their rows for calls that cannot do what the query needs.
+            types: What the host can carry.
+
+        Raises:
+            RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH, CANNOT_RETRACT, CANNOT_MERGE.
+            RetryableError: UNREACHABLE, DEADLINE, when no server answers.
+        """
+        opening = Open(calls=tuple(calls.values()), columns=layout.chunk, isolate_errors=layout.isolates)
+        opened = transport.describe(opening)
+        check_isolates(opened, opening)
+        needs = _Needs(retract=layout.has_kinds, merge=stream is not None and stream.has_sessions)
+        if materialize and not all(map(needs.are_met, opened.calls)):
+            opening = replace(opening, calls=tuple(_materialized(opening.calls, opened, needs)))
+            opened = transport.describe(opening)
+        needs.check(opening.calls, opened)
+        limits = opened.limits
+        return cls(
+            transport=transport,
+            opening=replace(opening, calls=tuple(_pinned(opening.calls, opened))),
+            opened=opened.calls,
+            layout=_filled(layout, list(calls), opened.schema, types),
+            bounds=BlockBounds().within(limits.slots_max, limits.exchange_state_bytes_max),
+            stream=stream,
+        )
+
+    @property
+    def folds_before_shuffle(self) -> Choice:
+        """Whether rows are folded before they are shuffled by key, so that states travel instead of rows."""
+        layout, functions = self.layout, [call.function for call in self.opening.calls]
+        if layout.isolates:
+            return Choice(
+                taken=False, why="errors are isolated, and a partial state has no rows to become dead letters"
+            )
+        for function, call in zip(functions, self.opened, strict=True):
+            if not call.can_merge:
+                return Choice(taken=False, why=f"{function} has no merge")
+        if self.stream is not None and self.stream.has_sessions:
+            return Choice(taken=False, why="each row of a stream is a session of its own until it meets others")
+        if layout.has_kinds and self.stream is not None:
+            return Choice(
+                taken=False,
+                why="rows have kinds, and which retraction is to be ignored shows only where all rows of a group are",
+            )
+        if layout.has_kinds:
+            for function, call in zip(functions, self.opened, strict=True):
+                if not call.is_invertible:
+                    return Choice(taken=False, why=f"rows have kinds, and {function} is not invertible")
+        return Choice(taken=True, why="every call merges")
+
+    def opening_for(self, *, states: bool, outputs: bool, initial_outputs: bool = False) -> Open:
+        """Return what an exchange of the query is opened with.
+
+        Args:
+            states: Whether results bring states.
+            outputs: Whether results bring outputs.
+            initial_outputs: Whether states that are loaded are answered with their outputs.
+        """
+        return replace(self.opening, returns=Returns(states=states, outputs=outputs), initial_outputs=initial_outputs)
+
+    def explain(self) -> str:
+        """Return what the query does, as text: its calls, the plan with its reasons, and its bounds."""
+        layout, bounds, folds = self.layout, self.bounds, self.folds_before_shuffle
+        kind = "batch" if self.stream is None else "stream"
+        lines = [f"{kind}: group by {', '.join(layout.names) or 'nothing (one group)'}"]
+        rows = list(zip(layout.outputs, self.opening.calls, self.opened, strict=True))
+        for place, (output, call, opened) in enumerate(rows):
+            lines.append(f"  {output.name}: {sql_name(output.type)} = {_written(call)}")
+            lines.append(f"      folded: {opened.folded or 'the server does not tell'}")
+            lines.append(f"      state: {layout.states.field(place).type}; {_capabilities(opened)}")
+        lines.append(f"plan: {self._steps()}")
+        lines.append(f"  rows are {'' if folds.taken else 'not '}folded before the shuffle: {folds.why}")
+        lines.append(
+            f"  blocks of at most {bounds.rows_max:,} rows and {bounds.bytes_max >> 20:,} MiB; a partial fold holds at "
+            f"most {bounds.groups_max:,} groups and {bounds.state_bytes_max >> 20:,} MiB of states"
+        )
+        if self.stream is not None:
+            lines.append(f"  {self._streaming(self.stream)}")
+        return "\n".join(lines)
+
+    def _steps(self) -> str:
+        keys = ", ".join(self.layout.names)
+        shuffle = f"shuffle by {keys}" if keys else "one partition"
+        if self.stream is None:
+            folds = f"fold partial > {shuffle} > merge" if self.folds_before_shuffle.taken else f"{shuffle} > fold"
+            return f"rows > {folds} > outputs"
+        first = "fold partial > " if self.folds_before_shuffle.taken else ""
+        return f"rows > {first}pack by bucket > shuffle by bucket > one exchange for each task > changelog"
+
+    @staticmethod
+    def _streaming(stream: StreamOptions) -> str:
+        parts = [f"{stream.buckets} buckets", f"emits {stream.emit}"]
+        if stream.window:
+            closes = "never closes" if stream.closing_lateness_ms is None else "closes by the watermark"
+            parts.append(f"window {stream.window} {closes}")
+        if stream.strict:
+            parts.append("a retraction of a row that is not there is an error")
+        return "; ".join(parts)
+
+
+def _filled(layout: Layout, outputs: list[str], schema: pa.Schema, types: HostTypes) -> Layout:
+    """Return a layout with the states and outputs of an exchange."""
+    places = range(len(outputs))
+    states = pa.schema([schema.field(f"state_{place}") for place in places])
+    results = types.results(outputs, [schema.field(f"output_{place}").type for place in places])
+    return replace(
+        layout,
+        states=states,
+        carried=pa.schema([(field.name, types.carrier(field.type)) for field in states]),
+        outputs=pa.schema(list(zip(outputs, results, strict=True))),
+    )
+
+
+def _pinned(calls: Sequence[Call], opened: Opened) -> Iterator[Call]:
+    for call, found in zip(calls, opened.calls, strict=True):
+        yield replace(call, fingerprint=found.fingerprint)
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What each function of a query must be able to do."""
+
+    retract: bool
+    merge: bool
+
+    def are_met(self, call: OpenedCall) -> bool:
+        """Tell whether a call can do it."""
+        return (call.can_retract or not self.retract) and (call.can_merge or not self.merge)
+
+    def check(self, calls: Sequence[Call], opened: Opened) -> None:
+        """Refuse a call that cannot. Raises RejectedError CANNOT_RETRACT, CANNOT_MERGE."""
+        for call, found in zip(calls, opened.calls, strict=True):
+            if self.retract and not found.can_retract:
+                raise RejectedError(
+                    "CANNOT_RETRACT",
+                    f"{call.function} is append-only (it has no retract), and rows with kinds may take rows back; "
+                    "define retract, let groups keep their rows (materialize=True), or aggregate without row_kind",
+                    function=call.function,
+                )
+            if self.merge and not found.can_merge:
+                raise RejectedError(
+                    "CANNOT_MERGE",
+                    f"{call.function} has no merge, and sessions of a stream merge when a row bridges them; define "
+                    "merge, let sessions keep their rows (materialize=True), or use tumble, hop or cumulate",
+                    function=call.function,
+                )
+
+
+def _materialized(calls: Sequence[Call], opened: Opened, needs: _Needs) -> Iterator[Call]:
+    for call, found in zip(calls, opened.calls, strict=True):
+        yield call if needs.are_met(found) else replace(call, materialize=True)
+
+
+def _written(call: Call) -> str:
+    literals: Mapping[str, Any] = dict(call.literals)
+    arguments = [*call.arguments, *(f"{name} => {value!r}" for name, value in literals.items())]
+    text = f"{call.function}({'DISTINCT ' if call.distinct else ''}{', '.join(arguments)})"
+    return text if call.filter is None else f"{text} FILTER ({call.filter.removeprefix('where ')})"
+
+
+def _capabilities(call: OpenedCall) -> str:
+    known = (("merges", call.can_merge), ("retracts", call.can_retract), ("is invertible", call.is_invertible))
+    return ", ".join(name for name, can in known if can) or "append-only, does not merge"

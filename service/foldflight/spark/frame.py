@@ -1,0 +1,319 @@
+"""`group_by(df, ...).agg(...)`: what a user writes becomes a `Query`, and a plan of Spark carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+
+from foldflight.client import Aggregate, Transport
+from foldflight.engine.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, Layout
+from foldflight.engine.query import Emit, HostTypes, Query, StreamOptions
+from foldflight.errors import RejectedError
+from foldflight.spark.batch import batch_result
+from foldflight.spark.carrier import carrier_type, result_types
+from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, kind_of, text_of
+from foldflight.spark.stream import check_provider, stream_result
+from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
+
+__all__ = ["GroupedFrame", "OnError", "group_by"]
+
+OnError = Literal["fail", "isolate"]
+_BUCKETS_MAX = 1 << 15
+_SPARK = HostTypes(carrier=carrier_type, results=result_types)
+
+
+def group_by(
+    df: DataFrame,
+    *keys: str | Column | Sequence[str | Column],
+    row_kind: str | Column | None = None,
+    row_kinds: Mapping[str, str] | None = None,
+    materialize: bool = False,
+    window: Window | None = None,
+    emit: Emit = "update",
+    allowed_lateness_s: float = 0,
+    buckets: int = 32,
+    strict: bool = False,
+    on_error: OnError = "fail",
+) -> GroupedFrame:
+    """Group a DataFrame, to aggregate it with functions.
+
+    Over a streaming DataFrame the result is a stream of changes: after each epoch, one row for each group that changed.
+    Its state lives in Spark's RocksDB state store.
+
+    Args:
+        df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect.
+        keys: Column names, SQL expressions, or Columns (named by their alias); or one list of them. Without any, all
+            rows are one group, and the result is one row also for an empty input. NULL is a group, all NaN are one, and
+            -0.0 is 0.0.
+        row_kind: The column that tells what a row does: `+I` and `+U` add it, `-U` and `-D` take it back. A group whose
+            rows are all taken back is gone. Default: every row adds.
+        row_kinds: What the values of `row_kind` mean where they are not kinds themselves: `{"c": "+I", "d": "-D"}`.
+        materialize: Append-only functions (`max`, `string_agg`...) over rows with kinds keep the rows of each group,
+            and fold them anew for each value; so do functions without merge over the sessions of a stream. Default:
+            they are refused.
+        window: Windows of time, as two more keys `window_start` and `window_end`: `tumble`, `hop`, `cumulate` or
+            `session`. In a stream with a watermark on its time column a window closes when the watermark has passed its
+            end: its state goes, and rows that come for it later are left out and counted. Sessions take rows without
+            kinds, and those of a stream merge.
+        emit: Of a stream: `update` gives new values (`+I`, `+U`) and groups that are gone (`-D`); `changelog` also the
+            old value (`-U`) before each new one. The column `row_kind` is there in a changelog, and in updates where
+            the input has row kinds or windows are sessions: one that grows is gone, and another comes. `append` gives
+            each group of a window once, when it closes.
+        allowed_lateness_s: Of a stream: how much longer a window stays open, in seconds.
+        buckets: Of a stream: into how many parts its state is cut; fixed for the life of a checkpoint.
+        strict: Of a stream: a row that takes back what is not there fails the query, instead of being counted.
+        on_error: What becomes of the query when a function raises, or returns what does not fit: `fail`; or `isolate`:
+            other groups go on, the group stays as it was before the epoch (in a batch, it is not there), and its rows
+            of the epoch come out as dead letters, in a column `dead_letter`; `results` and `dead_letters` take the two
+            apart. Rows are then not folded before they are shuffled.
+
+    Returns:
+        GroupedFrame: Its `agg` gives the result.
+
+    Raises:
+        RejectedError: SIGNATURE, SCHEMA_MISMATCH.
+    """
+    _check_input(df, window)
+    chosen = _listed(keys)
+    if window is not None:
+        df = window.timed(df)
+    _check_stream_options(df, emit, buckets, allowed_lateness_s)
+    closing = _closing(df, window, emit, allowed_lateness_s)
+    has_sessions = window is not None and window.is_session
+    if has_sessions and row_kind is not None:
+        raise RejectedError(
+            "CANNOT_RETRACT",
+            "a session that a row is taken out of may fall into two, and accumulators cannot be cut; over rows with "
+            "kinds use tumble, hop or cumulate",
+        )
+    if window is not None:
+        df = window.assigned(df, [column_of(df, key, _role(key)) for key in chosen])
+        chosen = (*chosen, WINDOW_START, WINDOW_END)
+    columns = tuple(column_of(df, key, _role(key)) for key in chosen)
+    names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
+    _refuse_doubles(names, "is twice among the keys")
+    kind = kind_of(df, row_kind, row_kinds)
+    if on_error not in ("fail", "isolate"):
+        raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
+    return GroupedFrame(
+        df,
+        columns,
+        names,
+        kind,
+        materialize,
+        StreamOptions(emit, buckets, strict, closing, has_sessions, str(window or "")),
+        isolates=on_error == "isolate",
+    )
+
+
+def _listed(keys: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the keys, which may be given as one list."""
+    return tuple(keys[0]) if len(keys) == 1 and isinstance(keys[0], (list, tuple)) else tuple(keys)
+
+
+def _role(key: object) -> str:
+    return f"the key {text_of(key)!r}"
+
+
+def _check_input(df: object, window: object) -> None:
+    """Refuse what is no DataFrame of Spark, or no window. Raises RejectedError SIGNATURE."""
+    if not isinstance(df, DataFrame):
+        if hasattr(df, "agg") and hasattr(df, "pivot") and not hasattr(df, "columns"):
+            remedy = "give the DataFrame itself and the keys: group_by(df, 'key'), not group_by(df.groupBy('key'))"
+        elif hasattr(df, "iloc") or hasattr(df, "to_pandas"):
+            remedy = "make it one: spark.createDataFrame(...)"
+        else:
+            remedy = "give a batch or streaming DataFrame, such as spark.table(...)"
+        kind = f"{type(df).__module__}.{type(df).__qualname__}"
+        raise RejectedError("SIGNATURE", f"group_by takes a DataFrame of Spark, and this is a {kind}; {remedy}")
+    if window is not None and not isinstance(window, Window):
+        raise RejectedError(
+            "SIGNATURE",
+            f"the window is {text_of(window)!r}, which does not say what to cut; give tumble('time', '1 hour'), where "
+            "time is a column, or hop, cumulate or session of foldflight.spark",
+        )
+
+
+def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s: float) -> int | None:
+    """Return the lateness after which windows close; None where they never do."""
+    watermarked = window is not None and window.time in df.columns and WATERMARK in df.schema[window.time].metadata
+    if emit == "append" and not (df.isStreaming and watermarked):
+        raise RejectedError(
+            "SIGNATURE",
+            "emit='append' gives a window when the watermark has passed it, so it needs a stream, a window, and "
+            f"df.withWatermark({window.time if window else 'time'!r}, ...) on the window's column",
+        )
+    return int(allowed_lateness_s * 1000) if df.isStreaming and watermarked else None
+
+
+def _check_stream_options(df: DataFrame, emit: str, buckets: int, allowed_lateness_s: float) -> None:
+    if emit not in ("update", "changelog", "append"):
+        raise RejectedError("SIGNATURE", f"emit is 'update', 'changelog' or 'append', and here it is {emit!r}")
+    if not isinstance(buckets, int) or not 1 <= buckets <= _BUCKETS_MAX:
+        raise RejectedError("SIGNATURE", f"buckets is 1 to {_BUCKETS_MAX}, and here it is {buckets!r}")
+    if not isinstance(allowed_lateness_s, (int, float)) or not 0 <= allowed_lateness_s < float("inf"):
+        raise RejectedError(
+            "SIGNATURE",
+            f"allowed_lateness_s is a number of seconds, 0 or more, and here it is {allowed_lateness_s!r}",
+        )
+    if not df.isStreaming and emit != "update":
+        raise RejectedError("SIGNATURE", "emit is for streams; the result of a batch has one row for each group")
+
+
+@dataclass(frozen=True)
+class GroupedFrame:
+    """A grouped DataFrame; made by `group_by`."""
+
+    df: DataFrame
+    keys: tuple[Column, ...]
+    names: tuple[str, ...]
+    kind: Column | None
+    materialize: bool
+    stream: StreamOptions
+    isolates: bool = False
+
+    def agg(self, /, *aliased: Aggregate, **named: Aggregate) -> DataFrame:
+        """Aggregate each group.
+
+        Mistakes show here; nothing is computed before an action asks for the result.
+
+        Args:
+            aliased: The uses of functions, each with its output's name: `weighted_avg("delay", "distance").alias("d")`.
+            named: The uses of functions by output name, after the others: `d=weighted_avg("delay", "distance")`. All
+                come from one `connect`. Their arguments are column names, SQL expressions or Columns.
+
+        Returns:
+            DataFrame: One row for each group: the keys, then the outputs. Where errors are isolated, `dead_letter` is
+                the last column, and there is one row more for each row of a group that has failed.
+
+        Raises:
+            RejectedError: SIGNATURE for no aggregates, several connections, or a name used twice; SCHEMA_MISMATCH for
+                columns that cannot be resolved or do not fit the function; CANNOT_RETRACT for an append-only function
+                over rows with kinds; UNKNOWN_FUNCTION when a server does not have it any more.
+            RetryableError: UNREACHABLE, DEADLINE, when no server answers.
+        """
+        query, rows = self._resolved(aliased, named)
+        if query.stream is None:
+            return batch_result(query, rows)
+        check_provider(self.df)
+        return stream_result(query, rows)
+
+    def query(self, /, *aliased: Aggregate, **named: Aggregate) -> Query:
+        """Return what `agg` would carry out, as a value. Raises what `agg` raises for mistakes in the query."""
+        return self._resolved(aliased, named)[0]
+
+    def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
+        """Print what `agg` would do: the calls and how each is folded, the plan with its reasons, and its bounds.
+
+        Args:
+            aliased: As for `agg`.
+            named: As for `agg`.
+
+        Raises:
+            RejectedError: What `agg` raises for mistakes in the query.
+        """
+        print(self.query(*aliased, **named).explain())  # noqa: T201 - as DataFrame.explain does
+
+    def _resolved(self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> tuple[Query, DataFrame]:
+        """Return the query, and the input reduced to the columns that it reads."""
+        aggregates = _outputs(aliased, named)
+        transport = _transport_of(aggregates)
+        _refuse_doubles((*self.names, *aggregates), "is the name of two columns of the result")
+        _refuse_own((*self.names, *aggregates), self._own_columns())
+        columns = Columns(self.df, self.keys, self.names, self.kind)
+        calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
+        rows = columns.rows()
+        check_keys(rows.schema, self.names)
+        layout = self._layout(columns, arrow_fields(rows.schema, columns.roles()))
+        try:
+            query = Query.of(
+                transport,
+                calls,
+                layout,
+                stream=self.stream if self.df.isStreaming else None,
+                materialize=self.materialize,
+                types=_SPARK,
+            )
+        except RejectedError as error:
+            if error.code == "SCHEMA_MISMATCH":
+                columns.refuse_types(list(aggregates.values()), layout.chunk)
+            raise
+        return query, rows
+
+    def _layout(self, columns: Columns, schema: pa.Schema) -> Layout:
+        keys, others = list(schema)[: len(self.names)], list(schema)[len(self.names) :]
+        return Layout(
+            keys=pa.schema(keys),
+            names=self.names,
+            columns=pa.schema([field for field in others if field.name not in (KIND, REAL)]),
+            shown=tuple(columns.shown),
+            has_kinds=self.kind is not None,
+            isolates=self.isolates,
+        )
+
+    def _own_columns(self) -> list[str]:
+        """Return the columns that the result has beside the keys and outputs."""
+        own = [DEAD_LETTER] if self.isolates else []
+        if self.df.isStreaming and self.stream.shows_kind(has_kinds=self.kind is not None):
+            own.append(ROW_KIND)
+        return own
+
+
+def _outputs(aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+    """Return the uses of functions by output name. Raises RejectedError SIGNATURE."""
+    outputs: dict[str, Aggregate] = {}
+    for name, given in (*(("an output", each) for each in aliased), *named.items()):
+        if not isinstance(given, Aggregate):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{name} is {text_of(given)!r}, not a use of a function; write functions.sum('column').alias('name'), "
+                "with functions = connect(...)",
+            )
+    for given in aliased:
+        if given.name is None:
+            raise RejectedError("SIGNATURE", f"{given!r} has no name; write {given!r}.alias('name'), or name={given!r}")
+        _refuse_doubles((*outputs, given.name), "is the name of two outputs")
+        outputs[given.name] = given
+    for name, given in named.items():
+        if given.name not in (None, name):
+            raise RejectedError("SIGNATURE", f"{name}={given!r} gives one output two names; leave one out")
+        _refuse_doubles((*outputs, name), "is the name of two outputs")
+        outputs[name] = given
+    return outputs
+
+
+def _transport_of(aggregates: Mapping[str, Aggregate]) -> Transport:
+    if not aggregates:
+        raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one output, as in n=count()")
+    first, *others = aggregates.items()
+    for name, aggregate in others:
+        if aggregate.transport is not first[1].transport:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{first[0]} and {name} come from two connections; take all functions of an agg from one connect(...), "
+                "which takes several modules and servers",
+            )
+    return first[1].transport
+
+
+def _refuse_doubles(names: Sequence[str], why: str) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        folded = name.casefold()  # Spark compares names without case
+        if folded in seen:
+            raise RejectedError("SIGNATURE", f"{name!r} {why}; give each another name")
+        seen[folded] = name
+
+
+def _refuse_own(names: Sequence[str], own: Sequence[str]) -> None:
+    for name in names:
+        if name.casefold() in own:
+            raise RejectedError(
+                "SIGNATURE",
+                f"the result of this query has a column {name.casefold()} of its own; give the key or the output "
+                f"{name!r} another name",
+            )

@@ -1,0 +1,66 @@
+"""What the plans of batches and streams share: tasks as functions of mapInArrow, and Spark's schemas."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as st
+from pyspark.sql.pandas.types import from_arrow_type
+
+from foldflight.engine.layout import DEAD_LETTER
+from foldflight.engine.query import Query
+from foldflight.spark.deadletters import letter_type
+from foldflight.spark.worker import settle
+
+__all__ = ["mapping", "spark_schema", "step_name", "step_of"]
+
+_NAME_LENGTH_MAX = 100
+
+
+def step_name(step: str, functions: Sequence[str]) -> str:
+    """Return the name of a step as Spark's plans and its UI show it, each function once: `merge[sum, count]`."""
+    names = ", ".join(dict.fromkeys(functions))
+    return f"{step}[{textwrap.shorten(names, _NAME_LENGTH_MAX, placeholder=' ...')}]"
+
+
+def mapping(
+    task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], name: str
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return a task as the plain function that mapInArrow wants.
+
+    Args:
+        task: What is done with each partition.
+        name: The name of the function, which Spark's plans and its UI show.
+    """
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from task(batches)
+        settle()
+
+    run.__name__ = name
+    return run
+
+
+def step_of(query: Query, step: str) -> str:
+    """Return the name of one step of a query, with its functions."""
+    return step_name(step, [call.function for call in query.opening.calls])
+
+
+def spark_schema(query: Query, rows: DataFrame, schema: pa.Schema) -> st.StructType:
+    """Return Spark's schema of a schema that begins with the keys of a query.
+
+    Args:
+        query: The query.
+        rows: What it reads: its keys and columns have the very types that the result shows.
+        schema: Keys, then states or outputs, and dead letters where errors are isolated.
+    """
+    layout, found = query.layout, rows.schema
+    key_types = [field.dataType for field in found.fields[: len(layout.names)]]
+    types = [*key_types, *(from_arrow_type(field.type) for field in list(schema)[len(key_types) :])]
+    if layout.isolates and schema.names[-1] == DEAD_LETTER:
+        types[-1] = letter_type(layout, key_types, [found[name].dataType for name in layout.columns.names])
+    return st.StructType([st.StructField(name, type_) for name, type_ in zip(schema.names, types, strict=True)])

@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
+from examples.weighted_avg import WeightedAvg
+from foldflight.cli import laws as laws_module
+from foldflight.cli import listing
 from foldflight.cli.main import cli
+from foldflight.functions import function_of
 from foldflight.server.run.settings import SETTINGS
+from foldflight.testing.laws import LAWS
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,6 +94,20 @@ def test_functions_lists_a_module_from_the_current_folder(run):
     assert "count([value]) -> BIGINT" in result.output
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_functions_shows_the_authors_own_first_and_cuts_nothing_off(run, monkeypatch, is_terminal):
+    """What the module defines comes before what is built in, and a remedy is there in full, however narrow it is."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setattr(listing, "Console", lambda: Console(width=30, force_terminal=is_terminal, color_system=None))
+    lines = run("functions", "tests.unit.listed_functions").output.splitlines()
+    names = [line.partition("(")[0] for line in lines if line and not line.startswith(" ")]
+    assert names[:3] == ["careful", "plain", "avg"]
+    assert names[2:] == sorted(names[2:])
+    assert "    interpreted because: accumulate has try or with" in lines
+    assert any("write Annotated[list[...], n] if its length does not change" in line for line in lines)
+    assert ["built in" in line for line in lines if " version 1, " in line][:3] == [False, False, True]
+
+
 def test_functions_as_json_tells_everything(run):
     """The JSON form carries signature, capabilities and direct arguments of each function."""
     result = run("functions", "embedded:at_least_json", "--json", at_least_json=PERCENTILE)
@@ -111,6 +132,67 @@ def test_check_fails_on_a_broken_law_and_shows_the_smallest_rows(run):
     assert result.exit_code == 1, result.output
     assert "BROKEN" in result.output
     assert "merge" in result.output
+
+
+TWO = (
+    PERCENTILE
+    + """
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
+class Most:
+    def create_accumulator(self) -> int:
+        return 0
+    def get_value(self, accumulator: int):
+        return accumulator
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return max(accumulator, value)
+    def merge(self, accumulator: int, other: int) -> int:
+        return max(accumulator, other)
+"""
+)
+
+
+def test_check_goes_on_after_a_function_that_cannot_be_checked(run):
+    """One that lacks its direct argument is reported with the remedy, the others are checked, the exit code is 1."""
+    result = run("check", "at_least_and_most", "--examples", "5", at_least_and_most=TWO)
+    assert result.exit_code == 1
+    assert "--set least=" in result.output
+    assert "most(value BIGINT)" in result.output
+    assert "get_value changes nothing" in result.output
+    assert "not checked: at_least" in result.output
+    assert "every law holds" not in result.output
+
+
+def test_check_of_one_function_only(run):
+    """--function leaves the others out; one that is not there is an error that names those that are."""
+    result = run("check", "only_most", "--function", "most", "--examples", "5", only_most=TWO)
+    assert result.exit_code == 0, result.output
+    assert "at_least" not in result.output
+    result = run("check", "only_most", "--function", "mots")
+    assert result.exit_code == 1
+    assert "UNKNOWN_FUNCTION" in result.output
+    assert "there are at_least, most" in result.output
+
+
+def test_check_says_of_a_fickle_function_that_it_is(run):
+    """A law that breaks, and holds when the same rows come again, is broken, and does not end the command."""
+    fickle = "import time\n" + TWO.replace("return max(accumulator, value)", "return time.monotonic_ns()")
+    result = run("check", "fickle", "--function", "most", "--examples", "5", fickle=fickle)
+    assert result.exit_code == 1, result.output
+    assert "BROKEN" in result.output
+    assert "Traceback" not in result.output
+
+
+def test_check_shows_how_far_it_is():
+    """A bar counts the laws of the function that is being checked, and goes when they are through."""
+    progress = mock.Mock(**{"add_task.return_value": 7})
+    results = laws_module._results(function_of(WeightedAvg), {}, 5, progress)
+    assert len(results) == len(LAWS)
+    assert progress.mock_calls == [
+        mock.call.add_task("weighted_avg", total=len(LAWS)),
+        *[mock.call.advance(7)] * len(LAWS),
+        mock.call.remove_task(7),
+    ]
 
 
 def test_check_takes_direct_arguments(run):

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 from examples import flights_stream
 from foldflight.cli import demo as demo_module
 from foldflight.cli import flights
-from foldflight.cli.demo import EXIT_DIFFERENT, demo, differences
+from foldflight.cli.demo import EXIT_DIFFERENT, demo, differences, timed_warm, warm_copies
 from foldflight.cli.progress import StageCounts
 from foldflight.errors import RejectedError
+from foldflight.fold.programs import HOT_ROWS
 
 ROWS = [{"key": "a", "value": 1}, {"key": None, "value": None}]
 
@@ -72,6 +73,34 @@ def test_progress_counts_a_stage_that_is_gone_as_done():
     assert counts.see({1: (3, 4), 2: (0, 2)}) == (3, 6)
     assert counts.see({2: (1, 2)}) == (5, 6)
     assert counts.see({}) == (6, 6)
+
+
+@pytest.mark.parametrize(("rows", "workers"), [(336_776, 2), (336_776, 16), (336_776 * 50, 2)])
+def test_warming_makes_functions_hot_in_every_worker(rows, workers):
+    """Before a query is timed each worker has folded more rows than it interprets, however many workers there are."""
+    assert warm_copies(rows, workers) * rows / workers > HOT_ROWS
+
+
+def test_a_query_is_timed_when_it_is_warm(monkeypatch):
+    """It runs over copies of the data first, which is not timed, and its result is that of the data itself."""
+    taken = []
+    monkeypatch.setattr(demo_module.time, "perf_counter", lambda: float(sum(taken)))  # a second for each copy
+
+    class Frame:
+        def __init__(self, size):
+            self.size = size
+
+        def union(self, other):
+            return Frame(self.size + other.size)
+
+        def collect(self):
+            taken.append(self.size)
+            return [mock.Mock(asDict=lambda: {"rows": self.size})]
+
+    rows, seconds = timed_warm(lambda frame, keys: frame, Frame(1), 5)
+    assert taken == [5, 1]
+    assert rows == [{"rows": 1}]
+    assert seconds == 1.0
 
 
 @pytest.mark.parametrize(("compared", "streamed"), [(0, 0), (1, 0), (0, 1)])

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Column, Table
 from rich.text import Text
 
 from foldflight.cli.target import target_options
@@ -17,6 +15,7 @@ from foldflight.client import connect
 from foldflight.client.connect import EMBEDDED
 from foldflight.client.embedded import EmbeddedTransport
 from foldflight.exchange.frames import FunctionInfo
+from foldflight.functions import Registry
 
 __all__ = ["functions"]
 
@@ -30,26 +29,29 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
     reached = connect(target if ":" in target else f"{EMBEDDED}{target}", **connection)
     transport = reached.transport
     found = transport.infos(look=True) if isinstance(transport, EmbeddedTransport) else reached.infos()
-    infos = sorted(found, key=lambda info: info.name)
+    infos = sorted(found, key=lambda info: (_is_built_in(info), info.name))
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(info) for info in infos], indent=2, default=repr))
-    else:
-        Console().print(functions_table(infos))
-
-
-def functions_table(infos: Sequence[FunctionInfo]) -> Table:
-    """Return a table of functions for people; retract "any order" also takes back a row that has not come yet."""
-    table = Table(Column("function", ratio=1), "version", "retract", "merge", "state", "fold", show_lines=True)
+        return
+    console = Console()
     for info in infos:
-        # As Text: in a plain string rich would take the brackets of a signature for markup.
-        about = Text.assemble((info.signature, "bold"), "\n", (info.doc.strip().partition("\n")[0], "dim"))
-        how, _, why = info.folded.partition(": ")
-        if why:
-            about.append(f"\n{how} because: {why}", "yellow")
-        retract = "any order" if info.invertible else _yes(info.retract)
-        table.add_row(about, info.version, retract, _yes(info.merge), info.codec, how)
-    return table
+        console.print(function_text(info), soft_wrap=True)  # the terminal wraps long lines: nothing is cut off
 
 
-def _yes(answer: bool) -> str:
-    return "yes" if answer else "no"
+def function_text(info: FunctionInfo) -> Text:
+    """Return what people want to know of a function, as lines; "any order": also a row that has not come yet."""
+    how, _, why = info.folded.partition(": ")
+    retracts = "retracts in any order" if info.invertible else "retracts" if info.retract else "append-only"
+    facts = [f"version {info.version}", retracts, "merges" if info.merge else "no merge", f"{info.codec} state", how]
+    if _is_built_in(info):
+        facts.insert(0, "built in")
+    text = Text.assemble((info.signature, "bold"), "\n    ", (", ".join(filter(None, facts)), "cyan"))
+    if doc := info.doc.strip().partition("\n")[0]:
+        text.append(f"\n    {doc}", "dim")
+    if why:
+        text.append(f"\n    {how} because: {why}", "yellow")
+    return text
+
+
+def _is_built_in(info: FunctionInfo) -> bool:
+    return info.name in Registry()

@@ -1,0 +1,271 @@
+"""Changes of other tools as rows with row kinds, against a table that is changed; and a changelog into a table."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from examples.changelog_to_table import merge_into, merge_statement, totals
+from foldflight import RejectedError
+from foldflight.client import Functions
+from foldflight.spark import DELTA_CHANGES, from_canal, from_debezium, from_maxwell, group_by, split_changes
+
+SCHEMA = "id BIGINT, customer STRING, amount BIGINT"
+TEXTS = st.StructType([st.StructField("value", st.BinaryType()), st.StructField("timestamp", st.LongType())])
+Row = dict[str, Any]
+
+
+def kafka(spark: Any, *events: Any) -> DataFrame:
+    """Return events as Kafka gives them: JSON in bytes, NULL for a tombstone; no schema, as they may be none."""
+    values = [None if event is None else json.dumps(event).encode() for event in events]
+    frame: DataFrame = spark.createDataFrame([(value, 7) for value in values], TEXTS)
+    return frame
+
+
+def changes(df: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in df.collect()), key=repr)
+
+
+def event(op: str, before: Row | None = None, after: Row | None = None, **more: Any) -> Row:
+    return {"op": op, "before": before, "after": after, "source": {"lsn": 1}, "ts_ms": 5, **more}
+
+
+def order(id_: int, customer: str | None, amount: int | None) -> Row:
+    return {"id": id_, "customer": customer, "amount": amount}
+
+
+OLD, NEW = order(1, "ann", 5), order(1, "ann", 8)
+SPLIT = [("+U", 1, "ann", 8), ("-U", 1, "ann", 5)]
+
+
+class Table:
+    """A table that is changed at random: what each tool would write of that, and what is there."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.rows: dict[int, Row] = {}
+
+    def _row(self, id_: int) -> Row:
+        return order(id_, self.random.choice(["ann", "bob", None]), self.random.choice([None, 0, 1, 2**53 + 1, -7]))
+
+    def change(self) -> tuple[str, Row | None, Row | None]:
+        """Return what happened, the old row and the new one."""
+        id_ = self.random.randrange(20)
+        old = self.rows.pop(id_, None)
+        if old is not None and self.random.random() < 0.4:
+            return "delete", old, None
+        self.rows[id_] = self._row(id_)
+        return ("insert" if old is None else "update"), old, self.rows[id_]
+
+    def totals(self) -> dict[str | None, tuple[int | None, int]]:
+        groups: dict[str | None, list[Row]] = {}
+        for row in self.rows.values():
+            groups.setdefault(row["customer"], []).append(row)
+        found = {}
+        for customer, rows in groups.items():
+            amounts = [row["amount"] for row in rows if row["amount"] is not None]
+            found[customer] = (sum(amounts) if amounts else None, len(rows))
+        return found
+
+
+def changed_fields(old: Row, new: Row) -> Row:
+    return {name: value for name, value in old.items() if new[name] != value}
+
+
+def text(value: Any) -> Any:
+    return None if value is None else str(value)
+
+
+def debezium(what: str, old: Row | None, new: Row | None) -> Row:
+    return event({"insert": "c", "update": "u", "delete": "d"}[what], old, new)
+
+
+def maxwell(what: str, old: Row | None, new: Row | None) -> Row:
+    written: Row = {"database": "shop", "table": "orders", "type": what, "ts": 1, "data": new or old}
+    if old is not None and new is not None:
+        written["old"] = changed_fields(old, new)
+    return written
+
+
+def canal(what: str, old: Row | None, new: Row | None) -> Row:
+    row = new or old
+    assert row is not None
+    data = {name: text(value) for name, value in row.items()}
+    was = [{name: text(value) for name, value in changed_fields(old, new).items()}] if old and new else None
+    return {"type": what.upper(), "isDdl": False, "data": [data], "old": was, "pkNames": ["id"], "sql": ""}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [(debezium, from_debezium), (maxwell, from_maxwell), (canal, from_canal)],
+    ids=["debezium", "maxwell", "canal"],
+)
+def test_random_changes_add_up_to_the_table(spark: Any, embedded: Functions, written: Any, read: Any) -> None:
+    """After many inserts, updates and deletes the aggregate is that of the rows which are there."""
+    table = Table(seed=11)
+    events = [written(*table.change()) for _ in range(300)]
+    rows = read(kafka(spark, *events), SCHEMA)
+    assert rows.columns == ["row_kind", "id", "customer", "amount"]
+    grouped = group_by(rows, "customer", row_kind="row_kind")
+    result = grouped.agg(total=embedded["sum"]("amount"), n=embedded["count"]())
+    assert {row.customer: (row.total, row.n) for row in result.collect()} == table.totals()
+
+
+def test_debezium(spark: Any) -> None:
+    """Each operation is split as it must be, with the schema of the message or without; the rest is left out."""
+    gone = order(2, None, None)
+    events = kafka(
+        spark,
+        event("c", after=OLD),
+        event("r", after=gone),
+        event("u", OLD, NEW),
+        {"schema": {"type": "struct"}, "payload": event("d", gone)},
+        None,
+        event("m", message={"prefix": "p"}),
+    )
+    expected = [("+I", 1, "ann", 5), ("+I", 2, None, None), *SPLIT, ("-D", 2, None, None)]
+    assert changes(from_debezium(events, SCHEMA)) == expected
+    typed = spark.createDataFrame([], SCHEMA).schema
+    assert changes(from_debezium(events, typed)) == expected
+
+
+def test_debezium_as_avro_gives_it(spark: Any) -> None:
+    """Columns op, before and after need no schema; a tombstone has NULL in all of them."""
+    row = f"STRUCT<{SCHEMA}>"
+    rows = [("u", (1, "ann", 5), (1, "ann", 8)), ("d", (1, "ann", 8), None), (None, None, None)]
+    events = spark.createDataFrame(rows, f"op STRING, before {row}, after {row}")
+    assert changes(from_debezium(events)) == [SPLIT[0], ("-D", 1, "ann", 8), SPLIT[1]]
+    with pytest.raises(RejectedError, match="no column before among op, after; give the schema"):
+        from_debezium(events.drop("before"))
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "said"),
+    [
+        (from_debezium, event("u", after=NEW), "an event lacks its old row, before.*REPLICA IDENTITY FULL"),
+        (from_debezium, event("d"), "an event lacks its old row, before"),
+        (from_debezium, event("c"), "an event lacks its new row, after"),
+        (from_debezium, event("t"), "an event is t, which is no change of rows; the codes are c, r, u, d"),
+        (from_debezium, {"id": 1}, "an event is NULL, which is no change of rows"),
+        (from_debezium, event("c", after={"id": "many"}), "MALFORMED_RECORD_IN_PARSING"),
+        (from_maxwell, {"type": "update", "data": NEW}, "an event lacks its old row, old"),
+        (from_maxwell, {"type": "table-drop"}, "an event is table-drop, which is no change"),
+        (from_canal, {"type": "UPDATE", "data": [{"id": "1"}], "old": None}, "an event lacks its old row, old"),
+        (from_canal, {"type": "TRUNCATE", "isDdl": True, "data": None}, "an event is TRUNCATE, which is no change"),
+        (from_canal, {"type": "INSERT", "data": [{"id": "many"}]}, "CAST_INVALID_INPUT"),
+    ],
+)
+def test_what_cannot_be_taken_fails_the_query(classic: Any, read: Any, written: Row, said: str) -> None:
+    """Nothing is guessed: an event without the row it needs, of another kind, or damaged, is an error that names it."""
+    with pytest.raises(Exception, match=said):
+        read(kafka(classic, written), SCHEMA).collect()
+
+
+def test_maxwell(classic: Any) -> None:
+    """The old row is the new one with what has changed, which may have been NULL; what changes no row is left out."""
+    updated = {"type": "update", "data": NEW, "old": {"amount": None}}
+    start = {"type": "bootstrap-start", "data": {}}
+    events = kafka(classic, {"type": "bootstrap-insert", "data": OLD}, updated, None, start, {"type": "table-alter"})
+    assert changes(from_maxwell(events, SCHEMA)) == [("+I", 1, "ann", 5), SPLIT[0], ("-U", 1, "ann", None)]
+
+
+def test_canal(classic: Any) -> None:
+    """An event has many rows, of texts, each with its own old values."""
+    rows = [{"id": "1", "customer": "ann", "amount": "8"}, {"id": "2", "customer": "bob", "amount": "3"}]
+    updated = {"type": "UPDATE", "data": rows, "old": [{"amount": "5"}, {"customer": None}]}
+    events = kafka(classic, updated, {"type": "ALTER", "isDdl": True, "data": None, "old": None})
+    assert changes(from_canal(events, SCHEMA)) == [SPLIT[0], ("+U", 2, "bob", 3), SPLIT[1], ("-U", 2, None, 3)]
+
+
+def test_other_names_and_codes(spark: Any) -> None:
+    """`split_changes` takes any names, expressions and codes; numbers are codes as well."""
+    row = f"STRUCT<{SCHEMA}>"
+    events = spark.createDataFrame(
+        [(1, None, (1, "ann", 5)), (2, (1, "ann", 5), (1, "ann", 8)), (9, None, None)], f"code INT, was {row}, is {row}"
+    )
+    given = {"op": "code", "before": "was", "after": sf.col("is"), "row_kinds": {"1": "+I", "2": "UPDATE_AFTER"}}
+    assert changes(split_changes(events, **given, ignored=["9"])) == [("+I", 1, "ann", 5), *SPLIT]
+    for wrong, said in (
+        ({"before": "nowhere"}, "nowhere"),
+        ({"before": "code"}, "code is int, and rows are structs"),
+        ({"row_kinds": {"1": "insert it"}}, "insert it"),
+        ({"after": sf.struct(sf.lit("+I").alias("Row_Kind"))}, "SCHEMA_MISMATCH"),
+    ):
+        with pytest.raises(RejectedError, match=said) as caught:
+            split_changes(events, **{**given, **wrong})
+        assert caught.value.code == "SCHEMA_MISMATCH"
+    hidden = sf.struct(sf.lit("+I").alias("Row_Kind"))
+    with pytest.raises(RejectedError, match="a row has a column row_kind itself"):
+        split_changes(events, **{**given, "before": hidden, "after": hidden})
+
+
+def test_a_schema_that_is_none(classic: Any) -> None:
+    """What is no schema, and events without the column of JSON, are refused when the query is built."""
+    events = kafka(classic)
+    with pytest.raises(RejectedError, match="cannot read the schema 'id NUMBER'"):
+        from_debezium(events, "id NUMBER")
+    with pytest.raises(RejectedError, match="the schema is a text such as"):
+        from_maxwell(events, {"id": "BIGINT"})  # type: ignore[arg-type]
+    with pytest.raises(RejectedError, match="no column value among message"):
+        from_canal(events.select(sf.col("value").alias("message")), SCHEMA)
+
+
+def test_codes_that_need_no_splitting(classic: Any, embedded: Functions) -> None:
+    """Delta's change data feed has codes of its own; Iceberg's are the names of row kinds."""
+    count = embedded["count"]
+    names = dict(zip(DELTA_CHANGES, ("INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE"), strict=True))
+    feed = [("insert", 1), ("update_preimage", 1), ("update_postimage", 2), ("insert", 3), ("delete", 3)]
+    for rows, given in (
+        (feed, {"row_kinds": DELTA_CHANGES}),
+        ([(names[code], key) for code, key in feed], {}),
+    ):
+        df = classic.createDataFrame(rows, "_change_type STRING, k INT")
+        result = group_by(df, "k", row_kind="_change_type", **given).agg(n=count())
+        assert [tuple(row) for row in result.collect()] == [(2, 1)]
+
+
+def test_a_changelog_merged_into_a_table(classic: Any, tmp_path: Path) -> None:
+    """The example: Debezium's events through a stream, merged epoch by epoch, are the totals of the rows there are."""
+    table, kept = Table(seed=3), duckdb.connect()
+    kept.execute("CREATE TABLE totals (customer VARCHAR, total BIGINT, orders BIGINT)")
+    for number in range(4):
+        events = [json.dumps(debezium(*table.change())).encode() for _ in range(40)]
+        pq.write_table(pa.table({"value": pa.array(events, pa.binary())}), tmp_path / f"{number}.parquet")
+    source = classic.readStream.schema("value BINARY").option("maxFilesPerTrigger", 1).parquet(str(tmp_path))
+
+    def merge(batch: DataFrame, _: int) -> None:
+        changed = batch.toArrow()
+        statement = merge_statement("totals", "changed", ["customer"], ["customer", "total", "orders"])
+        for _again in range(2):  # an epoch may come twice
+            kept.register("changed", changed)
+            kept.execute(statement)
+
+    query = totals(source).writeStream.foreachBatch(merge).outputMode("update")
+    query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    rows = kept.execute("SELECT customer, total, orders FROM totals").fetchall()
+    assert {customer: (total, orders) for customer, total, orders in rows} == table.totals()
+    assert len(rows) == len(table.totals())
+
+
+def test_spark_takes_the_statement(classic: Any) -> None:
+    """Spark parses it, and gets as far as the table, which only formats with row-level changes can merge into."""
+    batch = classic.createDataFrame(
+        [("+I", "ann", 3, 1)], "row_kind STRING, customer STRING, total BIGINT, orders BIGINT"
+    )
+    with pytest.raises(Exception, match="totals_nowhere"):
+        merge_into("totals_nowhere", ["customer"])(batch, 0)
+    statement = merge_statement("t", "changes", ["customer"], ["customer", "total", "orders"])
+    parsed = classic._jsparkSession.sessionState().sqlParser().parsePlan(statement).toString()
+    assert "MergeIntoTable" in parsed

@@ -11,7 +11,7 @@ from itertools import chain, count
 from typing import Final
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException, PySparkException, PySparkTypeError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -177,11 +177,18 @@ def _conversion(written: str, type_: pa.DataType) -> str:
     """Return how a query converts an argument to a type."""
     if isinstance(type_, pa.JsonType):
         return f"give the text of JSON, as to_json({written}) makes it"
-    try:
-        from_arrow_type(type_)
-    except PySparkTypeError:
+    if not _is_of_spark(type_):
         return f"Spark has no {spark_name(type_)}, so the function's author has to declare another type"
     return f"convert it in the query: CAST({written} AS {spark_name(type_)})"
+
+
+def _is_of_spark(type_: pa.DataType) -> bool:
+    """Tell whether a column of Spark can have a type that an argument of `type_` takes."""
+    try:
+        column = to_arrow_type(from_arrow_type(type_), timezone="UTC")
+    except (PySparkException, pa.ArrowException, ValueError, TypeError):
+        return False
+    return can_widen(without_nullability(column), type_)
 
 
 def text_of(written: object) -> str:

@@ -20,8 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.flight as fl
 
-COLUMNS = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
-CALLS = [pb.Call(function="sum", arguments=["value"]), pb.Call(function="count", arguments=["value"])]
 HEADER_BYTES = 8 * 1024  # what a message has beside its columns
 
 
@@ -30,6 +28,9 @@ class LostError(Exception):
 
 
 class Engine:
+    columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
+    calls = (pb.Call(function="sum", arguments=["value"]), pb.Call(function="count", arguments=["value"]))
+
     def __init__(self, url, token=None, deadline_s=10.0, patience_s=60.0):
         self.url, self.deadline_s, self.patience_s = url, deadline_s, patience_s
         self.headers = [(b"authorization", b"Bearer " + token.encode())] if token else []
@@ -41,7 +42,7 @@ class Engine:
     def epoch(self, keys, values):
         """Fold the rows of an epoch, however often it takes, and return the outputs that changed, by key."""
         slots = [self.slots.setdefault(key, len(self.slots)) for key in keys]
-        rows = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), values], schema=COLUMNS)
+        rows = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), values], ["slot", "value"])
         self.number += 1
         give_up_s = time.monotonic() + self.patience_s
         while True:
@@ -70,7 +71,7 @@ class Engine:
             last = frame.results
             parts.append(batch)
         results = pa.Table.from_batches(parts)
-        fresh = results.select(["slot", *(f"state_{call}" for call in range(len(CALLS)))])
+        fresh = results.select(["slot", *(f"state_{call}" for call in range(len(self.calls)))])
         if self.states is None:
             self.states = fresh
         else:
@@ -80,16 +81,19 @@ class Engine:
             self.end()
         return results
 
+    def command(self):
+        """Return what the exchange is opened with: states and outputs of the groups that change."""
+        columns = self.columns.serialize().to_pybytes()
+        return pb.Open(protocol_version=1, calls=self.calls, columns=columns, return_states=True, return_outputs=True)
+
     def open(self):
         """Open an exchange, read Opened, and load the states of the last barrier."""
-        columns = COLUMNS.serialize().to_pybytes()
-        command = pb.Open(protocol_version=1, calls=CALLS, columns=columns, return_states=True, return_outputs=True)
-        descriptor = fl.FlightDescriptor.for_command(command.SerializeToString())
+        descriptor = fl.FlightDescriptor.for_command(self.command().SerializeToString())
         with self.lost():
             # A pool of its own: a connection that is lost is not used again.
             self.client = fl.FlightClient(self.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
             self.writer, self.reader = self.client.do_exchange(descriptor, fl.FlightCallOptions(headers=self.headers))
-            self.writer.begin(COLUMNS)
+            self.writer.begin(self.columns)
         self.limits = self.read()[0].opened.limits
         if self.states is None:
             return
@@ -110,7 +114,7 @@ class Engine:
 
     def send(self, frame, batch=None):
         """Send a frame, on a batch without rows unless it has some; no answer is due then, so the server reads."""
-        carrier = batch if batch is not None else pa.RecordBatch.from_pylist([], schema=COLUMNS)
+        carrier = batch if batch is not None else pa.RecordBatch.from_pylist([], schema=self.columns)
         with self.lost():
             self.writer.write_with_metadata(carrier, frame.SerializeToString())
 
@@ -133,12 +137,15 @@ class Engine:
         except StopIteration:
             raise LostError("the server ended the exchange") from None
         except (fl.FlightError, pa.ArrowException, OSError) as error:
-            told = pb.Error.FromString(getattr(error, "extra_info", b"") or b"")
-            if told.error_class in ("", "RetryableError"):  # without an Error: the connection is gone
-                raise LostError(told.message or str(error).splitlines()[0]) from None
-            sys.exit(f"{told.error_class} {told.code}: {told.message}\n{told.trace}")
+            self.judge(pb.Error.FromString(getattr(error, "extra_info", b"") or b""), error)
         finally:
             watch.cancel()
+
+    def judge(self, told, error):
+        """Try elsewhere what may succeed there: RetryableError, and a connection that is gone, which says no Error."""
+        if told.error_class in ("", "RetryableError"):
+            raise LostError(told.message or str(error).splitlines()[0])
+        sys.exit(f"{told.error_class} {told.code}: {told.message}\n{told.trace}")
 
     def end(self):
         """End politely: close our direction, and read the other to its end."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -15,7 +16,9 @@ from foldflight.cli.target import target_options
 from foldflight.client.connect import tls_files
 from foldflight.client.flight import SCHEMES
 from foldflight.errors import RejectedError
-from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, Outcome, check_engine, check_server
+
+if TYPE_CHECKING:
+    from foldflight.testing.conformance import Outcome
 
 __all__ = ["conform"]
 
@@ -32,6 +35,9 @@ def conform() -> None:
 
     The contract is proto/README.md and the comments of proto/foldflight/v1/exchange.proto.
     """
+    # The kit is a part of foldflight.testing, which a server does without.
+    if importlib.util.find_spec("hypothesis") is None:
+        raise RejectedError("SETTINGS", "conform is a part of the test kit: pip install 'foldflight[testing]'")
 
 
 @conform.command()
@@ -46,6 +52,8 @@ def server(
 
     The function tells rows apart, as a sum does; what it cannot do (retract, merge, fail) is not tried.
     """
+    from foldflight.testing.conformance import check_server
+
     if not url.startswith(SCHEMES):
         raise RejectedError("SIGNATURE", f"cannot ask {url!r}; give grpc://host:port or grpc+tls://host:port")
     certificates = tls_files(
@@ -74,6 +82,7 @@ def engine(command: tuple[str, ...], *, modules: tuple[str, ...], timeout_s: flo
     server's URL stands for {url} in COMMAND, and in the variable FOLDFLIGHT_URL. It prints the answer to its standard
     output, always in the same order, and exits with another code than 0 where the query fails. Put -- before COMMAND.
     """
+    from foldflight.testing.conformance import check_engine
 
     def query(url: str) -> object:
         return _run([word.replace(_URL, url) for word in command], url, timeout_s)
@@ -84,6 +93,8 @@ def engine(command: tuple[str, ...], *, modules: tuple[str, ...], timeout_s: flo
 @conform.command()
 def rules() -> None:
     """Print all rules: for servers, then for engines."""
+    from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES
+
     for title, table in (("server", SERVER_RULES), ("engine", ENGINE_RULES)):
         click.echo(f"{title}:")
         for rule in table:

@@ -262,7 +262,8 @@ def check_engine(
                 broken.setdefault(name, detail)
         return done
 
-    calm, again = run(Provocation()), run(Provocation())
+    calm = run(Provocation())
+    again = calm if calm.failure else run(Provocation())
     outcome = _outcome(_CALM, lambda: _judge_calm(calm, again))
     yield outcome
     for trial in _trials(silence_s):
@@ -286,7 +287,7 @@ def _run(query: Callable[[str], object], registry: Registry, provocation: Provoc
     def ask(url: str) -> None:
         try:
             answers.append(query(url))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is how the query failed
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is how the query failed
             failures.append(f"{type(error).__name__}: {error}")
 
     with StrictServer(registry, provocation, signer=_SIGNER) as server:
@@ -313,8 +314,7 @@ def _outcome(rule: Rule, judge: Callable[[], None]) -> Outcome:
 
 def _judge_calm(calm: _Run, again: _Run) -> None:
     for each in (calm, again):
-        if each.failure:
-            raise BrokenError(f"the query failed: {each.failure}")
+        _judge_run(each)
         if not each.record.seen["Barrier"]:
             raise BrokenError("the query sent no barrier to the server that it was given")
     if calm.answer != again.answer:
@@ -329,13 +329,18 @@ def _judge(trial: _Trial, calm: _Run, run: _Run) -> None:
     if trial.is_final:
         _judge_final(calm, run)
         return
-    others = [name for name in run.record.broken if name in ENGINE_FRAME_RULES]
-    if run.failure:
-        if others:
-            raise NotTriedError(f"the query failed, for it broke {', '.join(others)}")
-        raise BrokenError(f"the query failed: {run.failure}")
+    _judge_run(run)
     if run.answer != calm.answer:
         raise BrokenError(f"another answer than in peace: {_shown(run.answer)} instead of {_shown(calm.answer)}")
+
+
+def _judge_run(run: _Run) -> None:
+    """Raise for a query that failed; a rule for frames that it broke is told by itself."""
+    broken = [name for name in run.record.broken if name in ENGINE_FRAME_RULES]
+    if run.failure and broken:
+        raise NotTriedError(f"the query failed, and it broke {', '.join(broken)}")
+    if run.failure:
+        raise BrokenError(f"the query failed: {run.failure}")
 
 
 def _judge_final(calm: _Run, run: _Run) -> None:

@@ -171,6 +171,23 @@ def _checkpoint_without_states(server: RawServer) -> None:
 
 
 @rule(
+    "checkpoint-if-reopen",
+    "A server whose Opened says knows_if_reopen, and that need not be left, answers a Checkpoint with if_reopen with "
+    "an empty SavedStates, and counts no state as returned.",
+    "Look at drain and age first; say knows_if_reopen only where the field is known.",
+)
+def _checkpoint_if_reopen(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        if not exchange.opened.knows_if_reopen:
+            raise NotTriedError("Opened does not say knows_if_reopen")
+        exchange.chunk([(3, 0, 1)])
+        exchange.send(pb.EngineFrame(checkpoint=pb.Checkpoint(if_reopen=True)))
+        expect(exchange.saved().num_rows, 0, "the states of a server that need not be left")
+        exchange.checkpoint()
+        expect(exchange.saved()["slot"].to_pylist(), [3], "the slots of the checkpoint after that")
+
+
+@rule(
     "retract-from-states",
     "Rows that came before a state was taken can be taken back after it was loaded.",
     "What retract needs is part of the state.",

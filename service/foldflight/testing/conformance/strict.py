@@ -195,6 +195,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         bound = observed.opened.limits.message_bytes_max
         if size > bound:
             self.record.breach("message-size", f"a message of {size} bytes, and message_bytes_max is {bound}")
+            raise RejectedError("LIMIT", f"a message has {size} bytes, and message_bytes_max is {bound}")
         try:
             frame = decode(message, Role.ENGINE)
         except RejectedError as error:

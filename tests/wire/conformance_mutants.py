@@ -19,7 +19,7 @@ import pytest
 from foldflight.errors import RejectedError
 from foldflight.exchange import codec, machine, serving
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.frames import Checkpoint, Forget
+from foldflight.exchange.frames import Barrier, Checkpoint, Forget
 from foldflight.fold import calls, failures, fold
 from foldflight.functions import spec
 from foldflight.server import edge, exchanges, flight, keys
@@ -57,9 +57,9 @@ def each(**changes: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 @breaks("list-functions")
-def functions_are_listed_under_another_name(patch: Patch) -> None:
+def codecs_are_described_by_other_names(patch: Patch) -> None:
     encode_info = flight.encode_info
-    patch.setattr(flight, "encode_info", lambda info: encode_info(replace(info, name=info.name.upper())))
+    patch.setattr(flight, "encode_info", lambda info: encode_info(replace(info, codec="json")))
 
 
 @breaks("function-info")
@@ -67,7 +67,7 @@ def unknown_functions_are_described(patch: Patch) -> None:
     patch.setattr(flight, "_function_name", lambda descriptor: "sum")
 
 
-@breaks("describe")
+@breaks("describe", "encodings", "expected-fingerprint", "get-schema")
 def opened_has_no_wrapper(patch: Patch) -> None:
     get = flight.FlightServer.get_flight_info
 
@@ -127,7 +127,7 @@ def the_server_has_no_name(patch: Patch) -> None:
     patch.setattr(codec, "_encode_opened", lambda frame: encode(replace(frame, server_id="")))
 
 
-@breaks("result-schema", "isolated-errors")
+@breaks("result-schema")
 def errors_have_no_trace(patch: Patch) -> None:
     short = pa.struct(list(calls.ERROR_TYPE)[:-1])
     patch.setattr(calls, "ERROR_TYPE", short)
@@ -257,17 +257,18 @@ def rows_beside_barriers_are_dropped(patch: Patch) -> None:
 # -- rows and epochs -------------------------------------------------------------------------------------------------
 
 
-@breaks("dirty-slots")
-def slots_of_nulls_are_not_touched(patch: Patch) -> None:
-    folding = fold.Fold.fold
+@breaks("dirty-slots", "results-in-parts")
+def many_slots_come_in_another_order(patch: Patch) -> None:
+    marked = fold.Fold._marked
 
-    def lax(self: Any, batch: pa.RecordBatch) -> None:
-        folding(self, batch.filter(batch.column("value").is_valid()))
+    def reverse(self: Any, mark: int) -> Any:
+        slots = marked(self, mark)
+        return slots[::-1].copy() if len(slots) > 3 else slots
 
-    patch.setattr(fold.Fold, "fold", lax)
+    patch.setattr(fold.Fold, "_marked", reverse)
 
 
-@breaks("outputs-by-slot", "distinct", "states-load")
+@breaks("outputs-by-slot", "distinct", "states-load", "checkpoint-without-states")
 def accumulators_end_with_the_epoch(patch: Patch) -> None:
     collect = fold.Fold.collect
 
@@ -333,7 +334,8 @@ def a_barrier_waits_for_the_one_before_to_be_read(patch: Patch) -> None:
     handle = serving.ServerExchange.handle
 
     def odd(self: Any, frame: Any) -> Any:
-        if isinstance(frame, machine.Barrier) and frame.epoch > 2 and self.stats.chunks == frame.epoch:
+        # The server cannot see what was read; only that rule has three chunks up to slot 3 in as many epochs.
+        if isinstance(frame, Barrier) and (frame.epoch, self.stats.chunks, self.groups) == (3, 3, 4):
             raise RejectedError("BAD_FRAME", "too many barriers")
         yield from handle(self, frame)
 
@@ -500,7 +502,9 @@ def empty_states_touch_nothing(patch: Patch) -> None:
     merge = fold.Fold.merge_states
 
     def lax(self: Any, batch: pa.RecordBatch) -> None:
-        merge(self, batch.filter(batch.column("state_0").is_valid()))
+        if "state_0" in batch.schema.names:
+            batch = batch.filter(batch.column("state_0").is_valid())
+        merge(self, batch)
 
     patch.setattr(fold.Fold, "merge_states", lax)
 

@@ -342,7 +342,7 @@ class ReadsAtTheEnd(plain.Engine):  # type: ignore[name-defined,misc]
     """It asks for the output of every row, and sends all rows before it reads one."""
 
     def __init__(self, url: str, **more: Any) -> None:
-        super().__init__(url, deadline_s=SILENCE_S, patience_s=0.0)
+        super().__init__(url, deadline_s=2 * SILENCE_S, patience_s=0.0)
 
     def command(self) -> Any:
         command = super().command()
@@ -354,6 +354,7 @@ class ReadsAtTheEnd(plain.Engine):  # type: ignore[name-defined,misc]
             yield batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "rules"), MUTANTS)
 def test_a_mistake_breaks_its_rules_and_no_others(engine: type, rules: set[str]) -> None:
     """Rules are about one thing each; where one mistake breaks several, all of them are about it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from foldflight import udaf
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.functions import builtin
 from foldflight.server.run.lifecycle import Server, serving
@@ -75,14 +76,34 @@ def test_every_rule_has_a_mistake_that_breaks_it() -> None:
     assert covered == {rule.name for rule in SERVER_RULES}
 
 
-def test_what_a_function_cannot_do_is_not_tried(tried: Server) -> None:
-    """`max` of a column does not retract; `count` tells no rows apart, so nothing could be said with it."""
-    found = (
-        outcomes(tried, "kinds", "retract-from-states", "isolated-errors", function="string_agg_of_numbers")
-        if (False)
-        else outcomes(tried, "retract-from-states", "isolated-errors", function="var_samp")
-    )
-    assert found["isolated-errors"].passed is None
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class OneWaySum:
+    """A sum that neither retracts nor merges, and never fails."""
+
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def accumulate(self, total: list[int], value: int) -> None:
+        total[0] = (total[0] + value) % 1000
+
+    def get_value(self, total: list[int]) -> int:
+        return total[0]
+
+
+def test_what_a_function_cannot_do_is_not_tried() -> None:
+    """A server need not retract, merge or fail: where its function does not, the rules say what is refused then."""
+    with serving(OneWaySum, **SETTINGS) as running:
+        found = outcomes(running, function="one_way_sum")
+    assert {name for name, outcome in found.items() if outcome.passed is None} == {
+        "isolated-errors",
+        "function-errors",
+        "retract-from-states",
+    }
+    assert {name: outcome.detail for name, outcome in found.items() if outcome.passed is False} == {}
+
+
+def test_a_function_that_tells_no_rows_apart_is_refused(tried: Server) -> None:
+    """Nothing could be said with `count`."""
     with pytest.raises(RejectedError, match="tells them apart") as caught:
         outcomes(tried, function="count")
     assert caught.value.code == "SIGNATURE"

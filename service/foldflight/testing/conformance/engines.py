@@ -65,7 +65,7 @@ def _small(calm: Record) -> Provocation:
 
 
 def _reopening(calm: Record) -> Provocation:
-    if calm.seen["Barrier"] < _EPOCHS_MIN * calm.seen["opens"]:
+    if calm.seen["Barrier"] < _EPOCHS_MIN * calm.seen["Open"]:
         raise NotTriedError(f"the query has fewer than {_EPOCHS_MIN} epochs for each exchange")
     return Reopening()
 
@@ -218,6 +218,9 @@ _CALM: Final = Rule(
 )
 # Whether a rule for frames was tried: by what was seen in any run.
 _NEEDED: Final = {
+    "open": "Open",
+    "frames": "Chunk",
+    "polite-end": "Open",
     "epochs": "Barrier",
     "slots": "Chunk",
     "kinds": "Chunk",
@@ -274,7 +277,7 @@ def check_engine(
     for name, rule in ENGINE_FRAME_RULES.items():
         if name in broken:
             yield Outcome(rule, False, broken[name])
-        elif name in _NEEDED and not seen[_NEEDED[name]]:
+        elif not seen[_NEEDED[name]]:
             yield Outcome(rule, None, f"the engine sent no {_NEEDED[name]}")
         else:
             yield Outcome(rule, True)

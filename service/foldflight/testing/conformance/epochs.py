@@ -29,7 +29,7 @@ _PAUSE_S = 0.05
 )
 def _dirty_slots(server: RawServer) -> None:
     with server.exchange() as exchange:
-        found = exchange.epoch(1, [(7, 0, 1), (2, 0, 1), (7, 0, 2), (0, 0, 5), (4, 0, None)])
+        found = exchange.epoch(1, [(7, 0, 1), (2, 0, 1), (7, 0, 2), (0, 0, 5), (4, 0, 9)])
         expect(found["slot"].to_pylist(), [0, 2, 4, 7], "the slots of epoch 1")
         expect(exchange.epoch(2, [(2, 0, 3)])["slot"].to_pylist(), [2], "the slots of epoch 2")
 
@@ -199,9 +199,10 @@ def _filter(server: RawServer) -> None:
 def _distinct(server: RawServer) -> None:
     with server.exchange({**server.call, "distinct": True}) as exchange:
         expect(exchange.opened.calls[0].can_retract, True, "that a distinct call can retract")
-        exchange.epoch(1, [(0, 0, 5), (0, 0, 5), (0, 0, 7)])
-        once = exchange.epoch(2, [(0, 0, 5), (0, 3, 7)])["output_0"].to_pylist()
-    expect(once, [server.output([(0, 0, 5)])], "the output")
+        exchange.epoch(1, [(0, 0, 5), (0, 0, 5), (0, 0, 5), (0, 0, 7)])
+        for epoch, back in ((2, [(0, 3, 7)]), (3, [(0, 3, 5), (0, 3, 5)])):
+            once = exchange.epoch(epoch, back)["output_0"].to_pylist()
+            expect(once, [server.output([(0, 0, 5)])], f"the output of epoch {epoch}")
 
 
 @rule(

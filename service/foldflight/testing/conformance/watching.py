@@ -78,7 +78,7 @@ class Record:
 
     Attributes:
         broken: The first breach of each rule, by its name.
-        seen: Counts: opens, exchanges at once, and frames by name.
+        seen: Counts of frames by name, Open among them, and `at once`: the most exchanges that were open together.
         provoked: How often the provocation took place.
         message_bytes: Size of the largest message.
         opens_after_error: How many exchanges were opened after an error of the job was sent.
@@ -124,7 +124,7 @@ class Record:
         with self._changed:
             self.opens_after_error += self._has_refused
             self._now_open += 1
-            self.seen["opens"] += 1
+            self.seen["Open"] += 1
             self.seen["at once"] = max(self.seen["at once"], self._now_open)
             self._changed.notify_all()
 
@@ -144,8 +144,8 @@ class Record:
     def await_open(self, timeout_s: float) -> bool:
         """Return whether another exchange is opened in time."""
         with self._changed:
-            before = self.seen["opens"]
-            return self._changed.wait_for(lambda: self.seen["opens"] > before, timeout_s)
+            before = self.seen["Open"]
+            return self._changed.wait_for(lambda: self.seen["Open"] > before, timeout_s)
 
     def frame(self, name: str, size: int) -> None:
         """Note a frame of the engine."""

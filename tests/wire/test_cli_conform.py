@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from foldflight.cli.main import cli
 from foldflight.server.run.lifecycle import Server
-from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES
+from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 from tests.wire.conformance_mutants import update_before_accumulates
 
 
@@ -37,7 +38,7 @@ def test_a_broken_rule_comes_with_its_remedy(server: Server, monkeypatch: pytest
     assert f"remedy: {rule.remedy}" in text
 
 
-def test_an_engine_that_fails_is_told(tmp_path) -> None:
+def test_an_engine_that_fails_is_told(tmp_path: Path) -> None:
     """The command's own error is shown, and nothing else is tried."""
     script = tmp_path / "engine.py"
     script.write_text("import os, sys; sys.exit('cannot reach ' + os.environ['FOLDFLIGHT_URL'][:7] + sys.argv[1][:7])")
@@ -49,11 +50,10 @@ def test_an_engine_that_fails_is_told(tmp_path) -> None:
 
 
 def test_rules_are_listed() -> None:
-    """Each rule with its sentence."""
+    """Each rule with its sentence, as proto/README.md has them."""
     done = CliRunner().invoke(cli, ["conform", "rules"])
     assert done.exit_code == 0
-    for rule in (*SERVER_RULES, *ENGINE_RULES):
-        assert f"  {rule.name}: {rule.sentence}\n" in done.output
+    assert done.output == f"{rules_table('servers', SERVER_RULES)}\n{rules_table('engines', ENGINE_RULES)}"
 
 
 def test_what_is_no_url_is_refused() -> None:

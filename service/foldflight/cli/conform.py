@@ -92,13 +92,11 @@ def engine(command: tuple[str, ...], *, modules: tuple[str, ...], timeout_s: flo
 
 @conform.command()
 def rules() -> None:
-    """Print all rules: for servers, then for engines."""
-    from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES
+    """Print all rules, those for servers and those for engines, as tables of Markdown."""
+    from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 
-    for title, table in (("server", SERVER_RULES), ("engine", ENGINE_RULES)):
-        click.echo(f"{title}:")
-        for rule in table:
-            click.echo(f"  {rule.name}: {rule.sentence}")
+    click.echo(rules_table("servers", SERVER_RULES))
+    click.echo(rules_table("engines", ENGINE_RULES), nl=False)
 
 
 def _run(command: Sequence[str], url: str, timeout_s: float) -> str:

@@ -5,7 +5,7 @@ contract itself is `proto/README.md` and the comments of `proto/foldflight/v1/ex
 """
 
 from foldflight.testing.conformance.engines import ENGINE_RULES, check_engine
-from foldflight.testing.conformance.rules import Outcome, Rule
+from foldflight.testing.conformance.rules import Outcome, Rule, rules_table
 from foldflight.testing.conformance.servers import SERVER_RULES, check_server
 
-__all__ = ["ENGINE_RULES", "SERVER_RULES", "Outcome", "Rule", "check_engine", "check_server"]
+__all__ = ["ENGINE_RULES", "SERVER_RULES", "Outcome", "Rule", "check_engine", "check_server", "rules_table"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["BrokenError", "NotTriedError", "Outcome", "Rule", "expect"]
+__all__ = ["BrokenError", "NotTriedError", "Outcome", "Rule", "expect", "rules_table"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class Outcome:
     rule: Rule
     passed: bool | None
     detail: str = ""
+
+
+def rules_table(subject: str, rules: Iterable[Rule]) -> str:
+    """Return rules as a table of Markdown, for proto/README.md."""
+    lines = [f"| a rule for {subject} | what it demands |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{rule.name}` | {rule.sentence} |" for rule in rules)]) + "\n"
 
 
 class BrokenError(Exception):

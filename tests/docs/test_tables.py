@@ -7,10 +7,12 @@ from dataclasses import fields
 from pathlib import Path
 
 from foldflight.engine.epoch import EpochStats
+from foldflight.errors import FoldflightError
 from foldflight.exchange.machine import diagram
 from foldflight.server.ops.metrics import metrics_table
 from foldflight.server.run.settings import settings_table
 from foldflight.spark.metrics import StreamMetrics
+from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 
 ARCHITECTURE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -24,6 +26,22 @@ def test_the_settings_of_a_server() -> None:
 def test_the_metrics_of_a_server() -> None:
     """The table of metrics is the one that they are made from."""
     assert metrics_table().strip() in ARCHITECTURE
+
+
+def test_the_rules_of_the_contract() -> None:
+    """The tables of rules are those that `foldflight conform` tries."""
+    contract = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
+    for subject, rules in (("servers", SERVER_RULES), ("engines", ENGINE_RULES)):
+        assert rules_table(subject, rules) in contract
+
+
+def test_the_errors_of_the_contract() -> None:
+    """Each class of errors has its codes in the reference of the wire."""
+    contract = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
+    for error in FoldflightError.__subclasses__():
+        line = re.search(rf"^\| `{error.__name__}` \| .* \| (.*) \|$", contract, re.MULTILINE)
+        assert line is not None, error
+        assert set(re.findall(r"`(\w+)`", line.group(1))) == error.codes
 
 
 def test_the_diagram_of_the_exchange() -> None:

@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from foldflight.engine.convert import without_nullability
 from foldflight.errors import RejectedError
-from foldflight.functions.types import can_widen, parse_type, sql_name, type_variables
+from foldflight.functions.types import can_widen, parse_type, plain_type, sql_name, type_variables
 
 SPELLINGS = {
     "BIGINT": pa.int64(),
@@ -183,3 +183,52 @@ def test_casts_that_sql_makes_by_itself(actual: str, declared: str) -> None:
 def test_casts_that_must_be_written(actual: str, declared: str) -> None:
     """Casts that can lose or reinterpret a value are left to the query."""
     assert not can_widen(parse_type(actual), parse_type(declared))
+
+
+@pytest.mark.parametrize(
+    ("sent", "seen"),
+    [
+        (pa.string_view(), pa.string()),
+        (pa.binary_view(), pa.binary()),
+        (pa.dictionary(pa.int8(), pa.string()), pa.string()),
+        (pa.dictionary(pa.uint16(), pa.int64()), pa.int64()),
+        (pa.list_(pa.string_view()), pa.list_(pa.string())),
+        (
+            pa.large_list(pa.field("each", pa.string_view(), nullable=False)),
+            pa.large_list(pa.field("each", pa.string(), nullable=False)),
+        ),
+        (pa.list_(pa.string_view(), 2), pa.list_(pa.string(), 2)),
+        (pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))]), pa.struct([("a", pa.string())])),
+        (pa.map_(pa.string_view(), pa.binary_view()), pa.map_(pa.string(), pa.binary())),
+        (pa.map_(pa.string(), pa.int8(), keys_sorted=True), pa.map_(pa.string(), pa.int8(), keys_sorted=True)),
+        (pa.large_string(), pa.large_string()),
+        (pa.json_(), pa.json_()),
+        (pa.decimal128(10, 2), pa.decimal128(10, 2)),
+    ],
+    ids=str,
+)
+def test_encodings_do_not_change_types(sent: pa.DataType, seen: pa.DataType) -> None:
+    """Views and dictionaries are how a column is sent; a function sees the plain type, at any depth."""
+    assert plain_type(sent) == seen
+    assert plain_type(seen) == seen
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pa.dense_union([pa.field("a", pa.int64())]),
+        pa.sparse_union([pa.field("a", pa.int64())]),
+        pa.run_end_encoded(pa.int32(), pa.int64()),
+        pa.list_view(pa.int64()),
+        pa.large_list_view(pa.int64()),
+        pa.dictionary(pa.int8(), pa.string_view()),
+        pa.dictionary(pa.int8(), pa.list_(pa.int64())),
+        pa.struct([("a", pa.list_(pa.list_view(pa.int64())))]),
+    ],
+    ids=str,
+)
+def test_encodings_that_are_not_accepted(sent: pa.DataType) -> None:
+    """What Arrow cannot turn into a plain type is refused with what to send."""
+    with pytest.raises(RejectedError, match="plain type") as caught:
+        plain_type(sent)
+    assert caught.value.code == "SCHEMA_MISMATCH"

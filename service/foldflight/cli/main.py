@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from foldflight import __version__
+from foldflight.cli.conform import conform
 from foldflight.cli.demo import demo
 from foldflight.cli.laws import check
 from foldflight.cli.listing import functions
@@ -50,6 +51,7 @@ cli.add_command(serve)
 cli.add_command(functions)
 cli.add_command(status)
 cli.add_command(check)
+cli.add_command(conform)
 cli.add_command(demo)
 cli.add_command(state)
 

@@ -37,6 +37,7 @@ from foldflight.exchange.slots import check_slots, check_states
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls, demand_instance, result_schema
 from foldflight.fold.programs import demand_compiled
 from foldflight.functions import LogRecord, MetricSink, Registry
+from foldflight.functions.types import plain_type
 
 __all__ = ["ServerExchange", "Stats", "describe"]
 
@@ -335,6 +336,11 @@ def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
                 "SCHEMA_MISMATCH",
                 f"the column {name} is {type_}, once, and here the columns are {columns_text(columns)}",
             )
+    for column in columns:
+        try:
+            plain_type(column.type)
+        except RejectedError as error:
+            raise RejectedError(error.code, f"the column {column.name}: {error.message}") from None
     return bind_calls(registry, opening.calls, columns)
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = ["can_widen", "is_spark_type", "parse_type", "sql_name", "type_variables"]
+__all__ = ["can_widen", "is_spark_type", "parse_type", "plain_type", "sql_name", "type_variables"]
 
 _UTC: Final = pa.timestamp("us", tz="UTC")
 _INTERVAL: Final = pa.month_day_nano_interval()
@@ -290,6 +290,55 @@ def sql_name(type_: pa.DataType, *, zoneless: str = "TIMESTAMP", zoned: str = "T
     if pa.types.is_struct(type_):
         return f"STRUCT<{', '.join(f'{field.name} {named(field.type)}' for field in type_)}>"
     return str(type_)
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type as which a function sees a column of type `type_`: without views and dictionaries, at any depth.
+
+    Engines choose these encodings by column, and even by batch; the types of results and states must not follow them.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, for an encoding that is not accepted.
+    """
+    kinds = pa.types
+    if kinds.is_string_view(type_):
+        return pa.string()
+    if kinds.is_binary_view(type_):
+        return pa.binary()
+    if kinds.is_dictionary(type_):
+        return _dictionary_values(type_)
+    if kinds.is_list(type_):
+        return pa.list_(_plain_field(type_.value_field))
+    if kinds.is_large_list(type_):
+        return pa.large_list(_plain_field(type_.value_field))
+    if kinds.is_fixed_size_list(type_):
+        return pa.list_(_plain_field(type_.value_field), type_.list_size)
+    if kinds.is_map(type_):
+        return pa.map_(_plain_field(type_.key_field), _plain_field(type_.item_field), type_.keys_sorted)
+    if kinds.is_struct(type_):
+        return pa.struct([_plain_field(field) for field in type_])
+    if kinds.is_union(type_) or kinds.is_run_end_encoded(type_) or _list_view(type_):
+        raise _not_accepted(type_, "unions, run-end encoding and list views are not accepted; send the plain type")
+    return type_
+
+
+def _dictionary_values(type_: pa.DataType) -> pa.DataType:
+    values = type_.value_type
+    if pa.types.is_nested(values) or plain_type(values) != values:
+        raise _not_accepted(type_, f"the values of a dictionary are a plain type, and here they are {values}")
+    return values
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return field.with_type(plain_type(field.type))
+
+
+def _list_view(type_: pa.DataType) -> bool:
+    return pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_)
+
+
+def _not_accepted(type_: pa.DataType, why: str) -> RejectedError:
+    return RejectedError("SCHEMA_MISMATCH", f"the Arrow type {type_} cannot be folded: {why}")
 
 
 _INTEGER_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}

@@ -1,0 +1,131 @@
+"""`foldflight conform`: the wire contract as named rules, tried on a server or an engine that others wrote."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+
+from foldflight.cli.target import target_options
+from foldflight.client.connect import tls_files
+from foldflight.client.flight import SCHEMES
+from foldflight.errors import RejectedError
+
+if TYPE_CHECKING:
+    from foldflight.testing.conformance import Outcome
+
+__all__ = ["conform"]
+
+EXIT_BROKEN = 1
+_URL = "{url}"
+_VARIABLE = "FOLDFLIGHT_URL"
+_WORDS = {True: "[green]kept[/green]", False: "[bold red]BROKEN[/bold red]", None: "[dim]not tried[/dim]"}
+_STDERR_CHARS = 2000
+
+
+@click.group()
+def conform() -> None:
+    """Try the wire contract on a server or an engine.
+
+    The contract is proto/README.md and the comments of proto/foldflight/v1/exchange.proto.
+    """
+    # The kit is a part of foldflight.testing, which a server does without.
+    if importlib.util.find_spec("hypothesis") is None:
+        raise RejectedError("SETTINGS", "conform is a part of the test kit: pip install 'foldflight[testing]'")
+
+
+@conform.command()
+@click.argument("url")
+@click.option("--function", default="sum", show_default=True, help="A function of one BIGINT argument to try it with.")
+@click.option("--rule", "rules", multiple=True, metavar="NAME", help="Try this rule only; may be given again.")
+@target_options
+def server(
+    url: str, *, function: str, rules: tuple[str, ...], token: str | None, deadline_s: float, **tls: Any
+) -> None:
+    """Try the rules for servers on the server at URL. Exits with 1 if one is broken.
+
+    The function tells rows apart, as a sum does; what it cannot do (retract, merge, fail) is not tried.
+    """
+    from foldflight.testing.conformance import check_server
+
+    if not url.startswith(SCHEMES):
+        raise RejectedError("SIGNATURE", f"cannot ask {url!r}; give grpc://host:port or grpc+tls://host:port")
+    certificates = tls_files(
+        (url,), tls_root_certs=tls["tls_ca"], cert_chain=tls["tls_cert"], private_key=tls["tls_key"]
+    )
+    _report(
+        check_server(
+            url, function=function, only=frozenset(rules), deadline_s=deadline_s, token=token, tls=certificates
+        )
+    )
+
+
+@conform.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--module", "modules", multiple=True, metavar="MODULE", help="Functions to serve beside the built-in ones."
+)
+@click.option("--timeout-s", type=float, default=120.0, show_default=True, help="Longest time for one run.")
+@click.option(
+    "--silence-s", type=float, default=60.0, show_default=True, help="More than the deadline of the engine's own."
+)
+def engine(command: tuple[str, ...], *, modules: tuple[str, ...], timeout_s: float, silence_s: float) -> None:
+    """Try the rules for engines on COMMAND, which runs one query. Exits with 1 if one is broken.
+
+    COMMAND is run again and again, each time against another server on this machine, which provokes it in one way; the
+    server's URL stands for {url} in COMMAND, and in the variable FOLDFLIGHT_URL. It prints the answer to its standard
+    output, always in the same order, and exits with another code than 0 where the query fails. Put -- before COMMAND.
+    """
+    from foldflight.testing.conformance import check_engine
+
+    def query(url: str) -> object:
+        return _run([word.replace(_URL, url) for word in command], url, timeout_s)
+
+    _report(check_engine(query, modules, timeout_s=timeout_s, silence_s=silence_s))
+
+
+@conform.command()
+def rules() -> None:
+    """Print all rules, those for servers and those for engines, as tables of Markdown."""
+    from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
+
+    click.echo(rules_table("servers", SERVER_RULES))
+    click.echo(rules_table("engines", ENGINE_RULES), nl=False)
+
+
+def _run(command: Sequence[str], url: str, timeout_s: float) -> str:
+    done = subprocess.run(  # noqa: S603  (the user's own command)
+        command, capture_output=True, text=True, check=False, timeout=timeout_s, env={**os.environ, _VARIABLE: url}
+    )
+    if done.returncode:
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-_STDERR_CHARS:]}")
+    return done.stdout
+
+
+def _report(outcomes: Iterable[Outcome]) -> None:
+    """Print outcomes as they come; a broken rule with what was found and what to change."""
+    console = Console()
+    found = []
+    for outcome in outcomes:
+        found.append(outcome.passed)
+        detail = f"  {escape(outcome.detail)}" if outcome.passed is None else ""
+        console.print(f"{_WORDS[outcome.passed]}  {outcome.rule.name}{detail}", highlight=False)
+        if outcome.passed is False:
+            for name, text in (
+                ("rule", outcome.rule.sentence),
+                ("found", outcome.detail),
+                ("remedy", outcome.rule.remedy),
+            ):
+                console.print(f"    {name}: {escape(text)}", highlight=False)
+    broken, skipped = found.count(False), found.count(None)
+    console.print(
+        f"{len(found)} rules: {found.count(True)} kept, {broken} broken, {skipped} not tried", highlight=False
+    )
+    if broken:
+        click.get_current_context().exit(EXIT_BROKEN)

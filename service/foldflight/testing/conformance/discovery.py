@@ -1,0 +1,182 @@
+"""Rules of what a server tells before an exchange is opened: functions, GetFlightInfo, actions, tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as fl
+from google.protobuf.message import DecodeError
+
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.testing.conformance.checks import rule
+from foldflight.testing.conformance.raw import COLUMNS, RawServer, opening, refused
+from foldflight.testing.conformance.rules import BrokenError, NotTriedError, expect
+
+__all__: list[str] = []
+
+
+def _info_of(flight: Any) -> pb.FunctionInfo:
+    try:
+        return pb.FunctionInfo.FromString(flight.app_metadata)
+    except DecodeError:
+        raise BrokenError("the app_metadata of a FlightInfo is no FunctionInfo") from None
+
+
+@rule(
+    "list-functions",
+    "ListFlights gives one FlightInfo for each function: the descriptor is a path with the function's name, and the "
+    "app_metadata is a FunctionInfo.",
+    "Put the serialized FunctionInfo itself into app_metadata, in no wrapper.",
+)
+def _list_functions(server: RawServer) -> None:
+    names = set()
+    for flight in server.client.list_flights(options=server.options()):
+        expect(flight.descriptor.descriptor_type, fl.DescriptorType.PATH, "the kind of a descriptor")
+        info = _info_of(flight)
+        expect([info.name.encode()], list(flight.descriptor.path), "the path of the descriptor")
+        expect(
+            info.codec in {"typed", "custom", "pickle"}, True, f"that the codec {info.codec!r} of {info.name} is known"
+        )
+        names.add(info.name)
+    expect(server.function in names, True, f"that {server.function} is listed")
+
+
+@rule(
+    "function-info",
+    "GetFlightInfo with the path of one function gives the FlightInfo that ListFlights gives; an unknown name is "
+    "RejectedError UNKNOWN_FUNCTION.",
+    "Answer both verbs from one place, and look names up before anything else.",
+)
+def _function_info(server: RawServer) -> None:
+    listed = {_info_of(each).name: each.app_metadata for each in server.client.list_flights(options=server.options())}
+    path = fl.FlightDescriptor.for_path(server.function)
+    asked = _info_of(server.client.get_flight_info(path, server.options()))
+    expect(asked, pb.FunctionInfo.FromString(listed[server.function]), "the FunctionInfo")
+    with refused("RejectedError", "UNKNOWN_FUNCTION", "UNAUTHENTICATED"):
+        server.client.get_flight_info(fl.FlightDescriptor.for_path("no such function"), server.options())
+
+
+@rule(
+    "describe",
+    "GetFlightInfo with an Open as its command gives what DoExchange would: the schema of the results as the schema, "
+    "and a ServerFrame that holds Opened as app_metadata.",
+    "Wrap Opened in a ServerFrame, bind the calls as DoExchange does, and open nothing.",
+)
+def _describe(server: RawServer) -> None:
+    described, schema = server.describe(opening([server.call]))
+    with server.exchange() as exchange:
+        expect(schema, exchange.schema, "the described schema")
+        expect(list(described.calls), list(exchange.opened.calls), "the described calls")
+        expect(described.limits.slots_max, exchange.opened.limits.slots_max, "the described slots_max")
+
+
+@rule(
+    "describe-refuses",
+    "GetFlightInfo refuses an Open that DoExchange would refuse, with the same error.",
+    "Bind the calls to functions and columns when an Open is described, too.",
+)
+def _describe_refuses(server: RawServer) -> None:
+    with refused("RejectedError", "SCHEMA_MISMATCH"):
+        server.describe(opening([{**server.call, "arguments": ["nowhere"]}]))
+
+
+@rule(
+    "get-schema",
+    "GetSchema gives the schema of GetFlightInfo.",
+    "Serve GetSchema from GetFlightInfo.",
+)
+def _get_schema(server: RawServer) -> None:
+    _, schema = server.describe(opening([server.call]))
+    descriptor = fl.FlightDescriptor.for_command(opening([server.call]).SerializeToString())
+    expect(server.client.get_schema(descriptor, server.options()).schema, schema, "the schema")
+
+
+@rule(
+    "status-action",
+    "The action `status` answers with one JSON object; its `servers` is a list, and each server in it has a "
+    "`server_id`, or an `address` and a `problem`.",
+    "Answer DoAction of type `status`, and name it in ListActions; one server is a list of one.",
+)
+def _status_action(server: RawServer) -> None:
+    named = [action.type for action in server.client.list_actions(server.options())]
+    expect("status" in named, True, "that ListActions names `status`")
+    answers = list(server.client.do_action(fl.Action("status", b""), server.options()))
+    expect(len(answers), 1, "the number of answers")
+    try:
+        servers = json.loads(answers[0].body.to_pybytes())["servers"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BrokenError(f"no JSON object with `servers`: {type(error).__name__}: {error}") from None
+    for each in servers:
+        known = "server_id" in each or {"address", "problem"} <= each.keys()
+        expect(known, True, f"that {sorted(each)} name a server")
+
+
+@rule(
+    "authorization",
+    "Where a server asks for tokens, each call has the header `authorization: Bearer TOKEN`; without it, or with "
+    "another token, every verb is RejectedError UNAUTHENTICATED.",
+    "Check the header before any handler runs, and put an Error into the details of the refusal.",
+)
+def _authorization(server: RawServer) -> None:
+    if server.token is None:
+        raise NotTriedError("no token was given")
+    command = opening([server.call], COLUMNS).SerializeToString()
+    for headers in ([], [(b"authorization", b"Bearer " + b"wrong" * 8)], [(b"authorization", server.token.encode())]):
+        options = fl.FlightCallOptions(timeout=server.deadline_s, headers=headers)
+        with refused("RejectedError", "UNAUTHENTICATED"):
+            list(server.client.list_flights(options=options))
+        with refused("RejectedError", "UNAUTHENTICATED"):
+            server.client.get_flight_info(fl.FlightDescriptor.for_command(command), options)
+        with refused("RejectedError", "UNAUTHENTICATED"):
+            writer, reader = server.client.do_exchange(fl.FlightDescriptor.for_command(command), options)
+            try:
+                writer.begin(COLUMNS)
+                reader.read_chunk()
+            finally:
+                reader.cancel()
+                with contextlib.suppress(pa.ArrowException, OSError):
+                    writer.close()
+
+
+@rule(
+    "encodings",
+    "A dictionary column folds as its values, and where a function takes texts, a string_view folds as a string; what "
+    "cannot be folded, such as a union, is refused at open with SCHEMA_MISMATCH.",
+    "Decode dictionaries and views before the fold; states and fingerprints do not depend on them.",
+)
+def _encodings(server: RawServer) -> None:
+    plain, _ = server.describe(opening([server.call], pa.schema([("value", pa.int64())])))
+    columns = pa.schema([("slot", pa.int32()), ("value", pa.dictionary(pa.int32(), pa.int64()))])
+    arrays = [pa.array([0, 0, 0], pa.int32()), pa.array([5, 5, 7]).dictionary_encode()]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=columns)
+    with server.exchange(columns=columns) as exchange:
+        expect(exchange.opened.calls[0].fingerprint, plain.calls[0].fingerprint, "the fingerprint for a dictionary")
+        exchange.send(pb.EngineFrame(chunk=pb.Chunk()), batch)
+        found = exchange.epoch(1)["output_0"].to_pylist()
+    expect(found, [server.output([(0, 0, 5), (0, 0, 5), (0, 0, 7)])], "the output for a dictionary")
+    _texts(server)
+    union = pa.schema([("value", pa.dense_union([pa.field("a", pa.int64())]))])
+    with refused("RejectedError", "SCHEMA_MISMATCH"):
+        server.describe(opening([server.call], union))
+
+
+def _texts(server: RawServer) -> None:
+    columns = pa.schema([("value", pa.string_view())])
+    for flight in server.client.list_flights(options=server.options()):
+        info = _info_of(flight)
+        takes = (
+            list(info.input_types.names) == ["STRING"] if info.HasField("input_types") else len(info.input_names) == 1
+        )
+        if not takes or any(parameter.required for parameter in info.parameters):
+            continue
+        call = {"function": info.name, "arguments": ["value"]}
+        try:
+            plain, _ = server.describe(opening([call], pa.schema([("value", pa.string())])))
+        except fl.FlightError:
+            continue  # it takes one argument, and no text
+        described, _ = server.describe(opening([call], columns))
+        expect(list(described.calls), list(plain.calls), f"what {info.name} is for a string_view")
+        return

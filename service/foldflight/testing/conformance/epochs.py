@@ -1,0 +1,434 @@
+"""Rules of rows and epochs: slots, kinds, filters, barriers, results, forgetting, and how an exchange ends."""
+
+from __future__ import annotations
+
+import time
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.testing.conformance.checks import rule
+from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused
+from foldflight.testing.conformance.rules import BrokenError, NotTriedError, expect
+
+__all__: list[str] = []
+
+# Up to this bound the kit sends a message that is too large, and asks for results that need several.
+_MESSAGE_BYTES_TRIED = 128 * 2**20
+_RESULT_BYTES_TRIED = 4 * 2**20
+_PLACES_TRIED = 256
+_PAUSE_S = 0.05
+
+
+@rule(
+    "dirty-slots",
+    "Results have one row for each slot that rows, or states, have touched since the last barrier: no other, each "
+    "once, ascending.",
+    "Mark slots when a chunk or states come, whatever the function made of it, and sort them at the barrier.",
+)
+def _dirty_slots(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        found = exchange.epoch(1, [(7, 0, 1), (2, 0, 1), (7, 0, 2), (0, 0, 5), (4, 0, 9)])
+        expect(found["slot"].to_pylist(), [0, 2, 4, 7], "the slots of epoch 1")
+        expect(exchange.epoch(2, [(2, 0, 3)])["slot"].to_pylist(), [2], "the slots of epoch 2")
+
+
+@rule(
+    "outputs-by-slot",
+    "Each slot has accumulators of its own, which go on from epoch to epoch; the output is of all its rows so far.",
+    "Keep one accumulator for each slot and call until it is forgotten or the exchange ends.",
+)
+def _outputs_by_slot(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        exchange.epoch(1, [(0, 0, 1), (1, 0, 10)])
+        found = exchange.epoch(2, [(1, 0, 20), (0, 0, 3)])["output_0"].to_pylist()
+    expected = [server.output([(0, 0, 1), (0, 0, 3)]), server.output([(0, 0, 10), (0, 0, 20)])]
+    expect(found, expected, "the outputs of two slots after two epochs")
+
+
+@rule(
+    "any-split",
+    "It makes no difference into how many chunks rows are cut.",
+    "Keep nothing of a chunk beside the accumulators.",
+)
+def _any_split(server: RawServer) -> None:
+    rows = [(0, 0, value) for value in (4, 8, 15, 16, 23, 42)]
+    with server.exchange() as exchange:
+        for row in rows:
+            exchange.chunk([row])
+        exchange.chunk([])
+        found = exchange.epoch(1)["output_0"].to_pylist()
+    expect(found, [server.output(rows)], "the output of one-row chunks")
+
+
+@rule(
+    "empty-epochs",
+    "A barrier is answered although nothing has changed: one batch of zero rows, the last.",
+    "Answer every barrier.",
+)
+def _empty_epochs(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        expect(exchange.epoch(1).num_rows, 0, "the rows of an epoch without any")
+        exchange.epoch(2, [(1, 0, 1)])
+        expect(exchange.epoch(3).num_rows, 0, "the rows of an epoch after a barrier")
+
+
+@rule(
+    "first-epoch",
+    "The first epoch of an exchange may have any number.",
+    "Take the number of the first barrier as it is: engines go on counting on another server.",
+)
+def _first_epoch(server: RawServer) -> None:
+    for first in (0, 2**63):
+        with server.exchange() as exchange:
+            expect(exchange.epoch(first, [(0, 0, 1)]).num_rows, 1, f"the rows of epoch {first}")
+
+
+@rule(
+    "epochs-in-steps-of-one",
+    "Each later epoch is the one before plus one; a repeated, older or skipping barrier is BAD_FRAME.",
+    "Compare with the last barrier, and end the exchange.",
+)
+def _epochs_in_steps_of_one(server: RawServer) -> None:
+    for wrong in (1, 0, 3):
+        with server.exchange() as exchange:
+            exchange.epoch(1, [(0, 0, 1)])
+            with refused("RejectedError", "BAD_FRAME"):
+                exchange.epoch(wrong)
+
+
+@rule(
+    "barriers-in-order",
+    "Several barriers may be out; each is answered, in order, with what was sent before it.",
+    "Handle frames one after the other.",
+)
+def _barriers_in_order(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        for epoch in (1, 2, 3):
+            exchange.chunk([(epoch, 0, 1)])
+            exchange.barrier(epoch)
+        found = [exchange.results(epoch)["slot"].to_pylist() for epoch in (1, 2, 3)]
+    expect(found, [[1], [2], [3]], "the slots of three epochs")
+
+
+@rule(
+    "no-slot-column",
+    "Without the column `slot` all rows go to slot 0; without the column `kind` all are inserted.",
+    "Take the columns by name.",
+)
+def _no_slot_column(server: RawServer) -> None:
+    with server.exchange(columns=pa.schema([("value", pa.int64())])) as exchange:
+        found = exchange.epoch(1, [(0, 0, 3), (0, 0, 4)])
+    expect(found["slot"].to_pylist(), [0], "the slots")
+    expect(found["output_0"].to_pylist(), [server.output([(0, 0, 3), (0, 0, 4)])], "the output")
+
+
+@rule(
+    "slot-bounds",
+    "A slot is at least 0 and below slots_max of Opened; another is RejectedError LIMIT, or SCHEMA_MISMATCH where it "
+    "is NULL.",
+    "Check each chunk's slots, and those of Forget and States, before anything is allocated for them.",
+)
+def _slot_bounds(server: RawServer) -> None:
+    for wrong in (-1, 2**31 - 1, None):
+        with server.exchange() as exchange:
+            if wrong is not None and 0 <= wrong < exchange.opened.limits.slots_max:
+                continue
+            with refused("RejectedError", "LIMIT" if wrong is not None else "SCHEMA_MISMATCH"):
+                exchange.epoch(1, [(wrong, 0, 1)])
+    with server.exchange() as exchange:
+        last = min(exchange.opened.limits.slots_max, 2**20) - 1
+        expect(exchange.epoch(1, [(last, 0, 1)])["slot"].to_pylist(), [last], "the highest slot")
+    with server.exchange() as exchange, refused("RejectedError", "LIMIT"):
+        exchange.forget(-1)
+        exchange.epoch(1)
+
+
+@rule(
+    "kinds",
+    "`kind` is 0 insert, 1 update before, 2 update after, 3 delete: 0 and 2 accumulate, 1 and 3 take back; where a "
+    "call cannot retract, 1 and 3 are RejectedError CANNOT_RETRACT.",
+    "Use the byte values of the table, which are Flink's.",
+)
+def _kinds(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        can_retract = exchange.opened.calls[0].can_retract
+    if not can_retract:
+        for kind in (1, 3):
+            with refused("RejectedError", "CANNOT_RETRACT"), server.exchange() as exchange:
+                exchange.epoch(1, [(0, 0, 5), (0, kind, 5)])
+        return
+    kept = server.output([(0, 0, 5), (0, 0, 9)])
+    for adds, takes in ((0, 1), (0, 3), (2, 1), (2, 3)):
+        found = server.output([(0, adds, 5), (0, adds, 7), (0, takes, 7), (0, adds, 9)])
+        expect(found, kept, f"the output after a row of kind {adds} was taken back by kind {takes}")
+
+
+@rule(
+    "kind-values",
+    "Another kind than 0 to 3, or NULL, is refused with SCHEMA_MISMATCH.",
+    "Check the column before the fold.",
+)
+def _kind_values(server: RawServer) -> None:
+    for wrong in (4, -1, None):
+        with refused("RejectedError", "SCHEMA_MISMATCH"), server.exchange() as exchange:
+            exchange.epoch(1, [(0, 0, 1), (0, wrong, 1)])
+
+
+@rule(
+    "filter",
+    "Only rows for which the column Call.filter is true count for that call; false and NULL do not. Their slots are "
+    "touched all the same.",
+    "Filter for each call by itself, after slots are marked.",
+)
+def _filter(server: RawServer) -> None:
+    rows = [(0, 0, 5, True), (0, 0, 7, False), (0, 0, 9, None), (3, 0, 1, False)]
+    with server.exchange({**server.call, "filter": "wanted"}) as exchange:
+        found = exchange.epoch(1, rows)
+    expect(found["slot"].to_pylist(), [0, 3], "the slots")
+    expect(found["output_0"].to_pylist()[0], server.output([(0, 0, 5)]), "the output with the filter")
+
+
+@rule(
+    "distinct",
+    "With Call.distinct equal arguments of a slot count once, over chunks and epochs, until as many have been taken "
+    "back.",
+    "Keep the arguments of a group with their counts.",
+)
+def _distinct(server: RawServer) -> None:
+    with server.exchange({**server.call, "distinct": True}) as exchange:
+        expect(exchange.opened.calls[0].can_retract, True, "that a distinct call can retract")
+        exchange.epoch(1, [(0, 0, 5), (0, 0, 5), (0, 0, 5), (0, 0, 7)])
+        for epoch, back in ((2, [(0, 3, 7)]), (3, [(0, 3, 5), (0, 3, 5)])):
+            once = exchange.epoch(epoch, back)["output_0"].to_pylist()
+            expect(once, [server.output([(0, 0, 5)])], f"the output of epoch {epoch}")
+
+
+@rule(
+    "materialize",
+    "With Call.materialize the output is the same, and the call retracts and merges whatever its function can.",
+    "Keep the rows of arguments, and fold them anew for each output.",
+)
+def _materialize(server: RawServer) -> None:
+    with server.exchange({**server.call, "materialize": True}) as exchange:
+        call = exchange.opened.calls[0]
+        expect((call.can_retract, call.can_merge), (True, True), "that it can retract and merge")
+        found = exchange.epoch(1, [(0, 0, 5), (0, 0, 5), (0, 0, 7), (0, 3, 7)])["output_0"].to_pylist()
+    expect(found, [server.output([(0, 0, 5), (0, 0, 5)])], "the output")
+
+
+@rule(
+    "returns",
+    "Results have NULL states where Open does not ask for states, and NULL outputs where it does not ask for outputs; "
+    "where it asks for neither, they still say which slots are dirty.",
+    "Keep the columns, and fill them with NULLs.",
+)
+def _returns(server: RawServer) -> None:
+    for states, outputs in ((True, False), (False, True), (False, False)):
+        with server.exchange(return_states=states, return_outputs=outputs) as exchange:
+            found = exchange.epoch(1, [(2, 0, 1)])
+        expect(found["slot"].to_pylist(), [2], "the slots")
+        there = [found[name].null_count == 0 for name in ("state_0", "output_0")]
+        expect(there, [states, outputs], f"states and outputs, asked for {states} and {outputs}")
+
+
+@rule(
+    "row-outputs",
+    "With Open.row_outputs each Chunk is answered with one RowOutputs of as many rows: slots 0 to n - 1, NULL states, "
+    "and the output after each row.",
+    "Take the output after each row, not after the chunk; an empty chunk has an empty answer.",
+)
+def _row_outputs(server: RawServer) -> None:
+    rows = [(0, 0, 4), (1, 0, 8), (0, 0, 15)]
+    with server.exchange(row_outputs=True) as exchange:
+        exchange.chunk(rows)
+        found = exchange.answer("row_outputs")
+        exchange.chunk([])
+        expect(exchange.answer("row_outputs").num_rows, 0, "the rows that answer an empty chunk")
+        expect(exchange.epoch(1)["slot"].to_pylist(), [0, 1], "the slots of the barrier")
+    expect(found["slot"].to_pylist(), [0, 1, 2], "the slots of the row outputs")
+    expect(found["state_0"].null_count, 3, "the NULL states of the row outputs")
+    expected = [server.output([(0, 0, 4)]), server.output([(0, 0, 8)]), server.output([(0, 0, 4), (0, 0, 15)])]
+    expect(found["output_0"].to_pylist(), expected, "the row outputs")
+
+
+@rule(
+    "forget",
+    "Forget makes slots empty and clean: they are not in the next results, and later rows find nothing.",
+    "Drop accumulators and marks; a slot that was never used may be forgotten.",
+)
+def _forget(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        exchange.epoch(1, [(0, 0, 5), (1, 0, 5)])
+        exchange.chunk([(0, 0, 7), (2, 0, 7)])
+        exchange.forget(0, 1, 9)
+        expect(exchange.epoch(2)["slot"].to_pylist(), [2], "the slots after Forget")
+        found = exchange.epoch(3, [(1, 0, 9)])["output_0"].to_pylist()
+    expect(found, [server.output([(0, 0, 9)])], "the output of a slot that was forgotten")
+
+
+@rule(
+    "isolated-errors",
+    "With Open.isolate_errors a slot for which the function raises has its `error`, with code and message, and NULL "
+    "state and output in the next results; the others are as always, and the slot is empty afterwards. Not together "
+    "with row_outputs.",
+    "Set a slot that failed aside until the barrier, for all calls.",
+)
+def _isolated_errors(server: RawServer) -> None:
+    with refused("RejectedError", "SIGNATURE"):
+        server.exchange(isolate_errors=True, row_outputs=True)
+    large = 2**63 - 1
+    with server.exchange(isolate_errors=True) as exchange:
+        found = exchange.epoch(1, [(0, 0, 5), (1, 0, large), (1, 0, large), (2, 0, 7)]).to_pylist()
+        if found[1]["error"] is None:
+            raise NotTriedError("the function does not fail for the sum of two of the largest BIGINTs")
+        expect([row["slot"] for row in found], [0, 1, 2], "the slots")
+        expect([row["error"] is None for row in found], [True, False, True], "which slots have no error")
+        expect((found[1]["state_0"], found[1]["output_0"]), (None, None), "state and output of the slot that failed")
+        expect(
+            bool(found[1]["error"]["code"] and found[1]["error"]["message"]), True, "that code and message are there"
+        )
+        again = exchange.epoch(2, [(1, 0, 9)]).to_pylist()
+        expect((again[0]["output_0"], again[0]["error"]), (server.output([(0, 0, 9)]), None), "the slot afterwards")
+
+
+@rule(
+    "function-errors",
+    "An error of a function ends the exchange, where errors are not isolated: FunctionError with function and slot.",
+    "Tell errors of the author's code from those of the job and of the server.",
+)
+def _function_errors(server: RawServer) -> None:
+    large = 2**63 - 1
+    try:
+        with server.exchange() as exchange:
+            exchange.epoch(1, [(3, 0, large), (3, 0, large)])
+    except fl.FlightError as error:
+        found = pb.Error.FromString(error.extra_info)
+        expect(found.error_class, "FunctionError", "the class of the error")
+        expect((found.function, found.slot), (server.function, 3), "function and slot of the error")
+    else:
+        raise NotTriedError("the function does not fail for the sum of two of the largest BIGINTs")
+
+
+@rule(
+    "message-limit",
+    "A message above message_bytes_max of Opened is RejectedError LIMIT.",
+    "Set gRPC's own bound higher than the announced one, or its error has no Error in it.",
+)
+def _message_limit(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        bound = exchange.opened.limits.message_bytes_max
+        if bound > _MESSAGE_BYTES_TRIED:
+            raise NotTriedError(f"message_bytes_max is {bound}; the kit sends up to {_MESSAGE_BYTES_TRIED} bytes")
+        count = bound // 8 + 1
+        columns = [pa.nulls(count, field.type).fill_null(0) for field in [*COLUMNS][:3]]
+        batch = pa.RecordBatch.from_arrays([*columns, pa.nulls(count, pa.bool_())], schema=COLUMNS)
+        with refused("RejectedError", "LIMIT"):
+            exchange.send(pb.EngineFrame(chunk=pb.Chunk()), batch)
+            exchange.epoch(1)
+
+
+@rule(
+    "results-in-parts",
+    "Results that do not fit into message_bytes_max come in several messages: slots ascend over all of them, and only "
+    "the last one is flagged `last`.",
+    "Cut the batch by bytes, not by rows.",
+)
+def _results_in_parts(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        limits = exchange.opened.limits
+        if limits.message_bytes_max > _RESULT_BYTES_TRIED:
+            raise NotTriedError(
+                f"message_bytes_max is {limits.message_bytes_max}; the kit tries up to {_RESULT_BYTES_TRIED}"
+            )
+        count = min(limits.slots_max, limits.message_bytes_max // 4)
+        step = max(limits.message_bytes_max // 64, 1)
+        for start in range(0, count, step):
+            exchange.chunk([(slot, 0, slot) for slot in range(start, min(start + step, count))])
+        exchange.barrier(1)
+        slots: list[int] = []
+        parts, last = 0, False
+        while not last:
+            frame, batch = exchange.receive()
+            expect(frame.WhichOneof("frame"), "results", "the frame that was due")
+            expect(batch.nbytes <= limits.message_bytes_max, True, "that a message stays within message_bytes_max")
+            slots += batch["slot"].to_pylist()
+            parts, last = parts + 1, frame.results.last
+    if parts == 1:
+        raise NotTriedError(f"the results of {count} slots fit into one message")
+    expect(slots == list(range(count)), True, "that the slots ascend over all parts")
+
+
+@rule(
+    "valid-batches",
+    "The server checks a batch in full before it reads a value of it: text that is not UTF-8 is BAD_FRAME.",
+    "Validate each batch that comes in, offsets and texts too, whether a call uses the column or not.",
+)
+def _valid_batches(server: RawServer) -> None:
+    columns = pa.schema([("value", pa.int64()), ("text", pa.string())])
+    buffers = [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
+    arrays = [pa.array([1]), pa.Array.from_buffers(pa.string(), 1, buffers)]
+    with refused("RejectedError", "BAD_FRAME"), server.exchange(columns=columns) as exchange:
+        exchange.send(pb.EngineFrame(chunk=pb.Chunk()), pa.RecordBatch.from_arrays(arrays, schema=columns))
+        exchange.epoch(1)
+
+
+@rule(
+    "polite-end",
+    "An engine ends an exchange by closing its direction of the stream; the server answers what is due, drops the open "
+    "epoch, and ends the stream without an error.",
+    "Send nothing for an epoch that has no barrier.",
+)
+def _polite_end(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        exchange.epoch(1, [(0, 0, 1)])
+        exchange.chunk([(0, 0, 2)])
+        expect(exchange.end(), 0, "the frames after the end")
+    with server.exchange() as exchange:
+        exchange.chunk([(0, 0, 2)])
+        exchange.barrier(1)
+        expect(exchange.end(), 1, "the frames after the end where one answer was due")
+
+
+@rule(
+    "hanging-up",
+    "An engine that hangs up in the middle of an exchange leaves nothing behind: its place, one of exchanges_max, is "
+    "free again at once.",
+    "Tie all that an exchange holds to its stream, and free it when the stream is cancelled.",
+)
+def _hanging_up(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        places = exchange.opened.limits.exchanges_max
+    if places > _PLACES_TRIED:
+        raise NotTriedError(f"exchanges_max is {places}; the kit opens up to {_PLACES_TRIED}")
+    for _ in range(places):
+        with _in_time(server) as exchange:
+            exchange.chunk([(0, 0, 41)])
+    with _in_time(server) as exchange:
+        expect(exchange.epoch(1, [(0, 0, 1)])["output_0"].to_pylist(), [server.output([(0, 0, 1)])], "the output")
+
+
+def _in_time(server: RawServer) -> RawExchange:
+    """Return an exchange; for a moment, the server may not have noticed that another is gone."""
+    until_s = time.monotonic() + server.deadline_s
+    while True:
+        try:
+            return server.exchange()
+        except fl.FlightUnavailableError as error:
+            if time.monotonic() > until_s:
+                raise BrokenError(f"exchanges that were cut off hold their places: {error}") from None
+            time.sleep(_PAUSE_S)
+
+
+@rule(
+    "several-calls",
+    "An exchange folds several calls over the same columns; call i has the columns `state_i` and `output_i`.",
+    "Keep the order of Open.calls.",
+)
+def _several_calls(server: RawServer) -> None:
+    rows = [(0, 0, 5, True), (0, 0, 7, False)]
+    with server.exchange(server.call, {**server.call, "filter": "wanted"}) as exchange:
+        found = exchange.epoch(1, rows).to_pylist()[0]
+    expected = [server.output(rows), server.output([(0, 0, 5)])]
+    expect([found["output_0"], found["output_1"]], expected, "the outputs of two calls")

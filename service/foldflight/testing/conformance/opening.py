@@ -1,0 +1,220 @@
+"""Rules of how an exchange is opened, and of what is no Open or no frame."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import pyarrow as pa
+
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.testing.conformance.checks import rule
+from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, opening, refused, rows_of, stream_of
+from foldflight.testing.conformance.rules import expect
+
+__all__: list[str] = []
+
+# Field 1000, a varint: what a later version of a message may have.
+_UNKNOWN: Final = b"\xc0\x3e\x07"
+_ERROR: Final = pa.struct([pa.field(name, pa.string()) for name in ("code", "function", "message", "row", "trace")])
+
+
+@rule(
+    "opened-first",
+    "Opened is the first frame of the server, before any frame of the engine: version 1, the server's name, one "
+    "OpenedCall for each call, and limits above 0.",
+    "Answer as soon as the descriptor and the schema of the stream have come; wait for no batch.",
+)
+def _opened_first(server: RawServer) -> None:
+    with server.exchange(server.call, server.call) as exchange:
+        opened = exchange.opened
+        expect(opened.protocol_version, 1, "protocol_version")
+        expect(bool(opened.server_id), True, "that server_id is there")
+        expect(len(opened.calls), 2, "the number of calls")
+        for name in ("message_bytes_max", "slots_max", "state_bytes_max", "exchange_state_bytes_max", "exchanges_max"):
+            expect(getattr(opened.limits, name) > 0, True, f"that {name} is above 0")
+
+
+@rule(
+    "result-schema",
+    "The server's batches have `slot` int32, then `state_i` and `output_i` for each call i, and last `error`, a "
+    "struct of texts, where errors are isolated.",
+    "Make one schema when the exchange opens, and send every batch in it, those without rows too.",
+)
+def _result_schema(server: RawServer) -> None:
+    names = ["slot", "state_0", "output_0", "state_1", "output_1"]
+    with server.exchange(server.call, server.call) as exchange:
+        expect(exchange.schema.names, names, "the columns of the results")
+        expect(exchange.schema.field("slot").type, pa.int32(), "the type of slot")
+    with server.exchange(server.call, server.call, isolate_errors=True) as exchange:
+        expect(exchange.schema.names, [*names, "error"], "the columns of the results where errors are isolated")
+        expect(exchange.schema.field("error").type, _ERROR, "the type of error")
+
+
+@rule(
+    "state-identity",
+    "The metadata of the column `state_i` name function, version, fingerprint and codec; the fingerprint, 16 "
+    "hexadecimal digits, is that of Opened, and depends on the function, its types and its direct arguments only.",
+    "Put the four keys into the metadata of the field, in Opened's batch already.",
+)
+def _state_identity(server: RawServer) -> None:
+    with server.exchange() as one, server.exchange(server.call, columns=pa.schema([("value", pa.int64())])) as two:
+        about = {key.decode(): value.decode() for key, value in (one.schema.field("state_0").metadata or {}).items()}
+        expect({"function", "version", "fingerprint", "codec"} - about.keys(), set(), "metadata that are missing")
+        expect(about["function"], server.function, "the function")
+        expect(
+            about["codec"] in {"typed", "custom", "pickle", "rows"}, True, f"that the codec {about['codec']!r} is known"
+        )
+        expect(bool(re.fullmatch("[0-9a-f]{16}", about["fingerprint"])), True, "that a fingerprint is 16 digits")
+        expect(about["fingerprint"], one.opened.calls[0].fingerprint, "the fingerprint of the column")
+        expect(two.opened.calls[0].fingerprint, one.opened.calls[0].fingerprint, "the fingerprint of another exchange")
+
+
+@rule(
+    "input-types",
+    "OpenedCall.input_types is an Arrow IPC schema with a field for each argument, of the type that the argument is "
+    "cast to.",
+    "Serialize a schema of the declared types.",
+)
+def _input_types(server: RawServer) -> None:
+    with server.exchange() as exchange:
+        types = pa.ipc.read_schema(pa.py_buffer(exchange.opened.calls[0].input_types)).types
+    expect(len(types), 1, "the number of input types")
+
+
+@rule(
+    "protocol-version",
+    "An Open whose protocol_version is 0 (absent) or unknown is refused with PROTOCOL_VERSION.",
+    "Look at the version before anything else in the Open.",
+)
+def _protocol_version(server: RawServer) -> None:
+    for version in (0, 2):
+        with refused("RejectedError", "PROTOCOL_VERSION"):
+            server.exchange(protocol_version=version)
+
+
+@rule(
+    "unknown-fields",
+    "Fields that the server does not know are ignored: in Open, in a call, in a frame.",
+    "Use a protobuf parser that skips what it does not know, and do not compare serialized messages.",
+)
+def _unknown_fields(server: RawServer) -> None:
+    command = opening([]).SerializeToString() + _UNKNOWN
+    call = pb.Call(**server.call).SerializeToString() + _UNKNOWN
+    command += b"\x12" + bytes([len(call)]) + call  # field 2, a message: the call
+    with RawExchange(server, command, COLUMNS) as exchange:
+        exchange.send(pb.EngineFrame(chunk=pb.Chunk()).SerializeToString() + _UNKNOWN, rows_of([(3, 0, 1)]))
+        exchange.send(pb.EngineFrame(barrier=pb.Barrier(epoch=1)).SerializeToString() + _UNKNOWN)
+        expect(exchange.results(1)["slot"].to_pylist(), [3], "the slots of the results")
+
+
+@rule(
+    "unknown-function",
+    "A call of a function that the server does not have is refused with UNKNOWN_FUNCTION.",
+    "Look all functions up when the exchange opens.",
+)
+def _unknown_function(server: RawServer) -> None:
+    with refused("RejectedError", "UNKNOWN_FUNCTION", "UNAUTHENTICATED"):
+        server.exchange({**server.call, "function": "no such function"})
+
+
+@rule(
+    "bad-open",
+    "A descriptor that is no Open, and an Open without calls, are BAD_FRAME.",
+    "Refuse what does not parse with an Error in the details; never let the parser's own error out.",
+)
+def _bad_open(server: RawServer) -> None:
+    with refused("RejectedError", "BAD_FRAME"):
+        RawExchange(server, opening([]), COLUMNS)
+    with refused("RejectedError", "BAD_FRAME", "PROTOCOL_VERSION"):
+        RawExchange(server, b"\xff\xff\xff", COLUMNS)
+    with refused("RejectedError", "BAD_FRAME"):
+        RawExchange(server, pb.Open(protocol_version=1, calls=[pb.Call(**server.call)], columns=b"?"), COLUMNS)
+
+
+@rule(
+    "bound-columns",
+    "An argument or filter that is no column of Open, a wrong number of arguments, and a filter that is no boolean are "
+    "refused with SCHEMA_MISMATCH, before any row.",
+    "Bind calls to Open.columns when the exchange opens.",
+)
+def _bound_columns(server: RawServer) -> None:
+    for wrong in ({"arguments": ["nowhere"]}, {"arguments": ["value"] * 9}, {"filter": "value"}, {"filter": "nowhere"}):
+        with refused("RejectedError", "SCHEMA_MISMATCH"):
+            server.exchange({**server.call, **wrong})
+
+
+@rule(
+    "stream-schema",
+    "The schema of the stream must equal Open.columns; otherwise SCHEMA_MISMATCH.",
+    "Compare names, order and types before the first batch is read.",
+)
+def _stream_schema(server: RawServer) -> None:
+    others = (pa.schema([*COLUMNS][:3]), COLUMNS.set(2, pa.field("value", pa.int32())))
+    for other in others:
+        with refused("RejectedError", "SCHEMA_MISMATCH"):
+            server.exchange(stream_columns=other)
+
+
+@rule(
+    "expected-fingerprint",
+    "A call that expects another fingerprint is refused with SCHEMA_MISMATCH; one that expects the right one, or "
+    "none, is taken.",
+    "Compare Call.fingerprint with that of the bound call; empty means any.",
+)
+def _expected_fingerprint(server: RawServer) -> None:
+    described, _ = server.describe(opening([server.call]))
+    fingerprint = described.calls[0].fingerprint
+    server.exchange({**server.call, "fingerprint": fingerprint}).cancel()
+    with refused("RejectedError", "SCHEMA_MISMATCH"):
+        server.exchange({**server.call, "fingerprint": fingerprint[::-1].translate(str.maketrans("0f", "f0"))})
+
+
+@rule(
+    "direct-arguments",
+    "Direct arguments are an Arrow IPC stream of one batch with one row, columns named as the parameters; a name that "
+    "the function does not have is refused with SIGNATURE, other than one row with BAD_FRAME.",
+    "Check names when the exchange opens.",
+)
+def _direct_arguments(server: RawServer) -> None:
+    unknown = stream_of(pa.RecordBatch.from_pydict({"no such parameter": [1]}))
+    with refused("RejectedError", "SIGNATURE"):
+        server.exchange({**server.call, "literals": unknown})
+    with refused("RejectedError", "BAD_FRAME"):
+        server.exchange({**server.call, "literals": stream_of(pa.RecordBatch.from_pydict({"a": [1, 2]}))})
+
+
+@rule(
+    "slot-and-kind-types",
+    "The column `slot` is int32 and the column `kind` int8; another type is refused at open with SCHEMA_MISMATCH.",
+    "Check both columns of Open.columns by name.",
+)
+def _slot_and_kind_types(server: RawServer) -> None:
+    for place, name in ((0, "slot"), (1, "kind")):
+        with refused("RejectedError", "SCHEMA_MISMATCH"):
+            server.exchange(columns=COLUMNS.set(place, pa.field(name, pa.int64())))
+
+
+@rule(
+    "no-frame",
+    "A message whose app_metadata is no EngineFrame (none at all, a ServerFrame, an empty one) is BAD_FRAME.",
+    "Take no frame for granted: a oneof without a value is an error.",
+)
+def _no_frame(server: RawServer) -> None:
+    wrong_way = pb.ServerFrame(results=pb.Results(epoch=1, last=True)).SerializeToString()
+    for metadata in (b"", wrong_way, b"\xff\xff"):
+        with refused("RejectedError", "BAD_FRAME"), server.exchange() as exchange:
+            exchange.send(metadata)
+            exchange.barrier(1)
+            exchange.results(1)
+
+
+@rule(
+    "control-frames-have-no-rows",
+    "Only a Chunk has rows; another frame on a batch with rows is BAD_FRAME.",
+    "Refuse rows beside Barrier, Forget, Checkpoint and States: rows that are not folded would be lost unseen.",
+)
+def _control_frames_have_no_rows(server: RawServer) -> None:
+    with refused("RejectedError", "BAD_FRAME"), server.exchange() as exchange:
+        exchange.send(pb.EngineFrame(barrier=pb.Barrier(epoch=1)), rows_of([(0, 0, 1)]))
+        exchange.results(1)

@@ -1,0 +1,312 @@
+"""A client of the contract and nothing else: protobuf, Arrow and Flight, with none of this package's own ends.
+
+The kit must not repeat a mistake of the client that it comes with, so it writes and reads messages itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Self, TypeVar
+
+import pyarrow as pa
+import pyarrow.flight as fl
+from google.protobuf.message import DecodeError
+
+from foldflight.client.watchdog import Guard
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.testing.conformance.rules import BrokenError, expect
+
+__all__ = ["COLUMNS", "CallOf", "RawExchange", "RawServer", "Row", "opening", "refused", "rows_of", "stream_of"]
+
+# The columns of the kit's chunks; a row is (slot, kind, value, wanted), and what is left out is 0, 0, NULL, true.
+COLUMNS: Final = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("value", pa.int64()), ("wanted", pa.bool_())])
+_FILLING: Final = (0, 0, None, True)
+
+Row = tuple[Any, ...]
+CallOf = Mapping[str, Any]
+_R = TypeVar("_R")
+
+
+def rows_of(rows: Sequence[Row], columns: pa.Schema = COLUMNS) -> pa.RecordBatch:
+    """Return a chunk of rows (slot, kind, value, wanted), with those columns that `columns` has."""
+    filled = [row + _FILLING[len(row) :] for row in rows]
+    arrays = [pa.array([row[COLUMNS.names.index(field.name)] for row in filled], field.type) for field in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def stream_of(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as an Arrow IPC stream, as States and direct arguments travel."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def opening(calls: Sequence[CallOf], columns: pa.Schema = COLUMNS, **fields: Any) -> pb.Open:
+    """Return an Open that asks for states and outputs, unless `fields` say otherwise."""
+    given = {"protocol_version": 1, "return_states": True, "return_outputs": True, **fields}
+    return pb.Open(calls=[pb.Call(**call) for call in calls], columns=columns.serialize().to_pybytes(), **given)
+
+
+@contextlib.contextmanager
+def refused(error_class: str, *codes: str) -> Iterator[None]:
+    """Demand that what is done inside ends with an Error of this class and one of these codes."""
+    try:
+        yield
+    except (fl.FlightError, pa.ArrowException, OSError) as error:
+        found = _error_of(error)
+        expect(found.error_class, error_class, f"the class of the error ({found.code}: {found.message[:200]})")
+        if found.code not in codes:
+            raise BrokenError(f"the code of the error: expected {' or '.join(codes)}, found {found.code}") from None
+        if not found.message:
+            raise BrokenError(f"the error {found.code} has no message") from None
+    else:
+        raise BrokenError(f"it was accepted; {error_class} {' or '.join(codes)} was due")
+
+
+def _error_of(error: BaseException) -> pb.Error:
+    """Return the Error that a Flight error carries."""
+    extra = getattr(error, "extra_info", b"")
+    text = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    if not extra:
+        raise BrokenError(f"an error without an Error message in its extra_info: {type(error).__name__}: {text}")
+    try:
+        return pb.Error.FromString(extra)
+    except DecodeError:
+        raise BrokenError(f"the extra_info of an error is no Error message: {text}") from None
+
+
+class RawServer:
+    """The server under test.
+
+    Args:
+        url: Where it is: `grpc://host:port` or `grpc+tls://host:port`.
+        function: Name of the function that is folded: one argument, BIGINT.
+        deadline_s: Longest wait for any one step.
+        token: Bearer token, where the server asks for one.
+        tls: Certificates, as pyarrow's client takes them.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        function: str,
+        deadline_s: float,
+        token: str | None = None,
+        tls: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self.url = url
+        self.function = function
+        self.deadline_s = deadline_s
+        self.token = token
+        # No subchannel is shared: what this client does to its connection must not concern others of this process.
+        self.client = fl.FlightClient(
+            url,
+            generic_options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_metadata_size", 64 * 1024)],
+            **(tls or {}),
+        )
+
+    def options(self, token: str | None = None) -> Any:
+        """Return the options of one call that has a deadline."""
+        return fl.FlightCallOptions(timeout=self.deadline_s, headers=_headers(token or self.token))
+
+    @property
+    def call(self) -> dict[str, Any]:
+        """The call that most checks open."""
+        return {"function": self.function, "arguments": ["value"]}
+
+    def describe(self, command: pb.Open) -> tuple[pb.Opened, pa.Schema]:
+        """Ask GetFlightInfo what an exchange would be opened with."""
+        info = self.client.get_flight_info(fl.FlightDescriptor.for_command(command.SerializeToString()), self.options())
+        frame = pb.ServerFrame.FromString(info.app_metadata)
+        expect(frame.WhichOneof("frame"), "opened", "the frame in the app_metadata of the FlightInfo")
+        return frame.opened, info.schema
+
+    def exchange(
+        self, *calls: CallOf, columns: pa.Schema = COLUMNS, stream_columns: pa.Schema | None = None, **fields: Any
+    ) -> RawExchange:
+        """Open an exchange and read Opened."""
+        return RawExchange(self, opening(calls or (self.call,), columns, **fields), stream_columns or columns)
+
+    def output(self, rows: Sequence[Row], *, columns: pa.Schema = COLUMNS, **call: Any) -> Any:
+        """Return what one call gives for these rows of one group, in one chunk and one epoch."""
+        with self.exchange({**self.call, **call}, columns=columns) as exchange:
+            return exchange.epoch(1, rows)["output_0"].to_pylist()[-1]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.client.close()
+
+
+class RawExchange:
+    """One DoExchange, frame by frame; a context manager that cancels what is not over.
+
+    Args:
+        server: The server.
+        command: The descriptor's command.
+        columns: The schema of the stream.
+
+    Attributes:
+        opened: What the server answered.
+        schema: The schema of its batches.
+    """
+
+    def __init__(self, server: RawServer, command: pb.Open | bytes, columns: pa.Schema) -> None:
+        data = command if isinstance(command, bytes) else command.SerializeToString()
+        self.columns = columns
+        self._no_rows = pa.RecordBatch.from_arrays([pa.array([], each.type) for each in columns], schema=columns)
+        self.opened = pb.Opened()
+        self._calls = 1 if isinstance(command, bytes) else len(command.calls)
+        self._log: deque[pb.LogRecord] = deque()
+        # An exchange may be open for long, so its deadline is the guard's, for each step.
+        options = fl.FlightCallOptions(headers=_headers(server.token))
+        self._writer, self._reader = server.client.do_exchange(fl.FlightDescriptor.for_command(data), options)
+        self._guard = Guard(server.deadline_s, self._reader.cancel)
+        try:
+            self._step(lambda: self._writer.begin(columns), "the beginning of the stream")
+            frame, batch = self.receive()
+            expect(frame.WhichOneof("frame"), "opened", "the first frame of the server")
+            expect(batch.num_rows, 0, "the rows of the batch that Opened rides on")
+        except BaseException:
+            self.cancel()
+            raise
+        self.opened = frame.opened
+        self.schema: pa.Schema = batch.schema
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.cancel()
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def send(self, frame: pb.EngineFrame | bytes, batch: pa.RecordBatch | None = None) -> None:
+        """Send a frame, on a batch of zero rows unless one is given."""
+        metadata = frame if isinstance(frame, bytes) else frame.SerializeToString()
+        carrier = self._no_rows if batch is None else batch
+        # Where the server has ended the exchange, the next read tells how.
+        with contextlib.suppress(pa.ArrowException, OSError):
+            self._step(lambda: self._writer.write_with_metadata(carrier, metadata), "a write")
+
+    def chunk(self, rows: Sequence[Row]) -> None:
+        """Send rows."""
+        self.send(pb.EngineFrame(chunk=pb.Chunk()), rows_of(rows, self.columns))
+
+    def barrier(self, epoch: int) -> None:
+        """End an epoch."""
+        self.send(pb.EngineFrame(barrier=pb.Barrier(epoch=epoch)))
+
+    def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> None:
+        """Send states."""
+        self.send(pb.EngineFrame(states=pb.States(batch=stream_of(batch), unanswered=unanswered)))
+
+    def forget(self, *slots: int) -> None:
+        """Drop slots."""
+        self.send(pb.EngineFrame(forget=pb.Forget(slots=slots)))
+
+    def checkpoint(self) -> None:
+        """Ask for states."""
+        self.send(pb.EngineFrame(checkpoint=pb.Checkpoint()))
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    def receive(self) -> tuple[pb.ServerFrame, pa.RecordBatch]:
+        """Return the next frame that is no Log, with its batch."""
+        while True:
+            try:
+                message = self._step(self._reader.read_chunk, "an answer")
+            except StopIteration:
+                raise BrokenError("the server ended the exchange, and an answer was due") from None
+            if message.data is None or message.app_metadata is None:
+                raise BrokenError("a message without a record batch or without app_metadata")
+            message.data.validate(full=True)
+            frame = pb.ServerFrame.FromString(message.app_metadata.to_pybytes())
+            if frame.WhichOneof("frame") != "log":
+                return frame, message.data
+            self._log.extend(frame.log.records)
+
+    def answer(self, kind: str) -> pa.RecordBatch:
+        """Return the batch of the next frame, which must be of this kind."""
+        frame, batch = self.receive()
+        expect(frame.WhichOneof("frame"), kind, "the frame that was due")
+        expect(batch.schema, self.schema, "the schema of an answer")
+        return batch
+
+    def results(self, epoch: int) -> pa.Table:
+        """Return the results of an epoch, all parts together."""
+        parts, last = [], False
+        while not last:
+            frame, batch = self.receive()
+            expect(frame.WhichOneof("frame"), "results", "the frame that was due")
+            expect(frame.results.epoch, epoch, "the epoch of the results")
+            parts.append(batch)
+            last = frame.results.last
+        return self._whole(parts)
+
+    def saved(self) -> pa.Table:
+        """Return what a checkpoint saved, all parts together."""
+        parts, last = [], False
+        while not last:
+            frame, batch = self.receive()
+            expect(frame.WhichOneof("frame"), "saved_states", "the frame that was due")
+            expect(frame.saved_states.problem, "", "the problem of the checkpoint")
+            parts.append(batch)
+            last = frame.saved_states.last
+        return self._whole(parts)
+
+    def epoch(self, number: int, rows: Sequence[Row] = ()) -> pa.Table:
+        """Send rows, if any, and a barrier, and return the results."""
+        if rows:
+            self.chunk(rows)
+        self.barrier(number)
+        return self.results(number)
+
+    def state_batch(self, results: pa.Table, slots: Sequence[int] | None = None) -> pa.RecordBatch:
+        """Return the slots and states of results, as States carry them; in other slots, if told."""
+        names = ["slot", *(f"state_{place}" for place in range(self._calls))]
+        chosen = results.select(names).combine_chunks()
+        if slots is not None:
+            chosen = chosen.set_column(0, results.schema.field("slot"), pa.array(slots, pa.int32()))
+        return chosen.to_batches()[0]
+
+    # -- ending ------------------------------------------------------------------------------------------------------
+
+    def end(self) -> int:
+        """Say that no more comes, and return how many frames the server sent before it ended the stream."""
+        self._step(self._writer.done_writing, "the end")
+        frames = 0
+        while True:
+            try:
+                self._step(self._reader.read_chunk, "the end of the stream")
+            except StopIteration:
+                return frames
+            frames += 1
+
+    def cancel(self) -> None:
+        """Hang up; harmless where the exchange is over."""
+        self._guard.close()
+        self._reader.cancel()
+        with contextlib.suppress(pa.ArrowException, OSError):
+            self._writer.close()
+
+    def _whole(self, parts: list[pa.RecordBatch]) -> pa.Table:
+        for part in parts:
+            expect(part.schema, self.schema, "the schema of an answer")
+        return pa.Table.from_batches(parts)
+
+    def _step(self, step: Callable[[], _R], what: str) -> _R:
+        try:
+            with self._guard:
+                return step()
+        except (pa.ArrowException, OSError):
+            if self._guard.expired:
+                raise BrokenError(f"{what} was due and took longer than {self._guard.deadline_s:g} s") from None
+            raise
+
+
+def _headers(token: str | None) -> list[tuple[bytes, bytes]]:
+    return [] if token is None else [(b"authorization", f"Bearer {token}".encode())]

@@ -1,0 +1,104 @@
+"""Check a server: every rule of the contract that a server keeps, tried on a running one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from foldflight.client.edge import translated
+from foldflight.errors import RejectedError
+from foldflight.exchange.facts import decode_error
+from foldflight.testing.conformance import discovery, epochs, opening, states
+from foldflight.testing.conformance.checks import SERVER_CHECKS, ServerCheck
+from foldflight.testing.conformance.raw import RawServer
+from foldflight.testing.conformance.rules import BrokenError, NotTriedError, Outcome
+
+__all__ = ["SERVER_RULES", "check_server"]
+
+# Importing a module of rules has put its checks into the table; the table of the contract is in the same order.
+_MODULES = (discovery, opening, epochs, states)
+SERVER_RULES = tuple(check.rule for check in SERVER_CHECKS)
+
+
+def check_server(
+    url: str,
+    *,
+    function: str = "sum",
+    only: frozenset[str] = frozenset(),
+    deadline_s: float = 10.0,
+    token: str | None = None,
+    tls: Mapping[str, bytes] | None = None,
+) -> Iterator[Outcome]:
+    """Try the rules of the contract on a server, one after the other.
+
+    Args:
+        url: Where it is: `grpc://host:port` or `grpc+tls://host:port`.
+        function: A function that it has, with one argument that takes BIGINT; one that gives different outputs for
+            different rows, as `sum` does, and best one that retracts and merges: what it cannot do is not tried.
+        only: Names of the rules to try; empty: all.
+        deadline_s: Longest wait for any one answer.
+        token: Bearer token, where the server asks for one.
+        tls: Certificates, as pyarrow's client takes them.
+
+    Yields:
+        The outcome of each rule, in the order of `SERVER_RULES`.
+
+    Raises:
+        RetryableError: UNREACHABLE or DEADLINE, when nothing answers there.
+        RejectedError: UNKNOWN_FUNCTION or SCHEMA_MISMATCH, when the server does not fold that function; SIGNATURE for
+            an unknown rule, or a function whose outputs do not tell rows apart.
+    """
+    unknown = only - {rule.name for rule in SERVER_RULES}
+    if unknown:
+        raise RejectedError(
+            "SIGNATURE",
+            f"there is no rule {', '.join(sorted(unknown))}; the rules are "
+            f"{', '.join(rule.name for rule in SERVER_RULES)}",
+        )
+    server = RawServer(url, function=function, deadline_s=deadline_s, token=token, tls=tls)
+    try:
+        _check_function(server)
+        for check in SERVER_CHECKS:
+            if not only or check.rule.name in only:
+                yield _outcome(check, server)
+    finally:
+        server.close()
+
+
+def _check_function(server: RawServer) -> None:
+    """Refuse a function with which the checks would say nothing."""
+    samples = ([5], [7], [9], [5, 5], [5, 7], [5, 9])
+    try:
+        found = [repr(server.output([(0, 0, value) for value in values])) for values in samples]
+    except (fl.FlightError, pa.ArrowException, OSError) as error:
+        known = translated(error, url=server.url, deadline_s=server.deadline_s)
+        raise known from None
+    except BrokenError as error:
+        raise RejectedError(
+            "BAD_FRAME", f"{server.url} does not answer like a server of the contract: {error}"
+        ) from None
+    if len(set(found)) < len(found):
+        raise RejectedError(
+            "SIGNATURE",
+            f"{server.function} gives {', '.join(found)} for the rows {', '.join(map(str, samples))}; name a function "
+            "that tells them apart, such as a sum",
+            function=server.function,
+        )
+
+
+def _outcome(check: ServerCheck, server: RawServer) -> Outcome:
+    try:
+        check.run(server)
+    except NotTriedError as reason:
+        return Outcome(check.rule, None, str(reason))
+    except BrokenError as broken:
+        return Outcome(check.rule, False, str(broken))
+    except (fl.FlightError, pa.ArrowException, OSError) as error:
+        known = decode_error(getattr(error, "extra_info", b"") or b"")
+        text = str(error).splitlines()[0][:300] if known is None else f"{known.code}: {known.message}"
+        return Outcome(check.rule, False, f"the server refused what the rule allows: {text}")
+    except Exception as error:  # noqa: BLE001 - whatever a foreign server sends, the other rules are tried
+        return Outcome(check.rule, False, f"the answer cannot be read: {type(error).__name__}: {error}")
+    return Outcome(check.rule, True)

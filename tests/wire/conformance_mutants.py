@@ -1,0 +1,608 @@
+"""Servers with one deliberate mistake each: what the conformance kit must notice, and by which rules.
+
+A mistake is put into this process's own server by replacing one function of it; the kit shares none of these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.flight as fl
+import pytest
+
+from foldflight.errors import RejectedError
+from foldflight.exchange import codec, machine, serving
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.frames import Barrier, Checkpoint, Forget
+from foldflight.fold import calls, failures, fold
+from foldflight.functions import spec
+from foldflight.server import edge, exchanges, flight, keys
+
+Patch = pytest.MonkeyPatch
+MUTANTS: list[Any] = []
+
+
+def breaks(*rules: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    """Note which rules a mistake breaks: the first is the one that is about it."""
+
+    def put(mutate: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        MUTANTS.append(pytest.param(mutate, rules, id=mutate.__name__))
+        return mutate
+
+    return put
+
+
+def bound_as(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
+    """Bind other calls than those that were asked for."""
+
+    def mutate(patch: Patch) -> None:
+        bind = serving.bind_calls
+        patch.setattr(serving, "bind_calls", lambda registry, asked, columns: bind(registry, change(asked), columns))
+
+    return mutate
+
+
+def each(**changes: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return a change of each call's fields."""
+    return lambda asked: [replace(call, **{name: of(call) for name, of in changes.items()}) for call in asked]
+
+
+# -- discovery -------------------------------------------------------------------------------------------------------
+
+
+@breaks("list-functions")
+def codecs_are_described_by_other_names(patch: Patch) -> None:
+    encode_info = flight.encode_info
+    patch.setattr(flight, "encode_info", lambda info: encode_info(replace(info, codec="json")))
+
+
+@breaks("function-info")
+def unknown_functions_are_described(patch: Patch) -> None:
+    patch.setattr(flight, "_function_name", lambda descriptor: "sum")
+
+
+@breaks("describe", "encodings", "expected-fingerprint", "get-schema")
+def opened_has_no_wrapper(patch: Patch) -> None:
+    get = flight.FlightServer.get_flight_info
+
+    def unwrapped(self: Any, context: Any, descriptor: Any) -> Any:
+        info = get(self, context, descriptor)
+        if descriptor.descriptor_type != fl.DescriptorType.CMD:
+            return info
+        opened = pb.ServerFrame.FromString(info.app_metadata).opened.SerializeToString()
+        return fl.FlightInfo(info.schema, descriptor, [], -1, -1, app_metadata=opened)
+
+    unwrapped.__wrapped__ = get.__wrapped__  # type: ignore[attr-defined]
+    patch.setattr(flight.FlightServer, "get_flight_info", unwrapped)
+
+
+@breaks("describe-refuses")
+def columns_are_not_looked_for_when_described(patch: Patch) -> None:
+    describe = flight.describe
+    known = each(arguments=lambda call: ("value",))
+    patch.setattr(flight, "describe", lambda asked, *rest: describe(replace(asked, calls=known(asked.calls)), *rest))
+
+
+@breaks("get-schema")
+def the_schema_is_empty(patch: Patch) -> None:
+    patch.setattr(flight.FlightServer, "get_schema", lambda *_: fl.SchemaResult(pa.schema([])))
+
+
+@breaks("status-action")
+def the_status_is_not_listed(patch: Patch) -> None:
+    patch.setattr(flight.FlightServer, "list_actions", lambda *_: [])
+
+
+@breaks("authorization")
+def tokens_need_no_bearer(patch: Patch) -> None:
+    start = keys.Tokens.start_call
+
+    def lax(self: Any, info: Any, headers: dict[str, list[str]]) -> Any:
+        changed = {
+            name: [f"Bearer {value.removeprefix('Bearer ')}" for value in values] if name == "authorization" else values
+            for name, values in headers.items()
+        }
+        return start(self, info, changed)
+
+    patch.setattr(keys.Tokens, "start_call", lax)
+
+
+@breaks("encodings")
+def dictionaries_are_not_decoded(patch: Patch) -> None:
+    patch.setattr(spec, "plain_type", lambda type_: type_)
+
+
+# -- opening ---------------------------------------------------------------------------------------------------------
+
+
+@breaks("opened-first")
+def the_server_has_no_name(patch: Patch) -> None:
+    encode = codec._encode_opened
+    patch.setattr(codec, "_encode_opened", lambda frame: encode(replace(frame, server_id="")))
+
+
+@breaks("result-schema")
+def errors_have_no_trace(patch: Patch) -> None:
+    short = pa.struct(list(calls.ERROR_TYPE)[:-1])
+    patch.setattr(calls, "ERROR_TYPE", short)
+    patch.setattr(failures, "ERROR_TYPE", short)
+
+
+@breaks("state-identity")
+def codecs_have_other_names(patch: Patch) -> None:
+    patch.setattr(calls.BoundCall, "codec", "json")
+
+
+@breaks("input-types")
+def input_types_are_left_out(patch: Patch) -> None:
+    made = serving.OpenedCall
+    patch.setattr(serving, "OpenedCall", lambda **given: made(**{**given, "input_types": ()}))
+
+
+@breaks("protocol-version")
+def any_version_is_taken(patch: Patch) -> None:
+    decode_open = flight.decode_open
+
+    def lax(command: bytes) -> Any:
+        with contextlib.suppress(Exception):
+            opening = pb.Open.FromString(command)
+            opening.protocol_version = 1
+            command = opening.SerializeToString()
+        return decode_open(command)
+
+    patch.setattr(flight, "decode_open", lax)
+
+
+@breaks("unknown-fields")
+def unknown_fields_are_refused(patch: Patch) -> None:
+    parse = codec.parse_message
+
+    def strict(cls: Any, data: bytes, what: str) -> Any:
+        message = parse(cls, data, what)
+        known = cls.FromString(data)
+        known.DiscardUnknownFields()
+        if len(known.SerializeToString()) != len(data):
+            raise RejectedError("BAD_FRAME", "unknown fields")
+        return message
+
+    patch.setattr(codec, "parse_message", strict)
+
+
+@breaks("unknown-function")
+def unknown_functions_are_folded(patch: Patch) -> None:
+    bound_as(each(function=lambda call: "sum" if " " in call.function else call.function))(patch)
+
+
+@breaks("bad-open")
+def an_open_without_calls_is_taken(patch: Patch) -> None:
+    decode_open = flight.decode_open
+
+    def lax(command: bytes) -> Any:
+        with contextlib.suppress(Exception):
+            opening = pb.Open.FromString(command)
+            if not opening.calls and opening.protocol_version:
+                opening.calls.add(function="sum", arguments=["value"])
+                command = opening.SerializeToString()
+        return decode_open(command)
+
+    patch.setattr(flight, "decode_open", lax)
+
+
+@breaks("bound-columns")
+def filters_of_numbers_are_ignored(patch: Patch) -> None:
+    bound_as(each(filter=lambda call: None if call.filter == "value" else call.filter))(patch)
+
+
+@breaks("stream-schema")
+def the_schema_of_the_stream_is_not_compared(patch: Patch) -> None:
+    patch.setattr(flight, "check_columns", lambda *_: None)
+
+
+@breaks("expected-fingerprint")
+def expectations_are_ignored(patch: Patch) -> None:
+    bound_as(each(fingerprint=lambda call: ""))(patch)
+
+
+@breaks("direct-arguments")
+def unknown_direct_arguments_are_ignored(patch: Patch) -> None:
+    bound_as(each(literals=lambda call: {}))(patch)
+
+
+@breaks("slot-and-kind-types")
+def slots_may_be_wide(patch: Patch) -> None:
+    bind = serving._bind
+
+    def lax(opening: Any, registry: Any) -> Any:
+        fields = [
+            field.with_type({"slot": pa.int32(), "kind": pa.int8()}.get(field.name, field.type))
+            for field in opening.columns
+        ]
+        return bind(replace(opening, columns=pa.schema(fields)), registry)
+
+    patch.setattr(serving, "_bind", lax)
+
+
+@breaks("no-frame")
+def messages_without_a_frame_are_skipped(patch: Patch) -> None:
+    decode = flight.decode
+
+    def lax(message: Any, role: Any) -> Any:
+        with contextlib.suppress(Exception):
+            if pb.EngineFrame.FromString(message.metadata).WhichOneof("frame") is None:
+                return Forget(pa.array([], pa.int32()))
+        return decode(message, role)
+
+    patch.setattr(flight, "decode", lax)
+
+
+@breaks("control-frames-have-no-rows")
+def rows_beside_barriers_are_dropped(patch: Patch) -> None:
+    decode = flight.decode
+
+    def lax(message: Any, role: Any) -> Any:
+        with contextlib.suppress(Exception):
+            if pb.EngineFrame.FromString(message.metadata).WhichOneof("frame") == "barrier":
+                message = replace(message, batch=message.batch.slice(0, 0))
+        return decode(message, role)
+
+    patch.setattr(flight, "decode", lax)
+
+
+# -- rows and epochs -------------------------------------------------------------------------------------------------
+
+
+@breaks("dirty-slots", "results-in-parts")
+def many_slots_come_in_another_order(patch: Patch) -> None:
+    marked = fold.Fold._marked
+
+    def reverse(self: Any, mark: int) -> Any:
+        slots = marked(self, mark)
+        return slots[::-1].copy() if len(slots) > 3 else slots
+
+    patch.setattr(fold.Fold, "_marked", reverse)
+
+
+@breaks("outputs-by-slot", "distinct", "states-load", "checkpoint-without-states")
+def accumulators_end_with_the_epoch(patch: Patch) -> None:
+    collect = fold.Fold.collect
+
+    def forgetful(self: Any, **asked: bool) -> pa.RecordBatch:
+        batch = collect(self, **asked)
+        self.forget(batch.column("slot"))
+        return batch
+
+    patch.setattr(fold.Fold, "collect", forgetful)
+
+
+@breaks("any-split")
+def an_empty_chunk_empties_its_group(patch: Patch) -> None:
+    folding = fold.Fold.fold
+
+    def odd(self: Any, batch: pa.RecordBatch) -> None:
+        folding(self, batch)
+        if not batch.num_rows:
+            self._empty(np.zeros(1, np.int32))
+
+    patch.setattr(fold.Fold, "fold", odd)
+
+
+@breaks("empty-epochs")
+def empty_epochs_are_not_answered(patch: Patch) -> None:
+    barrier = serving.ServerExchange._barrier
+
+    def silent(self: Any, epoch: int) -> Any:
+        for reply in barrier(self, epoch):
+            if getattr(reply, "batch", None) is None or reply.batch.num_rows:
+                yield reply
+            else:
+                self._machine.send(reply)
+
+    patch.setattr(serving.ServerExchange, "_barrier", silent)
+
+
+@breaks("first-epoch")
+def the_first_epoch_is_one(patch: Patch) -> None:
+    barrier = machine.Exchange._barrier
+
+    def strict(self: Any, epoch: int) -> None:
+        if self._epoch is None and epoch != 1:
+            raise self._refused("the first epoch is 1")
+        barrier(self, epoch)
+
+    patch.setattr(machine.Exchange, "_barrier", strict)
+
+
+@breaks("epochs-in-steps-of-one")
+def epochs_may_have_any_number(patch: Patch) -> None:
+    barrier = machine.Exchange._barrier
+
+    def lax(self: Any, epoch: int) -> None:
+        self._epoch = None
+        barrier(self, epoch)
+
+    patch.setattr(machine.Exchange, "_barrier", lax)
+
+
+@breaks("barriers-in-order")
+def a_barrier_waits_for_the_one_before_to_be_read(patch: Patch) -> None:
+    handle = serving.ServerExchange.handle
+
+    def odd(self: Any, frame: Any) -> Any:
+        # The server cannot see what was read; only that rule has three chunks up to slot 3 in as many epochs.
+        if isinstance(frame, Barrier) and (frame.epoch, self.stats.chunks, self.groups) == (3, 3, 4):
+            raise RejectedError("BAD_FRAME", "too many barriers")
+        yield from handle(self, frame)
+
+    patch.setattr(serving.ServerExchange, "handle", odd)
+
+
+@breaks("no-slot-column")
+def rows_without_a_slot_have_one_each(patch: Patch) -> None:
+    begin = fold.Fold._begin
+
+    def odd(self: Any, batch: pa.RecordBatch) -> Any:
+        if "slot" not in batch.schema.names:
+            batch = batch.append_column("slot", pa.array(range(batch.num_rows), pa.int32()))
+        return begin(self, batch)
+
+    patch.setattr(fold.Fold, "_begin", odd)
+
+
+@breaks("slot-bounds")
+def negative_slots_are_found_late(patch: Patch) -> None:
+    check = serving.check_slots
+
+    def late(slots: pa.Array, slots_max: int) -> None:
+        if slots.null_count or not pc.any(pc.less(slots, 0)).as_py():
+            check(slots, slots_max)
+
+    patch.setattr(serving, "check_slots", late)
+
+
+@breaks("kinds")
+def update_before_accumulates(patch: Patch) -> None:
+    retracts = fold._retracts
+
+    def odd(batch: pa.RecordBatch) -> Any:
+        found = retracts(batch)
+        return None if found is None else pc.equal(batch.column("kind"), 3).to_numpy(zero_copy_only=False)
+
+    patch.setattr(fold, "_retracts", odd)
+
+
+@breaks("kind-values")
+def unknown_kinds_insert(patch: Patch) -> None:
+    retracts = fold._retracts
+
+    def lax(batch: pa.RecordBatch) -> Any:
+        if "kind" in batch.schema.names:
+            kinds = pc.fill_null(batch.column("kind"), 0)
+            known = pc.and_(pc.greater_equal(kinds, 0), pc.less(kinds, 4))
+            batch = batch.set_column(1, batch.schema.field("kind"), pc.if_else(known, kinds, pa.scalar(0, pa.int8())))
+        return retracts(batch)
+
+    patch.setattr(fold, "_retracts", lax)
+
+
+@breaks("filter")
+def rows_of_unknown_filters_count(patch: Patch) -> None:
+    mask = fold._mask
+
+    def lax(batch: pa.RecordBatch, call: Any, rows: Any) -> Any:
+        if call.call.filter is not None:
+            place = batch.schema.get_field_index(call.call.filter)
+            batch = batch.set_column(place, batch.schema.field(place), pc.fill_null(batch.column(place), True))
+        return mask(batch, call, rows)
+
+    patch.setattr(fold, "_mask", lax)
+
+
+@breaks("distinct")
+def distinct_counts_every_row(patch: Patch) -> None:
+    counted = fold.Counted
+    patch.setattr(fold, "Counted", lambda inner, *, each_once: counted(inner, each_once=False))
+
+
+@breaks("materialize")
+def materialized_rows_count_once(patch: Patch) -> None:
+    bound_as(each(distinct=lambda call: call.distinct or call.materialize))(patch)
+
+
+@breaks("returns")
+def outputs_always_come(patch: Patch) -> None:
+    collect = fold.Fold.collect
+    patch.setattr(fold.Fold, "collect", lambda self, *, states, outputs: collect(self, states=states, outputs=True))
+
+
+@breaks("row-outputs")
+def row_outputs_are_those_of_the_chunk(patch: Patch) -> None:
+    fold_each = fold.Fold.fold_each
+
+    def late(self: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
+        outputs = fold_each(self, batch)
+        return outputs.take(pa.array([outputs.num_rows - 1] * outputs.num_rows, pa.int64()))
+
+    patch.setattr(fold.Fold, "fold_each", late)
+
+
+@breaks("forget")
+def forgotten_groups_keep_their_rows(patch: Patch) -> None:
+    def lax(self: Any, slots: pa.Array) -> None:
+        chosen = slots.to_numpy(zero_copy_only=False)
+        self._marked_below = 0
+        self._marks[chosen[chosen < len(self._marks)]] = 0
+
+    patch.setattr(fold.Fold, "forget", lax)
+
+
+@breaks("isolated-errors")
+def failed_groups_are_not_emptied(patch: Patch) -> None:
+    clear = failures.Failures.clear
+
+    def lax(self: Any) -> Any:
+        return clear(self)[:0]
+
+    patch.setattr(failures.Failures, "clear", lax)
+
+
+@breaks("function-errors")
+def errors_do_not_name_the_slot(patch: Patch) -> None:
+    encode = edge.encode_error
+
+    def vague(error: Any) -> bytes:
+        message = pb.Error.FromString(encode(error))
+        message.ClearField("slot")
+        return message.SerializeToString()
+
+    patch.setattr(edge, "encode_error", vague)
+
+
+@breaks("message-limit")
+def messages_of_any_size_are_taken(patch: Patch) -> None:
+    patch.setattr(flight.FlightServer, "_check_size", lambda *_: None)
+
+
+@breaks("results-in-parts")
+def results_are_never_cut(patch: Patch) -> None:
+    patch.setattr(serving, "sliced_to", lambda batch, bytes_max: [batch])
+
+
+@breaks("valid-batches")
+def batches_are_not_validated(patch: Patch) -> None:
+    patch.setattr(codec, "_check_batch", lambda batch: None)
+
+
+@breaks("polite-end")
+def the_end_is_an_error(patch: Patch) -> None:
+    carry = flight.FlightServer._carry
+
+    def odd(self: Any, *arguments: Any) -> None:
+        carry(self, *arguments)
+        raise RejectedError("BAD_FRAME", "the epoch is still open")
+
+    patch.setattr(flight.FlightServer, "_carry", odd)
+
+
+@breaks("several-calls")
+def calls_are_folded_in_another_order(patch: Patch) -> None:
+    bound_as(lambda asked: list(reversed(asked)))(patch)
+
+
+# -- states ----------------------------------------------------------------------------------------------------------
+
+
+@breaks("states-load")
+def empty_states_touch_nothing(patch: Patch) -> None:
+    merge = fold.Fold.merge_states
+
+    def lax(self: Any, batch: pa.RecordBatch) -> None:
+        if "state_0" in batch.schema.names:
+            batch = batch.filter(batch.column("state_0").is_valid())
+        merge(self, batch)
+
+    patch.setattr(fold.Fold, "merge_states", lax)
+
+
+@breaks("states-merge")
+def only_the_last_state_of_a_slot_counts(patch: Patch) -> None:
+    merge = fold.Fold.merge_states
+
+    def odd(self: Any, batch: pa.RecordBatch) -> None:
+        last = {slot: row for row, slot in enumerate(batch.column("slot").to_pylist())}
+        merge(self, batch.take(pa.array(sorted(last.values()), pa.int64())))
+
+    patch.setattr(fold.Fold, "merge_states", odd)
+
+
+@breaks("state-mismatch")
+def states_of_any_function_are_taken(patch: Patch) -> None:
+    patch.setattr(fold, "written_by", lambda field, call: None)
+
+
+@breaks("bad-states")
+def missing_states_are_empty(patch: Patch) -> None:
+    state_column = fold._state_column
+
+    def lax(batch: pa.RecordBatch, place: int, call: Any) -> Any:
+        if f"state_{place}" not in batch.schema.names:
+            return pa.nulls(batch.num_rows, call.state_type), None
+        return state_column(batch, place, call)
+
+    patch.setattr(fold, "_state_column", lax)
+
+
+@breaks("initial-outputs")
+def states_without_rows_have_an_empty_answer(patch: Patch) -> None:
+    states = serving.ServerExchange._states
+
+    def odd(self: Any, frame: Any) -> Any:
+        for reply in states(self, frame):
+            yield reply if frame.batch.num_rows else replace(reply, batch=reply.batch.slice(0, 0))
+
+    patch.setattr(serving.ServerExchange, "_states", odd)
+    patch.setattr(machine.Exchange, "_answer", lambda self, frame: self._due[type(frame)].popleft())
+
+
+@breaks("checkpoint")
+def a_checkpoint_makes_slots_clean(patch: Patch) -> None:
+    unsaved = fold.Fold.unsaved
+
+    def odd(self: Any) -> pa.RecordBatch:
+        batch = unsaved(self)
+        self._marks[:] = 0
+        return batch
+
+    patch.setattr(fold.Fold, "unsaved", odd)
+
+
+@breaks("checkpoint-without-states")
+def any_barrier_saves(patch: Patch) -> None:
+    collect = fold.Fold.collect
+
+    def odd(self: Any, **asked: bool) -> pa.RecordBatch:
+        batch = collect(self, **asked)
+        self._marks[:] = 0
+        return batch
+
+    patch.setattr(fold.Fold, "collect", odd)
+
+
+@breaks("checkpoint-if-reopen")
+def states_come_whether_it_reopens_or_not(patch: Patch) -> None:
+    decode = flight.decode
+
+    def lax(message: Any, role: Any) -> Any:
+        frame = decode(message, role)
+        return replace(frame, if_reopen=False) if isinstance(frame, Checkpoint) else frame
+
+    patch.setattr(flight, "decode", lax)
+
+
+@breaks("retract-from-states")
+def what_was_loaded_cannot_be_taken_back(patch: Patch) -> None:
+    merge, retracts = fold.Fold.merge_states, fold._retracts
+    loaded: set[bool] = set()
+
+    def noting(self: Any, batch: pa.RecordBatch) -> None:
+        loaded.add(True)
+        merge(self, batch)
+
+    def begin(self: Any, *arguments: Any) -> None:
+        loaded.clear()
+        carry(self, *arguments)
+
+    carry = flight.FlightServer._carry
+    patch.setattr(flight.FlightServer, "_carry", begin)
+    patch.setattr(fold.Fold, "merge_states", noting)
+    patch.setattr(fold, "_retracts", lambda batch: None if loaded else retracts(batch))
+
+
+# Breaks whatever comes after it, so it is tried with its own rule only.
+def places_are_never_free_again(patch: Patch) -> None:
+    patch.setattr(exchanges.Exchanges, "release", lambda *_: None)

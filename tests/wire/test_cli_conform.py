@@ -1,0 +1,63 @@
+"""`foldflight conform`: rules as they come, what is broken with its remedy, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from foldflight.cli.main import cli
+from foldflight.server.run.lifecycle import Server
+from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
+from tests.wire.conformance_mutants import update_before_accumulates
+
+
+def test_a_server_is_tried(server: Server) -> None:
+    """Rules that are kept have a line each, and the exit code is 0."""
+    done = CliRunner().invoke(cli, ["conform", "server", server.url, "--rule", "kinds", "--rule", "authorization"])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        "not tried  authorization  no token was given",
+        "kept  kinds",
+        "2 rules: 1 kept, 0 broken, 1 not tried",
+    ]
+
+
+def test_a_broken_rule_comes_with_its_remedy(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broken rule says its sentence, what was found, and what to change; the exit code is 1."""
+    update_before_accumulates(monkeypatch)
+    done = CliRunner().invoke(cli, ["conform", "server", server.url, "--rule", "kinds"])
+    assert done.exit_code == 1
+    rule = next(rule for rule in SERVER_RULES if rule.name == "kinds")
+    text = " ".join(done.output.split())
+    assert "BROKEN kinds" in text
+    assert f"rule: {rule.sentence}" in text
+    assert "found: the output after a row of kind 0 was taken back by kind 1" in text
+    assert f"remedy: {rule.remedy}" in text
+
+
+def test_an_engine_that_fails_is_told(tmp_path: Path) -> None:
+    """The command's own error is shown, and nothing else is tried."""
+    script = tmp_path / "engine.py"
+    script.write_text("import os, sys; sys.exit('cannot reach ' + os.environ['FOLDFLIGHT_URL'][:7] + sys.argv[1][:7])")
+    done = CliRunner().invoke(cli, ["conform", "engine", "--", sys.executable, str(script), "{url}"])
+    assert done.exit_code == 1
+    text = " ".join(done.output.split())
+    assert "cannot reach grpc://grpc://" in text
+    assert f"{len(ENGINE_RULES)} rules: 0 kept, 1 broken, {len(ENGINE_RULES) - 1} not tried" in text
+
+
+def test_rules_are_listed() -> None:
+    """Each rule with its sentence, as proto/README.md has them."""
+    done = CliRunner().invoke(cli, ["conform", "rules"])
+    assert done.exit_code == 0
+    assert done.output == f"{rules_table('servers', SERVER_RULES)}\n{rules_table('engines', ENGINE_RULES)}"
+
+
+def test_what_is_no_url_is_refused() -> None:
+    """A URL has a scheme."""
+    done = CliRunner().invoke(cli, ["conform", "server", "localhost:8815"])
+    assert done.exit_code == 1
+    assert "grpc://host:port" in done.output

@@ -1,0 +1,369 @@
+"""The conformance kit against engines: ours and the sample keep every rule, and mistakes are found.
+
+The sample engine is `examples/plain_engine.py`; here it uses this package's copy of the protocol's messages, since two
+copies do not go into one process. Outside of it, see `test_plain_engine.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight.client import FlightTransport
+from foldflight.exchange import exchange_pb2
+from foldflight.exchange.frames import Open
+from foldflight.exchange.steps import Bounds
+from foldflight.functions.call import Call
+from foldflight.testing.conformance import ENGINE_RULES, Outcome, check_engine
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plain_engine.py"
+EPOCHS, ROWS, KEYS = 4, 3000, 5
+SILENCE_S = 5.0
+
+
+def plain_engine() -> ModuleType:
+    """Return the sample as a module."""
+    sys.modules["exchange_pb2"] = exchange_pb2
+    try:
+        spec = importlib.util.spec_from_file_location("plain_engine", EXAMPLE)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules["exchange_pb2"]
+    return module
+
+
+plain = plain_engine()
+pb = exchange_pb2
+
+
+def rows(epoch: int) -> tuple[list[str], pa.Array]:
+    """Return keys and values of one epoch; the first rows are of one key only."""
+    values = [(epoch * 31 + row) % 97 for row in range(ROWS)]
+    return [f"k{row % KEYS if epoch else row % 2}" for row in range(ROWS)], pa.array(values, pa.int64())
+
+
+def query_of(engine: Callable[..., Any]) -> Callable[[str], object]:
+    """Return the query of four epochs by an engine of this class."""
+
+    def query(url: str) -> object:
+        running, outputs = engine(url, deadline_s=1.0, patience_s=6.0), {}
+        for epoch in range(EPOCHS):
+            outputs.update(running.epoch(*rows(epoch)))
+        running.end()
+        return sorted(outputs.items())
+
+    return query
+
+
+def tried(query: Callable[[str], object]) -> dict[str, Outcome]:
+    """Try all rules."""
+    found = check_engine(query, timeout_s=40.0, silence_s=SILENCE_S)
+    return {outcome.rule.name: outcome for outcome in found}
+
+
+def broken(found: dict[str, Outcome]) -> dict[str, str]:
+    """Return the rules that were broken, with what was found."""
+    return {name: outcome.detail for name, outcome in found.items() if outcome.passed is False}
+
+
+def test_the_sample_keeps_the_contract() -> None:
+    """All rules are tried, and kept, by an engine of some 150 lines."""
+    found = tried(query_of(plain.Engine))
+    assert list(found) == [rule.name for rule in ENGINE_RULES]
+    assert {name: outcome.detail for name, outcome in found.items() if not outcome.passed} == {}
+
+
+def test_this_package_keeps_the_contract() -> None:
+    """All rules are tried, and kept, by this package's own client."""
+    columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
+
+    def query(url: str) -> object:
+        transport = FlightTransport([url], deadline_s=1.0, bounds=Bounds(patience_s=10.0))
+        outputs = {}
+        calls = (Call("sum", ("value",)), Call("count", ("value",), distinct=True))
+        with transport.open(Open(calls, columns)) as exchange:
+            for epoch in range(EPOCHS):
+                keys, values = rows(epoch)
+                slots = pa.array([int(key[1:]) for key in keys], pa.int32())
+                exchange.chunk(pa.RecordBatch.from_arrays([slots, values], schema=columns))
+                exchange.barrier(epoch + 1)
+                for row in exchange.results(epoch + 1).to_pylist():
+                    outputs[row["slot"]] = row["output_0"], row["output_1"]
+        return sorted(outputs.items())
+
+    found = tried(query)
+    assert {name: outcome.detail for name, outcome in found.items() if not outcome.passed} == {}
+
+
+# -- engines with one deliberate mistake each ------------------------------------------------------------------------
+
+MUTANTS: list[Any] = []
+
+
+def breaks(*rules: str) -> Callable[[type], type]:
+    """Note which rules the mistake of an engine breaks."""
+
+    def put(engine: type) -> type:
+        MUTANTS.append(pytest.param(engine, set(rules), id=engine.__name__))
+        return engine
+
+    return put
+
+
+@breaks("peace")
+class AnswersTwice(plain.Engine):  # type: ignore[name-defined,misc]
+    """Its answer depends on what ran before."""
+
+    runs = itertools.count()
+
+    def epoch(self, keys: Any, values: Any) -> Any:
+        return {**super().epoch(keys, values), "run": next(self.runs)}
+
+
+@breaks("overloaded")
+class KnowsOneCode(plain.Engine):  # type: ignore[name-defined,misc]
+    """It goes by codes where the class says what to do."""
+
+    def judge(self, told: Any, error: Any) -> None:
+        if told.code == "OVERLOADED":
+            sys.exit("the server is full")
+        super().judge(told, error)
+
+
+@breaks("draining")
+class KnowsAnotherCode(plain.Engine):  # type: ignore[name-defined,misc]
+    def judge(self, told: Any, error: Any) -> None:
+        if told.code == "DRAINING":
+            sys.exit("the server drains")
+        super().judge(told, error)
+
+
+@breaks("lost-at-open", "lost-within-epoch", "lost-before-results", "lost-within-results", "silence")
+class NeedsAnError(plain.Engine):  # type: ignore[name-defined,misc]
+    """It takes a connection that is gone for the end."""
+
+    def judge(self, told: Any, error: Any) -> None:
+        if not told.code:
+            sys.exit(f"an error of Flight: {error}")
+        super().judge(told, error)
+
+
+@breaks("lost-within-epoch", "lost-before-results", "lost-within-results", "silence")
+class SendsRowsOnce(plain.Engine):  # type: ignore[name-defined,misc]
+    """After a loss it sends the barrier again, and no rows."""
+
+    sent = 0
+
+    def attempt(self, batch: Any) -> Any:
+        if self.writer is None:
+            self.open()
+        rest = batch.slice(0, 0) if self.sent == self.number else batch
+        self.sent = self.number
+        return super().attempt(rest)
+
+
+@breaks("lost-before-results", "reopen")
+class LoadsNoStates(plain.Engine):  # type: ignore[name-defined,misc]
+    """It begins anew in each exchange."""
+
+    def open(self) -> None:
+        kept, self.states = self.states, None
+        super().open()
+        self.states = kept
+
+
+@breaks("lost-within-results")
+class TakesPartsAtOnce(plain.Engine):  # type: ignore[name-defined,misc]
+    """It keeps the states of a part, and then sends the rows again."""
+
+    def read(self) -> Any:
+        frame, batch = super().read()
+        if frame.WhichOneof("frame") == "results" and not frame.results.last:
+            fresh = pa.Table.from_batches([batch]).select(["slot", "state_0", "state_1"])
+            self.states = fresh if self.states is None else pa.concat_tables([self.states, fresh])
+        return frame, batch
+
+
+@breaks("results-in-parts", "lost-within-results")
+class KnowsNoLast(plain.Engine):  # type: ignore[name-defined,misc]
+    """It takes the first part of the results for all of them, and whatever comes next for the next results."""
+
+    def read(self) -> Any:
+        frame, batch = super().read()
+        if frame.WhichOneof("frame") == "results":
+            frame.results.last = True
+        return frame, batch
+
+
+@breaks("reopen")
+class NeverLeaves(plain.Engine):  # type: ignore[name-defined,misc]
+    """It stays where it is asked to go elsewhere."""
+
+    def read(self) -> Any:
+        frame, batch = super().read()
+        if frame.WhichOneof("frame") == "results":
+            frame.results.reopen = False
+        return frame, batch
+
+
+@breaks("message-size")
+class NeverCuts(plain.Engine):  # type: ignore[name-defined,misc]
+    """It sends chunks as they come."""
+
+    def parts(self, batch: Any) -> Any:
+        yield batch
+
+
+@breaks("unknown-fields")
+class RefusesWhatIsNew(plain.Engine):  # type: ignore[name-defined,misc]
+    """It takes messages only as it would write them itself."""
+
+    def read(self) -> Any:
+        frame, batch = super().read()
+        known = pb.ServerFrame.FromString(frame.SerializeToString())
+        known.DiscardUnknownFields()
+        if known != frame or known.ByteSize() != frame.ByteSize():
+            sys.exit("a message with fields that nobody knows")
+        return frame, batch
+
+
+@breaks("logs")
+class ExpectsNoLogs(plain.Engine):  # type: ignore[name-defined,misc]
+    """It takes whatever comes for the answer."""
+
+    def read(self) -> Any:
+        with self.lost():
+            message = self.reader.read_chunk()
+        frame = pb.ServerFrame.FromString(message.app_metadata.to_pybytes())
+        if frame.WhichOneof("frame") == "log":
+            sys.exit("a log where results were due")
+        return frame, message.data
+
+
+@breaks("silence")
+class WaitsForEver(plain.Engine):  # type: ignore[name-defined,misc]
+    """It has no deadline worth the name."""
+
+    def __init__(self, url: str, **more: Any) -> None:
+        super().__init__(url, **{**more, "deadline_s": 4 * SILENCE_S})
+
+
+@breaks("rejected", "function-error")
+class TriesEverythingAgain(plain.Engine):  # type: ignore[name-defined,misc]
+    """It takes every error for one that another server mends."""
+
+    def judge(self, told: Any, error: Any) -> None:
+        raise plain.LostError(told.message)
+
+
+@breaks("function-error")
+class HidesMessages(plain.Engine):  # type: ignore[name-defined,misc]
+    """It says of a function's error only that there was one."""
+
+    def judge(self, told: Any, error: Any) -> None:
+        if told.error_class == "FunctionError":
+            sys.exit("a function failed")
+        super().judge(told, error)
+
+
+@breaks("epochs")
+class CountsInTwos(plain.Engine):  # type: ignore[name-defined,misc]
+    def epoch(self, keys: Any, values: Any) -> Any:
+        self.number += 1
+        return super().epoch(keys, values)
+
+
+@breaks("slots")
+class NumbersGroupsByHash(plain.Engine):  # type: ignore[name-defined,misc]
+    """Its slots are not dense."""
+
+    def __init__(self, url: str, **more: Any) -> None:
+        super().__init__(url, **more)
+        self.slots = {f"k{key}": 2**30 + key for key in range(KEYS)}
+
+
+@breaks("state-identity")
+class ForgetsWhoseStatesTheyAre(plain.Engine):  # type: ignore[name-defined,misc]
+    """It stores states without their metadata."""
+
+    def open(self) -> None:
+        if self.states is not None:
+            fields = [field.remove_metadata() for field in self.states.schema]
+            self.states = self.states.cast(pa.schema(fields))
+        super().open()
+
+
+@breaks("polite-end")
+class HangsUp(plain.Engine):  # type: ignore[name-defined,misc]
+    """It cancels where it should say that it has enough."""
+
+    def end(self) -> None:
+        self.hang_up()
+
+
+@breaks("frames")
+class SendsRowsWithBarriers(plain.Engine):  # type: ignore[name-defined,misc]
+    def send(self, frame: Any, batch: Any = None) -> None:
+        if frame.WhichOneof("frame") == "barrier":
+            batch = pa.RecordBatch.from_pydict({"slot": [0], "value": [0]}, schema=self.columns)
+        super().send(frame, batch)
+
+
+@breaks("kinds")
+class InventsKinds(plain.Engine):  # type: ignore[name-defined,misc]
+    columns = pa.schema([*plain.Engine.columns, ("kind", pa.int8())])
+
+    def attempt(self, batch: Any) -> Any:
+        kinds = pa.array([9] * batch.num_rows, pa.int8())
+        return super().attempt(pa.RecordBatch.from_arrays([*batch.columns, kinds], schema=self.columns))
+
+
+@breaks("open")
+class AnnouncesOtherColumns(plain.Engine):  # type: ignore[name-defined,misc]
+    def command(self) -> Any:
+        command = super().command()
+        command.columns = pa.schema(reversed(list(self.columns))).serialize().to_pybytes()
+        return command
+
+
+@breaks("reads-answers")
+class ReadsAtTheEnd(plain.Engine):  # type: ignore[name-defined,misc]
+    """It asks for the output of every row, and sends all rows before it reads one."""
+
+    def __init__(self, url: str, **more: Any) -> None:
+        super().__init__(url, deadline_s=2 * SILENCE_S, patience_s=0.0)
+
+    def command(self) -> Any:
+        command = super().command()
+        command.row_outputs = True
+        return command
+
+    def parts(self, batch: Any) -> Any:
+        for _ in range(400):
+            yield batch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "rules"), MUTANTS)
+def test_a_mistake_breaks_its_rules_and_no_others(engine: type, rules: set[str]) -> None:
+    """Rules are about one thing each; where one mistake breaks several, all of them are about it."""
+    found = broken(tried(query_of(engine)))
+    assert found.keys() == rules, found
+    assert all(found.values())
+
+
+def test_every_rule_has_a_mistake_that_breaks_it() -> None:
+    """No rule passes whatever an engine does; small messages are judged by their size, which is a rule of its own."""
+    covered = set().union(*(mutant.values[1] for mutant in MUTANTS))
+    assert {rule.name for rule in ENGINE_RULES} - covered == {"small-messages"}

@@ -1,0 +1,125 @@
+"""The conformance kit against servers: ours keeps every rule, and a mistake is found by the rule that is about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from foldflight import udaf
+from foldflight.errors import RejectedError, RetryableError
+from foldflight.functions import builtin
+from foldflight.server.run.lifecycle import Server, serving
+from foldflight.testing.conformance import SERVER_RULES, Outcome, check_server
+from tests.wire.conformance_mutants import MUTANTS, places_are_never_free_again
+
+TOKEN = "a token for the conformance kit"
+# So small that results in parts, and messages that are too large, are cheap to try.
+SETTINGS = {"tokens": TOKEN, "message_bytes_max": 128 * 1024}
+Mutate = Callable[[pytest.MonkeyPatch], None]
+
+
+@pytest.fixture(scope="module")
+def tried() -> Iterator[Server]:
+    """A server whose limits let every rule be tried."""
+    with serving(builtin, **SETTINGS) as running:
+        yield running
+
+
+def outcomes(server: Server, *rules: str, deadline_s: float = 10.0, **more: str) -> dict[str, Outcome]:
+    """Try rules: all, unless some are named."""
+    found = check_server(server.url, token=TOKEN, only=frozenset(rules), deadline_s=deadline_s, **more)
+    return {outcome.rule.name: outcome for outcome in found}
+
+
+def test_a_server_keeps_the_contract(tried: Server) -> None:
+    """Every rule is tried, and kept."""
+    found = outcomes(tried)
+    assert list(found) == [rule.name for rule in SERVER_RULES]
+    assert {name: outcome.detail for name, outcome in found.items() if not outcome.passed} == {}
+
+
+@pytest.mark.parametrize(("mutate", "broken"), MUTANTS)
+def test_a_mistake_is_found(
+    tried: Server, monkeypatch: pytest.MonkeyPatch, mutate: Mutate, broken: tuple[str, ...]
+) -> None:
+    """The rule that is about the mistake says what was found."""
+    mutate(monkeypatch)
+    outcome = outcomes(tried, broken[0], deadline_s=1.0)[broken[0]]
+    assert outcome.passed is False
+    assert outcome.detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mutate", "broken"), MUTANTS)
+def test_a_mistake_breaks_no_other_rule(
+    tried: Server, monkeypatch: pytest.MonkeyPatch, mutate: Mutate, broken: tuple[str, ...]
+) -> None:
+    """Rules are about one thing each."""
+    mutate(monkeypatch)
+    found = outcomes(tried, deadline_s=2.0)
+    assert {name for name, outcome in found.items() if outcome.passed is False} == set(broken)
+
+
+def test_places_that_are_never_free_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that keeps the place of an engine that hung up is full at the end."""
+    with serving(builtin, exchanges_max=9, **SETTINGS) as full:
+        places_are_never_free_again(monkeypatch)
+        outcome = outcomes(full, "hanging-up", deadline_s=1.0)["hanging-up"]
+    assert outcome.passed is False
+    assert "hold their places" in outcome.detail
+
+
+def test_every_rule_has_a_mistake_that_breaks_it() -> None:
+    """No rule passes whatever a server does."""
+    covered = {mutant.values[1][0] for mutant in MUTANTS} | {"hanging-up"}
+    assert covered == {rule.name for rule in SERVER_RULES}
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class OneWaySum:
+    """A sum that neither retracts nor merges, and never fails."""
+
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def accumulate(self, total: list[int], value: int) -> None:
+        total[0] = (total[0] + value) % 1000
+
+    def get_value(self, total: list[int]) -> int:
+        return total[0]
+
+
+def test_what_a_function_cannot_do_is_not_tried() -> None:
+    """A server need not retract, merge or fail: where its function does not, the rules say what is refused then."""
+    with serving(OneWaySum, **SETTINGS) as running:
+        found = outcomes(running, function="one_way_sum")
+    assert {name for name, outcome in found.items() if outcome.passed is None} == {
+        "isolated-errors",
+        "function-errors",
+        "retract-from-states",
+    }
+    assert {name: outcome.detail for name, outcome in found.items() if outcome.passed is False} == {}
+
+
+def test_a_function_that_tells_no_rows_apart_is_refused(tried: Server) -> None:
+    """Nothing could be said with `count`."""
+    with pytest.raises(RejectedError, match="tells them apart") as caught:
+        outcomes(tried, function="count")
+    assert caught.value.code == "SIGNATURE"
+
+
+def test_what_cannot_be_asked_is_an_error(tried: Server) -> None:
+    """An unknown rule, an unknown function, no token and no server are errors, not broken rules."""
+    with pytest.raises(RejectedError, match="no rule kind-of") as caught:
+        outcomes(tried, "kind-of")
+    assert caught.value.code == "SIGNATURE"
+    with pytest.raises(RejectedError) as caught:
+        outcomes(tried, function="sums")
+    assert caught.value.code == "UNKNOWN_FUNCTION"
+    with pytest.raises(RejectedError) as caught:
+        list(check_server(tried.url, deadline_s=1.0))
+    assert caught.value.code == "UNAUTHENTICATED"
+    with pytest.raises(RetryableError) as lost:
+        list(check_server("grpc://127.0.0.1:1", deadline_s=1.0))
+    assert lost.value.code == "UNREACHABLE"

@@ -1,0 +1,81 @@
+"""The sample engine outside of this package, with messages of its own that are compiled from the proto file."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from foldflight.cli.main import cli
+from foldflight.functions import builtin
+from foldflight.server.run.lifecycle import serving
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "plain_engine.py"
+TOKEN = "a token for the plain engine"
+# Runs a script and says, on its standard error, which of this package's modules it has loaded.
+ALONE = (
+    "import runpy, sys; sys.argv = sys.argv[1:]; sys.path.insert(0, {folder!r}); "
+    "runpy.run_path(sys.argv[0], run_name='__main__'); "
+    "print(*[name for name in sys.modules if name.partition('.')[0] == 'foldflight'], file=sys.stderr, end='')"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the compiled messages and rows whose sums are known."""
+    made = tmp_path_factory.mktemp("plain")
+    proto = ["-I", str(ROOT / "proto" / "foldflight" / "v1"), f"--python_out={made}", "exchange.proto"]
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *proto], check=True)
+    random.seed(7)
+    rows = [(f"key {random.randrange(6)}", random.randrange(1000)) for _ in range(9000)]
+    lines = ["key,value", *(f"{key},{value}" for key, value in rows)]
+    (made / "rows.csv").write_text("\n".join(lines))
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for key, value in rows:
+        sums[key][0] += value
+        sums[key][1] += 1
+    (made / "answer").write_text("".join(json.dumps([key, *sums[key]]) + "\n" for key in sorted(sums)))
+    return made
+
+
+def command(folder: Path, url: str, *more: str) -> list[str]:
+    """Return the command that runs the sample."""
+    alone = ALONE.format(folder=str(folder))
+    return [sys.executable, "-c", alone, str(EXAMPLE), url, str(folder / "rows.csv"), "--rows", "3000", *more]
+
+
+def test_the_sample_folds_without_this_package(folder: Path) -> None:
+    """With a token, over three epochs: the sums are those of arithmetic, and no module of ours is loaded."""
+    with serving(builtin, tokens=TOKEN) as server:
+        done = subprocess.run(
+            command(folder, server.url, "--token", TOKEN), capture_output=True, text=True, check=True, cwd=folder
+        )
+        assert done.stdout == (folder / "answer").read_text()
+        assert done.stderr == ""
+        refused = subprocess.run(command(folder, server.url), capture_output=True, text=True, check=False, cwd=folder)
+        assert refused.returncode == 1
+        assert refused.stderr.startswith("RejectedError UNAUTHENTICATED: ")
+
+
+def test_the_sample_is_short() -> None:
+    """About 150 lines of code are a whole engine."""
+    lines = [
+        line for line in EXAMPLE.read_text().splitlines() if line.strip() and not line.strip().startswith(('"', "#"))
+    ]
+    assert len(lines) < 160
+
+
+@pytest.mark.slow
+def test_the_command_tries_the_sample(folder: Path) -> None:
+    """`foldflight conform engine` runs the sample as a process, under every provocation."""
+    words = ["conform", "engine", "--silence-s", "8", "--", *command(folder, "{url}", "--deadline-s", "2")]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert "24 rules: 24 kept, 0 broken, 0 not tried" in done.output

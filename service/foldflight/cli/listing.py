@@ -32,7 +32,7 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
     found = transport.infos(look=True) if isinstance(transport, EmbeddedTransport) else reached.infos()
     infos = sorted(found, key=lambda info: info.name)
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(info) for info in infos], indent=2, default=repr))
+        click.echo(json.dumps([_facts(info) for info in infos], indent=2, default=repr))
     else:
         Console().print(functions_table(infos))
 
@@ -43,12 +43,18 @@ def functions_table(infos: Sequence[FunctionInfo]) -> Table:
     for info in infos:
         # As Text: in a plain string rich would take the brackets of a signature for markup.
         about = Text.assemble((info.signature, "bold"), "\n", (info.doc.strip().partition("\n")[0], "dim"))
-        how, _, why = info.folded.partition(": ")
-        if why:
-            about.append(f"\n{how} because: {why}", "yellow")
+        mode = "" if info.folding is None else info.folding.mode
+        if info.folding is not None and info.folding.reason:
+            about.append(f"\n{mode} because: {info.folding.reason}", "yellow")
         retract = "any order" if info.invertible else _yes(info.retract)
-        table.add_row(about, info.version, retract, _yes(info.merge), info.codec, how)
+        table.add_row(about, info.version, retract, _yes(info.merge), info.codec, mode)
     return table
+
+
+def _facts(info: FunctionInfo) -> dict[str, Any]:
+    facts = dataclasses.asdict(info)
+    del facts["folding"]
+    return {**facts, "folded": info.folded}
 
 
 def _yes(answer: bool) -> str:

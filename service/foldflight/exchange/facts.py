@@ -11,6 +11,7 @@ from foldflight import errors
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import FunctionInfo, ParameterInfo
+from foldflight.fold.mode import Folding
 
 __all__ = ["decode_error", "decode_info", "encode_error", "encode_info", "parse_message", "utf8"]
 
@@ -106,5 +107,5 @@ def decode_info(metadata: bytes) -> FunctionInfo:
         input_names=tuple(message.input_names),
         input_types=tuple(message.input_types.names) if message.HasField("input_types") else None,
         result_type=message.result_type or None,
-        folded=message.folded,
+        folding=Folding.from_text(message.folded),
     )

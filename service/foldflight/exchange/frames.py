@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from foldflight.fold.mode import Folding
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord
 from foldflight.functions.spec import Function
@@ -347,8 +348,7 @@ class FunctionInfo:
         input_names: Names of its arguments.
         input_types: SQL names of their types; None if they depend on the arguments.
         result_type: SQL name of the result's type; None if it depends on the arguments.
-        folded: How it is folded: `compiled`, `compiled when hot`, `decided when bound`, `vectorised`, or
-            `interpreted: ` and the reason; empty where nobody has looked.
+        folding: How it is folded; None where nobody has looked.
     """
 
     name: str
@@ -365,10 +365,15 @@ class FunctionInfo:
     input_names: tuple[str, ...] = ()
     input_types: tuple[str, ...] | None = None
     result_type: str | None = None
-    folded: str = ""
+    folding: Folding | None = None
+
+    @property
+    def folded(self) -> str:
+        """How it is folded, as text: a mode, and `: ` and the reason where it is interpreted; empty if unknown."""
+        return "" if self.folding is None else str(self.folding)
 
     @classmethod
-    def of(cls, function: Function, *, folded: str = "") -> FunctionInfo:
+    def of(cls, function: Function, *, folding: Folding | None = None) -> FunctionInfo:
         """Return what there is to tell of a function, with what the caller knows of how it is folded."""
         can = function.capabilities
         inputs, result = function.input_types, function.result_type
@@ -390,5 +395,5 @@ class FunctionInfo:
             input_names=function.input_names,
             input_types=None if inputs is None else tuple(sql_name(each) for each in inputs),
             result_type=None if result is None else sql_name(result),
-            folded=folded,
+            folding=folding,
         )

@@ -33,8 +33,8 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.slots import check_slots, check_states
-from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls, result_schema
-from foldflight.fold.programs import demand_compiled
+from foldflight.fold import Accelerator, BoundCall, Fold, Mode, StateSigner, bind_calls, result_schema
+from foldflight.fold.accelerator import demand_accelerated
 from foldflight.functions import LogRecord, MetricSink, Registry
 
 __all__ = ["ServerExchange", "Stats", "describe"]
@@ -76,6 +76,7 @@ class ServerExchange:
         server_id: Which server this is.
         signer: Signs and checks pickled states.
         metrics: Where the functions' metrics go.
+        accelerator: Folds calls faster than the interpreter; None: there is none.
 
     Raises:
         RejectedError: What `describe` raises; SETTINGS, when states would be pickled and there is no signer.
@@ -91,6 +92,7 @@ class ServerExchange:
         server_id: str,
         signer: StateSigner | None = None,
         metrics: MetricSink | None = None,
+        accelerator: Accelerator | None = None,
     ) -> None:
         self.stats = Stats()
         self._opening = opening
@@ -109,6 +111,7 @@ class ServerExchange:
             metrics=metrics,
             log=self._take_log,
             isolates=opening.isolate_errors,
+            accelerator=accelerator,
         )
         self.stats.isolated = self._fold.failures.counts
         self._machine.send(self.opened)
@@ -119,8 +122,8 @@ class ServerExchange:
         return self._fold.slot_count
 
     @property
-    def folds(self) -> tuple[str, ...]:
-        """How each call is folded now: interpreted, compiled, vectorised or counted."""
+    def folds(self) -> tuple[Mode, ...]:
+        """How each call is folded now."""
         return self._fold.kinds
 
     def handle(self, frame: Frame) -> Iterator[Frame]:
@@ -301,8 +304,10 @@ class ServerExchange:
         return tuple(records)
 
 
-def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) -> Opened:
-    """Return what an exchange would be opened with, without opening one.
+def describe(
+    opening: Open, registry: Registry, limits: Limits, server_id: str, accelerator: Accelerator | None = None
+) -> Opened:
+    """Return what an exchange would be opened with, without opening one; the arguments are those of `ServerExchange`.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH; SIGNATURE, also for what is declared `compile=True` and cannot
@@ -311,7 +316,7 @@ def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) 
     calls = _bind(opening, registry)
     for call in calls:
         if not call.is_counted:
-            demand_compiled(call.bound)
+            demand_accelerated(call.bound, accelerator)
     return _opened(opening, calls, limits, server_id)
 
 

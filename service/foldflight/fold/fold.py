@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
+from foldflight.fold.accelerator import Accelerator, accelerated
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.calls import BoundCall, result_schema, written_by
-from foldflight.fold.compiled import Compiled
 from foldflight.fold.counted import Counted
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.interpreted import Interpreted, cannot_retract
 from foldflight.fold.migration import Written
+from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
 from foldflight.fold.vectorised import vectorised
@@ -66,6 +67,7 @@ class Fold:
         metrics: Where the functions' metrics go.
         log: Takes each line that a function logs.
         isolates: Whether errors of functions are isolated.
+        accelerator: Folds calls faster than the interpreter; None: all that has no vectorised methods is interpreted.
 
     Attributes:
         calls: The calls.
@@ -76,7 +78,8 @@ class Fold:
 
     Raises:
         FunctionError: USER_CODE, when a class cannot be made or its `open` raises.
-        RejectedError: SETTINGS, when states would be pickled and there is no signer.
+        RejectedError: SETTINGS, when states would be pickled and there is no signer; SIGNATURE, for a function that is
+            declared `compile=True` and is not compiled.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Fold:
         metrics: MetricSink | None = None,
         log: Callable[[LogRecord], None] | None = None,
         isolates: bool = False,
+        accelerator: Accelerator | None = None,
     ) -> None:
         self.calls = tuple(calls)
         self.schema = result_schema(calls, isolates=isolates)
@@ -104,17 +108,18 @@ class Fold:
                     call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
                 )
                 inner = Interpreted(call.bound, context=context, signer=signer, failures=self.failures)
+                self._accumulators.append(inner)  # what is open is closed, whatever comes next
                 if call.is_counted:
-                    self._accumulators.append(Counted(inner, each_once=call.call.distinct))
+                    self._accumulators[-1] = Counted(inner, each_once=call.call.distinct)
                 else:
-                    self._accumulators.append(vectorised(inner) or Compiled(inner))
+                    self._accumulators[-1] = vectorised(inner) or accelerated(inner, accelerator)
         except FoldflightError:
             self.close()
             raise
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """How each call is folded now: interpreted, compiled, vectorised or counted."""
+    def kinds(self) -> tuple[Mode, ...]:
+        """How each call is folded now."""
         return tuple(each.kind for each in self._accumulators)
 
     @_exactly

@@ -17,6 +17,7 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.accumulators import Accumulators
 from foldflight.fold.failures import Failures, user_failure
 from foldflight.fold.migration import Written
+from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
 from foldflight.fold.states import Unfit, state_codec
@@ -120,8 +121,8 @@ class Interpreted(Accumulators):
         self._merge = None if self.verbs.merge is None else Method(bound, "merge", self.verbs.merge)
 
     @property
-    def kind(self) -> str:
-        return "interpreted"
+    def kind(self) -> Mode:
+        return Mode.INTERPRETED
 
     def fold(self, rows: Rows) -> None:
         columns = [column.values for column in rows.arguments]

@@ -6,7 +6,7 @@ How they become bytes is the business of `codec`; which may follow which, of `ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import pyarrow as pa
 
@@ -182,6 +182,11 @@ class Limits:
     idle_s_max: float
     age_s_max: float
 
+    @classmethod
+    def of(cls, source: object) -> Limits:
+        """Return the bounds that settings, or a message of the protocol, hold under the same names."""
+        return cls(**{each.name: getattr(source, each.name) for each in fields(cls)})
+
 
 @dataclass(frozen=True)
 class OpenedCall:
@@ -349,6 +354,7 @@ class FunctionInfo:
         input_types: SQL names of their types; None if they depend on the arguments.
         result_type: SQL name of the result's type; None if it depends on the arguments.
         folding: How it is folded; None where nobody has looked.
+        inputs_min: The least number of arguments that a call may give.
     """
 
     name: str
@@ -366,6 +372,7 @@ class FunctionInfo:
     input_types: tuple[str, ...] | None = None
     result_type: str | None = None
     folding: Folding | None = None
+    inputs_min: int = 0
 
     @property
     def folded(self) -> str:
@@ -396,4 +403,5 @@ class FunctionInfo:
             input_types=None if inputs is None else tuple(sql_name(each) for each in inputs),
             result_type=None if result is None else sql_name(result),
             folding=folding,
+            inputs_min=function.inputs_min,
         )

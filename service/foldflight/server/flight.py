@@ -86,7 +86,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         self._server_id = server_id
         self._signer = signer
         self._programs = programs
-        self._limits = limits_of(settings)
+        self._limits = Limits.of(settings)
         self._exchanges = Exchanges(settings, server_id, metrics=metrics, on_spent=on_spent, logger=logger)
         tls = tls_of(settings)
         super().__init__(
@@ -292,19 +292,6 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             -1,
             app_metadata=encode_info(info),
         )
-
-
-def limits_of(settings: Settings) -> Limits:
-    """Return the bounds that the settings announce."""
-    return Limits(
-        message_bytes_max=settings.message_bytes_max,
-        slots_max=settings.slots_max,
-        state_bytes_max=settings.state_bytes_max,
-        exchange_state_bytes_max=settings.exchange_state_bytes_max,
-        exchanges_max=settings.exchanges_max,
-        idle_s_max=settings.idle_s_max,
-        age_s_max=settings.age_s_max,
-    )
 
 
 def authority(host: str, port: int) -> str:

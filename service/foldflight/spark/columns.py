@@ -54,11 +54,17 @@ class Columns:
         key = (role, written if isinstance(written, str) else id(written))
         if key not in self._found:
             # Errors show rows under these names, so they are what the user wrote.
-            text = written if isinstance(written, str) else str(written).removeprefix("Column<'").removesuffix("'>")
+            text = written if isinstance(written, str) else self._shown_as(column)
             taken = {SLOT, KIND, *self.shown}
             names = (role + text + suffix for suffix in chain([""], (f" ({number})" for number in count(2))))
             self._found[key] = (next(name for name in names if name not in taken), column)
         return self._found[key][0]
+
+    def _shown_as(self, column: Column) -> str:
+        """Return the name that Spark gives a column in a result."""
+        with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the query"):
+            name: str = self.df.select(column).columns[0]
+        return name
 
     @property
     def shown(self) -> list[str]:

@@ -19,8 +19,8 @@ from foldflight.compiler.plan import plan_of
 from foldflight.compiler.program import Program
 from foldflight.compiler.store import Store
 from foldflight.compiler.trail import Trail
-from foldflight.fold.calls import bind_calls
-from foldflight.fold.fold import Fold
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
 from foldflight.functions import Call, Registry
 from foldflight.functions.decorators import function_of

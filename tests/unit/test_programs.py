@@ -20,8 +20,8 @@ from foldflight.compiler.kernels import Kernels
 from foldflight.compiler.kinds import Refused
 from foldflight.compiler.store import Store
 from foldflight.exchange.frames import Open
-from foldflight.fold.calls import bind_calls
-from foldflight.fold.fold import Fold
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.decorators import function_of
 from foldflight.testing import check_laws

@@ -24,8 +24,8 @@ import pyarrow as pa
 from examples.weighted_avg import WeightedAvg
 from foldflight.compiler import Programs
 from foldflight.compiler.store import Store
-from foldflight.fold.calls import bind_calls
-from foldflight.fold.fold import Fold
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
 
 lines = []

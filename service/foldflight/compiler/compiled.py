@@ -15,12 +15,12 @@ import pyarrow as pa
 
 from foldflight.compiler.program import Program, Uncompiled
 from foldflight.errors import FunctionError
-from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.interpreted import Interpreted, cannot_merge
-from foldflight.fold.migration import Written
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.records import filled, records_of, states_of, taken
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
-from foldflight.fold.records import filled, records_of, states_of, taken
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
 
 __all__ = ["Compiled"]

@@ -17,8 +17,8 @@ import pyarrow as pa
 from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import Refused
 from foldflight.compiler.records import Field, Layout
+from foldflight.fold.aggregate.records import hints_of
 from foldflight.fold.moments import MOMENTS, moment_of
-from foldflight.fold.records import hints_of
 from foldflight.functions.shape import Nullable, may_be_none
 from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.types import sql_name

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 from foldflight.compiler.compiled import Compiled
 from foldflight.compiler.program import Program, Uncompiled, why_not
 from foldflight.errors import RejectedError
-from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.interpreted import Interpreted
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.aggregate.vectorised import layout_of
 from foldflight.fold.mode import Folding, Mode
-from foldflight.fold.vectorised import layout_of
 from foldflight.functions.spec import BoundFunction, Function, Verbs
 
 if TYPE_CHECKING:

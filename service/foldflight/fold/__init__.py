@@ -1,9 +1,9 @@
 """Apply rows to accumulators: pure, by slot, for several calls at once."""
 
 from foldflight.fold.accelerator import Accelerator
-from foldflight.fold.calls import BoundCall, bind_calls, result_schema
+from foldflight.fold.aggregate.calls import BoundCall, bind_calls, result_schema
+from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.failures import ERROR, ERROR_TYPE
-from foldflight.fold.fold import Fold
 from foldflight.fold.mode import Folding, Mode
 from foldflight.fold.signing import StateSigner
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from foldflight.errors import RejectedError
-from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.interpreted import Interpreted
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.functions.spec import BoundFunction
 
 __all__ = ["Accelerator", "accelerated", "demand_accelerated"]

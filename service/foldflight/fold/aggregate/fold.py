@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.fold.accelerator import Accelerator, accelerated
-from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.calls import BoundCall, result_schema, written_by
-from foldflight.fold.counted import Counted
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.calls import BoundCall, result_schema, written_by
+from foldflight.fold.aggregate.counted import Counted
+from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.failures import ERROR, Failures
-from foldflight.fold.interpreted import Interpreted, cannot_retract
-from foldflight.fold.migration import Written
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
-from foldflight.fold.vectorised import vectorised
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink
 from foldflight.functions.rowkind import RowKind
 from foldflight.functions.values import cast_arguments, exact_types

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import pyarrow as pa
 
-from foldflight.fold.migration import Written
+from foldflight.fold.aggregate.migration import Written
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
 

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FunctionError
-from foldflight.fold.accumulators import Accumulators
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.records import bytes_of, filled, hints_of, record_dtype, records_of, states_of, taken
 from foldflight.fold.failures import user_failure
-from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract
-from foldflight.fold.migration import Written
 from foldflight.fold.mode import Mode
-from foldflight.fold.records import bytes_of, filled, hints_of, record_dtype, records_of, states_of, taken
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
 from foldflight.functions.shape import Nullable, may_be_none
 from foldflight.functions.spec import BoundFunction, Verbs

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.interpreted import Interpreted
-from foldflight.fold.migration import Written
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.states import typed_values, unreadable
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, frozen
-from foldflight.fold.states import typed_values, unreadable
 from foldflight.functions.shape import Shape, list_of_tuples
 from foldflight.functions.spec import BoundFunction
 from foldflight.functions.values import exact_types

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.fold.counted import counted_shape
+from foldflight.fold.aggregate.counted import counted_shape
+from foldflight.fold.aggregate.migration import Written
 from foldflight.fold.failures import ERROR, ERROR_TYPE
-from foldflight.fold.migration import Written
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.functions.spec import BoundFunction

@@ -37,6 +37,11 @@ class BoundCall:
         return self.call.distinct or self.call.materialize
 
     @property
+    def input_types(self) -> tuple[pa.DataType, ...]:
+        """The types that its arguments are cast to."""
+        return self.bound.input_types
+
+    @property
     def result_type(self) -> pa.DataType:
         """The type of its outputs."""
         return self.bound.result_type

@@ -67,12 +67,14 @@ class Fold:
         metrics: Where the functions' metrics go.
         log: Takes each line that a function logs.
         isolates: Whether errors of functions are isolated.
+        row_outputs: Whether `chunk` returns the outputs after each row.
         accelerator: Folds calls faster than the interpreter; None: all that has no vectorised methods is interpreted.
 
     Attributes:
         calls: The calls.
         schema: The schema of what `collect` and its like return.
         failures: The slots that have failed since the last barrier.
+        isolated: How many slots have failed so far, by function.
         slot_count: The highest slot seen so far, plus one.
         state_bytes: Bytes of the states that `collect` returned last.
 
@@ -91,13 +93,16 @@ class Fold:
         metrics: MetricSink | None = None,
         log: Callable[[LogRecord], None] | None = None,
         isolates: bool = False,
+        row_outputs: bool = False,
         accelerator: Accelerator | None = None,
     ) -> None:
         self.calls = tuple(calls)
         self.schema = result_schema(calls, isolates=isolates)
         self.failures = Failures(isolates=isolates)
+        self.isolated = self.failures.counts
         self.slot_count = 0
         self.state_bytes = 0
+        self._row_outputs = row_outputs
         self._marks = np.zeros(0, np.uint8)
         # All slots below have all marks.
         self._marked_below = 0
@@ -197,6 +202,22 @@ class Fold:
             mask = _mask(batch, call, rows)
             outputs.append(accumulators.fold_each(rows, np.ones(len(rows), np.bool_) if mask is None else mask))
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{place}" for place in range(len(outputs))])
+
+    def chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Do what `fold` does, or `fold_each` where outputs after each row are wanted; it raises the same.
+
+        Returns:
+            With `row_outputs` n rows in the schema `schema`: the row's place as its slot, NULL states and the outputs
+            after the row. None without.
+        """
+        if not self._row_outputs:
+            self.fold(batch)
+            return None
+        outputs = self.fold_each(batch)
+        columns: list[pa.Array] = [pa.array(np.arange(batch.num_rows, dtype=np.int32))]
+        for call, column in zip(self.calls, outputs.columns, strict=True):
+            columns += [pa.nulls(batch.num_rows, call.state_type), column]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     @_exactly
     def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:

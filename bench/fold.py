@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from bench.data import UNIFORM, ZIPF, Figure, Sizes, best_of, table
 from foldflight.client import Transport, connect
+from foldflight.client.embedded import PROGRAMS
 from foldflight.engine.keys import KeyIndex
 from foldflight.exchange.frames import Open, Returns
 from foldflight.fold import BoundCall, Fold, bind_calls
@@ -70,7 +71,7 @@ def calls_of(*, compiled: bool) -> list[BoundCall]:
 
 def folded(calls: list[BoundCall], chunks: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
     """Return the outputs of all groups."""
-    fold = Fold(calls)
+    fold = Fold(calls, accelerator=PROGRAMS)
     for chunk in chunks:
         fold.fold(chunk)
     return fold.collect(states=False)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from bench.data import Figure, Sizes, table
 from bench.fold import COLUMNS, COMPILED, GROUPED, INTERPRETED, WITH_KEYS, calls_of, grouped
 from examples.weighted_avg import WeightedAvg
+from foldflight.client.embedded import PROGRAMS
 from foldflight.engine.keys import KeyIndex
 from foldflight.fold import Fold
 
@@ -56,7 +57,7 @@ def _dictionary(batches: list[pa.RecordBatch]) -> Any:
 
 
 def _ours(batches: list[pa.RecordBatch], *, compiled: bool, with_keys: bool) -> Any:
-    fold = Fold(calls_of(compiled=compiled))
+    fold = Fold(calls_of(compiled=compiled), accelerator=PROGRAMS)
     index = KeyIndex(pa.schema([("k", pa.int64())]))
     for batch in batches:
         slots = index.slots([batch.column("k")]) if with_keys else batch.column("k").cast(pa.int32())

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import strategies as st
 
 from foldflight import FoldflightError
-from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.interpreted import Interpreted
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions.context import FunctionContext
 from foldflight.functions.spec import BoundFunction

@@ -2,8 +2,6 @@
 
 import datetime
 import math
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -14,8 +12,9 @@ from hypothesis import strategies as st
 
 from examples.weighted_avg import WeightedAvg
 from foldflight import FoldflightError, udaf
-from foldflight.fold import programs
-from foldflight.fold.compiled import Compiled
+from foldflight.compiler import Programs
+from foldflight.compiler.program import Program
+from foldflight.compiler.store import Store
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.decorators import function_of
@@ -305,15 +304,10 @@ CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def hot(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     """Compile at the first row, and keep what is compiled for this run only."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(programs, "HOT_ROWS", 0)
-        folder: Path = tmp_path_factory.mktemp("compiled")
-        programs.keep_compiled(folder)
-        yield
-        programs.keep_compiled(None)
+    return Programs(Store(tmp_path_factory.mktemp("compiled")), hot_rows=0)
 
 
 def bound_of(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> BoundFunction:
@@ -323,14 +317,14 @@ def bound_of(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> B
 @pytest.mark.parametrize(
     ("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES]
 )
-def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> None:
+def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs) -> None:
     """Rows, states and values come out the same, and so do errors, with their slots and rows."""
     bound = bound_of(name, types, literals)
 
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def holds(data: st.DataObject) -> None:
-        folds_alike(bound, lambda: Compiled(interpreted(bound)), data, row_by_row=True)
+        folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, row_by_row=True)
 
     holds()
 
@@ -338,15 +332,15 @@ def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: 
 @pytest.mark.parametrize(
     ("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES]
 )
-def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> None:
+def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs) -> None:
     """What the law above compares is compiled: rows of small numbers never leave it."""
     bound = bound_of(name, types, literals)
-    found = programs.program_of(bound, bound.instantiate())
-    assert isinstance(found, programs.Program), found
+    found = hot.program(bound, bound.instantiate())
+    assert isinstance(found, Program), found
     assert found.fold(nulls=True) is not None
     if literals.get("step") == 0:
         return  # it divides by zero in every row
-    accumulators = Compiled(interpreted(bound))
+    accumulators = hot.accumulators(interpreted(bound))
     columns = [
         Column(f"c{place}", array_of([True, False, True] if type_ == pa.bool_() else [1, 0, 1], type_))
         for place, type_ in enumerate(types)
@@ -360,16 +354,16 @@ def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[s
     assert accumulators.kind == "compiled"
 
 
-def test_a_sum_beyond_64_bits_is_exact() -> None:
+def test_a_sum_beyond_64_bits_is_exact(hot: Programs) -> None:
     """A sum that leaves 64 bits and comes back is right, and one that stays there is OVERFLOW."""
-    sums_are_exact(Compiled(interpreted(bound_of("whole", [pa.int64()], {}))))
+    sums_are_exact(hot.accumulators(interpreted(bound_of("whole", [pa.int64()], {}))))
 
 
 class Number:
     n: int
 
 
-def test_a_variable_that_may_have_no_value_is_not_compiled() -> None:
+def test_a_variable_that_may_have_no_value_is_not_compiled(hot: Programs) -> None:
     """Python raises where such a variable is used without a value; machine code would take whatever lies there."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)
@@ -389,7 +383,7 @@ def test_a_variable_that_may_have_no_value_is_not_compiled() -> None:
 
     registry = Registry.load([Forgets])
     with pytest.raises(FoldflightError, match="step may have no value"):
-        Compiled(interpreted(registry["forgets"].bind([pa.int64()], {})))
+        hot.accumulators(interpreted(registry["forgets"].bind([pa.int64()], {})))
 
 
 @pytest.mark.parametrize(
@@ -410,7 +404,7 @@ def test_a_variable_that_may_have_no_value_is_not_compiled() -> None:
         ("accumulator.n += 1", [pa.timestamp("us", "Europe/Paris")], "its argument a is TIMESTAMP"),
     ],
 )
-def test_what_is_calculated_with_moments_is_not_compiled(body: str, types: list[Any], why: str) -> None:
+def test_what_is_calculated_with_moments_is_not_compiled(body: str, types: list[Any], why: str, hot: Programs) -> None:
     """Moments are only compared and kept; whatever else is done with them is refused, with the reason."""
     names = ("a", "b")[: len(types)]
     scope: dict[str, Any] = {"Number": Number}
@@ -429,15 +423,15 @@ def test_what_is_calculated_with_moments_is_not_compiled(body: str, types: list[
     assert function is not None
     bound = function.bind(function.input_types or (), {})
     with pytest.raises(FoldflightError, match=f"cannot be compiled: .*{why}"):
-        Compiled(interpreted(bound))
+        hot.accumulators(interpreted(bound))
 
 
-def test_states_with_lists_of_other_lengths_are_interpreted() -> None:
+def test_states_with_lists_of_other_lengths_are_interpreted(hot: Programs) -> None:
     """A state that another version wrote with a shorter list is what it is: Python's lists have any length."""
     bound = bound_of("histogram", [pa.int64(), pa.float64()], {})
     state = {"buckets": [1, 2], "highest": [0.0, 1.0, 2.0], "seen": [False, False], "rows": 2}
     slots = np.zeros(1, np.int32)
-    accumulators = Compiled(interpreted(bound))
+    accumulators = hot.accumulators(interpreted(bound))
     accumulators.merge(slots, pa.array([state], bound.state_type))
     assert accumulators.kind == "interpreted"
     assert accumulators.states(slots).to_pylist() == [state]
@@ -456,7 +450,7 @@ def test_states_with_lists_of_other_lengths_are_interpreted() -> None:
         ("shared", "accumulator.items[0] = 1", "all its accumulators share the list items"),
     ],
 )
-def test_what_is_done_with_lists_besides_is_not_compiled(fresh: str, body: str, why: str) -> None:
+def test_what_is_done_with_lists_besides_is_not_compiled(fresh: str, body: str, why: str, hot: Programs) -> None:
     """A list of a fixed length gives and takes single items; whatever else is refused, with the reason."""
     scope: dict[str, Any] = {"Annotated": Annotated, "__name__": __name__}
     source = f"""
@@ -479,4 +473,4 @@ class Made:
     assert function is not None
     bound = function.bind(function.input_types or (), {})
     with pytest.raises(FoldflightError, match=f"cannot be compiled: .*{why}"):
-        Compiled(interpreted(bound))
+        hot.accumulators(interpreted(bound))

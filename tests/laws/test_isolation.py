@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, udaf
+from foldflight.compiler import Programs
+from foldflight.compiler.store import Store
 from foldflight.fold import ERROR, Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Registry
 
@@ -57,6 +59,7 @@ class Compiled(Irritable):
 
 
 FUNCTIONS = Registry.load([Irritable, Compiled])
+PROGRAMS = Programs(Store("user"))
 CALLS = st.lists(
     st.sampled_from(
         [
@@ -86,7 +89,7 @@ def chunk(rows: list[tuple[int, int, int]]) -> pa.RecordBatch:
 
 def begun(calls: list[Call], states: pa.Table | None, *, isolates: bool, twice: bool) -> Fold:
     """Return a fold that holds states, if need be merged with themselves."""
-    fold = Fold(bind_calls(FUNCTIONS, calls, SCHEMA), signer=SIGNER, isolates=isolates)
+    fold = Fold(bind_calls(FUNCTIONS, calls, SCHEMA), signer=SIGNER, isolates=isolates, accelerator=PROGRAMS)
     if states is not None:
         for _ in range(1 + twice):
             fold.merge_states(states.combine_chunks().to_batches()[0])

@@ -240,8 +240,8 @@ def test_rows_that_are_kept_need_no_migrate() -> None:
 
 def test_damaged_states_are_not_migrated() -> None:
     """Old states are checked as they always were."""
-    from foldflight.fold.migration import Written
-    from foldflight.fold.states import custom_payload
+    from foldflight.fold.aggregate.migration import Written
+    from foldflight.fold.aggregate.states import custom_payload
 
     with pytest.raises(RejectedError, match="another codec"):
         Written("1", "00" * 8, "custom").values("mean", pa.array([b"nonsense"]), None)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from examples.weighted_mean import WeightedMean
 from foldflight import udaf
+from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
 from foldflight.fold.rows import Column, Rows
-from foldflight.fold.vectorised import Vectorised, vectorised
 from foldflight.functions import Registry
 from foldflight.functions.spec import BoundFunction
 from tests.laws.alike import REAL, VALUES, folds_alike, interpreted, same, sums_are_exact

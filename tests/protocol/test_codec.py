@@ -1,5 +1,6 @@
 """Frames to bytes and back, and what hostile bytes lead to."""
 
+import dataclasses
 import datetime
 import decimal
 from typing import Any
@@ -34,6 +35,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import Role
 from foldflight.functions import Call, LogRecord, Registry
+from foldflight.server.run.settings import load_settings
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.decimal128(10, 2))])
 RESULTS = pa.schema([pa.field("slot", pa.int32()), pa.field("state_0", pa.int64()), pa.field("output_0", pa.int64())])
@@ -287,3 +289,16 @@ def test_compressed_states_are_refused(codec: str | None) -> None:
         with pytest.raises(RejectedError, match="its buffers are compressed") as caught:
             decode(message, Role.ENGINE)
         assert caught.value.code == "BAD_FRAME"
+
+
+def test_limits_have_one_name_each() -> None:
+    """A bound has one name in the frame, the protocol and the settings of a server, and arrives unchanged."""
+    names = [field.name for field in dataclasses.fields(Limits)]
+    assert names == [field.name for field in pb.Limits.DESCRIPTOR.fields]
+    given = load_settings({name: place for place, name in enumerate(names, 1)}, {})
+    limits = Limits.of(given)
+    assert list(dataclasses.astuple(limits)) == list(range(1, len(names) + 1))
+    opened = Opened("server", 1, (), limits, RESULTS)
+    found = decode(encode(opened, RESULTS), Role.SERVER)
+    assert isinstance(found, Opened)
+    assert found.limits == limits

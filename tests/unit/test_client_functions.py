@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import enum
 import math
 import pickle
@@ -17,7 +18,11 @@ import pytest
 
 from foldflight import udaf
 from foldflight.client import Functions, connect
+from foldflight.client.functions import FunctionHandle
 from foldflight.errors import RejectedError
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.facts import decode_info, encode_info
+from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Registry
 from foldflight.shipping.pickling import pickled
 
@@ -102,6 +107,20 @@ def test_wrong_use_is_refused_at_once(
     assert caught.value.code == code
     for mention in mentions:
         assert mention in caught.value.message
+
+
+def test_the_number_of_arguments_is_told_not_read_from_a_text() -> None:
+    """The signature is for people: a name in brackets there is no optional argument, and old servers may tell none."""
+    count = FunctionInfo.of(Registry()["count"])
+    assert (count.inputs_min, FunctionInfo.of(Registry.load([Percentile])["percentile"]).inputs_min) == (0, 1)
+    variable = FunctionInfo(**{**vars(count), "signature": "f([a], b)", "input_names": ("a", "b"), "inputs_min": 2})
+    assert decode_info(encode_info(variable)) == variable
+    with pytest.raises(RejectedError, match="takes 2 columns, got 1"):
+        FunctionHandle(variable, connect("embedded:").transport)("x")
+    for input_types, least in ((None, 0), (("BIGINT", "BIGINT"), 2)):
+        old = pb.FunctionInfo.FromString(encode_info(dataclasses.replace(variable, input_types=input_types)))
+        old.ClearField("inputs_min")
+        assert decode_info(old.SerializeToString()).inputs_min == least
 
 
 def test_use_keeps_what_it_was_given(functions: Functions) -> None:

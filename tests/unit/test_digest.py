@@ -12,13 +12,16 @@ import pyarrow as pa
 import pytest
 
 from foldflight import udaf
-from foldflight.fold import programs
-from foldflight.fold.calls import bind_calls
-from foldflight.fold.compiler.digest import digest_of
-from foldflight.fold.compiler.kinds import Refused
-from foldflight.fold.compiler.plan import plan_of
-from foldflight.fold.compiler.trail import Trail
-from foldflight.fold.fold import Fold
+from foldflight.compiler import Programs
+from foldflight.compiler.digest import digest_of
+from foldflight.compiler.kinds import Refused
+from foldflight.compiler.plan import plan_of
+from foldflight.compiler.program import Program
+from foldflight.compiler.store import Store
+from foldflight.compiler.trail import Trail
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.mode import Mode
 from foldflight.functions import Call, Registry
 from foldflight.functions.decorators import function_of
 
@@ -190,7 +193,7 @@ def test_what_cannot_be_seen_to_be_the_same_is_followed_anew(
     """A list may have other items, slots and unknown descriptors other values: such trails never hold."""
     cls, trail = written(expression, 1, monkeypatch), Trail()
     exec(setup, sys.modules["written"].__dict__)
-    monkeypatch.setattr("foldflight.fold.compiler.digest._REACHED_MAX", 20_000)
+    monkeypatch.setattr("foldflight.compiler.digest._REACHED_MAX", 20_000)
     digest(cls, trail)
     assert not trail.holds()
 
@@ -199,16 +202,16 @@ def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exchanges share a program until something that it was made from changes; then they have another."""
-    monkeypatch.setattr(programs, "_folder", tmp_path)
+    programs = Programs(Store(tmp_path))
     registry = Registry.load([written("value + settings.windows.limit", 1, monkeypatch)])
     columns = pa.schema([("value", pa.int64())])
-    assert programs.warm(registry["written"]) == "compiled"
+    assert programs.warm(registry["written"]).mode is Mode.COMPILED
     totals, made = [], []
     for number in (1, 1, 10):
         sys.modules["settings"].windows.limit = number
         calls = bind_calls(registry, [Call("written", ("value",))], columns)
-        made.append(programs.program_of(calls[0].bound, calls[0].bound.instantiate()))
-        fold = Fold(calls)
+        made.append(programs.program(calls[0].bound, calls[0].bound.instantiate()))
+        fold = Fold(calls, accelerator=programs)
         fold.fold(pa.record_batch([pa.array([1, 2])], schema=columns))
         assert fold.kinds == ("compiled",)
         totals += fold.collect().column("output_0").to_pylist()
@@ -219,14 +222,14 @@ def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
 
 def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that an open exchange first needs after a change is not kept under the digest of before."""
-    monkeypatch.setattr(programs, "_folder", tmp_path)
+    programs = Programs(Store(tmp_path))
     registry = Registry.load([written("value + settings.windows.limit", 3, monkeypatch)])
     bound = registry["written"].bind([pa.int64()], {})
-    before = programs.program_of(bound, bound.instantiate())
+    before = programs.program(bound, bound.instantiate())
     sys.modules["settings"].windows.limit = 30
-    after = programs.program_of(bound, bound.instantiate())
-    assert isinstance(before, programs.Program)
-    assert isinstance(after, programs.Program)
+    after = programs.program(bound, bound.instantiate())
+    assert isinstance(before, Program)
+    assert isinstance(after, Program)
     assert before.fold(nulls=True) is None
     assert not list(tmp_path.glob("*.fold_nulls"))
     assert after.fold(nulls=True) is not None
@@ -235,13 +238,13 @@ def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch
 
 def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a number two modules away has changed since the code was kept, the new number counts."""
-    monkeypatch.setattr(programs, "_folder", tmp_path)
+    programs = Programs(Store(tmp_path))
     columns = pa.schema([("value", pa.int64())])
     totals = []
     for number in (1, 10):
         registry = Registry.load([written("value + settings.windows.limit", number, monkeypatch)])
-        assert programs.warm(registry["written"]) == "compiled"
-        fold = Fold(bind_calls(registry, [Call("written", ("value",))], columns))
+        assert programs.warm(registry["written"]).mode is Mode.COMPILED
+        fold = Fold(bind_calls(registry, [Call("written", ("value",))], columns), accelerator=programs)
         fold.fold(pa.record_batch([pa.array([1, 2])], schema=columns))
         assert fold.kinds == ("compiled",)
         totals += fold.collect().column("output_0").to_pylist()

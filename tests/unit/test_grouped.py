@@ -30,8 +30,8 @@ class Counted:
     def alive(self) -> int:
         return sum(not each.carrier._closed for each in self.opened)  # type: ignore[attr-defined]
 
-    def infos(self) -> list[FunctionInfo]:
-        return self.transport.infos()
+    def infos(self, *, look: bool = False) -> list[FunctionInfo]:
+        return self.transport.infos(look=look)
 
     def describe(self, open: Open) -> Opened:  # noqa: A002
         return self.transport.describe(open)

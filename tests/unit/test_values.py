@@ -107,6 +107,22 @@ def test_results_are_cast_as_spark_does(type_: str, value: Any, expected: Any) -
 
 
 @pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (pa.duration("ns"), datetime.timedelta(days=-106751)),
+        (pa.duration("us"), datetime.timedelta(days=106751991)),
+        (pa.timestamp("ns"), datetime.datetime(2262, 4, 11, 23, 47, 16)),
+        (pa.timestamp("us"), datetime.datetime(9999, 12, 31)),
+        (pa.list_(pa.int8(), 2), [1, -128]),
+    ],
+)
+def test_the_largest_values_fit(type_: pa.DataType, value: Any) -> None:
+    """What is just within its type is a result."""
+    values = [value, None]
+    assert cast_results(values, type_).to_pylist() == values
+
+
+@pytest.mark.parametrize(
     ("type_", "value", "code"),
     [
         ("BIGINT", 2**63, "OVERFLOW"),
@@ -145,6 +161,17 @@ def test_results_are_cast_as_spark_does(type_: str, value: Any, expected: Any) -
         ("STRUCT<a INT>", {"b": 1}, "RESULT_TYPE"),
         ("JSON", {1, 2}, "RESULT_TYPE"),
         ("TIME", 5, "RESULT_TYPE"),
+        (pa.duration("us"), datetime.timedelta.max, "OVERFLOW"),
+        (pa.duration("ns"), datetime.timedelta(days=300 * 365), "OVERFLOW"),
+        (pa.duration("us"), 5, "RESULT_TYPE"),
+        (pa.timestamp("ns"), datetime.datetime(2300, 1, 1), "OVERFLOW"),
+        (pa.timestamp("ns", "UTC"), datetime.datetime(1600, 1, 1), "OVERFLOW"),
+        (pa.list_(pa.duration("ns")), [datetime.timedelta(days=300 * 365)], "OVERFLOW"),
+        (pa.list_(pa.int8(), 1), [300], "OVERFLOW"),
+        (pa.list_(pa.int8(), 2), [3], "RESULT_TYPE"),
+        ("INTERVAL", (1 << 40, 1, 1), "OVERFLOW"),
+        ("INTERVAL", (1, 1), "RESULT_TYPE"),
+        (pa.binary(4), b"this fits nothing", "RESULT_TYPE"),
     ],
 )
 def test_what_does_not_fit_is_an_error(type_: str, value: Any, code: str) -> None:

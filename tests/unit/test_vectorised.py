@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionError, RejectedError, udaf
+from foldflight.compiler import Programs
 from foldflight.fold import Fold, bind_calls
-from foldflight.fold.programs import folded
 from foldflight.functions import Call, Registry
 
 
@@ -48,7 +48,7 @@ def fold_of(cls: type, *, kind: int | None = None) -> Fold:
     if kind is not None:
         columns["kind"] = pa.array([0, kind, 0, 0], pa.int8())
     batch = pa.RecordBatch.from_pydict(columns)
-    fold = Fold(bind_calls(Registry.load([cls]), [Call("adder", ("x",))], batch.schema))
+    fold = Fold(bind_calls(Registry.load([cls]), [Call("adder", ("x",))], batch.schema), accelerator=Programs())
     fold.fold(batch)
     return fold
 
@@ -103,7 +103,7 @@ def test_the_listing_says_whether_they_are_used(returns: type, how: str) -> None
 
     create_accumulator.__annotations__["return"] = returns
     cls = adder(create_accumulator=create_accumulator)
-    assert folded(Registry.load([cls])["adder"]).startswith(how)
+    assert str(Programs().folding(Registry.load([cls])["adder"])).startswith(how)
 
 
 def test_annotations_that_cannot_be_resolved_say_nothing() -> None:

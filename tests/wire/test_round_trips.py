@@ -173,7 +173,7 @@ def test_expected_fingerprint_is_accepted(transport: Transport) -> None:
 def test_both_transports_list_the_same_functions(flight: FlightTransport) -> None:
     """ListFlights says what the registry knows; how a server folds a function by now is its own."""
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
-    assert [replace(info, folded="") for info in flight.infos()] == embedded.infos()
+    assert [replace(info, folding=None) for info in flight.infos()] == embedded.infos()
     assert {"weighted_avg", "count", "talks"} <= {info.name for info in flight.infos()}
 
 

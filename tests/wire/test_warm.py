@@ -8,6 +8,7 @@ from pathlib import Path
 
 from foldflight.client import FlightTransport
 from foldflight.functions.call import Call
+from foldflight.functions.decorators import function_of
 from foldflight.server.run.lifecycle import serving
 from tests.unit import listed_functions
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
@@ -58,12 +59,9 @@ def test_the_gauge_follows_the_fold() -> None:
     with serving(listed_functions, http_port=0, compiled_folder="off") as server:
         assert server.probes.http_port is not None
         port = server.probes.http_port
-        from foldflight.fold import programs
-        from foldflight.functions.decorators import function_of
-
         plain = function_of(listed_functions.Plain)
         assert plain is not None
-        programs.warm(plain)
+        server.programs.warm(plain)
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         shown = 'foldflight_function_compiled{{function="plain"}} {}.0'.format
         with transport.open(opening(Call("plain", ("value",)))) as exchange:

@@ -31,7 +31,7 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
     found = transport.infos(look=True) if isinstance(transport, EmbeddedTransport) else reached.infos()
     infos = sorted(found, key=lambda info: (_is_built_in(info), info.name))
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(info) for info in infos], indent=2, default=repr))
+        click.echo(json.dumps([_facts(info) for info in infos], indent=2, default=repr))
         return
     console = Console()
     for info in infos:
@@ -40,7 +40,8 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
 
 def function_text(info: FunctionInfo) -> Text:
     """Return what people want to know of a function, as lines; "any order": also a row that has not come yet."""
-    how, _, why = info.folded.partition(": ")
+    folding = info.folding
+    how = "" if folding is None else folding.mode
     retracts = "retracts in any order" if info.invertible else "retracts" if info.retract else "append-only"
     facts = [f"version {info.version}", retracts, "merges" if info.merge else "no merge", f"{info.codec} state", how]
     if _is_built_in(info):
@@ -48,10 +49,16 @@ def function_text(info: FunctionInfo) -> Text:
     text = Text.assemble((info.signature, "bold"), "\n    ", (", ".join(filter(None, facts)), "cyan"))
     if doc := info.doc.strip().partition("\n")[0]:
         text.append(f"\n    {doc}", "dim")
-    if why:
-        text.append(f"\n    {how} because: {why}", "yellow")
+    if folding is not None and folding.reason:
+        text.append(f"\n    {how} because: {folding.reason}", "yellow")
     return text
 
 
 def _is_built_in(info: FunctionInfo) -> bool:
     return info.name in Registry()
+
+
+def _facts(info: FunctionInfo) -> dict[str, Any]:
+    facts = dataclasses.asdict(info)
+    del facts["folding"]
+    return {**facts, "folded": info.folded}

@@ -87,11 +87,12 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 @contextmanager
 def errors_as_text() -> Iterator[None]:
-    """Print what went wrong in a worker of Spark without the traces of three processes around it."""
+    """Raise what went wrong in a worker of Spark as the error that it was, without the traces of three processes."""
     from pyspark.errors import PySparkException
+
+    from foldflight.spark.errors import error_of
 
     try:
         yield
     except PySparkException as error:
-        _, marker, text = str(error).rpartition("foldflight.errors.")
-        raise click.ClickException(text.strip() if marker else str(error)) from None
+        raise error_of(error) or click.ClickException(str(error)) from None

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from foldflight.client.embedded import EmbeddedTransport
+from foldflight.client.embedded import PROGRAMS, EmbeddedTransport
 from foldflight.client.flight import SCHEMES, FlightTransport
 from foldflight.client.functions import Functions
 from foldflight.errors import RejectedError
 from foldflight.exchange.failover.steps import Bounds
-from foldflight.fold.programs import demand_all_compiled
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
@@ -102,7 +101,7 @@ def connect(
             "SIGNATURE", f"state_key must be bytes, at least {STATE_KEY_BYTES_MIN}, such as secrets.token_bytes(32)"
         )
     registry = Registry.load(_sources(target))
-    demand_all_compiled(registry.authored)
+    PROGRAMS.demand_all(registry.authored)
     transport = EmbeddedTransport(
         registry,
         state_key=state_key if state_key is not None else secrets.token_bytes(32),

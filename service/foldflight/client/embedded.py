@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from foldflight.client.exchange import OpenExchange
 from foldflight.client.link import Link
+from foldflight.compiler import Programs
+from foldflight.compiler.store import Store
 from foldflight.errors import FunctionError
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
-from foldflight.fold.programs import demand_all_compiled, folded
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
 from foldflight.shipping.bundles import unpickled
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from foldflight.exchange.frames import Frame
     from foldflight.functions.spec import Function
 
-__all__ = ["EmbeddedTransport"]
+__all__ = ["PROGRAMS", "EmbeddedTransport"]
 
 SERVER_ID = "embedded"
+# Transports come and go with tasks and queries; what this process has compiled stays for all of them.
+PROGRAMS = Programs(Store("user"))
 _RESTORED_MAX = 16
 _restored: dict[str, tuple[Any, ...]] = {}
 
@@ -70,19 +73,19 @@ class EmbeddedTransport:
             look: Whether to make an instance of each class and look at its code, to tell how it is folded.
         """
         functions = [self._registry[name] for name in sorted(self._registry)]
-        return [FunctionInfo.of(each, folded=folded(each) if look else "") for each in functions]
+        return [FunctionInfo.of(each, folding=PROGRAMS.folding(each) if look else None) for each in functions]
 
     def register(self, functions: Sequence[Function]) -> list[FunctionInfo]:
         """Take more functions, and return what they are. Raises RejectedError SIGNATURE where a name is taken."""
         registry = Registry([*self._registry.authored, *functions])
-        demand_all_compiled(functions)
+        PROGRAMS.demand_all(functions)
         self._registry = registry
         self._blob = None
         return [FunctionInfo.of(function) for function in functions]
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
         """Return what an exchange would be opened with. Raises what opening it would raise."""
-        return describe(self._complete(open), self._registry, _LIMITS, SERVER_ID)
+        return describe(self._complete(open), self._registry, _LIMITS, SERVER_ID, PROGRAMS)
 
     def open(self, open: Open) -> OpenExchange:  # noqa: A002
         """Open an exchange in this process."""
@@ -93,6 +96,7 @@ class EmbeddedTransport:
             limits=_LIMITS,
             server_id=SERVER_ID,
             signer=StateSigner([self._state_key]),
+            accelerator=PROGRAMS,
         )
         return OpenExchange(EmbeddedLink(complete, server), complete)
 

@@ -103,7 +103,7 @@ class FlightTransport:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_bundle_key": None}
 
-    def infos(self) -> list[FunctionInfo]:
+    def infos(self, *, look: bool = False) -> list[FunctionInfo]:  # noqa: ARG002 - servers have looked already
         """Return what the servers offer, by name (they are taken to offer the same).
 
         Raises:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from foldflight.client.transport import Transport
     from foldflight.exchange.frames import FunctionInfo
 
-__all__ = ["Aggregate", "FunctionHandle", "Functions", "argument_counts"]
+__all__ = ["Aggregate", "FunctionHandle", "Functions"]
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 _SHOWN_CHARS_MAX: Final = 80
@@ -121,7 +121,7 @@ class FunctionHandle:
         return f"<function {self.info.signature}>"
 
     def _check_columns(self, columns: tuple[object, ...]) -> None:
-        least, most = argument_counts(self.info)
+        least, most = self.info.inputs_min, len(self.info.input_names)
         if least <= len(columns) <= most:
             return
         expected = str(least) if least == most else f"{least} to {most}"
@@ -155,17 +155,6 @@ def _is_constant(value: object) -> bool:
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."
-
-
-def argument_counts(info: FunctionInfo) -> tuple[int, int]:
-    """Return the least and the greatest number of argument columns.
-
-    A function whose types depend on its arguments may take fewer than it names: its signature shows those in brackets.
-    """
-    optional = 0
-    if info.input_types is None:
-        optional = sum(f"[{name}]" in info.signature for name in info.input_names)
-    return len(info.input_names) - optional, len(info.input_names)
 
 
 class Functions(Mapping[str, FunctionHandle]):

@@ -18,6 +18,7 @@ from foldflight.engine.layout import Layout
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_isolates
 from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
+from foldflight.fold import Mode
 from foldflight.functions import Call, sql_name
 
 __all__ = ["ARROW", "Choice", "Emit", "HostTypes", "Query", "StreamOptions"]
@@ -178,14 +179,20 @@ class Query:
         return replace(self.opening, returns=Returns(states=states, outputs=outputs), initial_outputs=initial_outputs)
 
     def explain(self) -> str:
-        """Return what the query does, as text: its calls, the plan with its reasons, and its bounds."""
+        """Return what the query does, as text: its calls and how each is folded, the plan with its reasons, its bounds.
+
+        Raises:
+            RetryableError: UNREACHABLE, DEADLINE, when no server tells how functions are folded.
+        """
+        infos = {info.name: info.folded for info in self.transport.infos(look=True)}
         layout, bounds, folds = self.layout, self.bounds, self.folds_before_shuffle
         kind = "batch" if self.stream is None else "stream"
         lines = [f"{kind}: group by {', '.join(layout.names) or 'nothing (one group)'}"]
         rows = list(zip(layout.outputs, self.opening.calls, self.opened, strict=True))
         for place, (output, call, opened) in enumerate(rows):
             lines.append(f"  {output.name}: {sql_name(output.type)} = {_written(call)}")
-            lines.append(f"      folded: {opened.folded or 'the server does not tell'}")
+            folded = Mode.COUNTED if call.distinct or call.materialize else infos.get(call.function)
+            lines.append(f"      folded: {folded or 'not told'}")
             lines.append(f"      state: {layout.states.field(place).type}; {_capabilities(opened)}")
         lines.append(f"plan: {self._steps()}")
         lines.append(f"  rows are {'' if folds.taken else 'not '}folded before the shuffle: {folds.why}")

@@ -6,6 +6,7 @@ that point outside their buffers, invalid UTF-8 and wrong lengths end here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -279,7 +280,6 @@ def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
 
 
 def _encode_opened(frame: Opened) -> pb.Opened:
-    limits = frame.limits
     calls = []
     for call in frame.calls:
         inputs = pa.schema([pa.field(str(place), type_) for place, type_ in enumerate(call.input_types)])
@@ -297,21 +297,12 @@ def _encode_opened(frame: Opened) -> pb.Opened:
         server_id=frame.server_id,
         protocol_version=frame.protocol_version,
         calls=calls,
-        limits=pb.Limits(
-            message_bytes_max=limits.message_bytes_max,
-            slots_max=limits.slots_max,
-            state_bytes_max=limits.state_bytes_max,
-            exchange_state_bytes_max=limits.exchange_state_bytes_max,
-            exchanges_max=limits.exchanges_max,
-            idle_s_max=limits.idle_s_max,
-            age_s_max=limits.age_s_max,
-        ),
+        limits=pb.Limits(**dataclasses.asdict(frame.limits)),
         knows_if_reopen=frame.knows_if_reopen,
     )
 
 
 def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
-    limits = opened.limits
     return Opened(
         server_id=opened.server_id,
         protocol_version=opened.protocol_version,
@@ -326,15 +317,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
             )
             for call in opened.calls
         ),
-        limits=Limits(
-            message_bytes_max=limits.message_bytes_max,
-            slots_max=limits.slots_max,
-            state_bytes_max=limits.state_bytes_max,
-            exchange_state_bytes_max=limits.exchange_state_bytes_max,
-            exchanges_max=limits.exchanges_max,
-            idle_s_max=limits.idle_s_max,
-            age_s_max=limits.age_s_max,
-        ),
+        limits=Limits.of(opened.limits),
         schema=schema,
         knows_if_reopen=opened.knows_if_reopen,
     )

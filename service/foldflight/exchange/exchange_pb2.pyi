@@ -275,7 +275,7 @@ class Error(_message.Message):
     def __init__(self, error_class: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., function: _Optional[str] = ..., slot: _Optional[int] = ..., row: _Optional[str] = ..., trace: _Optional[str] = ..., story: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FunctionInfo(_message.Message):
-    __slots__ = ("name", "version", "signature", "doc", "retract", "merge", "invertible", "deterministic", "codec", "codec_reason", "parameters", "input_names", "input_types", "result_type", "folded")
+    __slots__ = ("name", "version", "signature", "doc", "retract", "merge", "invertible", "deterministic", "codec", "codec_reason", "parameters", "input_names", "input_types", "result_type", "folded", "inputs_min")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
@@ -291,6 +291,7 @@ class FunctionInfo(_message.Message):
     INPUT_TYPES_FIELD_NUMBER: _ClassVar[int]
     RESULT_TYPE_FIELD_NUMBER: _ClassVar[int]
     FOLDED_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_MIN_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     signature: str
@@ -306,7 +307,8 @@ class FunctionInfo(_message.Message):
     input_types: Types
     result_type: str
     folded: str
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., signature: _Optional[str] = ..., doc: _Optional[str] = ..., retract: _Optional[bool] = ..., merge: _Optional[bool] = ..., invertible: _Optional[bool] = ..., deterministic: _Optional[bool] = ..., codec: _Optional[str] = ..., codec_reason: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., input_names: _Optional[_Iterable[str]] = ..., input_types: _Optional[_Union[Types, _Mapping]] = ..., result_type: _Optional[str] = ..., folded: _Optional[str] = ...) -> None: ...
+    inputs_min: int
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., signature: _Optional[str] = ..., doc: _Optional[str] = ..., retract: _Optional[bool] = ..., merge: _Optional[bool] = ..., invertible: _Optional[bool] = ..., deterministic: _Optional[bool] = ..., codec: _Optional[str] = ..., codec_reason: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., input_names: _Optional[_Iterable[str]] = ..., input_types: _Optional[_Union[Types, _Mapping]] = ..., result_type: _Optional[str] = ..., folded: _Optional[str] = ..., inputs_min: _Optional[int] = ...) -> None: ...
 
 class Parameter(_message.Message):
     __slots__ = ("name", "required", "default", "annotation")

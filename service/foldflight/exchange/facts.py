@@ -11,6 +11,7 @@ from foldflight import errors
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import FunctionInfo, ParameterInfo
+from foldflight.fold.mode import Folding
 
 __all__ = ["decode_error", "decode_info", "encode_error", "encode_info", "parse_message", "utf8"]
 
@@ -85,12 +86,14 @@ def encode_info(info: FunctionInfo) -> bytes:
         input_types=None if info.input_types is None else pb.Types(names=info.input_types),
         result_type=info.result_type or "",
         folded=utf8(info.folded),
+        inputs_min=info.inputs_min,
     ).SerializeToString()
 
 
 def decode_info(metadata: bytes) -> FunctionInfo:
     """Return what a function is. Raises RejectedError BAD_FRAME."""
     message = parse_message(pb.FunctionInfo, metadata, "the description of a function")
+    inputs_min = len(message.input_names) if message.HasField("input_types") else 0
     return FunctionInfo(
         name=message.name,
         version=message.version,
@@ -106,5 +109,6 @@ def decode_info(metadata: bytes) -> FunctionInfo:
         input_names=tuple(message.input_names),
         input_types=tuple(message.input_types.names) if message.HasField("input_types") else None,
         result_type=message.result_type or None,
-        folded=message.folded,
+        folding=Folding.from_text(message.folded),
+        inputs_min=message.inputs_min if message.HasField("inputs_min") else inputs_min,
     )

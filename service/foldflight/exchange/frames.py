@@ -6,10 +6,11 @@ How they become bytes is the business of `codec`; which may follow which, of `ma
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import pyarrow as pa
 
+from foldflight.fold.mode import Folding
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord
 from foldflight.functions.spec import Function
@@ -182,6 +183,11 @@ class Limits:
     idle_s_max: float
     age_s_max: float
 
+    @classmethod
+    def of(cls, source: object) -> Limits:
+        """Return the bounds that settings, or a message of the protocol, hold under the same names."""
+        return cls(**{each.name: getattr(source, each.name) for each in fields(cls)})
+
 
 @dataclass(frozen=True)
 class OpenedCall:
@@ -194,8 +200,6 @@ class OpenedCall:
         is_invertible: Whether a row may be taken back before it has come.
         input_types: The types that its arguments are cast to.
         can_migrate: Whether it takes states of its other versions.
-        folded: How it is folded, for people: `compiled`, or `interpreted` with the reason; empty where a server does
-            not tell.
     """
 
     fingerprint: str
@@ -204,7 +208,6 @@ class OpenedCall:
     is_invertible: bool
     input_types: tuple[pa.DataType, ...]
     can_migrate: bool = False
-    folded: str = ""
 
 
 @dataclass(frozen=True)
@@ -351,8 +354,8 @@ class FunctionInfo:
         input_names: Names of its arguments.
         input_types: SQL names of their types; None if they depend on the arguments.
         result_type: SQL name of the result's type; None if it depends on the arguments.
-        folded: How it is folded: `compiled`, `compiled when hot`, `decided when bound`, `vectorised`, or
-            `interpreted: ` and the reason; empty where nobody has looked.
+        folding: How it is folded; None where nobody has looked.
+        inputs_min: The least number of arguments that a call may give.
     """
 
     name: str
@@ -369,10 +372,16 @@ class FunctionInfo:
     input_names: tuple[str, ...] = ()
     input_types: tuple[str, ...] | None = None
     result_type: str | None = None
-    folded: str = ""
+    folding: Folding | None = None
+    inputs_min: int = 0
+
+    @property
+    def folded(self) -> str:
+        """How it is folded, as text: a mode, and `: ` and the reason where it is interpreted; empty if unknown."""
+        return "" if self.folding is None else str(self.folding)
 
     @classmethod
-    def of(cls, function: Function, *, folded: str = "") -> FunctionInfo:
+    def of(cls, function: Function, *, folding: Folding | None = None) -> FunctionInfo:
         """Return what there is to tell of a function, with what the caller knows of how it is folded."""
         can = function.capabilities
         inputs, result = function.input_types, function.result_type
@@ -394,7 +403,8 @@ class FunctionInfo:
             input_names=function.input_names,
             input_types=None if inputs is None else tuple(sql_name(each) for each in inputs),
             result_type=None if result is None else sql_name(result),
-            folded=folded,
+            folding=folding,
+            inputs_min=function.inputs_min,
         )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import CorruptError, FoldflightError, RejectedError
@@ -34,8 +33,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.slots import check_slots, check_states
-from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls, demand_instance, result_schema
-from foldflight.fold.programs import demand_compiled
+from foldflight.fold import Accelerator, BoundRequest, Mode, Request, Resources, StateSigner, bind
 from foldflight.functions import LogRecord, MetricSink, Registry
 from foldflight.functions.types import plain_type
 
@@ -78,6 +76,7 @@ class ServerExchange:
         server_id: Which server this is.
         signer: Signs and checks pickled states.
         metrics: Where the functions' metrics go.
+        accelerator: Evaluates calls faster than the interpreter; None: there is none.
 
     Raises:
         RejectedError: What `describe` raises; SETTINGS, when states would be pickled and there is no signer.
@@ -93,6 +92,7 @@ class ServerExchange:
         server_id: str,
         signer: StateSigner | None = None,
         metrics: MetricSink | None = None,
+        accelerator: Accelerator | None = None,
     ) -> None:
         self.stats = Stats()
         self._opening = opening
@@ -102,28 +102,21 @@ class ServerExchange:
         self._logs: list[LogRecord] = []
         self._logs_dropped = 0
         self._reopen = False
-        calls = _bind(opening, registry)
-        self.opened = _opened(opening, calls, limits, server_id)
-        self._fold = Fold(
-            calls,
-            job_parameters=opening.job_parameters,
-            signer=signer,
-            metrics=metrics,
-            log=self._take_log,
-            isolates=opening.isolate_errors,
-        )
-        self.stats.isolated = self._fold.failures.counts
+        bound = _bind(opening, registry)
+        self.opened = _opened(bound, limits, server_id)
+        self._evaluator = bound.open(Resources(signer, metrics, self._take_log, accelerator))
+        self.stats.isolated = self._evaluator.isolated
         self._machine.send(self.opened)
 
     @property
     def groups(self) -> int:
         """The slots in use."""
-        return self._fold.slot_count
+        return self._evaluator.slot_count
 
     @property
-    def folds(self) -> tuple[str, ...]:
-        """How each call is folded now: interpreted, compiled, vectorised or counted."""
-        return self._fold.kinds
+    def folds(self) -> tuple[Mode, ...]:
+        """How each call is folded now."""
+        return self._evaluator.kinds
 
     def handle(self, frame: Frame) -> Iterator[Frame]:
         """Take a frame of the engine and yield the replies to it.
@@ -155,7 +148,7 @@ class ServerExchange:
 
     def close(self) -> None:
         """Let the functions release what they hold."""
-        self._fold.close()
+        self._evaluator.close()
 
     def _replies(self, frame: Frame) -> Iterator[Frame]:
         match frame:
@@ -167,7 +160,7 @@ class ServerExchange:
                 yield from self._barrier(frame.epoch)
             case Forget():
                 check_slots(frame.slots, self.opened.limits.slots_max)
-                self._fold.forget(frame.slots)
+                self._evaluator.forget(frame.slots)
             case Checkpoint():
                 yield from self._checkpoint(frame)
             case _:
@@ -177,10 +170,10 @@ class ServerExchange:
         batch = frame.batch
         check_states(batch, self.opened.limits.slots_max)
         self._check_state_bytes(batch)
-        self._fold.merge_states(batch)
+        self._evaluator.merge_states(batch)
         if self._opening.initial_outputs and not frame.unanswered:
             slots = batch.column("slot") if batch.num_rows else pa.array([0], pa.int32())
-            yield InitialOutputs(self._fold.outputs(slots))
+            yield InitialOutputs(self._evaluator.outputs(slots))
 
     def _chunk(self, batch: pa.RecordBatch) -> Iterator[Frame]:
         if batch.schema != self._opening.columns:
@@ -198,29 +191,19 @@ class ServerExchange:
                 f"{self._limits.message_bytes_max}; send several",
                 limit="message_bytes_max",
             )
-        if self._opening.row_outputs:
-            outputs = self._fold.fold_each(batch)
-            yield RowOutputs(self._as_results(outputs))
-        else:
-            self._fold.fold(batch)
+        outputs = self._evaluator.chunk(batch)
+        if outputs is not None:
+            yield RowOutputs(outputs)
         self.stats.rows += batch.num_rows
         self.stats.chunks += 1
 
-    def _as_results(self, outputs: pa.RecordBatch) -> pa.RecordBatch:
-        """Put outputs into the one schema of this direction, with the row's place for a slot."""
-        rows = outputs.num_rows
-        columns: list[pa.Array] = [pa.array(np.arange(rows, dtype=np.int32))]
-        for place, column in enumerate(outputs.columns):
-            columns += [pa.nulls(rows, self.opened.schema.field(f"state_{place}").type), column]
-        return pa.RecordBatch.from_arrays(columns, schema=self.opened.schema)
-
     def _barrier(self, epoch: int) -> Iterator[Frame]:
         returns = self._opening.returns
-        batch = self._fold.collect(states=returns.states, outputs=returns.outputs)
+        batch = self._evaluator.collect(states=returns.states, outputs=returns.outputs)
         if returns.states:
             self._check_state_bytes(batch)
         self.stats.barriers += 1
-        self.stats.state_bytes = self._fold.state_bytes
+        self.stats.state_bytes = self._evaluator.state_bytes
         yield from self._log()
         reopen, self._reopen = self._reopen, False
         for part, last in self._parts(batch):
@@ -233,7 +216,7 @@ class ServerExchange:
             yield SavedStates(self._nothing())
             return
         try:
-            batch = self._fold.unsaved()
+            batch = self._evaluator.unsaved()
             self._check_state_bytes(batch)
         except FoldflightError as error:
             # The engine asked to be safe, not because the query needs these states: it goes on without.
@@ -303,31 +286,25 @@ class ServerExchange:
         return tuple(records)
 
 
-def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) -> Opened:
-    """Return what an exchange would be opened with, without opening one.
+def describe(
+    opening: Open, registry: Registry, limits: Limits, server_id: str, accelerator: Accelerator | None = None
+) -> Opened:
+    """Return what an exchange would be opened with, without opening one; the arguments are those of `ServerExchange`.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH; SIGNATURE, also for direct arguments that the function does
             not take, and for what is declared `compile=True` and cannot be compiled for these types.
         FunctionError: USER_CODE, when `__init__` raises without a direct argument.
     """
-    calls = _bind(opening, registry)
-    for call in calls:
-        demand_instance(call.bound)
-        if not call.is_counted:
-            demand_compiled(call.bound)
-    return _opened(opening, calls, limits, server_id)
+    bound = _bind(opening, registry)
+    bound.check(accelerator)
+    return _opened(bound, limits, server_id)
 
 
-def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
+def _bind(opening: Open, registry: Registry) -> BoundRequest:
     if len(opening.calls) > _CALLS_MAX:
         raise RejectedError(
             "LIMIT", f"Open has {len(opening.calls)} calls, and one exchange takes {_CALLS_MAX}", limit="calls"
-        )
-    if opening.isolate_errors and opening.row_outputs:
-        raise RejectedError(
-            "SIGNATURE",
-            "outputs after each row do not go with isolated errors, of which a row shows nothing; choose one",
         )
     columns = opening.columns
     for name, type_ in (("slot", pa.int32()), ("kind", pa.int8())):
@@ -341,10 +318,17 @@ def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
             plain_type(column.type)
         except RejectedError as error:
             raise RejectedError(error.code, f"the column {column.name}: {error.message}") from None
-    return bind_calls(registry, opening.calls, columns)
+    request = Request(
+        opening.calls,
+        columns,
+        row_outputs=opening.row_outputs,
+        isolates=opening.isolate_errors,
+        job_parameters=opening.job_parameters,
+    )
+    return bind(request, registry)
 
 
-def _opened(opening: Open, calls: list[BoundCall], limits: Limits, server_id: str) -> Opened:
+def _opened(bound: BoundRequest, limits: Limits, server_id: str) -> Opened:
     return Opened(
         server_id=server_id,
         protocol_version=PROTOCOL_VERSION,
@@ -354,13 +338,13 @@ def _opened(opening: Open, calls: list[BoundCall], limits: Limits, server_id: st
                 can_retract=call.can_retract,
                 can_merge=call.can_merge,
                 is_invertible=call.is_invertible,
-                input_types=call.bound.input_types,
+                input_types=call.input_types,
                 can_migrate=call.can_migrate,
             )
-            for call in calls
+            for call in bound.calls
         ),
         # Each call has accumulators of its own for a slot: the bound is on all of them together.
-        limits=replace(limits, slots_max=max(limits.slots_max // len(calls), 1)),
-        schema=result_schema(calls, isolates=opening.isolate_errors),
+        limits=replace(limits, slots_max=max(limits.slots_max // max(len(bound.calls), 1), 1)),
+        schema=bound.schema,
         knows_if_reopen=True,
     )

@@ -1,17 +1,28 @@
-"""Apply rows to accumulators: pure, by slot, for several calls at once."""
+"""Evaluate calls over rows: pure, by slot, for several calls at once."""
 
-from foldflight.fold.calls import BoundCall, bind_calls, demand_instance, result_schema
+from foldflight.fold.accelerator import Accelerator
+from foldflight.fold.aggregate.calls import BoundCall, bind_calls, result_schema
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.evaluator import BoundRequest, Evaluator, Request, Resources
+from foldflight.fold.evaluators import bind
 from foldflight.fold.failures import ERROR, ERROR_TYPE
-from foldflight.fold.fold import Fold
+from foldflight.fold.mode import Folding, Mode
 from foldflight.fold.signing import StateSigner
 
 __all__ = [
     "ERROR",
     "ERROR_TYPE",
+    "Accelerator",
     "BoundCall",
+    "BoundRequest",
+    "Evaluator",
     "Fold",
+    "Folding",
+    "Mode",
+    "Request",
+    "Resources",
     "StateSigner",
+    "bind",
     "bind_calls",
-    "demand_instance",
     "result_schema",
 ]

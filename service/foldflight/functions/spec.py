@@ -138,6 +138,11 @@ class Function:
         return self.vectorised and self.compile == "auto"
 
     @property
+    def inputs_min(self) -> int:
+        """The least number of arguments that a call may give; a function that is asked for its types takes fewer."""
+        return 0 if callable(self.declared_inputs) else len(self.input_names)
+
+    @property
     def input_types(self) -> tuple[pa.DataType, ...] | None:
         """The types of the arguments; None for a function whose types depend on its arguments."""
         if callable(self.declared_inputs) or any(_variables(each) for each in self.declared_inputs):

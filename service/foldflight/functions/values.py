@@ -125,10 +125,8 @@ def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
     for index, value in enumerate(values):
         try:
             pa.array([value], type_)
-        except (OverflowError, pa.ArrowInvalid) as error:
-            code = "OVERFLOW" if "too large" in str(error) or "fit" in str(error) else "RESULT_TYPE"
-            raise CastError(index, code, _misfit(value, type_)) from None
-        except (pa.ArrowException, ValueError, TypeError):
+        except (pa.ArrowException, OverflowError, ValueError, TypeError):
+            # Casters have checked ranges before, so what Arrow refuses is of the wrong kind.
             raise CastError(index, "RESULT_TYPE", _misfit(value, type_)) from None
     raise CastError(0, "RESULT_TYPE", f"the values do not fit {sql_name(type_)} together")
 
@@ -184,6 +182,10 @@ def _caster(type_: pa.DataType) -> Callable[[Any], Any]:
         return lambda value: _to_date(value, type_)
     if isinstance(type_, pa.JsonType):
         return lambda value: _to_json(value, type_)
+    if kinds.is_duration(type_):
+        return lambda value: _to_duration(value, type_)
+    if kinds.is_interval(type_):
+        return lambda value: _to_interval(value, type_)
     exact = exact_types(type_)
     if exact is None:
         return _nested_caster(type_)
@@ -344,19 +346,47 @@ def _to_time(value: Any, type_: pa.DataType) -> time:
 def _to_timestamp(value: Any, type_: pa.DataType) -> datetime:
     if isinstance(value, datetime):
         # Without a zone on one side only, UTC is meant: the one zone that changes no digits.
-        if type_.tz and value.tzinfo is None:
-            return value.replace(tzinfo=UTC)
-        if not type_.tz and value.tzinfo is not None:
-            return value.astimezone(UTC).replace(tzinfo=None)
-        return value
+        instant = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        if type_.unit == "ns":  # in the other units all of Python's datetimes fit
+            _check_ticks(instant - _EPOCH, value, type_)
+        if type_.tz:
+            return instant
+        return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
     if isinstance(value, date):
-        return datetime(value.year, value.month, value.day, tzinfo=UTC if type_.tz else None)
+        return _to_timestamp(datetime(value.year, value.month, value.day, tzinfo=UTC if type_.tz else None), type_)
     if isinstance(value, str):
         try:
             return _to_timestamp(datetime.fromisoformat(value.strip()), type_)
         except ValueError:
             raise ValueError(_misfit(value, type_)) from None
     raise TypeError(_misfit(value, type_))
+
+
+def _to_duration(value: Any, type_: pa.DataType) -> timedelta:
+    if not isinstance(value, timedelta):
+        raise TypeError(_misfit(value, type_))
+    _check_ticks(value, value, type_)
+    return value
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
+
+
+def _check_ticks(span: timedelta, value: Any, type_: pa.DataType) -> None:
+    """Raise OverflowError where a span of time has more ticks of the type's unit than 64 bits hold."""
+    ticks = span // timedelta(microseconds=1) * 1000 // _NANOSECONDS[type_.unit]
+    if not -(1 << 63) <= ticks < 1 << 63:
+        raise OverflowError(_misfit(value, type_))
+
+
+def _to_interval(value: Any, type_: pa.DataType) -> Any:
+    """Return months, days and nanoseconds, checked for 32, 32 and 64 bits; leave all else to Arrow."""
+    if isinstance(value, tuple) and all(type(part) is int for part in value):
+        for part, bits in zip(value, (32, 32, 64), strict=False):
+            if not -(1 << (bits - 1)) <= part < 1 << (bits - 1):
+                raise OverflowError(_misfit(value, type_))
+    return value
 
 
 def _to_date(value: Any, type_: pa.DataType) -> date:
@@ -382,7 +412,7 @@ def _to_json(value: Any, type_: pa.DataType) -> str:
 def _nested_caster(type_: pa.DataType) -> Callable[[Any], Any]:
     """Return the cast of a list, a map, a struct or another type that Arrow checks by itself."""
     kinds = pa.types
-    if kinds.is_list(type_) or kinds.is_large_list(type_):
+    if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
         item = _optional(_caster(type_.value_type))
         return lambda value: [item(each) for each in _iterable(value, type_)]
     if kinds.is_map(type_):

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.exchange.frames import Barrier, Chunk, States
+from foldflight.fold import Mode
 from foldflight.functions.rowkind import RowKind
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Account:
         # Of numbers alone a state is as large as it ever will be.
         self._grows = any(_grows(field.type) for field in exchange.opened.schema if field.name.startswith("state_"))
         self._isolated: Counter[str] = Counter()
-        self._folds: tuple[str, ...] = ()
+        self._folds: tuple[Mode, ...] = ()
         self._lock = threading.Lock()  # an idle exchange is ended by another thread than its own
         self._ended = False
 
@@ -99,8 +100,8 @@ class Account:
         if folds != self._folds:
             self._folds = folds
             for function, fold in zip(self._functions, folds, strict=True):
-                if fold in ("compiled", "interpreted"):
-                    self._metrics.compiled.labels(function).set(fold == "compiled")
+                if fold in (Mode.COMPILED, Mode.INTERPRETED):
+                    self._metrics.compiled.labels(function).set(fold is Mode.COMPILED)
 
     def end(self, outcome: str) -> None:
         """Count the end, and take back what was counted for as long as the exchange is open."""

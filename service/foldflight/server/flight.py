@@ -22,7 +22,6 @@ from foldflight.exchange.facts import encode_info
 from foldflight.exchange.frames import FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
-from foldflight.fold.programs import demand_all_compiled, folded
 from foldflight.server.bundles import Bundles
 from foldflight.server.edge import edge
 from foldflight.server.exchanges import Exchanges
@@ -34,6 +33,7 @@ from foldflight.shipping.bundles import REGISTER_ACTION
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from foldflight.compiler import Programs
     from foldflight.fold.signing import StateSigner
     from foldflight.functions.registry import Registry
     from foldflight.functions.spec import Function
@@ -53,6 +53,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         registry: The functions.
         server_id: Its name in Opened.
         signer: Signs and verifies pickled states; None when there are no keys.
+        programs: The compiled functions of this process.
         metrics: Counts.
         status: Gives what the action `status` answers.
         on_spent: Called when this process should end: a function cannot be interrupted, or memory does not come back.
@@ -70,6 +71,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         *,
         server_id: str,
         signer: StateSigner | None,
+        programs: Programs,
         metrics: Metrics,
         status: Callable[[], dict[str, Any]],
         on_spent: Callable[[], None],
@@ -83,7 +85,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         self._bundles = Bundles(settings, registry, logger)
         self._server_id = server_id
         self._signer = signer
-        self._limits = limits_of(settings)
+        self._programs = programs
+        self._limits = Limits.of(settings)
         self._exchanges = Exchanges(settings, server_id, metrics=metrics, on_spent=on_spent, logger=logger)
         tls = tls_of(settings)
         super().__init__(
@@ -140,7 +143,11 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         opening = self._open_of(context, descriptor)
         opened = self._exchanges.watch.run(
             lambda: describe(
-                opening, self._bundles.registry_with(opening.bundles, context), self._limits, self._server_id
+                opening,
+                self._bundles.registry_with(opening.bundles, context),
+                self._limits,
+                self._server_id,
+                self._programs,
             )
         )
         message = encode(opened, opened.schema)
@@ -212,7 +219,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def _taken(self, sealed: bytes, context: Any) -> tuple[Function, ...]:
         functions = self._bundles.functions_in(sealed, context)
-        demand_all_compiled(functions)
+        self._programs.demand_all(functions)
         return functions
 
     # -- one exchange ------------------------------------------------------------------------------------------------
@@ -235,6 +242,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 server_id=self._server_id,
                 signer=self._signer,
                 metrics=self.metrics,
+                accelerator=self._programs,
             )
 
         try:
@@ -275,7 +283,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             )
 
     def _flight_of(self, name: str) -> Any:
-        info = FunctionInfo.of(self._registry[name], folded=folded(self._registry[name]))
+        info = FunctionInfo.of(self._registry[name], folding=self._programs.folding(self._registry[name]))
         return fl.FlightInfo(
             _signature_schema(self._registry[name]),
             fl.FlightDescriptor.for_path(name),
@@ -284,19 +292,6 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             -1,
             app_metadata=encode_info(info),
         )
-
-
-def limits_of(settings: Settings) -> Limits:
-    """Return the bounds that the settings announce."""
-    return Limits(
-        message_bytes_max=settings.message_bytes_max,
-        slots_max=settings.slots_max,
-        state_bytes_max=settings.state_bytes_max,
-        exchange_state_bytes_max=settings.exchange_state_bytes_max,
-        exchanges_max=settings.exchanges_max,
-        idle_s_max=settings.idle_s_max,
-        age_s_max=settings.age_s_max,
-    )
 
 
 def authority(host: str, port: int) -> str:

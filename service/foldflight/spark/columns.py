@@ -95,9 +95,16 @@ class Columns:
         if key not in self._found:
             # Errors show rows under these names, so they are what the user wrote.
             taken = {SLOT, KIND, *self.shown}
-            names = (prefix + text_of(written) + suffix for suffix in chain([""], (f" ({n})" for n in count(2))))
+            text = written if isinstance(written, str) else self._shown_as(column, role)
+            names = (prefix + text + suffix for suffix in chain([""], (f" ({n})" for n in count(2))))
             self._found[key] = _Found(next(name for name in names if name not in taken), column, role)
         return self._found[key].shown
+
+    def _shown_as(self, column: Column, role: str) -> str:
+        """Return the name that Spark gives a column in a result."""
+        with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
+            name: str = self.df.select(column).columns[0]
+        return name
 
     @property
     def shown(self) -> list[str]:

@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky, NoSuchExample
 
+from foldflight.client.embedded import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
-from foldflight.fold.programs import demand_compiled
 from foldflight.functions import Call, Function, Registry, RowKind, function_of
 
 __all__ = ["LAWS", "LawResult", "check_laws", "iterate_laws", "rows_of"]
@@ -89,10 +89,10 @@ class _Subject:
         self.calls: list[BoundCall] = bind_calls(
             self.registry, [Call(function.name, self.names, literals=literals)], self.schema
         )
-        demand_compiled(self.calls[0].bound)
+        PROGRAMS.demand(self.calls[0].bound)
 
     def new(self) -> Fold:
-        return Fold(self.calls, signer=_SIGNER)
+        return Fold(self.calls, signer=_SIGNER, accelerator=PROGRAMS)
 
     def chunk(self, rows: Sequence[Any], slot: int = 0, kind: RowKind = RowKind.INSERT) -> pa.RecordBatch:
         columns = [pa.array([slot] * len(rows), pa.int32()), pa.array([int(kind)] * len(rows), pa.int8())]
@@ -278,7 +278,7 @@ def _vectorised(subject: _Subject, rows: Rows, cut: int) -> str | None:
     ]
     found = []
     for calls in (scalar, subject.calls):
-        fold, merged = Fold(calls, signer=_SIGNER), Fold(calls, signer=_SIGNER)
+        fold, merged = (Fold(calls, signer=_SIGNER, accelerator=PROGRAMS) for _ in range(2))
         for part, kind in (
             (rows, RowKind.INSERT),
             (rows[: cut % (len(rows) + 1)], RowKind.DELETE),

@@ -18,6 +18,7 @@ from collections import deque
 
 import pyarrow as pa
 
+from foldflight.client.embedded import PROGRAMS
 from foldflight.exchange.codec import decode, decode_open, encode, encode_open
 from foldflight.exchange.engine import Answer, EngineExchange
 from foldflight.exchange.frames import Frame, Limits, Open
@@ -60,7 +61,12 @@ class ExchangePair:
     ) -> None:
         self.engine = EngineExchange(opening)
         self.server = ServerExchange(
-            decode_open(encode_open(opening)), registry, limits=limits, server_id="in memory", signer=signer
+            decode_open(encode_open(opening)),
+            registry,
+            limits=limits,
+            server_id="in memory",
+            signer=signer,
+            accelerator=PROGRAMS,
         )
         self._columns = opening.columns
         self.replies: list[Frame] = []

@@ -29,7 +29,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 import pyarrow as pa
 
-from foldflight.fold.programs import demand_all_compiled, keep_compiled, warm
+from foldflight.compiler import Programs
+from foldflight.compiler.store import Store
+from foldflight.fold import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
 from foldflight.server.flight import FlightServer, authority
@@ -59,6 +61,7 @@ __all__ = [
     "announce",
     "leave_process",
     "load_registry",
+    "programs_of",
     "run_server",
     "serving",
     "versions_of",
@@ -155,7 +158,8 @@ class Server:
     ) -> None:
         check_state_keys(settings, (registry[name] for name in registry))
         check_port_free("port", settings.host, settings.port)
-        demand_all_compiled(registry.authored)
+        self.programs = programs_of(settings)
+        self.programs.demand_all(registry.authored)
         self.settings = settings
         self.server_id = settings.server_id or default_server_id()
         self.logger = logger.bind(server_id=self.server_id)
@@ -186,12 +190,11 @@ class Server:
     def _warm(self, registry: Registry) -> None:
         for function in registry.authored:
             started_s = time.monotonic()
-            folded = warm(function)
-            # Why not compiled is said where it is found out, once.
-            how, seconds = folded.partition(":")[0], round(time.monotonic() - started_s, 3)
-            self.logger.info("warm", function=function.name, folded=how, s=seconds)
-            if folded not in ("decided when bound", "vectorised"):
-                self.metrics.compiled.labels(function.name).set(folded == "compiled")
+            # Why not compiled is logged where it is found out, once.
+            mode, seconds = self.programs.warm(function).mode, round(time.monotonic() - started_s, 3)
+            self.logger.info("warm", function=function.name, folded=str(mode), s=seconds)
+            if mode in (Mode.COMPILED, Mode.INTERPRETED):
+                self.metrics.compiled.labels(function.name).set(mode is Mode.COMPILED)
 
     @property
     def url(self) -> str:
@@ -257,8 +260,6 @@ def run_server(
     """
     logger = make_logger(log_stream or sys.stderr, log_format=settings.log_format, log_level=settings.log_level)
     on_ready = on_ready or _print_ready
-    folder = settings.compiled_folder
-    keep_compiled(None if folder is None else "user" if folder == "user" else Path(folder))
     with taking_over(logger):
         if settings.workers > 1:
             from foldflight.server.run.workers import run_workers  # workers.py builds on this module
@@ -316,6 +317,12 @@ def leave_process(code: int) -> NoReturn:
 def load_registry(settings: Settings) -> Registry:
     """Load the modules that the settings name. Raises RejectedError MODULE or SIGNATURE."""
     return Registry.load(settings.modules)
+
+
+def programs_of(settings: Settings) -> Programs:
+    """Return what compiles the functions of a process, with the folder that the settings name."""
+    folder = settings.compiled_folder
+    return Programs(None if folder is None else Store("user" if folder == "user" else Path(folder)))
 
 
 def versions_of(registry: Registry) -> dict[str, str]:
@@ -391,6 +398,7 @@ def _bind_flight(
             registry,
             server_id=server.server_id,
             signer=signer,
+            programs=server.programs,
             metrics=server.metrics,
             status=status,
             on_spent=on_spent,

@@ -26,7 +26,6 @@ import time
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from foldflight.errors import RetryableError
-from foldflight.fold.programs import demand_all_compiled
 from foldflight.server.limits.memory import memory_limit_of
 from foldflight.server.limits.watch import GRACE_S
 from foldflight.server.ops.facts import Facts, usable_cpus
@@ -40,6 +39,7 @@ from foldflight.server.run.lifecycle import (
     check_port_free,
     default_server_id,
     load_registry,
+    programs_of,
     versions_of,
 )
 from foldflight.server.run.settings import Settings, port_taken
@@ -79,7 +79,7 @@ def run_workers(
     """
     # A module that cannot be imported, or compiled where it must be, fails here, once, with its message.
     registry = load_registry(settings)
-    demand_all_compiled(registry.authored)
+    programs_of(settings).demand_all(registry.authored)
     functions = versions_of(registry)
     cpus = usable_cpus()
     check_port_free("port", settings.host, settings.port)

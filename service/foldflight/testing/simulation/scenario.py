@@ -91,7 +91,7 @@ class SimulatedTransport:
         self._bounds = bounds
         self._circuits = Circuits(world.random.random, first_turn=world.random.randrange(100))
 
-    def infos(self) -> list[FunctionInfo]:
+    def infos(self, *, look: bool = False) -> list[FunctionInfo]:  # noqa: ARG002 - nothing here asks for it
         """Return what the servers offer."""
         return [FunctionInfo.of(self._registry[name]) for name in sorted(self._registry)]
 

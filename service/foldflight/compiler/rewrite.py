@@ -19,10 +19,10 @@ from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import NopythonTypeInference
 from numba.core.untyped_passes import IRProcessing
 
-from foldflight.fold.compiler import operators
-from foldflight.fold.compiler.check import Check
-from foldflight.fold.compiler.kinds import Refused, kind_of
-from foldflight.fold.compiler.records import Reference
+from foldflight.compiler import operators
+from foldflight.compiler.check import Check
+from foldflight.compiler.kinds import Refused, kind_of
+from foldflight.compiler.records import Reference
 
 __all__ = ["Author"]
 

@@ -7,18 +7,20 @@ so errors, rows and results are the interpreter's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from foldflight.compiler.program import Program, Uncompiled
 from foldflight.errors import FunctionError
-from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.interpreted import Interpreted, cannot_merge
-from foldflight.fold.migration import Written
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.records import filled, records_of, states_of, taken
+from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
-from foldflight.fold.programs import Program, compiled_program, warm_program
-from foldflight.fold.records import filled, records_of, states_of, taken
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
 
 __all__ = ["Compiled"]
@@ -33,23 +35,26 @@ class Compiled(Accumulators):
 
     Args:
         inner: The interpreter, without any accumulator.
+        find: Takes a number of rows to come; returns the compiled code, or why there is none, once it pays to compile,
+            and None before.
+
+    Raises:
+        RejectedError: What `find` raises.
     """
 
-    def __init__(self, inner: Interpreted) -> None:
+    def __init__(self, inner: Interpreted, find: Callable[[int], Program | Uncompiled | None]) -> None:
         self.inner = inner
+        self._find = find
         self._program: Program | None = None
-        self._is_settled = inner.bound.function.compile is False
+        self._is_settled = False
         self._table = np.zeros(0, np.uint8)
         self._present = np.zeros(0, np.bool_)
         self._progress = np.zeros(1, np.int64)
-        if inner.bound.function.compile is True:
-            self._program = compiled_program(inner.bound, inner.verbs)
-            self._is_settled = True
         self._compiled_for(0)
 
     @property
-    def kind(self) -> str:
-        return self.inner.kind if self._program is None else "compiled"
+    def kind(self) -> Mode:
+        return self.inner.kind if self._program is None else Mode.COMPILED
 
     def fold(self, rows: Rows) -> None:
         program = self._compiled_for(len(rows))
@@ -161,16 +166,15 @@ class Compiled(Accumulators):
     def _compiled_for(self, rows: int) -> Program | None:
         """Return the compiled code, if there is any, or if so many rows more make it worth its while."""
         if not self._is_settled:
-            found = warm_program(self.inner.bound, self.inner.verbs, rows)
+            found = self._find(rows)
             if found is not None:
                 self._is_settled = True
-                self._enter(found)
+                if isinstance(found, Program):
+                    self._enter(found)
         return self._program
 
-    def _enter(self, found: Program | str) -> None:
+    def _enter(self, found: Program) -> None:
         """Take the accumulators over from the interpreter."""
-        if isinstance(found, str):
-            return
         slots = self.inner.occupied()
         self._program = found
         if len(slots):

@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.fold.compiler.kernels import Plan
-from foldflight.fold.compiler.kinds import Refused
-from foldflight.fold.compiler.records import Field, Layout
+from foldflight.compiler.kernels import Plan
+from foldflight.compiler.kinds import Refused
+from foldflight.compiler.records import Field, Layout
+from foldflight.fold.aggregate.records import hints_of
 from foldflight.fold.moments import MOMENTS, moment_of
-from foldflight.fold.records import hints_of
 from foldflight.functions.shape import Nullable, may_be_none
 from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.types import sql_name

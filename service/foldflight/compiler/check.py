@@ -11,8 +11,8 @@ from typing import Any
 from numba.core import ir, types
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 
-from foldflight.fold.compiler.kinds import Refused, kind_of
-from foldflight.fold.compiler.records import Items, Reference
+from foldflight.compiler.kinds import Refused, kind_of
+from foldflight.compiler.records import Items, Reference
 
 __all__ = ["Check"]
 

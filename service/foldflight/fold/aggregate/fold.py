@@ -12,16 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
-from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.calls import BoundCall, result_schema, written_by
-from foldflight.fold.compiled import Compiled
-from foldflight.fold.counted import Counted
+from foldflight.fold.accelerator import Accelerator, accelerated
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.calls import BoundCall, result_schema, written_by
+from foldflight.fold.aggregate.counted import Counted
+from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.failures import ERROR, Failures
-from foldflight.fold.interpreted import Interpreted, cannot_retract
-from foldflight.fold.migration import Written
+from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
-from foldflight.fold.vectorised import vectorised
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink
 from foldflight.functions.rowkind import RowKind
 from foldflight.functions.values import cast_arguments, exact_types
@@ -66,17 +67,21 @@ class Fold:
         metrics: Where the functions' metrics go.
         log: Takes each line that a function logs.
         isolates: Whether errors of functions are isolated.
+        row_outputs: Whether `chunk` returns the outputs after each row.
+        accelerator: Folds calls faster than the interpreter; None: all that has no vectorised methods is interpreted.
 
     Attributes:
         calls: The calls.
         schema: The schema of what `collect` and its like return.
         failures: The slots that have failed since the last barrier.
+        isolated: How many slots have failed so far, by function.
         slot_count: The highest slot seen so far, plus one.
         state_bytes: Bytes of the states that `collect` returned last.
 
     Raises:
         FunctionError: USER_CODE, when a class cannot be made or its `open` raises.
-        RejectedError: SETTINGS, when states would be pickled and there is no signer.
+        RejectedError: SETTINGS, when states would be pickled and there is no signer; SIGNATURE, for a function that is
+            declared `compile=True` and is not compiled.
     """
 
     def __init__(
@@ -88,12 +93,16 @@ class Fold:
         metrics: MetricSink | None = None,
         log: Callable[[LogRecord], None] | None = None,
         isolates: bool = False,
+        row_outputs: bool = False,
+        accelerator: Accelerator | None = None,
     ) -> None:
         self.calls = tuple(calls)
         self.schema = result_schema(calls, isolates=isolates)
         self.failures = Failures(isolates=isolates)
+        self.isolated = self.failures.counts
         self.slot_count = 0
         self.state_bytes = 0
+        self._row_outputs = row_outputs
         self._marks = np.zeros(0, np.uint8)
         # All slots below have all marks.
         self._marked_below = 0
@@ -104,17 +113,18 @@ class Fold:
                     call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
                 )
                 inner = Interpreted(call.bound, context=context, signer=signer, failures=self.failures)
+                self._accumulators.append(inner)  # what is open is closed, whatever comes next
                 if call.is_counted:
-                    self._accumulators.append(Counted(inner, each_once=call.call.distinct))
+                    self._accumulators[-1] = Counted(inner, each_once=call.call.distinct)
                 else:
-                    self._accumulators.append(vectorised(inner) or Compiled(inner))
+                    self._accumulators[-1] = vectorised(inner) or accelerated(inner, accelerator)
         except FoldflightError:
             self.close()
             raise
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """How each call is folded now: interpreted, compiled, vectorised or counted."""
+    def kinds(self) -> tuple[Mode, ...]:
+        """How each call is folded now."""
         return tuple(each.kind for each in self._accumulators)
 
     @_exactly
@@ -192,6 +202,22 @@ class Fold:
             mask = _mask(batch, call, rows)
             outputs.append(accumulators.fold_each(rows, np.ones(len(rows), np.bool_) if mask is None else mask))
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{place}" for place in range(len(outputs))])
+
+    def chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Do what `fold` does, or `fold_each` where outputs after each row are wanted; it raises the same.
+
+        Returns:
+            With `row_outputs` n rows in the schema `schema`: the row's place as its slot, NULL states and the outputs
+            after the row. None without.
+        """
+        if not self._row_outputs:
+            self.fold(batch)
+            return None
+        outputs = self.fold_each(batch)
+        columns: list[pa.Array] = [pa.array(np.arange(batch.num_rows, dtype=np.int32))]
+        for call, column in zip(self.calls, outputs.columns, strict=True):
+            columns += [pa.nulls(batch.num_rows, call.state_type), column]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     @_exactly
     def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:

@@ -13,9 +13,9 @@ from numba.core import types
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.fold.compiler import arithmetic
-from foldflight.fold.compiler.kinds import KINDS, Refused, as_number, kind_of, stand_in
-from foldflight.fold.compiler.records import Items, load_item, store_item
+from foldflight.compiler import arithmetic
+from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, stand_in
+from foldflight.compiler.records import Items, load_item, store_item
 from foldflight.fold.moments import MOMENTS
 
 __all__ = [

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 
 import pyarrow as pa
 
-from foldflight.fold.migration import Written
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
 
 __all__ = ["Accumulators"]
@@ -21,8 +22,8 @@ class Accumulators(ABC):
 
     @property
     @abstractmethod
-    def kind(self) -> str:
-        """How they are folded now: interpreted, compiled, vectorised or counted."""
+    def kind(self) -> Mode:
+        """How they are folded now: INTERPRETED, COMPILED, VECTORISED or COUNTED."""
 
     @abstractmethod
     def fold(self, rows: Rows) -> None:

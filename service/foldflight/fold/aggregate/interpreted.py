@@ -14,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.fold.accumulators import Accumulators
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.states import Unfit, state_codec
 from foldflight.fold.failures import Failures, user_failure
-from foldflight.fold.migration import Written
+from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
-from foldflight.fold.states import Unfit, state_codec
 from foldflight.functions.context import FunctionContext
 from foldflight.functions.spec import BoundFunction
 from foldflight.functions.values import CastError, cast_results, exact_types
@@ -120,8 +121,8 @@ class Interpreted(Accumulators):
         self._merge = None if self.verbs.merge is None else Method(bound, "merge", self.verbs.merge)
 
     @property
-    def kind(self) -> str:
-        return "interpreted"
+    def kind(self) -> Mode:
+        return Mode.INTERPRETED
 
     def fold(self, rows: Rows) -> None:
         columns = [column.values for column in rows.arguments]

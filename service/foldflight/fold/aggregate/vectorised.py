@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import FunctionError
-from foldflight.fold.accumulators import Accumulators
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.records import bytes_of, filled, hints_of, record_dtype, records_of, states_of, taken
 from foldflight.fold.failures import user_failure
-from foldflight.fold.interpreted import Interpreted, cannot_merge, cannot_retract
-from foldflight.fold.migration import Written
-from foldflight.fold.records import bytes_of, filled, hints_of, record_dtype, records_of, states_of, taken
+from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
 from foldflight.functions.shape import Nullable, may_be_none
 from foldflight.functions.spec import BoundFunction, Verbs
@@ -98,8 +99,8 @@ class Vectorised(Accumulators):
         self._is_left = False
 
     @property
-    def kind(self) -> str:
-        return self.inner.kind if self._is_left else "vectorised"
+    def kind(self) -> Mode:
+        return self.inner.kind if self._is_left else Mode.VECTORISED
 
     def fold(self, rows: Rows) -> None:
         if self._is_left:

@@ -1,24 +1,18 @@
-"""What compiled code depends on, as one digest: the author's code and constants, this package, numba, the processor."""
+"""What compiled code of an author depends on, as one digest: code, constants, and all that these reach by name."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import inspect
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final
 
-import llvmlite
-import llvmlite.binding
-import numba
-
-from foldflight.fold.compiler.kernels import Plan
-from foldflight.fold.compiler.kinds import Refused
-from foldflight.fold.compiler.plan import LOOKED_AT
-from foldflight.fold.compiler.trail import MISSING, PLAIN, Trail
+from foldflight.compiler.kernels import Plan
+from foldflight.compiler.kinds import Refused
+from foldflight.compiler.plan import LOOKED_AT
+from foldflight.compiler.trail import MISSING, PLAIN, Trail
 
 __all__ = ["digest_of"]
 
@@ -37,10 +31,7 @@ def digest_of(plan: Plan, trail: Trail) -> str:
         trail: Takes all that is looked up. While it holds, so does the digest, and the plan itself with its start.
     """
     seen: dict[int, Any] = {}
-    parts = [
-        _surroundings(),
-        repr((plan.accumulator, plan.instance, plan.arguments, plan.kinds, plan.result, plan.result_bits)),
-    ]
+    parts = [repr((plan.accumulator, plan.instance, plan.arguments, plan.kinds, plan.result, plan.result_bits))]
     parts.append(repr((sorted(plan.with_self), plan.accumulator_class is None)))
     classes = tuple(each for each in (plan.cls, plan.accumulator_class) if each is not None)
     for cls in classes:
@@ -51,13 +42,6 @@ def digest_of(plan: Plan, trail: Trail) -> str:
         parts.append(verb)
         parts.extend(_function(function, classes, seen, trail))
     return hashlib.sha256("\n".join(parts).encode(errors="backslashreplace")).hexdigest()[:32]
-
-
-@functools.cache
-def _surroundings() -> str:
-    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].rglob("*.py"))))
-    processor = f"{llvmlite.binding.get_host_cpu_name()} {llvmlite.binding.get_host_cpu_features().flatten()}"
-    return f"{sources.hexdigest()} {numba.__version__} {llvmlite.__version__} {sys.version} {processor}"
 
 
 def _function(function: FunctionType, classes: tuple[type, ...], seen: dict[int, Any], trail: Trail) -> Iterator[str]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.fold.counted import counted_shape
+from foldflight.fold.aggregate.counted import counted_shape
+from foldflight.fold.aggregate.migration import Written
 from foldflight.fold.failures import ERROR, ERROR_TYPE, user_failure
-from foldflight.fold.migration import Written
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.functions.spec import BoundFunction
@@ -36,6 +36,11 @@ class BoundCall:
     def is_counted(self) -> bool:
         """Whether its states are counted rows rather than the function's accumulators."""
         return self.call.distinct or self.call.materialize
+
+    @property
+    def input_types(self) -> tuple[pa.DataType, ...]:
+        """The types that its arguments are cast to."""
+        return self.bound.input_types
 
     @property
     def result_type(self) -> pa.DataType:

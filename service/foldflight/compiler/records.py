@@ -17,9 +17,9 @@ from numba.core.typing import signature
 from numba.core.typing.templates import AttributeTemplate
 from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, lower_setattr_generic, register_model
 
-from foldflight.fold.compiler.kinds import KINDS, Refused
+from foldflight.compiler.kinds import KINDS, Refused
+from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.moments import MOMENTS
-from foldflight.fold.records import record_dtype
 
 __all__ = [
     "Field",

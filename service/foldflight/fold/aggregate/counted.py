@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from foldflight.fold.accumulators import Accumulators
-from foldflight.fold.interpreted import Interpreted
-from foldflight.fold.migration import Written
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.states import typed_values, unreadable
+from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, frozen
-from foldflight.fold.states import typed_values, unreadable
 from foldflight.functions.shape import Shape, list_of_tuples
 from foldflight.functions.spec import BoundFunction
 from foldflight.functions.values import exact_types
@@ -49,8 +50,8 @@ class Counted(Accumulators):
         self._seen: dict[int, dict[Any, list[Any]]] = {}
 
     @property
-    def kind(self) -> str:
-        return "counted"
+    def kind(self) -> Mode:
+        return Mode.COUNTED
 
     def fold(self, rows: Rows) -> None:
         columns = [column.values for column in rows.arguments]

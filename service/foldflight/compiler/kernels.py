@@ -19,10 +19,10 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing import signature
 from numba.extending import intrinsic, register_jitable
 
-from foldflight.fold.compiler import operators
-from foldflight.fold.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
-from foldflight.fold.compiler.records import Layout, Reference, copy_record, local_record, reference_at, seen_as
-from foldflight.fold.compiler.rewrite import Author
+from foldflight.compiler import operators
+from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
+from foldflight.compiler.records import Layout, Reference, copy_record, local_record, reference_at, seen_as
+from foldflight.compiler.rewrite import Author
 
 __all__ = ["Kernels", "Plan"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from foldflight.fold.aggregate.states import custom_payload, pickled_object, unreadable
 from foldflight.fold.signing import StateSigner
-from foldflight.fold.states import custom_payload, pickled_object, unreadable
 
 __all__ = ["Written"]
 

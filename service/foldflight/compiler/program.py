@@ -1,0 +1,97 @@
+"""The compiled code of one function, or why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from foldflight.fold.moments import MOMENTS
+
+if TYPE_CHECKING:
+    from foldflight.compiler.kernels import Kernels  # brings numba
+
+__all__ = ["Program", "Uncompiled", "why_not"]
+
+_DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_, **dict.fromkeys(MOMENTS, np.int64)}
+
+
+@dataclass(frozen=True)
+class Uncompiled:
+    """There is no compiled code for a function.
+
+    Args:
+        reason: Why.
+    """
+
+    reason: str
+
+
+class Program:
+    """The compiled code of one function with direct arguments.
+
+    Args:
+        kernels: The loops.
+        fresh: A new accumulator, uint8, shape (bytes of a record,).
+        instance: The attributes of the author's instance, uint8.
+        on_refused: Called with the class's name, where it is interpreted after all, and why.
+    """
+
+    def __init__(
+        self, kernels: Kernels, fresh: Any, instance: Any, on_refused: Callable[[str, str, str], None]
+    ) -> None:
+        self._kernels = kernels
+        self._on_refused = on_refused
+        self.fresh = fresh
+        self.instance = instance
+        self.layout = kernels.plan.accumulator
+        self.dtype = self.layout.dtype
+        self.arguments = tuple(zip(kernels.plan.arguments, kernels.plan.kinds, strict=True))
+        kernels.fold(nulls=False)
+        self.merge: Any = kernels.merge() if "merge" in kernels.plan.verbs else None
+        self.values = kernels.values()
+
+    @property
+    def was_compiled(self) -> bool:
+        """Whether this process has compiled any of it; if not, all was found in the store."""
+        return self._kernels.compiled > 0
+
+    def demand_nulls(self) -> None:
+        """Compile the loop over rows with NULLs. Raises what speaks against it."""
+        self._kernels.fold(nulls=True)
+
+    def fold(self, *, nulls: bool) -> Any:
+        """Return the loop over rows, with or without NULLs; None where it cannot be compiled."""
+        return self._loop(self._kernels.fold, nulls=nulls)
+
+    def each(self, *, nulls: bool) -> Any:
+        """Return the loop that shows a value after each row; None where it cannot be compiled."""
+        return self._loop(self._kernels.each, nulls=nulls)
+
+    def _loop(self, loop: Callable[..., Any], *, nulls: bool) -> Any:
+        try:
+            return loop(nulls=nulls)
+        except Exception as error:  # noqa: BLE001 - the interpreter takes what the compiler does not
+            where = "where an argument is NULL" if nulls else "where a value is shown after each row"
+            self._on_refused(self._kernels.plan.cls.__name__, where, why_not(error))
+            return None
+
+    def room(self, count: int) -> tuple[Any, Any]:
+        """Return arrays for `count` results and their flags."""
+        return np.zeros(count, _DTYPES[self._kernels.plan.result]), np.zeros(count, np.bool_)
+
+
+def why_not(error: BaseException) -> str:
+    """Return why something was not compiled, from what the compiler raised."""
+    from foldflight.compiler.kinds import Refused
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, Refused):
+            return str(seen.reason)
+        seen = seen.__cause__ or seen.__context__
+    # The first line of numba's message names its pass, the second says what is wrong.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"numba: {type(error).__name__}: {lines[1] if len(lines) > 1 else ''.join(lines)}"

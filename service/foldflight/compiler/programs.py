@@ -1,0 +1,299 @@
+"""The compiled functions of a process: when compiling pays, what has been compiled, and why something was not.
+
+A short exchange is over before its function would be compiled. So functions are interpreted until this process has
+folded `HOT_ROWS` rows with them; one that is compiled already, when a server starts for instance, is used at once.
+numba is imported no earlier than that.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+from foldflight.compiler.compiled import Compiled
+from foldflight.compiler.program import Program, Uncompiled, why_not
+from foldflight.errors import RejectedError
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.aggregate.vectorised import layout_of
+from foldflight.fold.mode import Folding, Mode
+from foldflight.functions.spec import BoundFunction, Function, Verbs
+
+if TYPE_CHECKING:
+    from foldflight.compiler.kernels import Kernels
+    from foldflight.compiler.trail import Trail
+
+__all__ = ["HOT_ROWS", "LoopStore", "Programs"]
+
+# About half a second of the interpreter; to compile a function takes one to three.
+HOT_ROWS: Final = 1 << 18
+_KNOWN_MAX: Final = 256
+_logger: Final = logging.getLogger(__name__)
+_Key: TypeAlias = tuple[type, str]  # an author's class and the fingerprint of its binding
+
+
+class LoopStore(Protocol):
+    """Keeps compiled loops for the processes that come after this one."""
+
+    def loop(self, digest: str, name: str) -> Any:
+        """Return where one loop is kept, with the interface of `numba.core.caching._Cache`.
+
+        Args:
+            digest: What the author's code depends on.
+            name: Which of its loops it is.
+        """
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A program with what it was made from: the function, the attributes of its instance, and the way to all else."""
+
+    function: Function
+    own: dict[str, Any]
+    trail: Trail
+    program: Program
+
+    def serves(self, bound: BoundFunction, verbs: Verbs) -> bool:
+        """Tell whether making the program again would come to the same."""
+        from foldflight.compiler.plan import own_attributes
+        from foldflight.compiler.trail import is_same
+
+        own = own_attributes(verbs)
+        return (
+            self.function is bound.function
+            and self.own.keys() == own.keys()
+            and all(is_same(value, own[name]) for name, value in self.own.items())
+            and self.trail.holds()
+        )
+
+
+class Programs:
+    """The compiled functions of a process, shared by its folds: an `Accelerator`.
+
+    Several threads may use it at once: each step on its tables is atomic, and at worst a program is made twice.
+
+    Args:
+        store: Keeps compiled loops for later processes; None: nothing is kept.
+        hot_rows: Rows of a function after which compiling it pays.
+    """
+
+    def __init__(self, store: LoopStore | None = None, *, hot_rows: int = HOT_ROWS) -> None:
+        self._store = store
+        self._hot_rows = hot_rows
+        self._rows: dict[_Key, int] = {}
+        self._settled: dict[_Key, Folding] = {}
+        self._kernels: dict[str, Kernels] = {}
+        # Each serves the next exchange as long as all that it was made from is the same.
+        self._programs: dict[_Key, _Kept] = {}
+        # Functions against whose compiling nothing speaks at a glance.
+        self._looked_over: dict[_Key, None] = {}
+        self._logged: dict[tuple[str, ...], None] = {}
+
+    def accumulators(self, inner: Interpreted) -> Accumulators:
+        """Return accumulators that are compiled once it pays, or at once where the function demands it.
+
+        Raises:
+            RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
+        """
+        bound, verbs = inner.bound, inner.verbs
+        if bound.function.compile is False:
+            return inner
+        if bound.function.compile is True:
+            return Compiled(inner, lambda _: self.demanded(bound, verbs))
+        return Compiled(inner, functools.partial(self.when_hot, bound, verbs))
+
+    def demand(self, bound: BoundFunction) -> None:
+        """Compile a function that is declared `compile=True`; do nothing for all others, and where `open` has a say.
+
+        Raises:
+            RejectedError: SIGNATURE, with the reason why it cannot be compiled.
+        """
+        if bound.function.compile is True and not _opens(bound.function):
+            verbs = _verbs(bound)
+            if isinstance(verbs, Verbs):
+                self.demanded(bound, verbs)
+
+    def demand_all(self, registered: Iterable[Function]) -> None:
+        """Do what `demand` does for each function whose types are fixed; it raises the same."""
+        for function in registered:
+            bound = _fixed(function)
+            if bound is not None:
+                self.demand(bound)
+
+    def demanded(self, bound: BoundFunction, verbs: Verbs) -> Program:
+        """Return the compiled code of a function that must be compiled.
+
+        Raises:
+            RejectedError: SIGNATURE, with the reason why it cannot be.
+        """
+        found = self.program(bound, verbs, complete=True)
+        if isinstance(found, Uncompiled):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{bound.function.name} is declared compile=True and cannot be compiled: {found.reason}; "
+                'change it, or leave it to foldflight (compile="auto")',
+                function=bound.function.name,
+            )
+        self._settle(bound, found)
+        return found
+
+    def when_hot(self, bound: BoundFunction, verbs: Verbs, rows: int) -> Program | Uncompiled | None:
+        """Count rows of a function; return its compiled code, or why there is none, once it pays; None before.
+
+        Args:
+            bound: The function.
+            verbs: The methods of its instance.
+            rows: How many rows come now.
+        """
+        key = _key_of(bound)
+        known = self._settled.get(key)
+        if known is not None and known.mode is Mode.INTERPRETED:
+            return Uncompiled(known.reason)
+        so_far = self._rows.get(key, 0) + rows
+        _remember(self._rows, key, so_far)
+        if known is None and so_far < self._hot_rows:
+            return None
+        found = self.program(bound, verbs)
+        self._settle(bound, found)
+        return found
+
+    def program(self, bound: BoundFunction, verbs: Verbs, *, complete: bool = False) -> Program | Uncompiled:
+        """Return the compiled code of a function, or why there is none.
+
+        Args:
+            bound: The function.
+            verbs: The methods of its instance.
+            complete: Whether the loop for rows with NULLs must be there, too.
+        """
+        try:
+            kept = self._programs.get(_key_of(bound))
+            program = kept.program if kept is not None and kept.serves(bound, verbs) else self._made(bound, verbs)
+            if complete and not bound.function.skip_nulls:
+                program.demand_nulls()
+        except Exception as error:  # noqa: BLE001 - whatever the compiler stumbles over, the interpreter takes it
+            return Uncompiled(why_not(error))
+        return program
+
+    def _made(self, bound: BoundFunction, verbs: Verbs) -> Program:
+        from foldflight.compiler.digest import digest_of
+        from foldflight.compiler.kernels import Kernels
+        from foldflight.compiler.plan import own_attributes, plan_of
+        from foldflight.compiler.trail import Trail
+
+        own, trail = dict(own_attributes(verbs)), Trail()
+        plan, start = plan_of(bound, verbs)
+        digest = digest_of(plan, trail)
+        place = None if self._store is None else functools.partial(self._store.loop, digest)
+        kernels = self._kernels.get(digest) or Kernels(plan, place, lambda: digest_of(plan, Trail()) == digest)
+        program = Program(kernels, *start, on_refused=self._log_refused)
+        _remember(self._kernels, digest, kernels)
+        _remember(self._programs, _key_of(bound), _Kept(bound.function, own, trail, program))
+        return program
+
+    def warm(self, function: Function) -> Folding:
+        """Compile a function, or load it, before its rows come. Return how it is folded, as `folding` does."""
+        found = self.folding(function)
+        bound = _fixed(function) if found.mode is Mode.COMPILED_WHEN_HOT else None
+        if bound is None:
+            return found
+        verbs = _verbs(bound)
+        program = verbs if isinstance(verbs, Uncompiled) else self.program(bound, verbs)
+        if isinstance(program, Program) and not function.skip_nulls:
+            program.fold(nulls=True)
+        return self._settle(bound, program)
+
+    def folding(self, function: Function) -> Folding:
+        """Return how a function is folded, as far as is known without compiling it."""
+        if function.compile is False:
+            return Folding(Mode.INTERPRETED, "compile=False")
+        if function.capabilities.codec != "typed":
+            return Folding(Mode.INTERPRETED, f"its states are not typed: {function.capabilities.codec_reason}")
+        bound = _fixed(function)
+        if function.folds_many and (bound is None or _has_records(bound)):
+            return Folding(Mode.VECTORISED)
+        if bound is None or _opens(function):
+            return Folding(Mode.DECIDED_WHEN_BOUND)
+        key = _key_of(bound)
+        known = self._settled.get(key)
+        if known is not None:
+            return known
+        if key not in self._looked_over:
+            refused = _look_over(bound)
+            if refused is not None:
+                return self._settle(bound, refused)
+            _remember(self._looked_over, key, None)
+        return Folding(Mode.COMPILED_WHEN_HOT)
+
+    def _settle(self, bound: BoundFunction, found: Program | Uncompiled) -> Folding:
+        """Remember how a function is folded, and log it the first time."""
+        if isinstance(found, Uncompiled):
+            folding = Folding(Mode.INTERPRETED, found.reason)
+            text = f"is interpreted, not compiled: {found.reason}"
+        else:
+            folding = Folding(Mode.COMPILED)
+            text = "is compiled" if found.was_compiled else "is compiled, by an earlier process"
+        _remember(self._settled, _key_of(bound), folding)
+        self._log_once((bound.function.name, str(folding)), bound.function.name, text)
+        return folding
+
+    def _log_refused(self, name: str, where: str, why: str) -> None:
+        self._log_once((name, where, why), name, f"is interpreted {where}: {why}")
+
+    def _log_once(self, key: tuple[str, ...], name: str, text: str) -> None:
+        if key not in self._logged:
+            _remember(self._logged, key, None)
+            _logger.info("%s %s", name, text)
+
+
+def _look_over(bound: BoundFunction) -> Uncompiled | None:
+    """Return what speaks against compiling, as far as it shows at once."""
+    verbs = _verbs(bound)
+    if isinstance(verbs, Uncompiled):
+        return verbs
+    try:
+        from foldflight.compiler.kernels import Kernels
+        from foldflight.compiler.plan import plan_of
+
+        plan, _ = plan_of(bound, verbs)
+        Kernels(plan).check()
+    except Exception as error:  # noqa: BLE001 - as in `program`
+        return Uncompiled(why_not(error))
+    return None
+
+
+def _fixed(function: Function) -> BoundFunction | None:
+    """Return a function bound to its types; None where they, or direct arguments, come with each call."""
+    types = function.input_types
+    if types is None or any(each.required for each in function.parameters):
+        return None
+    return function.bind(types, {})
+
+
+def _has_records(bound: BoundFunction) -> bool:
+    verbs = _verbs(bound)
+    return isinstance(verbs, Verbs) and not isinstance(layout_of(bound, verbs), str)
+
+
+def _opens(function: Function) -> bool:
+    return getattr(function.cls, "open", None) is not None
+
+
+def _verbs(bound: BoundFunction) -> Verbs | Uncompiled:
+    try:
+        return bound.instantiate()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter meets it again, and names it
+        return Uncompiled(f"__init__ raises {type(error).__name__}")
+
+
+def _key_of(bound: BoundFunction) -> _Key:
+    return bound.function.cls, bound.fingerprint
+
+
+def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value, and drop the oldest of too many; a server's threads do so at once, each step in one go."""
+    known[key] = value
+    for old in list(known)[:-_KNOWN_MAX]:
+        known.pop(old, None)

@@ -1,0 +1,163 @@
+"""A folder of compiled loops, for the processes that come after this one. Shell: it reads and writes files.
+
+Loading a loop executes what its file holds. So the folder is used only if it belongs to this user and nobody else may
+write to it, and a file only if it is whole: it begins with the digest of the rest. Files are put in place in one step,
+so that processes that compile the same at once do not disturb each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import pickle
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final, Literal
+
+__all__ = ["Store", "StoredLoop", "user_folder"]
+
+_FILES_MAX: Final = 1000
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
+_logger: Final = logging.getLogger(__name__)
+
+
+def user_folder() -> Path:
+    """Return where the user's caches are, as numba finds it: NUMBA_CACHE_DIR, or XDG_CACHE_HOME, or ~/.cache."""
+    from numba.core import config
+    from numba.misc.appdirs import user_cache_dir
+
+    return Path(config.CACHE_DIR, "foldflight") if config.CACHE_DIR else Path(user_cache_dir("foldflight"))
+
+
+class Store:
+    """A folder of compiled loops.
+
+    A folder that cannot be used costs time, and nothing else: the log says so once, and loops are compiled.
+
+    Args:
+        folder: The folder, which is made when a loop is first put there; `user` for the user's cache folder.
+    """
+
+    def __init__(self, folder: Path | Literal["user"]) -> None:
+        self._given = folder
+        self._is_reported = False
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """The folder."""
+        return user_folder() if isinstance(self._given, str) else self._given
+
+    def loop(self, digest: str, name: str) -> StoredLoop:
+        """Return the place of a loop.
+
+        Args:
+            digest: What the author's code depends on.
+            name: Which of its loops it is.
+        """
+        surrounded = hashlib.sha256(f"{_surroundings()} {digest}".encode()).hexdigest()[:32]
+        return StoredLoop(self, self.folder / f"{surrounded}.{name}")
+
+    def is_safe(self) -> bool:
+        """Tell whether the folder is this user's, and nobody else may write to it. Raises OSError."""
+        status = self.folder.stat()
+        if status.st_uid == os.getuid() and not status.st_mode & 0o022:
+            return True
+        self.report("belongs to another user" if status.st_uid != os.getuid() else "can be written to by others")
+        return False
+
+    def report(self, problem: str) -> None:
+        """Log why the folder is not used, the first time."""
+        if not self._is_reported:
+            self._is_reported = True
+            _logger.warning("the folder of compiled code %s %s; what is compiled is not kept", self.folder, problem)
+
+    def drop_oldest(self) -> None:
+        """Delete the files that were not used for longest, where there are too many. Raises OSError."""
+        used = []
+        for path in self.folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process puts it in place, or drops it
+                used.append((path.lstat().st_mtime, path))
+        for _, path in sorted(used)[:-_FILES_MAX]:
+            path.unlink(missing_ok=True)
+
+
+class StoredLoop:
+    """The file of one loop, as numba's dispatchers use it: the interface of `numba.core.caching._Cache`.
+
+    Args:
+        store: The folder.
+        path: The file.
+    """
+
+    def __init__(self, store: Store, path: Path) -> None:
+        self.store = store
+        self.path = path
+        self.cache_path = str(path)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the loop, or None."""
+        from numba.core.compiler import CompileResult
+
+        try:
+            if not self.store.is_safe():
+                return None
+            content = self.path.read_bytes()
+            digest, packed = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+            if hashlib.sha256(packed).digest() != digest:
+                raise ValueError("damaged")
+            target_context.refresh()  # or what is loaded does not find numba's own functions
+            found = CompileResult._rebuild(target_context, *pickle.loads(packed))  # noqa: S301
+            os.utime(self.path)  # what is used is the last to be dropped
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self.store.report(f"cannot be read: {error.strerror}")
+            return None
+        except Exception:  # noqa: BLE001 - whatever the file holds, it can be compiled again
+            _logger.info("%s is damaged, and compiled again", self.path)
+            return None
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the loop, if there is room for it."""
+        from numba.core.serialize import dumps
+
+        try:
+            self.store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.store.is_safe():
+                return
+            packed = dumps(data._reduce())
+            with tempfile.NamedTemporaryFile(dir=self.store.folder, prefix=".", delete=False) as file:
+                made = Path(file.name)
+                try:
+                    file.write(hashlib.sha256(packed).digest() + packed)
+                    file.flush()
+                    made.replace(self.path)
+                except BaseException:  # a full disk is not filled further
+                    made.unlink(missing_ok=True)
+                    raise
+            self.store.drop_oldest()
+        except OSError as error:
+            self.store.report(f"cannot be written to: {error.strerror}")
+
+    def flush(self) -> None:
+        """Delete the file."""
+        self.path.unlink(missing_ok=True)
+
+
+@functools.cache
+def _surroundings() -> str:
+    """Return what all compiled loops depend on: this package's fold and compiler, numba, Python, the processor."""
+    import llvmlite
+    import llvmlite.binding
+    import numba
+
+    package = Path(__file__).parents[1]
+    sources = sorted(path for folder in ("fold", "compiler") for path in (package / folder).rglob("*.py"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    processor = f"{llvmlite.binding.get_host_cpu_name()} {llvmlite.binding.get_host_cpu_features().flatten()}"
+    return f"{digest} {numba.__version__} {llvmlite.__version__} {sys.version} {processor}"

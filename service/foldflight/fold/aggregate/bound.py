@@ -1,0 +1,60 @@
+"""Aggregate calls as a request that is bound: what is known of them before any row."""
+
+from __future__ import annotations
+
+from foldflight.errors import RejectedError
+from foldflight.fold.accelerator import Accelerator, demand_accelerated
+from foldflight.fold.aggregate.calls import bind_calls, demand_instance, result_schema
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.evaluator import Request, Resources
+from foldflight.functions.registry import Registry
+
+__all__ = ["BoundAggregates"]
+
+
+class BoundAggregates:
+    """The aggregate calls of an exchange, bound to functions and columns.
+
+    Args:
+        request: The calls.
+        registry: The functions.
+
+    Raises:
+        RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for columns that do not fit; SIGNATURE for direct arguments,
+            and for outputs after each row where errors are isolated.
+    """
+
+    def __init__(self, request: Request, registry: Registry) -> None:
+        if request.isolates and request.row_outputs:
+            raise RejectedError(
+                "SIGNATURE",
+                "outputs after each row do not go with isolated errors, of which a row shows nothing; choose one",
+            )
+        self._request = request
+        self.calls = bind_calls(registry, request.calls, request.columns)
+        self.schema = result_schema(self.calls, isolates=request.isolates)
+
+    @staticmethod
+    def takes(request: Request) -> bool:
+        """Tell whether a request is one for aggregates: it has calls."""
+        return bool(request.calls)
+
+    def check(self, accelerator: Accelerator | None) -> None:
+        """Make an instance of each class with its direct arguments, and compile what is declared `compile=True`."""
+        for call in self.calls:
+            demand_instance(call.bound)
+            if not call.is_counted:
+                demand_accelerated(call.bound, accelerator)
+
+    def open(self, resources: Resources) -> Fold:
+        """Return a fold without rows or states. Raises what `Fold` raises."""
+        return Fold(
+            self.calls,
+            job_parameters=self._request.job_parameters,
+            signer=resources.signer,
+            metrics=resources.metrics,
+            log=resources.log,
+            isolates=self._request.isolates,
+            row_outputs=self._request.row_outputs,
+            accelerator=resources.accelerator,
+        )

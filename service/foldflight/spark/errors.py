@@ -1,0 +1,33 @@
+"""Errors of foldflight that were raised in a Python worker, found in what Spark says of them."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import PySparkException
+
+from foldflight import errors
+from foldflight.errors import FoldflightError
+
+__all__ = ["error_of"]
+
+_CLASSES = {
+    f"{cls.__module__}.{cls.__qualname__}": cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type) and issubclass(cls, FoldflightError) and cls.codes
+}
+# The last line of a Python traceback, which Spark carries as text alone: `module.Class: str(error)`.
+_RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _CLASSES))}): ([A-Z_]+): ")
+
+
+def error_of(error: PySparkException) -> FoldflightError | None:
+    """Return the error of foldflight for which a query of Spark failed; None where it failed for another reason.
+
+    Its message holds what the error's text shows besides: function, group, row, trace and story.
+    """
+    text = str(error)
+    raised = [match for match in _RAISED.finditer(text) if match[2] in _CLASSES[match[1]].codes]
+    if not raised:
+        return None
+    cls, code = raised[-1].groups()
+    return _CLASSES[cls](code, text[raised[-1].end() :].strip())

@@ -1,0 +1,82 @@
+"""A fold is handed what makes it faster; without that it interprets, and refuses what demands more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import RejectedError, udaf
+from foldflight.compiler import Programs
+from foldflight.exchange.frames import Open
+from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.fold import Accelerator, Fold, Mode, bind_calls
+from foldflight.functions import Call, Registry
+from foldflight.testing.pair import LIMITS
+
+COLUMNS = pa.schema([("x", pa.int64())])
+ROWS = pa.record_batch([pa.array([1, 2])], schema=COLUMNS)
+
+
+class Adds:
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, x: int) -> int:
+        return accumulator + x
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+
+def registry(**options: Any) -> Registry:
+    return Registry.load([udaf(name="adds", **options)(type("Adds", (Adds,), {}))])
+
+
+def test_a_fold_without_an_accelerator_interprets() -> None:
+    """However many rows come, nothing is compiled behind the caller's back."""
+    fold = Fold(bind_calls(registry(compile="auto"), [Call("adds", ("x",))], COLUMNS))
+    fold.fold(ROWS)
+    assert fold.kinds == (Mode.INTERPRETED,)
+    assert fold.collect().column("output_0").to_pylist() == [3]
+
+
+def test_compile_true_demands_an_accelerator() -> None:
+    """A function that must be compiled is refused where there is no compiler, at describe as at open, and says so."""
+    opening = Open((Call("adds", ("x",)),), COLUMNS)
+    must = registry(compile=True)
+    for refused in (
+        lambda: describe(opening, must, LIMITS, "s"),
+        lambda: ServerExchange(opening, must, limits=LIMITS, server_id="s"),
+        lambda: Fold(bind_calls(must, opening.calls, COLUMNS)),
+    ):
+        with pytest.raises(RejectedError, match="adds is declared compile=True and there is no compiler here"):
+            refused()
+
+
+def test_programs_are_an_accelerator() -> None:
+    """The compiler is what the fold asks for, and its calls are compiled from the first row where they must be."""
+    programs: Accelerator = Programs()
+    fold = Fold(bind_calls(registry(compile=True), [Call("adds", ("x",))], COLUMNS), accelerator=programs)
+    fold.fold(ROWS)
+    assert fold.kinds == (Mode.COMPILED,)
+    assert fold.collect().column("output_0").to_pylist() == [3]
+
+
+def test_what_was_opened_is_closed_where_the_compiler_refuses() -> None:
+    """An instance whose `open` has run is closed, also if its fold comes to nothing."""
+    closed = []
+    methods = {"open": lambda self, context: None, "close": lambda self: closed.append(True)}
+    function = udaf(name="adds", compile=True)(type("Adds", (Adds,), methods))
+    with pytest.raises(RejectedError, match="compile=True"):
+        Fold(bind_calls(Registry.load([function]), [Call("adds", ("x",))], COLUMNS))
+    assert closed == [True]
+
+
+def test_programs_share_nothing() -> None:
+    """What one has compiled, counted or refused is not known to another: nothing of it belongs to the process."""
+    function = registry(compile="auto")["adds"]
+    one, other = Programs(), Programs()
+    assert one.warm(function).mode is Mode.COMPILED
+    assert [each.folding(function).mode for each in (one, other)] == [Mode.COMPILED, Mode.COMPILED_WHEN_HOT]

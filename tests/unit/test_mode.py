@@ -1,0 +1,40 @@
+"""How a function is folded is a value, which the protocol carries as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from foldflight.exchange import exchange_pb2 as pb
+from foldflight.exchange.facts import decode_info, encode_info
+from foldflight.exchange.frames import FunctionInfo
+from foldflight.fold import Folding, Mode
+from foldflight.functions import Registry
+
+
+@pytest.mark.parametrize(
+    "folding", [*map(Folding, Mode), Folding(Mode.INTERPRETED, "accumulate has try: or with"), None]
+)
+def test_it_survives_its_way(folding: Folding | None) -> None:
+    """Mode and reason arrive as they were sent, also a reason with a colon in it."""
+    info = FunctionInfo.of(Registry()["count"], folding=folding)
+    assert decode_info(encode_info(info)) == info
+    assert info.folded == ("" if folding is None else str(folding))
+
+
+def test_the_text_is_that_of_version_1() -> None:
+    """Engines and servers of before write and read the same texts."""
+    info = FunctionInfo.of(Registry()["count"], folding=Folding(Mode.INTERPRETED, "its argument value is STRING"))
+    assert pb.FunctionInfo.FromString(encode_info(info)).folded == "interpreted: its argument value is STRING"
+    assert [str(mode) for mode in Mode] == [
+        "interpreted",
+        "vectorised",
+        "compiled",
+        "counted",
+        "compiled when hot",
+        "decided when bound",
+    ]
+
+
+def test_a_mode_of_a_later_version_is_unknown() -> None:
+    """A text that this version does not know is no reason to refuse the function."""
+    assert Folding.from_text("folded by a later version: for a reason") is None

@@ -1,0 +1,40 @@
+"""What failed in a Python worker of Spark is the error that it was."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+from pyspark.errors import PySparkException
+
+from foldflight.errors import CorruptError, FunctionError, RejectedError
+from foldflight.spark.errors import error_of
+
+_ERRORS = [
+    FunctionError(
+        "USER_CODE", "accumulate raised ValueError: no", function="f", row="x=1", trace="  File f\n    no()\n"
+    ),
+    CorruptError("STATE_CHECKSUM", "bucket 3: the run is damaged"),
+    RejectedError("LIMIT", "first line\nsecond line"),
+]
+
+
+@pytest.mark.parametrize("raised", _ERRORS, ids=lambda error: error.code)
+def test_an_error_is_found_in_what_spark_says(raised: Exception) -> None:
+    """Class, code and text come through the traceback of a worker, also if one of ours was raised from another."""
+    try:
+        try:
+            raise RejectedError("SETTINGS", "an earlier one")
+        except RejectedError as earlier:
+            raise raised from earlier
+    except Exception:
+        trace = traceback.format_exc()
+    found = error_of(PySparkException(f"Job aborted: org.apache.spark.api.python.PythonException: {trace}"))
+    assert type(found) is type(raised)
+    assert str(found) == str(raised)
+
+
+@pytest.mark.parametrize("text", ["the Python worker died", "foldflight.errors.FunctionError: NO_SUCH_CODE: x"])
+def test_other_failures_are_none_of_ours(text: str) -> None:
+    """What Spark itself has to say stays Spark's."""
+    assert error_of(PySparkException(text)) is None

@@ -1,0 +1,146 @@
+"""Compiled loops outlive their process in a folder, which is used only where that is safe."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foldflight.compiler.store import Store
+
+ROOT = Path(__file__).parents[2]
+
+_PROCESS = """
+import json, logging, sys
+from pathlib import Path
+from numba.core import event
+import pyarrow as pa
+from examples.weighted_avg import WeightedAvg
+from foldflight.compiler import Programs
+from foldflight.compiler.store import Store
+from foldflight.fold.aggregate.calls import bind_calls
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.functions import Call, Registry
+
+lines = []
+class Lines(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+logging.getLogger("foldflight").addHandler(Lines())
+programs = Programs(Store(Path(sys.argv[1]) if len(sys.argv) > 1 else "user"))
+registry = Registry.load([WeightedAvg])
+with event.install_recorder("numba:compile") as recorder:
+    how = str(programs.warm(registry["weighted_avg"]))
+columns = pa.schema([("v", pa.int64()), ("w", pa.int32())])
+fold = Fold(bind_calls(registry, [Call("weighted_avg", ("v", "w"))], columns), accelerator=programs)
+fold.fold(pa.record_batch([pa.array([1, 3]), pa.array([1, 3], pa.int32())], schema=columns))
+print(json.dumps({"compiled": len(recorder.buffer), "how": how, "lines": lines, "kinds": fold.kinds,
+                  "outputs": fold.collect().column("output_0").to_pylist()}))
+"""
+
+
+def process(*arguments: object, **environment: str) -> dict[str, Any]:
+    """Warm a function and fold rows with it in another process; tell how much that compiled."""
+    path = os.pathsep.join([str(ROOT / "service"), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", _PROCESS, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert (found["how"], found["kinds"]) == ("compiled", ["compiled"])
+    assert found["outputs"] == [2]
+    return found
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which another process has left what it compiled."""
+    folder = tmp_path_factory.mktemp("caches") / "foldflight"
+    assert process(XDG_CACHE_HOME=str(folder.parent), NUMBA_CACHE_DIR="")["compiled"] > 0
+    return folder
+
+
+def test_the_second_process_compiles_nothing(kept: Path) -> None:
+    """By default the user's cache folder keeps what one process has compiled, and the next one runs it."""
+    assert sorted(path.suffix for path in kept.iterdir()) == [".fold", ".fold_nulls", ".merge", ".values"]
+    assert kept.stat().st_mode & 0o777 == 0o700
+    assert process(XDG_CACHE_HOME=str(kept.parent), NUMBA_CACHE_DIR="")["compiled"] == 0
+
+
+def test_damaged_files_are_compiled_again(kept: Path, tmp_path: Path) -> None:
+    """A file that is cut, changed or empty is never run, and is whole again afterwards."""
+    folder = tmp_path / "damaged"
+    folder.mkdir(mode=0o700)
+    for path, damage in zip(
+        sorted(kept.iterdir()),
+        (
+            lambda data: data[:-9],
+            lambda data: data[:900] + b"\0" + data[901:],
+            lambda data: b"",
+            lambda data: data[32:],
+        ),
+        strict=True,
+    ):
+        (folder / path.name).write_bytes(damage(path.read_bytes()))
+    assert process(folder)["compiled"] > 0
+    assert process(folder)["compiled"] == 0
+
+
+@pytest.mark.parametrize("problem", ["others", "no folder"])
+def test_a_folder_that_cannot_be_used_costs_time_only(kept: Path, tmp_path: Path, problem: str) -> None:
+    """What others may write to is not read, and where nothing can be written nothing is kept; either is said once."""
+    folder = tmp_path / "foldflight"
+    if problem == "others":
+        folder.mkdir()
+        folder.chmod(0o777)
+        for path in kept.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+    else:
+        folder.write_text("a file where the folder should be")
+    found = process(folder)
+    assert found["compiled"] > 0
+    told = [line for line in found["lines"] if "folder of compiled code" in line]
+    assert len(told) == 1
+    assert ("can be written to by others" in told[0]) == (problem == "others")
+
+
+class _Loop:
+    def _reduce(self) -> bytes:
+        return b"a compiled loop"
+
+
+def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What was written of a loop that cannot be kept, as on a full disk, is not left in the folder."""
+    folder = tmp_path / "foldflight"
+    loop = Store(folder).loop("a digest", "fold")
+    loop.path.mkdir(parents=True)
+    with caplog.at_level(logging.WARNING, "foldflight"):
+        loop.save_overload(None, _Loop())
+    assert list(folder.iterdir()) == [loop.path]
+    assert "cannot be written to" in caplog.text
+
+
+def test_two_processes_may_drop_old_files_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that another process has dropped meanwhile is no trouble; the oldest of the others goes."""
+    monkeypatch.setattr("foldflight.compiler.store._FILES_MAX", 2)
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda folder: [*listed(folder), folder / "dropped meanwhile"])
+    with caplog.at_level(logging.WARNING, "foldflight"):
+        for place, name in enumerate(("one", "two", "three")):
+            loop = Store(tmp_path / "foldflight").loop("a digest", name)
+            loop.save_overload(None, _Loop())
+            if name != "three":
+                os.utime(loop.path, (place, place))
+    assert sorted(path.suffix for path in listed(tmp_path / "foldflight")) == [".three", ".two"]
+    assert not caplog.text

@@ -13,7 +13,6 @@ from rich.text import Text
 from foldflight.cli.target import target_options
 from foldflight.client import connect
 from foldflight.client.connect import EMBEDDED
-from foldflight.client.embedded import EmbeddedTransport
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Registry
 
@@ -28,7 +27,7 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
     """List the functions of TARGET: grpc://host:port, grpc+tls://host:port, or a module (also embedded:module)."""
     reached = connect(target if ":" in target else f"{EMBEDDED}{target}", **connection)
     transport = reached.transport
-    found = transport.infos(look=True) if isinstance(transport, EmbeddedTransport) else reached.infos()
+    found = transport.infos(look=True)
     infos = sorted(found, key=lambda info: (_is_built_in(info), info.name))
     if as_json:
         click.echo(json.dumps([_facts(info) for info in infos], indent=2, default=repr))

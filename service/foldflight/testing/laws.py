@@ -22,6 +22,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
 from foldflight.fold.programs import demand_compiled
 from foldflight.functions import Call, Function, Registry, RowKind, function_of
+from foldflight.shipping.pickling import travelled
 
 __all__ = ["LAWS", "LawResult", "check_laws", "rows_of"]
 
@@ -47,7 +48,7 @@ class LawResult:
 def check_laws(
     function: type | Function, *, literals: Mapping[str, Any] | None = None, examples: int = 100
 ) -> list[LawResult]:
-    """Check every law of a function.
+    """Check every law of a function, as Spark's workers have it: pickled by value and read again.
 
     Args:
         function: A class under `@udaf`, or a function.
@@ -58,13 +59,14 @@ def check_laws(
         One result for each law of `LAWS`.
 
     Raises:
-        RejectedError: SIGNATURE, when `function` is no function, its direct arguments are wrong, or it is declared
-            `compile=True` and cannot be compiled.
+        RejectedError: SIGNATURE, when `function` is no function, its direct arguments are wrong, it refers to something
+            that cannot be pickled, or it is declared `compile=True` and cannot be compiled.
     """
     known = function if isinstance(function, Function) else function_of(function)
     if known is None:
         raise RejectedError("SIGNATURE", f"{function!r} is no function; put @udaf on the class")
-    subject = _Subject(known, dict(literals or {}))
+    (there,) = travelled([known])
+    subject = _Subject(there, dict(literals or {}))
     return [_check(law, subject, examples) for law in LAWS]
 
 

@@ -16,7 +16,7 @@ from foldflight.cli import flights
 from foldflight.cli.demo import EXIT_DIFFERENT, demo, differences, timed_warm, warm_copies
 from foldflight.cli.progress import StageCounts
 from foldflight.errors import RejectedError
-from foldflight.fold.programs import HOT_ROWS
+from foldflight.compiler.programs import HOT_ROWS
 
 ROWS = [{"key": "a", "value": 1}, {"key": None, "value": None}]
 

@@ -251,8 +251,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         check_columns(reader, context, running.opening.columns)
         send(writer, encode(opened, opened.schema), begin=opened.schema)
         for message in received(reader, context):
+            frame = decode(message, Role.ENGINE)  # validates the batch: before that, its size must not be asked for
             self._check_size(message)
-            frame = decode(message, Role.ENGINE)
             started_s = time.monotonic()
             running.heard_at_s = started_s
             if started_s - running.opened_at_s > self._settings.age_s_max:

@@ -86,7 +86,17 @@ def _vector(header: bytes, table: int, place: int, width: int, names: tuple[str,
 
 
 def numbers(header: bytes) -> list[Number]:
-    """Return all numbers of a message's header; for a schema, only those of the message around it."""
+    """Return all numbers of a message's header; for a schema, only those of the message around it.
+
+    A header in which an earlier lie has led the walk outside has none.
+    """
+    try:
+        return _numbers(header)
+    except (struct.error, IndexError):
+        return []
+
+
+def _numbers(header: bytes) -> list[Number]:
     root = struct.unpack_from("<I", header, 0)[0]
     found = []
     kind_at = _field(header, root, _HEADER_KIND)

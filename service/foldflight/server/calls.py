@@ -35,6 +35,8 @@ _SEND_S_MAX: Final = 30.0
 # A call whose client has said nothing for that long may be ended in favour of another one.
 _SILENCE_S_MIN: Final = 0.5
 _LOOK_S: Final = 0.25
+_HANG_UP_LOOKS: Final = 2
+_HANG_UP_LOOK_S: Final = 0.001
 _NEVER: Final = float("inf")
 # A client that was told why its call ends may take that long to read it.
 _GOODBYE_S: Final = 2.0
@@ -129,7 +131,7 @@ class Call:
         try:
             message: bytes = next(self._requests)
         except StopIteration:
-            if self.is_cancelled():
+            if self._is_soon_cancelled():
                 raise VanishedError from None
             return None
         except grpc.RpcError:
@@ -137,6 +139,14 @@ class Call:
         if self._is_silent:
             self._is_silent, self.silent_since_s, self._until_s = False, _NEVER, _NEVER
         return message
+
+    def _is_soon_cancelled(self) -> bool:
+        """Return whether a client that says no more has hung up: gRPC tells that only after the end of its messages."""
+        for _ in range(_HANG_UP_LOOKS):
+            if self.is_cancelled():
+                return True
+            time.sleep(_HANG_UP_LOOK_S)
+        return self.is_cancelled()
 
     def send(self, message: bytes) -> None:
         """Send a message. Raises VanishedError."""
@@ -247,7 +257,12 @@ class CallServer:
 
     def close(self) -> None:
         """Stop accepting, cancel all calls, and wait until their threads have ended."""
-        self._server.stop(None).wait()
+        stopped = self._server.stop(_GOODBYE_S)
+        with self._changed:
+            calls = [call for some in self._calls.values() for call in some]
+        for call in calls:
+            call.cut()
+        stopped.wait()
         self._closed.set()
         self._looker.join()
         with self._changed:

@@ -1,4 +1,4 @@
-"""Valid bytes, damaged at random, into everything that reads what a stranger sent.
+"""Valid bytes, damaged at random or forged field by field, into everything that reads what a stranger sent.
 
     python -m tests.hostile.fuzz --target states --seed 7 --inputs 1000
 
@@ -16,7 +16,7 @@ import random
 import resource
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +47,7 @@ from foldflight.functions import Call, Registry, parse_type
 from foldflight.server.run.settings import SETTINGS, load_settings
 from foldflight.shipping.bundles import Bundle, check_made_with, made_here, seal, unseal
 from tests.hostile import hostile_functions
+from tests.hostile.forging import every_column, forged_stream, messages_of, stream_of_messages
 
 GROWTH_BYTES_MAX = 256 << 20
 
@@ -67,6 +68,12 @@ ROWS = pa.RecordBatch.from_pydict(
     {"slot": [0, 1, 0], "kind": [0, 0, 0], "value": [5, None, 7], "weight": [1, 2, 3]}, COLUMNS
 )
 NOTHING = ROWS.slice(0, 0)
+ANY_CALLS = (
+    Call("count"),
+    Call("count", ("value",)),
+    Call("count", ("value",), distinct=True),
+    Call("first", ("value",)),
+)
 
 
 def damaged(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
@@ -170,6 +177,37 @@ def chunks(data: bytes) -> None:
     handled(decode(Message(encode(Chunk(ROWS), COLUMNS).metadata, batch), Role.ENGINE))
 
 
+def any_chunks(data: bytes) -> None:
+    """Give an exchange a chunk of any Arrow type, and calls that read its values one by one."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            batch = reader.read_next_batch()
+    except (pa.ArrowException, OSError, StopIteration, KeyError):
+        return  # this far Flight itself reads
+    frame = decode(Message(encode(Chunk(ROWS), COLUMNS).metadata, batch), Role.ENGINE)
+    assert batch.nbytes >= 0
+    type_ = batch.schema.types[-1]
+    # Columns of these types may be there, but functions do not take them as arguments.
+    is_argument = not (
+        pa.types.is_string_view(type_) or pa.types.is_binary_view(type_) or pa.types.is_dictionary(type_)
+    )
+    folding = ServerExchange(
+        Open(
+            calls=ANY_CALLS if is_argument else ANY_CALLS[:1],
+            columns=batch.schema,
+            returns=Returns(states=True, outputs=True),
+        ),
+        REGISTRY,
+        limits=LIMITS,
+        server_id="s",
+    )
+    try:
+        list(folding.handle(frame))
+        list(folding.handle(Barrier(2)))
+    finally:
+        folding.close()
+
+
 def facts(data: bytes) -> None:
     decode_error(data)
     decode_info(data)
@@ -214,12 +252,21 @@ def bundle_content(data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """Something that reads bytes, and valid bytes for it."""
+    """Something that reads bytes, valid bytes for it, and bytes that are only valid elsewhere."""
 
     read: Callable[[bytes], None]
     corpus: list[bytes]
+    damage: Callable[[bytes, random.Random, list[bytes]], bytes] = damaged
+    foreign: list[bytes] = field(default_factory=list)
 
 
+ANY_STREAMS = {
+    name: stream_of_messages(messages_of(batch, compression=codec))
+    for batch_name, batch in every_column()
+    for codec in (None, "zstd")
+    if (name := f"{batch_name} {codec}")
+}
+REFUSED_STREAMS = [stream for name, stream in ANY_STREAMS.items() if "union" in name or "run end" in name]
 BUNDLE_KEYS = [b"a key for bundles", b"another key for bundles"]
 BUNDLE = Bundle(("weighted_avg", "thrice"), made_here(), bytes(range(64)))
 METAS = [PieceMeta("ab", 2, 200, 1, 2, 0), PieceMeta("cd", 2, 200, 3, 2**64 - 1, 0)]
@@ -248,6 +295,13 @@ TARGETS = {
     "bundle": Target(bundle, [seal(BUNDLE, key) for key in BUNDLE_KEYS]),
     "bundle_content": Target(bundle_content, [pb.Bundle.FromString(seal(BUNDLE, BUNDLE_KEYS[0])).content]),
     "chunks": Target(chunks, [stream_of(ROWS), stream_of(NOTHING)]),
+    "any_chunks": Target(
+        any_chunks,
+        [stream for stream in ANY_STREAMS.values() if stream not in REFUSED_STREAMS],
+        forged_stream,
+        REFUSED_STREAMS,
+    ),
+    "any_states": Target(states, [stream_of(STATES)], forged_stream, list(ANY_STREAMS.values())),
     "facts": Target(
         facts,
         [
@@ -279,7 +333,8 @@ def inputs(target: Target, seed: int, first: int, count: int) -> Iterator[tuple[
     """Yield numbered inputs; each depends on the seed and its number only."""
     for number in range(first, first + count):
         chosen = random.Random(f"{seed} {number}")
-        yield number, damaged(chosen.choice(target.corpus), chosen, target.corpus)
+        known = target.corpus + target.foreign
+        yield number, target.damage(chosen.choice(known), chosen, known)
 
 
 def run(name: str, seed: int, first: int, count: int) -> dict[str, int]:

@@ -17,12 +17,14 @@ ROOT = Path(__file__).parents[2]
 SEED = 20
 # Together a million; more where an input costs little or the reader is deep.
 INPUTS = {
-    "open": 150_000,
+    "open": 100_000,
     "engine_frame": 100_000,
     "server_frame": 100_000,
-    "states": 150_000,
+    "states": 100_000,
     "envelopes": 50_000,
-    "chunks": 100_000,
+    "chunks": 80_000,
+    "any_chunks": 60_000,
+    "any_states": 60_000,
     "facts": 80_000,
     "settings": 40_000,
     "types": 60_000,

@@ -1,7 +1,8 @@
 """Frames to bytes and back. Whatever comes in, nothing but an error of the taxonomy comes out.
 
-A message is a record batch with metadata (protobuf). Batches are validated in full before anything reads them: offsets
-that point outside their buffers, invalid UTF-8 and wrong lengths end here.
+A message is a record batch with metadata (protobuf). Nothing may look at a batch, not even at its size, before `decode`
+has validated it in full: offsets that point outside their buffers, invalid UTF-8 and wrong lengths end here, and
+reading them elsewhere would end the process.
 """
 
 from __future__ import annotations
@@ -347,8 +348,9 @@ def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
     def read() -> pa.RecordBatch:
         refuse_compressed(data)
         with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+            _check_schema(reader.schema)
             table = reader.read_all()
-        _check_batch(table)
+        table.validate(full=True)
         batches = table.combine_chunks().to_batches()
         return batches[0] if batches else _no_rows(table.schema)
 
@@ -357,21 +359,39 @@ def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
 
 def _schema(data: bytes) -> pa.Schema:
     schema = pa.ipc.read_schema(pa.py_buffer(data))
-    _check_names(schema)
+    _check_schema(schema)
     return schema
 
 
-def _check_batch(batch: pa.RecordBatch | pa.Table) -> None:
+def _check_batch(batch: pa.RecordBatch) -> None:
+    _check_schema(batch.schema)
     batch.validate(full=True)
-    _check_names(batch.schema)
 
 
-def _check_names(schema: pa.Schema) -> None:
-    """Raise UnicodeDecodeError now for names that are not UTF-8: pyarrow decodes them whenever they are looked at."""
+def _check_schema(schema: pa.Schema) -> None:
+    """Raise an error for names that are not UTF-8, which pyarrow decodes when they are looked at, and for odd types."""
     schema.names  # noqa: B018
     for type_ in schema.types:
         if pa.types.is_nested(type_):
             str(type_)
+        _refuse_unvalidated(type_)
+
+
+def _refuse_unvalidated(type_: pa.DataType) -> None:
+    """Raise ValueError for a type that SQL does not have and that Arrow does not validate to the end.
+
+    The offsets of a dense union pass `validate(full=True)` wherever they point; whoever measures such an array then
+    reads outside its buffers.
+    """
+    if pa.types.is_union(type_) or pa.types.is_run_end_encoded(type_):
+        raise ValueError(f"SQL has no type {str(type_)[:100]}; leave the column out, or cast it")
+    if isinstance(type_, pa.BaseExtensionType):
+        _refuse_unvalidated(type_.storage_type)
+    elif pa.types.is_dictionary(type_):
+        _refuse_unvalidated(type_.value_type)
+    elif pa.types.is_nested(type_):
+        for place in range(type_.num_fields):
+            _refuse_unvalidated(type_.field(place).type)
 
 
 def _guarded(read: Callable[[], _T], wrong: str) -> _T:

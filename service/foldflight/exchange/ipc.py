@@ -1,7 +1,7 @@
-"""What an Arrow IPC stream says of itself before it is read: whether its buffers are compressed.
+"""Messages of an Arrow IPC stream, checked by their headers before Arrow unpacks them.
 
-A few kilobytes can unpack to gigabytes, and pyarrow has no bound on that. Nobody needs compressed states, so they are
-refused by the one field of the message header that tells.
+A few kilobytes can unpack to gigabytes, and pyarrow has no bound on that: it takes as much memory as the message claims
+to need. The header and the first bytes of each buffer tell how much that is.
 
 Source: Apache Arrow, `Message.fbs`, and the FlatBuffers binary format.
 """
@@ -13,17 +13,149 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["refuse_compressed"]
+from foldflight.errors import RejectedError
+
+__all__ = ["BatchReader", "refuse_compressed", "split", "unpacked_bytes"]
 
 # Places of fields in their tables, and kinds of headers, from Message.fbs.
 _HEADER_KIND, _HEADER = 1, 2
 _DICTIONARY, _BATCH = 2, 3
+_DICTIONARY_ID: Final = 0
 _DICTIONARY_DATA: Final = 1
+_DICTIONARY_IS_DELTA: Final = 2
+_BUFFERS: Final = 2
 _COMPRESSION: Final = 3
+# A compressed buffer begins with its size when unpacked; -1 says that it is not compressed.
+_NOT_COMPRESSED: Final = -1
+_PREFIX: Final = b"\xff\xff\xff\xff"
+# To copy a message of this size is faster than to let Arrow call Python for its parts.
+_COPIED_BYTES_MAX: Final = 128 * 1024
+
+
+class BatchReader:
+    """Makes batches of the messages of one IPC stream, which come one by one.
+
+    Args:
+        bytes_max: Bytes that one message may unpack to, and that all dictionaries of the stream may take.
+
+    Attributes:
+        schema: The schema of the stream, once its first message has come.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.schema: pa.Schema | None = None
+        self._bytes_max = bytes_max
+        self._opening = b""
+        self._dictionaries: dict[int, bytes] = {}
+
+    def take(self, header: memoryview, body: memoryview) -> pa.RecordBatch | None:
+        """Return the batch of a message, which nobody has validated yet; None for a schema or a dictionary.
+
+        Raises:
+            RejectedError: LIMIT, for a message that unpacks to more than bytes_max.
+            pa.ArrowException, ValueError, struct.error: The message is none.
+        """
+        if self.schema is None:
+            self._opening = _joined(header, body)
+            self.schema = pa.ipc.read_schema(pa.py_buffer(self._opening))
+            return None
+        kind, table = _located(header)
+        if kind not in (_DICTIONARY, _BATCH):
+            raise ValueError("it is neither a record batch nor a dictionary")
+        self._check_size(unpacked_bytes(header, body))
+        if kind == _DICTIONARY:
+            self._keep(header, body, table)
+            return None
+        if self._dictionaries:
+            stream = b"".join((self._opening, *self._dictionaries.values(), _joined(header, body)))
+            return pa.ipc.open_stream(pa.py_buffer(stream)).read_next_batch()
+        message = pa.ipc.read_message(_source(header, body))
+        return pa.ipc.read_record_batch(message, self.schema)
+
+    def _keep(self, header: memoryview, body: memoryview, table: int) -> None:
+        """Hold a dictionary for the batches to come; a later one of the same id takes its place."""
+        is_delta = _field(header, table, _DICTIONARY_IS_DELTA)
+        if is_delta and header[is_delta]:
+            raise ValueError("it adds to a dictionary; send the whole dictionary instead")
+        id_at = _field(header, table, _DICTIONARY_ID)
+        number = struct.unpack_from("<q", header, id_at)[0] if id_at else 0
+        self._dictionaries[number] = _joined(header, body)
+        self._check_size(sum(map(len, self._dictionaries.values())))
+
+    def _check_size(self, size: int) -> None:
+        if size > self._bytes_max:
+            raise RejectedError(
+                "LIMIT",
+                f"a message unpacks to {size} bytes, and message_bytes_max is {self._bytes_max}; send smaller chunks",
+                limit="message_bytes_max",
+            )
+
+
+class _Parts:
+    """A message as a file that Arrow reads without a copy of the body."""
+
+    closed = False
+
+    def __init__(self, *parts: bytes | memoryview) -> None:
+        self._parts = list(parts)
+
+    def read(self, size: int) -> bytes | memoryview:
+        """Return the next bytes, as many as there are up to `size` in one part: Arrow reads part by part."""
+        if not self._parts:
+            return b""
+        part = self._parts[0]
+        if size < len(part):
+            self._parts[0] = part[size:]
+            return part[:size]
+        return self._parts.pop(0)
+
+    def close(self) -> None:
+        """Have nothing to close."""
+
+
+def _source(header: memoryview, body: memoryview) -> pa.NativeFile | pa.Buffer:
+    if len(body) <= _COPIED_BYTES_MAX:
+        return pa.py_buffer(_joined(header, body))
+    return pa.PythonFile(_Parts(_PREFIX, struct.pack("<i", len(header)), header, body), mode="r")
+
+
+def _joined(header: memoryview, body: memoryview) -> bytes:
+    """Return a message as it stands in an IPC stream, with the body aligned."""
+    padding = bytes(-len(header) % 8)
+    return b"".join((_PREFIX, struct.pack("<i", len(header) + len(padding)), header, padding, body))
+
+
+def split(message: pa.Buffer) -> tuple[memoryview, memoryview]:
+    """Return header and body of a message as it stands in an IPC stream."""
+    seen = memoryview(message)
+    end = 8 + struct.unpack_from("<i", seen, 4)[0]
+    return seen[8:end], seen[end:]
+
+
+def unpacked_bytes(header: bytes | memoryview, body: bytes | memoryview) -> int:
+    """Return how much memory the body of a batch or a dictionary takes when its buffers are unpacked.
+
+    Raises:
+        struct.error, IndexError: The header is none.
+    """
+    table = _batch_in(header)
+    buffers_at = _field(header, table, _BUFFERS) if table else 0
+    if not table or not _field(header, table, _COMPRESSION) or not buffers_at:
+        return len(body)
+    start = _followed(header, buffers_at)
+    total = 0
+    for place in range(struct.unpack_from("<I", header, start)[0]):
+        # A count that is too high leads out of the header, which ends the loop with an error.
+        offset, length = struct.unpack_from("<qq", header, start + 4 + 16 * place)
+        if length <= 0:
+            continue
+        claimed = struct.unpack_from("<q", body, offset)[0]
+        total += length if claimed == _NOT_COMPRESSED else max(claimed, 0)
+    return total
 
 
 def refuse_compressed(data: bytes) -> None:
-    """Raise ValueError if a message of an IPC stream has compressed buffers.
+    """Raise ValueError if a message of an IPC stream has compressed buffers: nobody needs compressed states.
 
     Raises:
         ValueError: It has.
@@ -35,29 +167,34 @@ def refuse_compressed(data: bytes) -> None:
             message = reader.read_next_message()
         except StopIteration:
             return
-        if _is_compressed(message.metadata.to_pybytes()):
+        header = message.metadata.to_pybytes()
+        table = _batch_in(header)
+        if table and _field(header, table, _COMPRESSION):
             raise ValueError("its buffers are compressed; send them as they are")
 
 
-def _is_compressed(header: bytes) -> bool:
+def _located(header: bytes | memoryview) -> tuple[int, int]:
+    """Return the kind of a message and where its table stands; 0 where there is none."""
     root = struct.unpack_from("<I", header, 0)[0]
     kind_at = _field(header, root, _HEADER_KIND)
     header_at = _field(header, root, _HEADER)
-    kind = header[kind_at] if kind_at else 0
-    if kind not in (_DICTIONARY, _BATCH) or not header_at:
-        return False
-    table = _followed(header, header_at)
-    if kind == _DICTIONARY:
-        data_at = _field(header, table, _DICTIONARY_DATA)
-        if not data_at:
-            return False
-        table = _followed(header, data_at)
-    return _field(header, table, _COMPRESSION) != 0
+    return header[kind_at] if kind_at else 0, _followed(header, header_at) if header_at else 0
 
 
-def _field(buffer: bytes, table: int, place: int) -> int:
+def _batch_in(header: bytes | memoryview) -> int:
+    """Return where the table of a batch stands, also of the one in a dictionary; 0 where there is none."""
+    kind, table = _located(header)
+    if kind not in (_DICTIONARY, _BATCH) or not table:
+        return 0
+    if kind == _BATCH:
+        return table
+    data_at = _field(header, table, _DICTIONARY_DATA)
+    return _followed(header, data_at) if data_at else 0
+
+
+def _field(buffer: bytes | memoryview, table: int, place: int) -> int:
     """Return where a field of a table stands; 0 if it is not there."""
-    vtable = table - struct.unpack_from("<i", buffer, table)[0]
+    vtable: int = table - struct.unpack_from("<i", buffer, table)[0]
     entry = 4 + 2 * place
     if vtable < 0 or entry >= struct.unpack_from("<H", buffer, vtable)[0]:
         return 0
@@ -65,5 +202,5 @@ def _field(buffer: bytes, table: int, place: int) -> int:
     return table + offset if offset else 0
 
 
-def _followed(buffer: bytes, at: int) -> int:
+def _followed(buffer: bytes | memoryview, at: int) -> int:
     return int(at + struct.unpack_from("<I", buffer, at)[0])

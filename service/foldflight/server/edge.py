@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from foldflight.server.ops.logs import Logger
     from foldflight.server.ops.metrics import Metrics
 
-__all__ = ["ERROR_BYTES_MAX", "edge", "to_flight_error"]
+__all__ = ["ERROR_BYTES_MAX", "count", "edge", "to_flight_error"]
 
 # gRPC sends the details twice, base64-encoded, next to the message, and clients start to drop trailers above 8 KiB.
 ERROR_BYTES_MAX = 2400
@@ -49,7 +49,7 @@ def edge(handler: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
         try:
             return handler(self, *args, **kwargs)
         except FoldflightError as error:
-            _count(self.metrics, error)
+            count(self.metrics, error)
             raise to_flight_error(error) from None
         except fl.FlightError:
             raise
@@ -62,7 +62,8 @@ def edge(handler: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
     return wrapped
 
 
-def _count(metrics: Metrics, error: FoldflightError) -> None:
+def count(metrics: Metrics, error: FoldflightError) -> None:
+    """Count an error that an engine is told."""
     metrics.errors.labels(error.code).inc()
     if error.limit is not None:
         metrics.limit_errors.labels(error.limit).inc()

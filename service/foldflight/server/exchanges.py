@@ -40,10 +40,18 @@ class Running:
         watch: Watches over its steps.
         metrics: What is counted on.
         logger: The log, with the exchange's id.
+        hang_up: Tells the engine an error and ends its stream.
     """
 
     def __init__(
-        self, opening: Open, exchange: ServerExchange, *, watch: Watch, metrics: Metrics, logger: Logger
+        self,
+        opening: Open,
+        exchange: ServerExchange,
+        *,
+        watch: Watch,
+        metrics: Metrics,
+        logger: Logger,
+        hang_up: Callable[[FoldflightError], None],
     ) -> None:
         self.opening = opening
         self.exchange = exchange
@@ -51,6 +59,7 @@ class Running:
         self.logger = logger
         self.opened_at_s = self.heard_at_s = time.monotonic()
         self._watch = watch
+        self._hang_up = hang_up
         self._lock = threading.Lock()  # held while the exchange works; who ends an idle one takes it
         self._step: Step | None = None
         self._ended: FoldflightError | None = None
@@ -74,13 +83,14 @@ class Running:
             yield reply
 
     def end_idle(self, error: FoldflightError) -> bool:
-        """End the exchange unless it works or has ended; whatever the engine still sends is answered with the error."""
+        """End the exchange with an error unless it works or has ended; return whether it did."""
         if self._ended is not None or not self._lock.acquire(blocking=False):
             return False
         try:
             self._ended = error
         finally:
             self._lock.release()
+        self._hang_up(error)
         return True
 
     def interrupt(self, error: FoldflightError) -> bool:
@@ -137,8 +147,14 @@ class Exchanges:
         with self._changed:
             return len(self._open)
 
-    def admit(self, opening: Open, make: Callable[[], ServerExchange], logger: Logger) -> Running:
-        """Make an exchange and let it in.
+    def admit(
+        self,
+        opening: Open,
+        make: Callable[[], ServerExchange],
+        logger: Logger,
+        hang_up: Callable[[FoldflightError], None],
+    ) -> Running:
+        """Make an exchange and let it in; `hang_up` is called if it is ended because it is idle.
 
         Raises:
             RetryableError: DRAINING or OVERLOADED.
@@ -147,7 +163,7 @@ class Exchanges:
         with self._changed:
             self._check_admission()
         exchange = self.watch.run(make)
-        running = Running(opening, exchange, watch=self.watch, metrics=self._metrics, logger=logger)
+        running = Running(opening, exchange, watch=self.watch, metrics=self._metrics, logger=logger, hang_up=hang_up)
         try:
             with self._changed:
                 self._check_admission()

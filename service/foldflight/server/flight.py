@@ -1,8 +1,7 @@
 """The Flight server: carries frames between a stream and a `ServerExchange`, and admits, watches and ends exchanges.
 
-Each open exchange holds one of gRPC's threads. pyarrow gives no way to interrupt a read on the server's side, so an
-exchange whose engine says nothing for `idle_s_max` loses its accumulators and its place, and its thread waits on until
-the connection ends; whatever the engine sends then is answered with DEADLINE.
+Each open exchange holds a thread. One whose engine says nothing for `idle_s_max` is ended with DEADLINE, and its thread
+with it.
 """
 
 from __future__ import annotations
@@ -23,11 +22,13 @@ from foldflight.exchange.frames import FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.server.bundles import Bundles
-from foldflight.server.edge import edge
+from foldflight.server.calls import VanishedError
+from foldflight.server.edge import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges
+from foldflight.server.flightbase import FlightBase
 from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.ops.status import STATUS_ACTION
-from foldflight.server.stream import VanishedError, check_columns, received, send
+from foldflight.server.stream import check_columns, received, send
 from foldflight.shipping.bundles import REGISTER_ACTION
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["FlightServer", "authority"]
 
 
-class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+class FlightServer(FlightBase):
     """Serves the functions of a registry over Arrow Flight; accepts as soon as it is made.
 
     Args:
@@ -61,7 +62,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     Raises:
         RejectedError: SETTINGS, when this process has more memory than it may have already.
-        ArrowException: When the port cannot be bound.
+        OSError: When the port cannot be bound.
     """
 
     def __init__(
@@ -88,11 +89,14 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         self._programs = programs
         self._limits = Limits.of(settings)
         self._exchanges = Exchanges(settings, server_id, metrics=metrics, on_spent=on_spent, logger=logger)
-        tls = tls_of(settings)
         super().__init__(
-            f"{'grpc+tls' if tls else 'grpc'}://{authority(settings.host, settings.port)}",
+            authority(settings.host, settings.port),
+            exchanges_max=settings.exchanges_max,
+            message_bytes_max=settings.message_bytes_max,
+            request_bytes_max=settings.bundle_bytes_max,
+            refuse=to_flight_error,
             middleware=tokens_of(settings, metrics=metrics, logger=logger),
-            **tls,
+            **tls_of(settings),
         )
         self._exchanges.watch.start()
 
@@ -245,12 +249,17 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 accelerator=self._programs,
             )
 
+        def hang_up(error: FoldflightError) -> None:
+            count(self.metrics, error)
+            context.end(to_flight_error(error))
+
         try:
-            running = self._exchanges.admit(opening, make, logger)
+            running = self._exchanges.admit(opening, make, logger, hang_up)
         except FoldflightError as error:
             self.metrics.refused.labels(error.code).inc()
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
             raise
+        context.be_patient()  # from now on idle_s_max bounds the engine's silence
         logger.debug("exchange opened", calls=[call.function for call in opening.calls], peer=context.peer())
         return running
 
@@ -259,8 +268,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         check_columns(reader, context, running.opening.columns)
         send(writer, encode(opened, opened.schema), begin=opened.schema)
         for message in received(reader, context):
+            frame = decode(message, Role.ENGINE)  # validates the batch: before that, its size must not be asked for
             self._check_size(message)
-            frame = decode(message, Role.ENGINE)
             started_s = time.monotonic()
             running.heard_at_s = started_s
             if started_s - running.opened_at_s > self._settings.age_s_max:

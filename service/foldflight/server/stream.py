@@ -1,8 +1,4 @@
-"""One Flight stream, seen from the server: messages in and out, and what its errors mean.
-
-pyarrow raises the same errors for bytes that make no sense and for an engine that hung up; `VanishedError` is for the
-latter.
-"""
+"""One Flight stream, seen from the server: messages in and out, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -13,17 +9,14 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.exchange.codec import Message
 from foldflight.exchange.frames import columns_text
+from foldflight.server.calls import VanishedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["VanishedError", "check_columns", "received", "send"]
+__all__ = ["check_columns", "received", "send"]
 
 _COLUMNS_CHARS_MAX = 400
-
-
-class VanishedError(Exception):
-    """The engine hung up: nobody is left to tell."""
 
 
 def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:

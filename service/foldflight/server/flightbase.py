@@ -1,0 +1,418 @@
+"""Arrow Flight over `CallServer`, with the handlers of `pyarrow.flight.FlightServerBase`.
+
+pyarrow's own server gives each stream a thread before Python hears of it, waits for messages for ever, and takes and
+unpacks them whatever their size. This one bounds all that.
+
+Source: Apache Arrow, `Flight.proto`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import pyarrow as pa
+import pyarrow.flight as fl
+
+from foldflight.errors import FoldflightError, RejectedError
+from foldflight.exchange.ipc import BatchReader, split
+from foldflight.server.calls import Call, CallServer, Method, RefusedError, Status
+
+__all__ = ["FlightBase"]
+
+_SERVICE: Final = "/arrow.flight.protocol.FlightService/"
+# Calls of each method but DoExchange at once, and exchanges that have not said yet what they want.
+_CALLS_MAX: Final = 64
+# What a message of data may have besides its data; gRPC takes twice the bound, so that an engine that is a little above
+# it is told so.
+_OVERHEAD_BYTES: Final = 1 << 20
+_CODES: Final = (
+    (fl.FlightUnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED, "Unauthenticated"),
+    (fl.FlightUnauthorizedError, grpc.StatusCode.PERMISSION_DENIED, "Unauthorized"),
+    (fl.FlightTimedOutError, grpc.StatusCode.DEADLINE_EXCEEDED, "TimedOut"),
+    (fl.FlightUnavailableError, grpc.StatusCode.UNAVAILABLE, "Unavailable"),
+    (fl.FlightCancelledError, grpc.StatusCode.CANCELLED, "Cancelled"),
+    (fl.FlightInternalError, grpc.StatusCode.INTERNAL, "Internal"),
+)
+# Fields of FlightData.
+_DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
+
+
+class FlightBase:
+    """A Flight server; accepts as soon as it is made. A subclass has the handlers.
+
+    Args:
+        address: `host:port`; port 0 takes a free one.
+        exchanges_max: How many exchanges may be open at once.
+        message_bytes_max: Size of a batch, as it comes and unpacked.
+        request_bytes_max: Size of any other message.
+        refuse: Makes the Flight error of an error of the taxonomy.
+        middleware: By name, what looks at the headers of each call.
+        tls_certificates, verify_client, root_certificates: As pyarrow's server takes them.
+
+    Raises:
+        OSError: The port cannot be bound.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        exchanges_max: int,
+        message_bytes_max: int,
+        request_bytes_max: int,
+        refuse: Callable[[FoldflightError], fl.FlightError],
+        middleware: Mapping[str, Any] | None = None,
+        tls_certificates: list[tuple[bytes, bytes]] | None = None,
+        verify_client: bool = False,
+        root_certificates: bytes | None = None,
+    ) -> None:
+        self._middleware = middleware or {}
+        self._refuse = refuse
+        self._batch_bytes_max = message_bytes_max
+        credentials = None
+        if tls_certificates:
+            pairs = [(key, certificate) for certificate, key in tls_certificates]
+            credentials = grpc.ssl_server_credentials(pairs, root_certificates, verify_client)
+        methods = {
+            "ListFlights": self._list_flights,
+            "GetFlightInfo": lambda context, request: [self._asked(self.get_flight_info, context, request)],
+            "GetSchema": lambda context, request: [self._asked(self.get_schema, context, request)],
+            "DoGet": self._do_get,
+            "DoAction": self._do_action,
+            "ListActions": self._list_actions,
+        }
+        self._calls = CallServer(
+            address,
+            {
+                **{_SERVICE + name: Method(self._answering(answer), _CALLS_MAX) for name, answer in methods.items()},
+                _SERVICE + "DoPut": Method(self._carrying(self.do_put), _CALLS_MAX),
+                _SERVICE + "DoExchange": Method(self._carrying(self.do_exchange), exchanges_max + _CALLS_MAX),
+            },
+            message_bytes_max=max(2 * message_bytes_max, request_bytes_max) + _OVERHEAD_BYTES,
+            refuse=lambda error: _status_of(refuse(error)),
+            admit=self._look_at_headers,
+            credentials=credentials,
+        )
+
+    @property
+    def port(self) -> int:
+        """The actual port."""
+        return self._calls.port
+
+    def shutdown(self) -> None:
+        """Stop accepting, cancel all calls, and wait for their threads."""
+        self._calls.close()
+
+    # -- handlers, as of pyarrow.flight.FlightServerBase --------------------------------------------------------------
+
+    def list_flights(self, context: Any, criteria: bytes) -> Any:
+        """Return FlightInfos."""
+        raise NotImplementedError
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        """Return a FlightInfo."""
+        raise NotImplementedError
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        """Return a SchemaResult."""
+        raise NotImplementedError
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Carry one exchange."""
+        raise NotImplementedError
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Take a stream of batches."""
+        raise NotImplementedError
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        """Give a stream of batches."""
+        raise NotImplementedError
+
+    def do_action(self, context: Any, action: Any) -> Any:
+        """Return Results."""
+        raise NotImplementedError
+
+    def list_actions(self, context: Any) -> Any:
+        """Return ActionTypes."""
+        raise NotImplementedError
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def _look_at_headers(self, path: str, headers: Mapping[str, Any]) -> dict[str, Any]:
+        """Let the middleware look at a call; return what it made of it, by name."""
+        lists = {name: [value] for name, value in headers.items()}
+        try:
+            return {name: factory.start_call(path, lists) for name, factory in self._middleware.items()}
+        except fl.FlightError as error:
+            raise RefusedError(_status_of(error)) from None
+
+    def _list_flights(self, context: Context, request: bytes) -> Iterator[bytes]:
+        for info in self.list_flights(context, _only(request, 1)):
+            yield info.serialize()
+
+    def _asked(self, handler: Callable[[Any, Any], Any], context: Context, request: bytes) -> bytes:
+        answer: bytes = handler(context, _parsed(fl.FlightDescriptor, request)).serialize()
+        return answer
+
+    def _do_get(self, context: Context, request: bytes) -> Iterator[bytes]:
+        self.do_get(context, _parsed(fl.Ticket, request))
+        return iter(())
+
+    def _do_action(self, context: Context, request: bytes) -> Iterator[bytes]:
+        for result in self.do_action(context, _parsed(fl.Action, request)):
+            yield result.serialize()
+
+    def _list_actions(self, context: Context, _request: bytes) -> Iterator[bytes]:
+        for action in self.list_actions(context):
+            yield _part(1, action.type.encode()) + _part(2, action.description.encode())
+
+    def _carrying(self, handler: Callable[[Any, Any, Any, Any], None]) -> Callable[[Call, bytes], None]:
+        def carry(call: Call, first: bytes) -> None:
+            reader = _Reader(call, first, self._batch_bytes_max)
+            handler(Context(call), reader.descriptor, reader, _Writer(call))
+
+        return self._guarded(carry)
+
+    def _answering(self, answer: Callable[[Context, bytes], Any]) -> Callable[[Call, bytes], None]:
+        def answers(call: Call, request: bytes) -> None:
+            for message in answer(Context(call), request):
+                call.send(message)
+
+        return self._guarded(answers)
+
+    def _guarded(self, handle: Callable[[Call, bytes], None]) -> Callable[[Call, bytes], None]:
+        def guarded(call: Call, first: bytes) -> None:
+            try:
+                handle(call, first)
+            except FoldflightError as error:
+                call.end(_status_of(self._refuse(error)))
+            except fl.FlightError as error:
+                call.end(_status_of(error))
+
+        return guarded
+
+
+class Context:
+    """What a handler knows of its call, as `pyarrow.flight.ServerCallContext`; and a way to end it from elsewhere."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.peer = call.peer
+        self.is_cancelled = call.is_cancelled
+        self.be_patient = call.be_patient
+
+    def get_middleware(self, name: str) -> Any:
+        """Return what the middleware of this name made of the call's headers."""
+        return self._call.caller.get(name)
+
+    def end(self, error: fl.FlightError) -> None:
+        """End the call with an error, from any thread."""
+        self._call.end(_status_of(error))
+
+
+def _status_of(error: fl.FlightError) -> Status:
+    """Return the status of a Flight error, with the trailers from which Arrow's clients make the error again."""
+    code, detail = next(
+        ((code, detail) for kind, code, detail in _CODES if isinstance(error, kind)),
+        (grpc.StatusCode.UNKNOWN, "Failed"),
+    )
+    text = str(error)
+    return Status(
+        code,
+        f"{text}. Detail: {detail}",
+        (
+            ("x-arrow-status", "5"),  # StatusCode::IOError, which all Flight errors are
+            ("x-arrow-status-message-bin", text.encode()),
+            ("x-arrow-status-detail-bin", detail.encode()),
+            ("grpc-status-details-bin", error.extra_info or b""),
+        ),
+    )
+
+
+# -- streams ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """A message of a stream, as `pyarrow.flight.FlightStreamChunk`."""
+
+    data: pa.RecordBatch | None
+    app_metadata: pa.Buffer | None
+
+
+class _Reader:
+    """The messages that a client sends, as `pyarrow.flight.MetadataRecordBatchReader`.
+
+    Batches are not validated yet: whoever reads them must do so before anything else.
+    """
+
+    def __init__(self, call: Call, first: bytes, bytes_max: int) -> None:
+        self._call = call
+        self._batches = BatchReader(bytes_max)
+        self._first: dict[int, memoryview] | None = _fields(first)
+        self.descriptor = _parsed(fl.FlightDescriptor, bytes(self._first.get(_DESCRIPTOR, b"")))
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The stream's schema; waits until it has come. Raises pa.ArrowInvalid, VanishedError."""
+        while self._batches.schema is None:
+            fields = self._next()
+            if fields is None:
+                raise pa.ArrowInvalid("the client never sent a data message")
+            if _HEADER in fields:
+                self._batch_of(fields)
+        return self._batches.schema
+
+    def read_chunk(self) -> _Chunk:
+        """Return the next message. Raises StopIteration after the last, pa.ArrowInvalid, VanishedError."""
+        while (fields := self._next()) is not None:
+            batch = self._batch_of(fields) if _HEADER in fields else None
+            if batch is None and _HEADER in fields:
+                continue  # a dictionary is part of the batches to come
+            metadata = fields.get(_METADATA)
+            if batch is not None or metadata is not None:
+                return _Chunk(batch, None if metadata is None else pa.py_buffer(metadata))
+        raise StopIteration
+
+    def _next(self) -> dict[int, memoryview] | None:
+        if self._first is not None:
+            fields, self._first = self._first, None
+            return fields
+        message = self._call.receive()
+        return None if message is None else _fields(message)
+
+    def _batch_of(self, fields: dict[int, memoryview]) -> pa.RecordBatch | None:
+        try:
+            return self._batches.take(fields[_HEADER], fields.get(_BODY, _NOTHING))
+        except (ValueError, IndexError, OverflowError, struct.error, StopIteration) as error:
+            raise pa.ArrowInvalid(str(error) or type(error).__name__) from None
+
+
+class _Writer:
+    """Sends batches, as `pyarrow.flight.MetadataRecordBatchWriter`."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._has_dictionaries = False
+
+    def begin(self, schema: pa.Schema) -> None:
+        """Send the schema."""
+        self._has_dictionaries = any(_has_dictionary(type_) for type_ in schema.types)
+        self._call.send(_flight_data(schema.serialize()))
+
+    def write_with_metadata(self, batch: pa.RecordBatch, metadata: bytes) -> None:
+        """Send a batch with metadata."""
+        if self._has_dictionaries:
+            *dictionaries, data = _messages(batch)
+            for each in dictionaries:
+                self._call.send(_flight_data(each))
+        else:
+            data = batch.serialize()
+        self._call.send(_flight_data(data, metadata))
+
+
+def _has_dictionary(type_: pa.DataType) -> bool:
+    if pa.types.is_nested(type_):
+        return any(_has_dictionary(type_.field(place).type) for place in range(type_.num_fields))
+    return bool(pa.types.is_dictionary(type_))
+
+
+def _messages(batch: pa.RecordBatch) -> list[pa.Buffer]:
+    """Return a batch's dictionaries and the batch, each as it stands in an IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    reader = pa.MessageReader.open_stream(sink.getvalue())
+    reader.read_next_message()  # the schema
+    found = []
+    while True:
+        try:
+            found.append(reader.read_next_message().serialize())
+        except StopIteration:
+            return found
+
+
+# -- protobuf --------------------------------------------------------------------------------------------------------
+
+_NOTHING: Final = memoryview(b"")
+_VARINT, _EIGHT_BYTES, _COUNTED, _FOUR_BYTES = 0, 1, 2, 5
+_VARINT_BYTES_MAX: Final = 10
+
+
+def _fields(message: bytes) -> dict[int, memoryview]:
+    """Return the fields of a message that have a length, without a copy; of one that comes twice, the last.
+
+    A chunk is megabytes of one field: protobuf's own parser would copy it.
+    """
+    seen, at, found = memoryview(message), 0, {}
+    try:
+        while at < len(message):
+            tag, at = _varint(message, at)
+            kind = tag & 7
+            if kind == _COUNTED:
+                size, at = _varint(message, at)
+                if size > len(message) - at:
+                    raise ValueError("a field is longer than the message")
+                found[tag >> 3] = seen[at : at + size]
+                at += size
+            elif kind == _VARINT:
+                _, at = _varint(message, at)
+            elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+                at += 8 if kind == _EIGHT_BYTES else 4
+            else:
+                raise ValueError(f"a field has the unknown kind {kind}")
+    except (ValueError, IndexError) as error:
+        raise RejectedError("BAD_FRAME", f"a message is no message of Arrow Flight: {error}") from None
+    return found
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for place in range(_VARINT_BYTES_MAX):
+        byte = message[at + place]
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return number, at + place + 1
+    raise ValueError("a number has more than 64 bits")
+
+
+def _only(request: bytes, field: int) -> bytes:
+    return bytes(_fields(request).get(field, _NOTHING))
+
+
+def _parsed(kind: Any, request: bytes) -> Any:
+    try:
+        return kind.deserialize(request)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise RejectedError("BAD_FRAME", f"the request is no {kind.__name__} of Arrow Flight: {error}") from None
+
+
+def _part(field: int, content: bytes | memoryview) -> bytes:
+    return _head(field, len(content)) + content
+
+
+def _head(field: int, size: int) -> bytes:
+    head = bytearray()
+    for number in (field << 3 | _COUNTED, size):
+        rest = number
+        while rest > 0x7F:
+            head.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        head.append(rest)
+    return bytes(head)
+
+
+def _flight_data(message: pa.Buffer, metadata: bytes | None = None) -> bytes:
+    """Return a FlightData of a message as it stands in an IPC stream."""
+    header, body = split(message)
+    parts: list[bytes | memoryview] = [_head(_HEADER, len(header)), header]
+    if metadata is not None:
+        parts += [_head(_METADATA, len(metadata)), metadata]
+    if len(body):
+        parts += [_head(_BODY, len(body)), body]
+    return b"".join(parts)

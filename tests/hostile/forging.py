@@ -1,0 +1,296 @@
+"""Arrow IPC messages that are forged field by field: well-formed FlatBuffers whose numbers lie.
+
+Damage to random bytes mostly breaks the FlatBuffer, and Arrow refuses it. Here the places of all numbers are known: row
+counts, counts of nodes and buffers, offsets, lengths, NULL counts, variadic counts, the numbers inside the buffers
+(offsets, views, run ends, type ids, indices), and the codec and sizes of compressed buffers. Whole messages are
+exchanged, too: a batch of one schema under another.
+
+Source: Apache Arrow, `Message.fbs`, and the FlatBuffers binary format.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+import pyarrow as pa
+
+__all__ = ["EVERY_TYPE", "IpcMessage", "every_column", "forged", "forged_stream", "messages_of", "stream_of_messages"]
+
+CLAIMED_ROWS = 2_147_483_646
+_EXTREMES = (
+    *(0, 1, 2, 7, 8, -1, -8, 127, 255, 2**15, 2**16),
+    *(2**31 - 1, 2**31 - 2, 2**31, -(2**31), 2**32 - 1, 2**32, 2**40, 2**62, 2**63 - 1, -(2**63)),
+)
+# Places of fields in their tables, from Message.fbs.
+_HEADER_KIND, _HEADER, _BODY_LENGTH = 1, 2, 3
+_DICTIONARY, _BATCH = 2, 3
+_ROWS, _NODES, _BUFFERS, _COMPRESSION, _VARIADIC = range(5)
+
+
+@dataclass(frozen=True)
+class IpcMessage:
+    """One message of an IPC stream."""
+
+    header: bytes
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Number:
+    """Where a number stands in a header, and how wide it is."""
+
+    name: str
+    at: int
+    format: str
+
+    def read(self, header: bytes) -> int:
+        return int(struct.unpack_from(self.format, header, self.at)[0])
+
+    def written(self, header: bytes, value: int) -> bytes:
+        """Return the header with another number there, cut to its width."""
+        size = struct.calcsize(self.format)
+        low = value & (256**size - 1)
+        return header[: self.at] + low.to_bytes(size, "little") + header[self.at + size :]
+
+
+def _field(header: bytes, table: int, place: int) -> int:
+    vtable = table - struct.unpack_from("<i", header, table)[0]
+    entry = 4 + 2 * place
+    if entry >= struct.unpack_from("<H", header, vtable)[0]:
+        return 0
+    offset = struct.unpack_from("<H", header, vtable + entry)[0]
+    return table + offset if offset else 0
+
+
+def _followed(header: bytes, at: int) -> int:
+    return int(at + struct.unpack_from("<I", header, at)[0])
+
+
+def _vector(header: bytes, table: int, place: int, width: int, names: tuple[str, ...]) -> Iterator[Number]:
+    """Yield the count of a vector of structs, and the 8-byte numbers in it."""
+    at = _field(header, table, place)
+    if not at:
+        return
+    start = _followed(header, at)
+    count = Number(f"count of {names[0]}", start, "<I")
+    yield count
+    room = (len(header) - start - 4) // width  # an earlier lie may have made the count longer
+    for item in range(min(count.read(header), room)):
+        for part, name in enumerate(names):
+            yield Number(name, start + 4 + item * width + 8 * part, "<q")
+
+
+def numbers(header: bytes) -> list[Number]:
+    """Return all numbers of a message's header; for a schema, only those of the message around it.
+
+    A header in which an earlier lie has led the walk outside has none.
+    """
+    try:
+        return _numbers(header)
+    except (struct.error, IndexError):
+        return []
+
+
+def _numbers(header: bytes) -> list[Number]:
+    root = struct.unpack_from("<I", header, 0)[0]
+    found = []
+    kind_at = _field(header, root, _HEADER_KIND)
+    if kind_at:
+        found.append(Number("kind", kind_at, "<B"))
+    if at := _field(header, root, _BODY_LENGTH):
+        found.append(Number("body length", at, "<q"))
+    kind = header[kind_at] if kind_at else 0
+    if kind not in (_DICTIONARY, _BATCH):
+        return found
+    table = _followed(header, _field(header, root, _HEADER))
+    if kind == _DICTIONARY:
+        if at := _field(header, table, 0):
+            found.append(Number("dictionary id", at, "<q"))
+        if at := _field(header, table, 2):
+            found.append(Number("is delta", at, "<B"))
+        table = _followed(header, _field(header, table, 1))
+    if at := _field(header, table, _ROWS):
+        found.append(Number("rows", at, "<q"))
+    found += _vector(header, table, _NODES, 16, ("node length", "null count"))
+    found += _vector(header, table, _BUFFERS, 16, ("buffer offset", "buffer length"))
+    found += _vector(header, table, _VARIADIC, 8, ("variadic count",))
+    if at := _field(header, table, _COMPRESSION):
+        codec = _field(header, _followed(header, at), 0)
+        if codec:
+            found.append(Number("codec", codec, "<B"))
+    return found
+
+
+def claiming_rows(message: IpcMessage, rows: int = CLAIMED_ROWS) -> IpcMessage:
+    """Return a batch whose header claims that many rows, in all of its columns; its buffers are as small as before."""
+    header = message.header
+    for number in numbers(header):
+        if number.name in ("rows", "node length"):
+            header = number.written(header, rows)
+    return IpcMessage(header, message.body)
+
+
+def messages_of(batch: pa.RecordBatch, *, compression: str | None = None) -> list[IpcMessage]:
+    """Return schema, dictionaries and batch as the messages of an IPC stream."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=compression, allow_64bit=True)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    return _split(sink.getvalue().to_pybytes())
+
+
+def stream_of_messages(messages: list[IpcMessage]) -> bytes:
+    """Return messages as an IPC stream."""
+    return b"".join(
+        b"\xff\xff\xff\xff" + struct.pack("<i", len(message.header)) + message.header + message.body
+        for message in messages
+    )
+
+
+def forged(messages: list[IpcMessage], chosen: random.Random, others: list[list[IpcMessage]]) -> list[IpcMessage]:
+    """Return the messages of a stream with some lies in them."""
+    result = list(messages)
+    for _ in range(chosen.choice((1, 1, 1, 2, 2, 3, 5))):
+        # The batch, most of the time: it is what is read last, behind all checks of the others.
+        place = len(result) - 1 if chosen.random() < 0.75 else chosen.randrange(len(result))
+        message = result[place]
+        match chosen.choice((0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 5)):
+            case 0:
+                result[place] = _lie(message, chosen)
+            case 1:
+                result[place] = _lie_in_body(message, chosen)
+            case 2:
+                result[place] = claiming_rows(message, chosen.choice((*_EXTREMES, CLAIMED_ROWS, 4, 1000)))
+            case 3:
+                result[place] = chosen.choice(chosen.choice(others))
+            case 4:
+                cut = chosen.choice((0, 1, 8, len(message.body) // 2, max(len(message.body) - 8, 0)))
+                result[place] = replace(message, body=message.body[:cut])
+            case _:
+                result.insert(place, chosen.choice(result))
+    return result
+
+
+def forged_stream(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
+    """Return an IPC stream with lies in its messages; all streams that are given are valid."""
+    return stream_of_messages(forged(_split(valid), chosen, [_split(each) for each in chosen.sample(others, 3)]))
+
+
+@functools.cache
+def _split(stream: bytes) -> list[IpcMessage]:
+    reader = pa.MessageReader.open_stream(pa.py_buffer(stream))
+    found = []
+    while True:
+        try:
+            message = reader.read_next_message()
+        except StopIteration:
+            return found
+        body = b"" if message.body is None else message.body.to_pybytes()
+        found.append(IpcMessage(message.metadata.to_pybytes(), body))
+
+
+def _lie(message: IpcMessage, chosen: random.Random) -> IpcMessage:
+    places = numbers(message.header)
+    if not places:
+        return message
+    # Each kind of number as often as the others, however many there are of it.
+    name = chosen.choice(sorted({number.name for number in places}))
+    number = chosen.choice([each for each in places if each.name == name])
+    true = number.read(message.header)
+    lie = chosen.choice((*_EXTREMES, true + 1, true - 1, true + 8, true - 8, true * 2, -true, len(message.body)))
+    return replace(message, header=number.written(message.header, lie))
+
+
+def _lie_in_body(message: IpcMessage, chosen: random.Random) -> IpcMessage:
+    spans = [
+        (offset.read(message.header), length.read(message.header))
+        for offset, length in zip(
+            (each for each in numbers(message.header) if each.name == "buffer offset"),
+            (each for each in numbers(message.header) if each.name == "buffer length"),
+            strict=True,
+        )
+    ]
+    spans = [(offset, length) for offset, length in spans if length > 0 and 0 <= offset < len(message.body)]
+    if not spans:
+        return message
+    offset, length = chosen.choice(spans)
+    width = chosen.choice((1, 2, 4, 4, 4, 8, 8))
+    at = offset + width * chosen.randrange(max(length // width, 1))
+    value = chosen.choice(_EXTREMES) & (256**width - 1)
+    body = message.body[:at] + value.to_bytes(width, "little") + message.body[at + width :]
+    return replace(message, body=body[: len(message.body)])
+
+
+def _every_array() -> Iterator[tuple[str, pa.Array]]:
+    texts = ["a", None, "a text that is longer than a view holds"]
+    numbers_ = pa.array([1, None, 3], pa.int64())
+    yield "int", numbers_
+    yield "bool", pa.array([True, None, False])
+    yield "float", pa.array([1.5, None, float("nan")])
+    yield "half", pa.array([1, 2, None], pa.float16())
+    yield "decimal", pa.array([Decimal("1.5"), None, Decimal(-2)], pa.decimal128(38, 2))
+    yield "decimal256", pa.array([Decimal("1.5"), None, Decimal(-2)], pa.decimal256(76, 2))
+    yield "timestamp", pa.array([1, None, 3], pa.timestamp("us", "UTC"))
+    yield "time", pa.array([1, None, 3], pa.time64("us"))
+    yield "interval", pa.array([(1, 2, 3), None, (4, 5, 6)], pa.month_day_nano_interval())
+    yield "null", pa.nulls(3)
+    yield "fixed", pa.array([b"abc", None, b"def"], pa.binary(3))
+    for type_ in (pa.string(), pa.large_string(), pa.string_view()):
+        yield str(type_), pa.array(texts, type_)
+    for type_ in (pa.binary(), pa.large_binary(), pa.binary_view()):
+        yield str(type_), pa.array([None if text is None else text.encode() for text in texts], type_)
+    lists = [[1, None], None, []]
+    for type_ in (
+        pa.list_(pa.int32()),
+        pa.large_list(pa.int32()),
+        pa.list_view(pa.int32()),
+        pa.large_list_view(pa.int8()),
+    ):
+        yield str(type_).partition("<")[0], pa.array(lists, type_)
+    yield "list of text", pa.array([texts, None, []], pa.list_(pa.string()))
+    yield "list of null", pa.array([[None], None, []], pa.list_(pa.null()))
+    yield "fixed list", pa.array([[1, 2], None, [3, None]], pa.list_(pa.int32(), 2))
+    yield "map", pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64()))
+    yield (
+        "struct",
+        pa.array(
+            [{"s": "t", "l": [1]}, None, {"s": None, "l": []}],
+            pa.struct([("s", pa.string()), ("l", pa.list_(pa.int64()))]),
+        ),
+    )
+    yield (
+        "deep",
+        pa.array(
+            [[{"m": [("k", [texts])]}], None, []],
+            pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.list_(pa.string()))))])),
+        ),
+    )
+    yield "dictionary", pa.array(texts).dictionary_encode()
+    yield "dictionary of lists", pa.DictionaryArray.from_arrays(pa.array([1, None, 0]), pa.array([[1], [2, 3]]))
+    yield (
+        "list of dictionary",
+        pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(texts).dictionary_encode()),
+    )
+    yield "run end", pa.RunEndEncodedArray.from_arrays(pa.array([1, 3], pa.int32()), pa.array(["a", None]))
+    types = pa.array([0, 1, 0], pa.int8())
+    yield "sparse union", pa.UnionArray.from_sparse(types, [numbers_, pa.array(texts)])
+    yield (
+        "dense union",
+        pa.UnionArray.from_dense(types, pa.array([0, 0, 1], pa.int32()), [pa.array([1, 2]), pa.array(["a"])]),
+    )
+
+
+EVERY_TYPE = dict(_every_array())
+
+
+def every_column() -> Iterator[tuple[str, pa.RecordBatch]]:
+    """Yield, for each Arrow type, a batch of three rows with a column `value` of it."""
+    for name, array in EVERY_TYPE.items():
+        slots = pa.array([0, 1, 0], pa.int32())
+        kinds = pa.array([0, 0, 0], pa.int8())
+        yield name, pa.RecordBatch.from_arrays([slots, kinds, array], ["slot", "kind", "value"])

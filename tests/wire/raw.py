@@ -1,0 +1,105 @@
+"""A Flight client without pyarrow: it says what it likes, message by message, on the raw gRPC stream."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Iterable, Iterator
+
+import grpc
+import pyarrow as pa
+
+from foldflight.errors import FoldflightError
+from foldflight.exchange.codec import encode_open
+from foldflight.exchange.facts import decode_error
+from foldflight.exchange.frames import Open
+from tests.hostile.forging import IpcMessage
+from tests.wire.kit import DEADLINE_S
+
+__all__ = ["RawClient", "flight_data"]
+
+_DO_EXCHANGE = "/arrow.flight.protocol.FlightService/DoExchange"
+_CMD = 2
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def _part(field: int, content: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(content)) + content
+
+
+def flight_data(
+    message: IpcMessage | None = None, *, opening: Open | None = None, metadata: bytes | None = None
+) -> bytes:
+    """Return one FlightData message; what is None is left out."""
+    parts = []
+    if opening is not None:
+        parts.append(_part(1, b"\x08" + _varint(_CMD) + _part(2, encode_open(opening))))
+    if message is not None:
+        parts.append(_part(2, message.header))
+    if metadata is not None:
+        parts.append(_part(3, metadata))
+    if message is not None and message.body:
+        parts.append(_part(1000, message.body))
+    return b"".join(parts)
+
+
+class RawClient:
+    """A connection to a server, and exchanges on it.
+
+    Args:
+        address: `host:port`.
+        token: Bearer token to send.
+    """
+
+    def __init__(self, address: str, *, token: str | None = None) -> None:
+        self._metadata = None if token is None else [("authorization", f"Bearer {token}")]
+        options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+        self.channel = grpc.insecure_channel(address, options=options)
+        self._exchange = self.channel.stream_stream(_DO_EXCHANGE)
+
+    def say(self, messages: Iterable[bytes]) -> grpc.RpcError | None:
+        """Send messages, read all answers, and return what the exchange failed with."""
+        try:
+            for _ in self._exchange(iter(messages), metadata=self._metadata, timeout=DEADLINE_S):
+                pass
+        except grpc.RpcError as error:
+            return error
+        return None
+
+    def open_silently(self, first: Iterable[bytes] = ()) -> grpc.Call:
+        """Open a stream, send these messages, and never another word."""
+        words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+        def speech() -> Iterator[bytes]:
+            yield from first
+            with contextlib.suppress(grpc.RpcError):
+                words.get()
+
+        return self._exchange(speech(), metadata=self._metadata)
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+def error_of(error: grpc.RpcError | None) -> FoldflightError:
+    """Return the error of the taxonomy that a server sent, as an engine reads it."""
+    assert error is not None, "the server accepted it"
+    details = dict(error.trailing_metadata() or ())
+    found = decode_error(details.get("x-arrow-status-detail-bin", b"")) or decode_error(
+        details.get("grpc-status-details-bin", b"")
+    )
+    assert found is not None, f"{error.code()}: {error.details()}"
+    return found
+
+
+def schema_message(schema: pa.Schema) -> IpcMessage:
+    """Return the first message of a stream of this schema."""
+    return IpcMessage(schema.serialize().to_pybytes()[8:], b"")

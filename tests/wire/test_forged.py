@@ -1,0 +1,81 @@
+"""Forged messages on the raw gRPC stream: whatever its numbers claim, none ends the server."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from foldflight.client import FlightTransport
+from foldflight.exchange.codec import encode
+from foldflight.exchange.frames import Barrier, Chunk, Open, Returns
+from foldflight.functions.call import Call
+from tests.hostile.forging import EVERY_TYPE, claiming_rows, every_column, forged, messages_of
+from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, opening, rows
+from tests.wire.raw import RawClient, error_of, flight_data
+
+Spawn = Callable[..., ServerProcess]
+COUNT = Call("count", ())
+BATCHES = dict(every_column())
+
+
+def speech(batch: pa.RecordBatch, messages: list[object]) -> list[bytes]:
+    """Return what an engine sends that opens an exchange, sends these messages of a stream, and ends the epoch."""
+    opened = Open(calls=(COUNT,), columns=batch.schema, returns=Returns(states=True, outputs=True))
+    chunk = encode(Chunk(batch), batch.schema).metadata
+    barrier = encode(Barrier(1), batch.schema)
+    assert barrier.batch is not None
+    first, *others = messages
+    return [
+        flight_data(first, opening=opened),
+        *(flight_data(message, metadata=chunk) for message in others),
+        flight_data(messages_of(barrier.batch)[-1], metadata=barrier.metadata),
+    ]
+
+
+def still_serves(server: ServerProcess) -> bool:
+    """Return whether the process lives and folds."""
+    assert server.process.poll() is None, f"the server ended with {server.process.returncode}"
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+        exchange.chunk(rows((0, 0), (0, 0)))
+        return bool(end_epoch(exchange, 1)["output_0"].to_pylist() == [2])
+
+
+def test_claimed_rows_do_not_end_the_server(spawn: Spawn) -> None:
+    """A batch whose header claims 2,147,483,646 rows over small buffers is refused, whatever the type of its column."""
+    server = spawn()
+    client = RawClient(f"127.0.0.1:{server.ready['flight']}")
+    for name, batch in BATCHES.items():
+        *before, last = messages_of(batch)
+        error = error_of(client.say(speech(batch, [*before, claiming_rows(last)])))
+        assert error.code == "BAD_FRAME", f"{name}: {error}"
+        assert server.process.poll() is None, f"{name} ended the server with {server.process.returncode}"
+    client.close()
+    assert still_serves(server)
+
+
+def test_sound_messages_are_folded(spawn: Spawn) -> None:
+    """The messages that are forged elsewhere are sound as they are: the server takes them."""
+    server = spawn()
+    client = RawClient(f"127.0.0.1:{server.ready['flight']}")
+    refused = [name for name, batch in BATCHES.items() if client.say(speech(batch, messages_of(batch))) is not None]
+    client.close()
+    assert refused == [name for name in EVERY_TYPE if name in ("run end", "sparse union", "dense union")]
+
+
+@pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_forged_streams_do_not_end_the_server(spawn: Spawn, count: int) -> None:
+    """Streams with false numbers of each kind are answered or refused, and the server lives on."""
+    server = spawn()
+    client = RawClient(f"127.0.0.1:{server.ready['flight']}")
+    corpus = [messages_of(batch, compression=codec) for batch in BATCHES.values() for codec in (None, "zstd")]
+    batches = [batch for batch in BATCHES.values() for _ in range(2)]
+    for number in range(count):
+        chosen = random.Random(f"forged {number}")
+        place = chosen.randrange(len(corpus))
+        client.say(speech(batches[place], forged(corpus[place], chosen, corpus)))
+        assert server.process.poll() is None, f"stream {number} ended the server with {server.process.returncode}"
+    client.close()
+    assert still_serves(server)

@@ -182,7 +182,7 @@ def test_metrics_say_what_was_refused_and_why() -> None:
 def test_log_lines_carry_exchange_and_server() -> None:
     """What happens to one exchange can be found by its id: opening, the function's own lines, the failure, the end."""
     log = io.StringIO()
-    with serving(wire_functions, state_keys=STATE_KEY, log_level="debug", log_stream=log) as server:
+    with serving(wire_functions, state_keys=STATE_KEY, log_stream=log) as server:
         transport = FlightTransport([server.url], deadline_s=20)
         calls = opening(Call("talks", ("value",)), Call("fails_to_accumulate", ("value",)))
         with contextlib.suppress(FunctionError), transport.open(calls) as exchange:

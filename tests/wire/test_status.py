@@ -152,6 +152,18 @@ def test_the_command_shows_servers_functions_and_versions(two_servers: tuple[Ser
     assert "differs" not in run.stdout
 
 
+def test_the_command_takes_urls_as_connect_does(two_servers: tuple[Server, Server]) -> None:
+    """Servers separated by commas are several; what is no URL is an error of one line, not a traceback."""
+    run = foldflight("status", ", ".join(server.url for server in two_servers), "--json")
+    assert run.returncode == 0, run.stderr
+    assert [each["server_id"] for each in json.loads(run.stdout)] == ["left", "right"]
+    for wrong in ("grpc://a:b", "grpc://a:1,b:2", "http://a:1", ",", "grpc://[::1"):
+        run = foldflight("status", wrong)
+        assert run.returncode == 1
+        assert run.stderr.startswith("foldflight: SIGNATURE: ")
+        assert "Traceback" not in run.stderr
+
+
 def test_the_command_says_which_url_does_not_answer(two_servers: tuple[Server, Server]) -> None:
     """A URL without a server is a line of the table and exit code 1; the others are shown all the same."""
     run = foldflight("status", two_servers[1].url, "grpc://127.0.0.1:1", "--json")

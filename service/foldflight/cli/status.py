@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from foldflight.cli.target import target_options
+from foldflight.client.flight import server_urls
 from foldflight.client.status import StatusReader
 from foldflight.errors import FoldflightError
 
@@ -43,11 +44,14 @@ Placed = dict[str, dict[str, list[str]]]
 def status(urls: tuple[str, ...], *, watch: bool, interval_s: float, as_json: bool, **connection: Any) -> None:
     """Show what the servers at each URL are doing: a server's own, or a balancer's before them.
 
+    Several URLs are given one by one, or separated by commas as `connect` takes them.
+
     A server shows the others of its fleet too if its setting `peers` names them. Rates are taken from two answers, a
     second apart. Exits with 1 if a URL, or a server of the fleet, does not answer.
     """
     with ExitStack() as stack:
-        readers = [stack.enter_context(closing(StatusReader(url, **connection))) for url in urls]
+        each = server_urls(",".join(urls))
+        readers = [stack.enter_context(closing(StatusReader(url, **connection))) for url in each]
         if watch:
             _watch(readers, interval_s)
             return

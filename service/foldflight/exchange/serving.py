@@ -102,7 +102,7 @@ class ServerExchange:
         self._logs: list[LogRecord] = []
         self._logs_dropped = 0
         self._reopen = False
-        calls = _bind(opening, registry)
+        calls = _bind(opening, registry, server_id)
         self.opened = _opened(opening, calls, limits, server_id)
         self._fold = Fold(
             calls,
@@ -311,7 +311,7 @@ def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) 
             not take, and for what is declared `compile=True` and cannot be compiled for these types.
         FunctionError: USER_CODE, when `__init__` raises without a direct argument.
     """
-    calls = _bind(opening, registry)
+    calls = _bind(opening, registry, server_id)
     for call in calls:
         demand_instance(call.bound)
         if not call.is_counted:
@@ -319,7 +319,7 @@ def describe(opening: Open, registry: Registry, limits: Limits, server_id: str) 
     return _opened(opening, calls, limits, server_id)
 
 
-def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
+def _bind(opening: Open, registry: Registry, server_id: str) -> list[BoundCall]:
     if len(opening.calls) > _CALLS_MAX:
         raise RejectedError(
             "LIMIT", f"Open has {len(opening.calls)} calls, and one exchange takes {_CALLS_MAX}", limit="calls"
@@ -341,7 +341,7 @@ def _bind(opening: Open, registry: Registry) -> list[BoundCall]:
             plain_type(column.type)
         except RejectedError as error:
             raise RejectedError(error.code, f"the column {column.name}: {error.message}") from None
-    return bind_calls(registry, opening.calls, columns)
+    return bind_calls(registry, opening.calls, columns, where=f"on server {server_id}")
 
 
 def _opened(opening: Open, calls: list[BoundCall], limits: Limits, server_id: str) -> Opened:

@@ -23,6 +23,7 @@ from foldflight.exchange.frames import FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold.programs import demand_all_compiled, folded
+from foldflight.functions.registry import unknown_function
 from foldflight.server.bundles import Bundles
 from foldflight.server.edge import edge
 from foldflight.server.exchanges import Exchanges
@@ -88,7 +89,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         tls = tls_of(settings)
         super().__init__(
             f"{'grpc+tls' if tls else 'grpc'}://{authority(settings.host, settings.port)}",
-            middleware=tokens_of(settings, metrics=metrics, logger=logger),
+            middleware=tokens_of(settings, registry, metrics=metrics, logger=logger),
             **tls,
         )
         self._exchanges.watch.start()
@@ -136,6 +137,8 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
             name = _function_name(descriptor)
             check_allowed(context, [name])
+            if name not in self._registry:
+                raise unknown_function(name, allowed(context, self._registry), f"on server {self._server_id}")
             return self._flight_of(name)
         opening = self._open_of(context, descriptor)
         opened = self._exchanges.watch.run(
@@ -243,7 +246,7 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             self.metrics.refused.labels(error.code).inc()
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
             raise
-        logger.debug("exchange opened", calls=[call.function for call in opening.calls], peer=context.peer())
+        logger.info("exchange opened", calls=[call.function for call in opening.calls], peer=context.peer())
         return running
 
     def _carry(self, running: Running, context: Any, reader: Any, writer: Any) -> None:

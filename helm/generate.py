@@ -19,7 +19,16 @@ Functions are modules: in an image `FROM foldflight/server`, or as files of a Co
 (`kubectl create configmap my-functions --from-file=my_functions.py`).
 
 The Service balances connections. To balance each exchange, put a proxy that speaks HTTP/2 in front of the headless
-Service; [`deploy/envoy.yaml`](../../deploy/envoy.yaml) is a configuration of Envoy for that.
+Service; [`deploy/envoy.yaml`](../../deploy/envoy.yaml) is a configuration of Envoy for that. From outside of the
+cluster engines come through a Gateway (`routes.flight`) or an ingress controller (`ingress.flight`); either must let
+streams be silent for as long as a job computes, and must speak TLS to the servers where `tls.secret` is set.
+
+*Rotated Secrets.* A server reads tokens and bundle keys again by itself. State keys and certificates it reads when it
+starts, so their content is in a checksum of the pods, and the next `helm upgrade` replaces the servers one by one.
+Where charts are rendered without a cluster (`helm template`), or certificates are renewed between upgrades, let a
+controller do it that watches Secrets, by its annotation in `deploymentAnnotations`.
+
+*In another chart.* As a dependency the chart takes its values under `foldflight`, and `condition: foldflight.enabled`.
 
 ## Values
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import threading
 import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +42,26 @@ FULL: dict[str, Any] = {
     "tolerations": [{"key": "folds", "operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
     "priorityClassName": "high",
+    "deploymentAnnotations": {"e": "f"},
+    "extraEnv": [{"name": "FOLDFLIGHT_LOG_FORMAT", "value": "console"}],
+    "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+    "extraVolumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
+    "podSecurityContext": {"runAsUser": 7, "runAsGroup": None, "supplementalGroups": [9]},
+    "containerSecurityContext": {"runAsNonRoot": True},
+    "routes": {
+        "flight": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["folds.example.com"]},
+        "status": {"enabled": True, "parentRefs": [{"name": "gateway"}], "annotations": {"g": "h"}},
+    },
+    "ingress": {
+        "flight": {"enabled": True, "className": "nginx", "host": "folds.example.com", "tlsSecret": "public"},
+        "status": {"enabled": True, "annotations": {"i": "j"}},
+    },
 }
 SETS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "full": FULL,
     "keda": {"autoscaling": {"enabled": True, "kind": "keda", "cpuPercent": 0}},
+    "page": {"ingress": {"status": {"enabled": True}}},
     "open": {"networkPolicy": {"enabled": False}, "nameOverride": "folds", "replicas": 1, "preStopSeconds": 0},
 }
 
@@ -51,16 +70,22 @@ def helm(*arguments: str, check: bool = True) -> str:
     return run(tool("helm"), *arguments, check=check)
 
 
-def render(values: dict[str, Any], tmp_path: Path) -> list[dict[str, Any]]:
+def render(values: dict[str, Any], tmp_path: Path, *flags: str) -> list[dict[str, Any]]:
     """Return the objects that the chart makes of values."""
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values), encoding="utf-8")
-    text = helm("template", "folds", str(CHART), "--namespace", "jobs", "--values", str(file))
+    text = helm("template", "folds", str(CHART), "--namespace", "jobs", "--values", str(file), *flags)
     return [each for each in yaml.safe_load_all(text) if each is not None]
 
 
 def of_kind(objects: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [each for each in objects if each["kind"] == kind]
+
+
+def ways_in(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rules of all routes and ingresses."""
+    kinds = ("GRPCRoute", "HTTPRoute", "Ingress")
+    return [rule for kind in kinds for each in of_kind(objects, kind) for rule in each["spec"]["rules"]]
 
 
 def pod_of(objects: list[dict[str, Any]]) -> dict[str, Any]:
@@ -86,7 +111,8 @@ def test_lint_is_strict_and_finds_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_the_objects(objects: list[dict[str, Any]], version: str, tmp_path: Path) -> None:
     """Each object keeps the schema of its kind, without unknown fields."""
-    known = [each for each in objects if each["kind"] not in {"ServiceMonitor", "PrometheusRule", "ScaledObject"}]
+    foreign = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "GRPCRoute", "HTTPRoute"}
+    known = [each for each in objects if each["kind"] not in foreign]
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(known), encoding="utf-8")
     validate = Path(sys.executable).with_name("kubernetes-validate")
@@ -106,8 +132,13 @@ def test_objects_are_told_apart_and_found(objects: list[dict[str, Any]]) -> None
     for each in objects:
         labels = each["metadata"]["labels"]
         assert customary | {"helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"} <= set(labels)
-    for service in of_kind(objects, "Service"):
+    services = {each["metadata"]["name"]: each for each in of_kind(objects, "Service")}
+    for service in services.values():
         assert service["spec"]["selector"] == selector
+    backends = re.findall(r'"name": "([^"]+)", "port": (?:{"number": )?(\d+)', json.dumps(ways_in(objects)))
+    assert len(backends) == sum(text.count("backend") for text in map(json.dumps, ways_in(objects)))
+    for name, port in backends:
+        assert int(port) in {each["port"] for each in services[name]["spec"]["ports"]}
     (test,) = of_kind(objects, "Pod")
     assert not selector.items() <= test["metadata"]["labels"].items(), "the test's pod must not get traffic"
 
@@ -210,7 +241,7 @@ def test_an_upgrade_changes_nothing_that_cannot_change(tmp_path: Path) -> None:
     before = lasting(render({}, tmp_path))
     assert len(before) == 4
     for values in SETS.values():
-        assert lasting(render({**values, **fixed, "image": {"tag": "9.9.9"}}, tmp_path)) == before
+        assert before.items() <= lasting(render({**values, **fixed, "image": {"tag": "9.9.9"}}, tmp_path)).items()
 
 
 def test_scaling_owns_the_number_of_servers(tmp_path: Path) -> None:
@@ -228,6 +259,167 @@ def test_scaling_owns_the_number_of_servers(tmp_path: Path) -> None:
         assert '"stabilizationWindowSeconds": 600' in text
         others = {"HorizontalPodAutoscaler", "ScaledObject"} - {name}
         assert not any(of_kind(objects, other) for other in others)
+
+
+def test_what_the_chart_does_not_know_of_can_be_added(tmp_path: Path) -> None:
+    """Variables, volumes and their mounts go to the server, beside the chart's own; annotations to the Deployment."""
+    objects = render(FULL, tmp_path)
+    pod = pod_of(objects)
+    (server,) = pod["containers"]
+    assert FULL["extraEnv"][0] in server["env"]
+    assert FULL["extraVolumeMounts"][0] in server["volumeMounts"]
+    assert FULL["extraVolumes"][0] in pod["volumes"]
+    assert {mount["name"] for mount in server["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    (deployment,) = of_kind(objects, "Deployment")
+    assert deployment["metadata"]["annotations"] == FULL["deploymentAnnotations"]
+
+
+def test_security_contexts_can_be_changed_field_by_field(tmp_path: Path) -> None:
+    """What is given stands for the default, null leaves a field out, and the rest stays, in the test's pod, too."""
+    objects = render(FULL, tmp_path)
+    for pod in (pod_of(objects), of_kind(objects, "Pod")[0]["spec"]):
+        assert pod["securityContext"] == {
+            "runAsNonRoot": True,
+            "runAsUser": 7,
+            "fsGroup": 10001,
+            "supplementalGroups": [9],
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        assert pod["containers"][0]["securityContext"]["runAsNonRoot"] is True
+    own = pod_of(render({}, tmp_path))["securityContext"]
+    assert [own[name] for name in ("runAsUser", "runAsGroup", "fsGroup")] == [10001] * 3
+
+
+def test_openshift_chooses_the_user(tmp_path: Path) -> None:
+    """Where the cluster gives each project its own users, the chart names none, unless it is told to."""
+    for values, expected in (({}, None), ({"podSecurityContext": {"runAsUser": 5}}, 5)):
+        security = pod_of(render(values, tmp_path, "--api-versions", "security.openshift.io/v1"))["securityContext"]
+        assert security.get("runAsUser") == expected
+        assert {"runAsGroup", "fsGroup"}.isdisjoint(security)
+        assert security["runAsNonRoot"] is True
+
+
+def test_the_chart_can_be_a_dependency(tmp_path: Path) -> None:
+    """A parent chart has global values and a condition, and gives this one its own under its name."""
+    parent = tmp_path / "parent"
+    shutil.copytree(CHART, parent / "charts" / "foldflight")
+    dependency = {"name": "foldflight", "version": "0.1.0", "condition": "foldflight.enabled"}
+    chart = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [dependency]}
+    (parent / "Chart.yaml").write_text(yaml.safe_dump({**chart, "icon": "file:///icon.png"}), encoding="utf-8")
+    own = {"enabled": True, "replicas": 5, "podSecurityContext": {"runAsUser": 5}}
+    values = {"global": {"region": "north", "imageRegistry": "images.example.com"}, "foldflight": own}
+    (parent / "values.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    objects = [each for each in yaml.safe_load_all(helm("template", "release", str(parent))) if each]
+    (deployment,) = of_kind(objects, "Deployment")
+    assert deployment["spec"]["replicas"] == 5
+    assert pod_of(objects)["securityContext"]["runAsUser"] == 5
+    assert not helm("template", "release", str(parent), "--set", "foldflight.enabled=false").strip()
+
+
+def test_ways_in_from_outside(tmp_path: Path) -> None:
+    """Routes and ingresses lead calls to the servers, and the status page with its data, no other, to the pages."""
+    objects = render(FULL, tmp_path)
+    (grpc,) = of_kind(objects, "GRPCRoute")
+    assert grpc["spec"]["hostnames"] == ["folds.example.com"]
+    assert grpc["spec"]["parentRefs"] == [{"name": "gateway"}]
+    assert grpc["spec"]["rules"][0]["matches"] == [{"method": {"service": "arrow.flight.protocol.FlightService"}}]
+    (http,) = of_kind(objects, "HTTPRoute")
+    assert http["metadata"]["annotations"] == {"g": "h"}
+    assert [match["path"] for match in http["spec"]["rules"][0]["matches"]] == [
+        {"type": "Exact", "value": "/"},
+        {"type": "Exact", "value": "/status"},
+    ]
+    flight, page = of_kind(objects, "Ingress")
+    assert flight["spec"]["ingressClassName"] == "nginx"
+    assert flight["spec"]["tls"] == [{"secretName": "public", "hosts": ["folds.example.com"]}]
+    (rule,) = flight["spec"]["rules"]
+    assert rule["host"] == "folds.example.com"
+    assert [path["path"] for path in rule["http"]["paths"]] == ["/arrow.flight.protocol.FlightService"]
+    assert [path["path"] for path in page["spec"]["rules"][0]["http"]["paths"]] == ["/", "/status"]
+    assert {"host", "tls"}.isdisjoint(page["spec"]["rules"][0] | page["spec"])
+    assert not ways_in(render({}, tmp_path))
+
+
+class Cluster(ThreadingHTTPServer):
+    """As much of a Kubernetes API as helm asks of it to render a chart: it knows kinds, and Secrets by name."""
+
+    def __init__(self, objects: list[dict[str, Any]], secrets: dict[str, dict[str, str]]) -> None:
+        super().__init__(("127.0.0.1", 0), _Api)
+        kinds = {(each["apiVersion"], each["kind"]) for each in objects} | {("v1", "Secret")}
+        groups = sorted({version for version, _ in kinds if "/" in version})
+        self.answers: dict[str, Any] = {
+            "/version": {"major": "1", "minor": "34", "gitVersion": "v1.34.0"},
+            "/api": {"kind": "APIVersions", "versions": ["v1"]},
+            "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(name) for name in groups]},
+        }
+        for version in {version for version, _ in kinds}:
+            names = [kind for found, kind in kinds if found == version]
+            path = f"/apis/{version}" if "/" in version else f"/api/{version}"
+            self.answers[path] = {
+                "kind": "APIResourceList",
+                "groupVersion": version,
+                "resources": [
+                    {"name": f"{kind.lower()}s", "namespaced": True, "kind": kind, "verbs": ["get"]} for kind in names
+                ],
+            }
+        for name, data in secrets.items():
+            self.answers[f"/api/v1/namespaces/jobs/secrets/{name}"] = {
+                "kind": "Secret",
+                "apiVersion": "v1",
+                "metadata": {"name": name, "namespace": "jobs"},
+                "data": data,
+            }
+
+
+def _group(version: str) -> dict[str, Any]:
+    preferred = {"groupVersion": version, "version": version.partition("/")[2]}
+    return {"name": version.partition("/")[0], "versions": [preferred], "preferredVersion": preferred}
+
+
+class _Api(BaseHTTPRequestHandler):
+    server: Cluster
+
+    def do_GET(self) -> None:
+        found = self.server.answers.get(self.path.partition("?")[0])
+        missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+        self.send_response(404 if found is None else 200)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(missing if found is None else found).encode())
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class names it)
+        pass
+
+
+def test_a_rotated_secret_makes_new_pods(tmp_path: Path) -> None:
+    """Keys and certificates that a server reads once are in a checksum of its pods; what it reads again is not."""
+    values = {"auth": {"stateKeysSecret": "keys", "tokensSecret": "tokens"}, "tls": {"secret": "certificate"}}
+
+    def checksum(**secrets: str) -> str | None:
+        with Cluster(render(values, tmp_path), {name: {"data": value} for name, value in secrets.items()}) as cluster:
+            threading.Thread(target=cluster.serve_forever, args=(0.02,), daemon=True).start()
+            config = {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{cluster.server_port}"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "users": [{"name": "u", "user": {}}],
+                "current-context": "c",
+            }
+            file = tmp_path / "kubeconfig"
+            file.write_text(yaml.safe_dump(config), encoding="utf-8")
+            asking = ("--dry-run=server", "--disable-openapi-validation", "--kubeconfig", str(file))
+            (deployment,) = of_kind(render(values, tmp_path, *asking), "Deployment")
+            cluster.shutdown()
+        found: str | None = deployment["spec"]["template"]["metadata"]["annotations"].get("checksum/secrets")
+        return found
+
+    before = checksum(keys="b25l", certificate="b25l", tokens="b25l")
+    assert before is not None
+    assert checksum(keys="b25l", certificate="b25l", tokens="b25l") == before
+    assert checksum(keys="b25l", certificate="b25l", tokens="dHdv") == before
+    assert len({before, checksum(keys="dHdv", certificate="b25l"), checksum(keys="b25l", certificate="dHdv")}) == 3
+    assert checksum() is None, "Secrets that are not there yet come with the pods that read them"
 
 
 def test_the_operators_objects(tmp_path: Path) -> None:
@@ -272,6 +464,9 @@ def test_the_network_lets_in_who_is_named(tmp_path: Path) -> None:
         ("nameOverride=folds.v2", "nameOverride"),
         ("fullnameOverride=2folds", "fullnameOverride"),
         ("autoscaling.enabled=true,autoscaling.min=20", "autoscaling.min is 20"),
+        ("routes.flight.enabled=true", "parentRefs"),
+        ("ingress.flight.host=https://x", "host"),
+        ("extraEnv[0].nmae=X", "extraEnv"),
     ],
 )
 def test_the_schema_refuses(given: str, complaint: str) -> None:
@@ -313,6 +508,10 @@ def test_notes_say_where_to_connect(tmp_path: Path) -> None:
     assert "networkPolicy" not in plain.partition("NOTES:")[2]
     shut = ("install", "folds", str(CHART), "--dry-run=client", "--set", "metrics.serviceMonitor.enabled=true")
     notes = helm(*shut, "--set", "service.type=LoadBalancer").partition("NOTES:")[2]
+    assert "networkPolicy.observers" in notes
+    assert "networkPolicy.clients" in notes
+    outside = ("install", "folds", str(CHART), "--dry-run=client", "--set", "ingress.status.enabled=true")
+    notes = helm(*outside, "--set", "ingress.flight.enabled=true").partition("NOTES:")[2]
     assert "networkPolicy.observers" in notes
     assert "networkPolicy.clients" in notes
 

@@ -182,6 +182,13 @@ def test_compose_gives_a_drain_its_time() -> None:
         assert service["security_opt"] == ["no-new-privileges:true"]
 
 
+def test_compose_starts_again_what_dies() -> None:
+    """What serves comes up again after it died, until it is stopped; the job, which ends, does not."""
+    restarts = {name: service.get("restart") for name, service in COMPOSE["services"].items()}
+    assert restarts.pop("spark") is None
+    assert set(restarts.values()) == {"unless-stopped"}
+
+
 def test_the_balancer_ends_no_stream_by_itself() -> None:
     """No timeout of Envoy is about a stream, and it does not ping servers, which would end their idle streams."""
     envoy = load(ROOT / "deploy/envoy.yaml")["static_resources"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -170,6 +171,16 @@ def test_a_server_that_is_killed(fleet: Fleet) -> None:
         assert eventually(lambda: fleet.are_balanced(2), SOON_S)
         assert eventually(load.goes_on, SOON_S)
     load.check()
+
+
+def test_a_server_that_dies_comes_up_again(fleet: Fleet) -> None:
+    """A server whose process ends by itself is started again by the engine, with nobody's help."""
+    died, _ = fleet.servers()
+    before = docker("inspect", "--format", "{{.State.StartedAt}}", died)
+    os.kill(int(docker("inspect", "--format", "{{.State.Pid}}", died)), signal.SIGKILL)
+    assert eventually(lambda: docker("inspect", "--format", "{{.State.StartedAt}}", died) != before, SOON_S)
+    assert eventually(lambda: fleet.are_balanced(2), SOON_S)
+    assert docker("inspect", "--format", "{{.RestartCount}}", died) == "1"
 
 
 def test_a_streaming_query_outlives_every_server(fleet: Fleet, tmp_path: Path) -> None:

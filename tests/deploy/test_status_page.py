@@ -80,7 +80,9 @@ def fleet() -> Iterator[Server]:
         other = stack.enter_context(serving("examples.weighted_avg", server_id="folds-1", http_port=0))
         peers = (f"127.0.0.1:{other.probes.http_port}", f"127.0.0.1:{hung.getsockname()[1]}")
         server = stack.enter_context(
-            serving(wire_functions, state_keys=STATE_KEY, server_id="folds-0", http_port=0, peers=peers)
+            serving(
+                wire_functions, state_keys=STATE_KEY, server_id="folds-0", http_port=0, peers=peers, memory_limit="8GiB"
+            )
         )
         failing = FlightTransport([server.url], deadline_s=20, bounds=Bounds(patience_s=0))
         with (
@@ -119,8 +121,10 @@ def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: Serv
     (silent,) = [row for row in servers.values() if row[0].startswith("no answer")]
     assert "timed out" in silent[0]
     functions = cells(page, "functions")
-    assert functions["count"] == ["1", "all servers"]
-    assert functions["talks"] == ["1", "folds-0"]
+    assert functions["count"] == ["1", "all servers", "vectorised", "-"]
+    assert functions["talks"][:2] == ["1", "folds-0"]
+    assert functions["fails_to_accumulate"][2:] == ["interpreted", "USER_CODE 1"]
+    assert re.fullmatch(r"\d+ MiB / 8\.0 GiB", both[0]["memory"])
     first = both[0]["rows"]
     expect(page.locator("#servers tr", has_text="folds-0")).not_to_contain_text(f" {first} ", timeout=LONG_MS)
     drawn = re.compile(r"^(\S+,\S+ ){3}")

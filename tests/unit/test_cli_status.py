@@ -10,7 +10,7 @@ from foldflight.cli.status import _watch, rates, status_view
 from foldflight.errors import RetryableError
 
 
-def server(name, rows, *, state="ready", functions=None, errors=None, version="1.0"):
+def server(name, rows, *, state="ready", functions=None, errors=None, version="1.0", **more):
     return {
         "server_id": name,
         "state": state,
@@ -22,6 +22,7 @@ def server(name, rows, *, state="ready", functions=None, errors=None, version="1
         "groups": 10,
         "state_bytes": 3_000_000,
         "errors": errors or {},
+        **more,
         "functions": {"count": "1"} if functions is None else functions,
     }
 
@@ -78,6 +79,20 @@ def test_the_table_fits_into_eighty_characters():
     assert any(name in line and "123,456,789" in line and "draining" in line for line in lines)
     assert "states" not in shown(servers, 80)
     assert "3 MiB" in shown(servers, 140)
+
+
+def test_who_raised_and_what_memory_there_is_are_shown():
+    """Errors are summed by function over all servers; a server that does not tell of its memory is no error."""
+    memory = {"bytes": 3 * 2**30, "largest_bytes": 2**30, "limit_bytes": 2**31}
+    servers = [
+        server("a", 1, memory=memory, function_errors={"f": {"USER_CODE": 2}}, groups_isolated={"f": 1000}),
+        server("b", 1, memory={**memory, "limit_bytes": 0}, function_errors={"f": {"USER_CODE": 3, "OVERFLOW": 1}}),
+        server("c", 1),
+    ]
+    text = shown(rates([], [(1.0, {"servers": servers})]))
+    assert "f raised: USER_CODE 5, groups isolated 1,000, OVERFLOW 1" in text
+    assert "3 GiB/2 GiB" in text
+    assert text.count("3 GiB ") == 1
 
 
 class Reader:

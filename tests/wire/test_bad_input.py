@@ -77,6 +77,16 @@ def test_bad_call_is_refused_at_open(transport: Transport, call: Call, code: str
         assert mentions in caught.value.message
 
 
+def test_a_server_that_lacks_a_function_is_named(server: Server, flight: FlightTransport) -> None:
+    """Behind a balancer the URL does not tell which server lacks it: the error names the server."""
+    for ask in (flight.describe, flight.open):
+        with pytest.raises(RejectedError, match=f"on server {server.server_id}; did you mean count") as caught:
+            ask(opening(Call("coutn")))
+        assert caught.value.code == "UNKNOWN_FUNCTION"
+    with fl.FlightClient(server.url) as client, pytest.raises(fl.FlightError, match=f"on server {server.server_id}"):
+        client.get_flight_info(fl.FlightDescriptor.for_path("coutn"))
+
+
 def test_another_version_has_another_fingerprint(server: Server) -> None:
     """A query planned with one version of a function is refused by a server that has another."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -94,6 +96,45 @@ def test_a_token_opens_its_functions(tmp_path: Path) -> None:
             functions.transport.describe(opening(Call("sum", ("value",))))
 
 
+@pytest.mark.parametrize("names", ["count,wei*", "count, wei*", "count wei*", "\tcount\twei*", " count ,\twei* ,"])
+def test_functions_of_a_token_may_be_written_as_one_likes(tmp_path: Path, names: str) -> None:
+    """Commas, spaces and tabs, in any number, separate the functions that a token opens."""
+    path = tmp_path / "tokens"
+    path.write_text(f"a-token-for-some-of-all {names}\n")
+    with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path)) as server:
+        assert set(connect(server.url, token="a-token-for-some-of-all")) == {"count", "weighted_avg"}
+
+
+def test_names_that_no_function_has_are_reported(tmp_path: Path) -> None:
+    """A mistyped name opens nothing: the log says which, at the start and when the file has changed."""
+    path = tmp_path / "tokens"
+    path.write_text("a-token-for-some-of-all count weihgted_avg nope*\n")
+    log = io.StringIO()
+    with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path), log_stream=log) as server:
+        (line,) = [each for each in logged(log) if each["level"] == "warning"]
+        assert (line["names"], line["path"]) == (["nope*", "weihgted_avg"], str(path))
+        path.write_text("a-token-for-some-of-all count, sums\n")
+        connect(server.url, token="a-token-for-some-of-all")
+        assert [each["names"] for each in logged(log) if "names" in each][1:] == [["sums"]]
+        path.write_text("a-token-for-some-of-all count\n")
+        connect(server.url, token="a-token-for-some-of-all")
+        assert len([each for each in logged(log) if "names" in each]) == 2
+
+
+def test_names_of_functions_that_engines_ship_are_not_reported(tmp_path: Path) -> None:
+    """Where engines may bring functions, a token may open one that is not there yet."""
+    path = tmp_path / "tokens"
+    path.write_text("a-token-for-some-of-all shipped_one_day\n")
+    log = io.StringIO()
+    keys = {"tokens_file": str(path), "bundle_keys": ("a bundle key, long enough",)}
+    with serving(wire_functions, state_keys=STATE_KEY, log_stream=log, **keys):
+        assert not [each for each in logged(log) if each["level"] == "warning"]
+
+
+def logged(log: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.getvalue().splitlines()]
+
+
 @pytest.mark.parametrize("content", ["a-token-that-names-nothing , ,", None, "", "# nobody\n", "short\n", b"\xff\xfe"])
 def test_a_bad_tokens_file_stops_the_start(tmp_path: Path, content: str | bytes | None) -> None:
     """A server that would let nobody in, or read nonsense, does not start."""
@@ -167,11 +208,18 @@ def test_tls_settings_belong_together(certificates: Certificates, tmp_path: Path
     """Half a pair, a missing file and one that is no PEM are named when the server or the client starts."""
     no_pem = tmp_path / "no.pem"
     no_pem.write_text("hello")
+    pair = {"tls_cert_file": certificates.server_cert, "tls_key_file": certificates.server_key}
     for settings, problem in (
         ({"tls_cert_file": certificates.server_cert}, "tls_key_file"),
         ({"tls_client_ca_file": certificates.ca}, "tls_cert_file"),
         ({"tls_cert_file": str(tmp_path / "none"), "tls_key_file": certificates.server_key}, "cannot read"),
         ({"tls_cert_file": str(no_pem), "tls_key_file": certificates.server_key}, "not PEM"),
+        ({"tls_cert_file": certificates.server_cert, "tls_key_file": certificates.client_key}, "does not belong to"),
+        (
+            {"tls_cert_file": certificates.server_cert, "tls_key_file": certificates.ca},
+            "TLS cannot use the certificate",
+        ),
+        ({**pair, "tls_client_ca_file": certificates.server_key}, "TLS cannot use the certificates in tls_client_ca"),
     ):
         with (
             pytest.raises(RejectedError, match=problem) as caught,

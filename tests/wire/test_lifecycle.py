@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -13,15 +14,18 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import trustme
 
 from foldflight import udaf
 from foldflight.client import FlightTransport, OpenExchange, connect
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.functions.call import Call
-from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, Server, run_server, serving
+from foldflight.server.ops.logs import make_logger
+from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, Server, announce, run_server, serving
 from foldflight.server.run.settings import load_settings
 from tests.wire import wire_functions
 from tests.wire.kit import (
@@ -361,6 +365,28 @@ def open_sockets() -> int:
 # -- servers that do not start ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"host": "0.0.0.0"}, ["--tokens-file", "--tls-cert-file"]),
+        ({"host": "::", "workers": 2}, ["--tokens-file", "--tls-cert-file"]),
+        ({"host": "a-name", "tokens_file": "tokens"}, ["--tls-cert-file"]),
+        ({"host": "0.0.0.0", "tls_cert_file": "c", "tls_key_file": "k"}, ["--tokens-file"]),
+        ({"host": "0.0.0.0", "tls_cert_file": "c", "tls_key_file": "k", "tls_client_ca_file": "a"}, []),
+        ({"host": "127.0.0.1"}, []),
+        ({"host": "localhost"}, []),
+    ],
+)
+def test_an_open_port_is_warned_of(settings: dict[str, Any], expected: list[str]) -> None:
+    """A server that others reach says what it lacks: tokens or clients' certificates, and TLS."""
+    log = io.StringIO()
+    announce({"event": "ready"}, load_settings(settings, {}), make_logger(log), lambda _: None)
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    warned = [line["remedy"] for line in lines if line["level"] == "warning"]
+    assert len(warned) == len(expected)
+    assert all(flag in remedy for flag, remedy in zip(expected, warned, strict=True))
+
+
 def test_taken_port_is_a_clear_end(spawn: Spawn, server: Server) -> None:
     """A server whose port is taken ends at once, naming port and remedy, without a traceback."""
     second = spawn(port=server.flight.port, await_ready=False)
@@ -370,6 +396,30 @@ def test_taken_port_is_a_clear_end(spawn: Spawn, server: Server) -> None:
     assert str(server.flight.port) in said
     assert "--port" in said
     assert "Traceback" not in said
+
+
+def test_a_host_that_is_elsewhere_is_named() -> None:
+    """An address of another machine, or a name that does not resolve, is no taken port."""
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        with pytest.raises(RejectedError, match="--host") as caught, serving(host=host):
+            pass
+        assert caught.value.code == "SETTINGS"
+        assert host in caught.value.message
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_key_of_another_certificate_is_a_clear_end(spawn: Spawn, tmp_path: Path, workers: int) -> None:
+    """A server with a TLS key that does not belong to its certificate ends at once and says so, with workers too."""
+    for name in ("one", "other"):
+        certificate = trustme.CA().issue_cert("127.0.0.1")
+        certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / f"{name}.pem"))
+    files = {"tls_cert_file": str(tmp_path / "one.pem"), "tls_key_file": str(tmp_path / "other.pem")}
+    server = spawn(workers=workers, **files, await_ready=False)
+    assert server.process.wait(30) == 2
+    said = server.log.read_text()
+    assert "tls_key_file" in said
+    assert "does not belong to" in said
+    assert "already in use" not in said
 
 
 def test_module_that_fails_to_import(spawn: Spawn) -> None:

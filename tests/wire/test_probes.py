@@ -20,6 +20,7 @@ from foldflight.client import FlightTransport, OpenExchange
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import Bounds
 from foldflight.functions.call import Call
+from foldflight.functions.registry import Registry
 from foldflight.functions.rowkind import RowKind
 from foldflight.server.ops.health import HealthServer
 from foldflight.server.ops.http import HttpServer
@@ -182,7 +183,7 @@ def test_metrics_say_what_was_refused_and_why() -> None:
 def test_log_lines_carry_exchange_and_server() -> None:
     """What happens to one exchange can be found by its id: opening, the function's own lines, the failure, the end."""
     log = io.StringIO()
-    with serving(wire_functions, state_keys=STATE_KEY, log_level="debug", log_stream=log) as server:
+    with serving(wire_functions, state_keys=STATE_KEY, log_stream=log) as server:
         transport = FlightTransport([server.url], deadline_s=20)
         calls = opening(Call("talks", ("value",)), Call("fails_to_accumulate", ("value",)))
         with contextlib.suppress(FunctionError), transport.open(calls) as exchange:
@@ -219,7 +220,7 @@ def test_taken_port_is_named(name: str) -> None:
 def test_probe_servers_free_their_ports() -> None:
     """A closed probe server's port can be bound again at once."""
     registry = CollectorRegistry()
-    status = Status("a", {}, registry, is_ready=lambda: True)
+    status = Status("a", Registry(), registry, is_ready=lambda: True)
     first = HttpServer("127.0.0.1", 0, registry=registry, status=status, is_ready=lambda: True)
     first.close()
     HttpServer("127.0.0.1", first.port, registry=registry, status=status, is_ready=lambda: True).close()

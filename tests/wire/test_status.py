@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from foldflight.client import FlightTransport, OpenExchange
 from foldflight.client.status import StatusReader
-from foldflight.errors import RejectedError, RetryableError
+from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.functions.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
@@ -61,6 +62,28 @@ def test_a_server_says_what_it_does() -> None:
     assert after["groups"] == after["state_bytes"] == 0
 
 
+def test_a_server_says_what_may_become_a_problem() -> None:
+    """Memory beside its limit, how each function is folded, and whose code has raised how often."""
+    failing = Call("fails_to_accumulate", ("value",))
+    with serving(wire_functions, state_keys=STATE_KEY, memory_limit="64GiB") as server:
+        transport = FlightTransport([server.url], deadline_s=20)
+        for _ in range(2):
+            with contextlib.suppress(FunctionError), transport.open(opening(failing)) as exchange:
+                exchange.chunk(rows((0, 0, 13)))
+                end_epoch(exchange, 1)
+        with transport.open(opening(failing, isolate_errors=True)) as exchange:
+            exchange.chunk(rows((0, 0, 13), (1, 0, 13), (2, 0, 1)))
+            end_epoch(exchange, 1)
+            assert eventually(lambda: read(server.url)[0]["groups_isolated"] == {"fails_to_accumulate": 2})
+        (found,) = read(server.url)
+    assert found["function_errors"] == {"fails_to_accumulate": {"USER_CODE": 2}}
+    assert found["memory"]["limit_bytes"] == 64 * 2**30
+    assert 2**20 < found["memory"]["largest_bytes"] == found["memory"]["bytes"] < 64 * 2**30
+    assert set(found["folded"]) == set(found["functions"])
+    assert found["folded"]["sum"] == "vectorised"
+    assert found["folded"]["pickled"].startswith("interpreted: its states are not typed")
+
+
 def test_one_server_shows_all_that_a_name_resolves_to() -> None:
     """Whichever is asked, over Flight or HTTP, shows every peer once; one that does not answer is named, with why."""
     with socket.socket() as nobody, socket.socket() as silent:
@@ -94,6 +117,8 @@ def test_workers_are_one_server(spawn: Spawn) -> None:
     assert found["workers"] == 2
     assert found["exchanges"]["open"] == 1
     assert found["exchanges"]["max"] == 128
+    # The relay's memory is not bounded by what those that fold may have.
+    assert found["memory"]["largest_bytes"] < found["memory"]["bytes"] < 2 * found["memory"]["largest_bytes"] + 1
 
 
 def test_a_token_sees_its_functions_only(tmp_path: Any) -> None:
@@ -103,7 +128,8 @@ def test_a_token_sees_its_functions_only(tmp_path: Any) -> None:
     with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(tokens)) as server:
         with pytest.raises(RejectedError, match="token"):
             read(server.url)
-        assert set(read(server.url, token="another-token-of-sixteen")[0]["functions"]) == {"count", "sum"}
+        some = read(server.url, token="another-token-of-sixteen")[0]
+        assert set(some["functions"]) == set(some["folded"]) == {"count", "sum"}
         assert len(read(server.url, token="a-token-of-sixteen")[0]["functions"]) > 10
 
 
@@ -150,6 +176,18 @@ def test_the_command_shows_servers_functions_and_versions(two_servers: tuple[Ser
     assert run.stdout.count("ready") == 2
     assert "functions, the same everywhere" in run.stdout
     assert "differs" not in run.stdout
+
+
+def test_the_command_takes_urls_as_connect_does(two_servers: tuple[Server, Server]) -> None:
+    """Servers separated by commas are several; what is no URL is an error of one line, not a traceback."""
+    run = foldflight("status", ", ".join(server.url for server in two_servers), "--json")
+    assert run.returncode == 0, run.stderr
+    assert [each["server_id"] for each in json.loads(run.stdout)] == ["left", "right"]
+    for wrong in ("grpc://a:b", "grpc://a:1,b:2", "http://a:1", ",", "grpc://[::1"):
+        run = foldflight("status", wrong)
+        assert run.returncode == 1
+        assert run.stderr.startswith("foldflight: SIGNATURE: ")
+        assert "Traceback" not in run.stderr
 
 
 def test_the_command_says_which_url_does_not_answer(two_servers: tuple[Server, Server]) -> None:

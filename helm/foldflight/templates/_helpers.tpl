@@ -32,18 +32,23 @@ app.kubernetes.io/part-of: foldflight
 {{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
 {{- end -}}
 
+{{- /* OpenShift gives each project a range of users, and refuses all others. */ -}}
 {{- define "foldflight.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-seccompProfile: {type: RuntimeDefault}
+{{- $security := deepCopy .Values.podSecurityContext -}}
+{{- if .Capabilities.APIVersions.Has "security.openshift.io/v1" -}}
+{{- range list "runAsUser" "runAsGroup" "fsGroup" -}}
+{{- if eq (int (get $security .)) 10001 }}{{ $_ := unset $security . }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $security -}}
 {{- end -}}
 
-{{- define "foldflight.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{- /* What is in the Secrets that a server reads once, when it starts; it reads tokens and bundle keys again by itself.
+Empty where Helm asks no cluster (helm template). */ -}}
+{{- define "foldflight.secrets" -}}
+{{- range list .Values.auth.stateKeysSecret .Values.tls.secret .Values.tls.clientCaSecret -}}
+{{- with . }}{{ with lookup "v1" "Secret" $.Release.Namespace . }}{{ toJson .data }}{{ end }}{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* The settings file: JSON's strings, numbers and lists are TOML's too. */ -}}
@@ -67,4 +72,9 @@ capabilities: {drop: [ALL]}
 {{- range $name, $value := merge $chart .Values.settings }}
 {{ $name }} = {{ toJson $value }}
 {{- end }}
+{{- end -}}
+
+{{- /* Whether the status page is shown outside of the cluster. */ -}}
+{{- define "foldflight.showsStatus" -}}
+{{- if or .Values.routes.status.enabled .Values.ingress.status.enabled }}yes{{ end -}}
 {{- end -}}

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from foldflight.cli.target import target_options
 from foldflight.client.connect import tls_files
-from foldflight.client.flight import SCHEMES
+from foldflight.client.flight import server_urls
 from foldflight.errors import RejectedError
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def server(
     """
     from foldflight.testing.conformance import check_server
 
-    if not url.startswith(SCHEMES):
-        raise RejectedError("SIGNATURE", f"cannot ask {url!r}; give grpc://host:port or grpc+tls://host:port")
+    server_urls(url)
     certificates = tls_files(
         (url,), tls_root_certs=tls["tls_ca"], cert_chain=tls["tls_cert"], private_key=tls["tls_key"]
     )

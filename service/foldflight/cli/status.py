@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from foldflight.cli.target import target_options
+from foldflight.client.flight import server_urls
 from foldflight.client.status import StatusReader
 from foldflight.errors import FoldflightError
 
@@ -24,8 +25,8 @@ __all__ = ["merged", "rates", "status", "status_view"]
 
 EXIT_NO_ANSWER = 1
 _SAMPLE_S = 1.0
-_NUMBERS = ("up", "workers", "open", "rows/s", "rows", "groups", "states")
-_WIDE = {"workers", "groups", "states"}
+_NUMBERS = ("up", "workers", "open", "rows/s", "rows", "groups", "states", "memory")
+_WIDE = {"workers", "groups", "states", "memory"}
 _WIDE_CHARS = 110
 _STYLES = {"ready": "green", "draining": "yellow"}
 
@@ -43,11 +44,14 @@ Placed = dict[str, dict[str, list[str]]]
 def status(urls: tuple[str, ...], *, watch: bool, interval_s: float, as_json: bool, **connection: Any) -> None:
     """Show what the servers at each URL are doing: a server's own, or a balancer's before them.
 
+    Several URLs are given one by one, or separated by commas as `connect` takes them.
+
     A server shows the others of its fleet too if its setting `peers` names them. Rates are taken from two answers, a
     second apart. Exits with 1 if a URL, or a server of the fleet, does not answer.
     """
     with ExitStack() as stack:
-        readers = [stack.enter_context(closing(StatusReader(url, **connection))) for url in urls]
+        each = server_urls(",".join(urls))
+        readers = [stack.enter_context(closing(StatusReader(url, **connection))) for url in each]
         if watch:
             _watch(readers, interval_s)
             return
@@ -133,7 +137,19 @@ def status_view(servers: Servers, *, wide: bool = True) -> Group:
     versions = _placed(answering, lambda server: {"foldflight": server["version"]})
     functions = _placed(answering, lambda server: server["functions"])
     alike = [*_alike("version", versions, len(answering)), *_alike("functions", functions, len(answering))]
-    return Group(table, *silent, *alike)
+    return Group(table, *silent, *_failing(answering), *alike)
+
+
+def _failing(servers: Servers) -> Iterator[Text]:
+    """Yield the functions that have raised, over all servers, with how often."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for server in servers:
+        for function, codes in server.get("function_errors", {}).items():
+            counts[function].update(codes)
+        for function, groups in server.get("groups_isolated", {}).items():
+            counts[function]["groups isolated"] += groups
+    for function, codes in sorted(counts.items()):
+        yield Text(f"{function} raised: {', '.join(f'{code} {count:,}' for code, count in codes.items())}", "red")
 
 
 def _numbers(server: Mapping[str, Any]) -> dict[str, str]:
@@ -146,6 +162,7 @@ def _numbers(server: Mapping[str, Any]) -> dict[str, str]:
         "rows": f"{server['rows']:,}",
         "groups": f"{server['groups']:,}",
         "states": _size(server["state_bytes"]),
+        "memory": _memory(server.get("memory"), server["workers"]),
     }
 
 
@@ -175,6 +192,14 @@ def _duration(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / unit:.0f} {name}"
     return f"{seconds / 86_400:.0f} d"
+
+
+def _memory(memory: Mapping[str, int] | None, workers: int) -> str:
+    """Return what the processes that fold have and may have together; older servers do not say."""
+    if memory is None:
+        return "-"
+    limit = memory["limit_bytes"] * workers
+    return _size(memory["bytes"]) + (f"/{_size(limit)}" if limit else "")
 
 
 def _size(count: float) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from foldflight.client.embedded import PROGRAMS, EmbeddedTransport
-from foldflight.client.flight import SCHEMES, FlightTransport
+from foldflight.client.flight import FlightTransport, server_urls
 from foldflight.client.functions import Functions
 from foldflight.errors import RejectedError
 from foldflight.exchange.failover.steps import Bounds
@@ -75,13 +75,14 @@ def connect(
     'count([value]) -> BIGINT'
     """
     if isinstance(target, str) and not target.startswith(EMBEDDED):
-        urls = tuple(url.strip() for url in target.split(",") if url.strip())
-        if not urls or not all(url.startswith(SCHEMES) for url in urls):
+        try:
+            urls = server_urls(target)
+        except RejectedError as error:
             raise RejectedError(
-                "SIGNATURE",
-                f'cannot connect to {target!r}; give "grpc://host:port" for a server, or "embedded:module" or a class '
-                "under @udaf to fold in this process",
-            )
+                error.code,
+                f"cannot connect to {target!r}: {error.message}; to fold in this process, give embedded:module or a "
+                "class under @udaf",
+            ) from None
         if state_key is not None:
             raise RejectedError("SIGNATURE", "state_key is for embedded functions; servers have their own state keys")
         tls = tls_files(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)

@@ -6,6 +6,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from foldflight.client.logs import log_event, set_up
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.failover.steps import (
     AnswerCame,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Clock", "SurvivingLink"]
 
-_logger = logging.getLogger("foldflight.client")
+_LOGGER = "foldflight.client"
 
 
 class Clock(Protocol):
@@ -146,7 +147,7 @@ class SurvivingLink:
                 if link is not None:
                     link.close()
             case Report():
-                _logger.warning("%s", instruction.text)
+                log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields)
             case GiveUp():
                 raise instruction.error
         return None

@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.flight as fl
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 
     from foldflight.functions.spec import Function
 
-__all__ = ["SCHEMES", "FlightTransport", "close_connections"]
+__all__ = ["FlightTransport", "close_connections", "server_urls"]
 
-SCHEMES = ("grpc://", "grpc+tls://")
+_SCHEMES = frozenset({"grpc", "grpc+tls"})
 _GONE = frozenset({"UNREACHABLE", "DEADLINE"})
 
 R = TypeVar("R")
@@ -62,6 +63,24 @@ def _options(deadline_s: float) -> list[tuple[str, int]]:
     can end the connection, though, when nothing was taken for `grpc.keepalive_timeout_ms` (TCP_USER_TIMEOUT).
     """
     return [*_OPTIONS, ("grpc.keepalive_timeout_ms", max(int(deadline_s * 1000), 500))]
+
+
+def server_urls(target: str) -> tuple[str, ...]:
+    """Return the URLs of servers that a text names, separated by commas.
+
+    Raises:
+        RejectedError: SIGNATURE, when there are none, or one is not `grpc://host:port` or `grpc+tls://host:port`.
+    """
+    urls = tuple(url.strip() for url in target.split(",") if url.strip())
+    for url in urls or ("",):
+        try:
+            parts = urlsplit(url)
+            is_valid = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError:
+            is_valid = False
+        if not is_valid:
+            raise RejectedError("SIGNATURE", f"{url!r} is no server; give grpc://host:port or grpc+tls://host:port")
+    return urls
 
 
 class FlightTransport:

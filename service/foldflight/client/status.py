@@ -9,8 +9,7 @@ import pyarrow.flight as fl
 
 from foldflight.client.connect import tls_files
 from foldflight.client.edge import translated
-from foldflight.client.flight import SCHEMES
-from foldflight.errors import RejectedError
+from foldflight.client.flight import server_urls
 
 if TYPE_CHECKING:
     import os
@@ -42,13 +41,11 @@ class StatusReader:
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
     ) -> None:
-        if not url.startswith(SCHEMES):
-            raise RejectedError("SIGNATURE", f"cannot ask {url!r}; give grpc://host:port or grpc+tls://host:port")
-        self.url = url
+        (self.url,) = server_urls(url)
         self._deadline_s = deadline_s
         self._headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._client = fl.FlightClient(
-            url, **tls_files((url,), tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
+            self.url, **tls_files((self.url,), tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
         )
 
     def read(self) -> dict[str, Any]:

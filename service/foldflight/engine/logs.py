@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from foldflight.client.logs import set_up
 from foldflight.errors import FunctionError
 from foldflight.functions.context import LogRecord
 
@@ -43,20 +43,13 @@ def naming_group(group_of: Callable[[int], dict[str, Any]]) -> Iterator[None]:
 def forward(records: Sequence[LogRecord], group_of: Callable[[int], dict[str, Any]]) -> None:
     """Log records under `foldflight.functions.<function>`, with the keys of their groups.
 
-    A worker whose logging nobody has set up writes them to its standard error, which Spark keeps with the executor's.
-
     Args:
         records: Lines of functions.
         group_of: Gives a slot's keys.
     """
     if not records:
         return
-    ours = logging.getLogger("foldflight.functions")
-    if not ours.hasHandlers():
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        ours.addHandler(handler)
-        ours.setLevel(logging.INFO)
+    ours = set_up("foldflight.functions", logging.INFO)
     for record in records:
         fields = dict(record.fields)
         if record.slot is not None:

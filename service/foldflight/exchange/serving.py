@@ -102,7 +102,7 @@ class ServerExchange:
         self._logs: list[LogRecord] = []
         self._logs_dropped = 0
         self._reopen = False
-        bound = _bind(opening, registry)
+        bound = _bind(opening, registry, server_id)
         self.opened = _opened(bound, limits, server_id)
         self._evaluator = bound.open(Resources(signer, metrics, self._take_log, accelerator))
         self.stats.isolated = self._evaluator.isolated
@@ -296,12 +296,12 @@ def describe(
             not take, and for what is declared `compile=True` and cannot be compiled for these types.
         FunctionError: USER_CODE, when `__init__` raises without a direct argument.
     """
-    bound = _bind(opening, registry)
+    bound = _bind(opening, registry, server_id)
     bound.check(accelerator)
     return _opened(bound, limits, server_id)
 
 
-def _bind(opening: Open, registry: Registry) -> BoundRequest:
+def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
     if len(opening.calls) > _CALLS_MAX:
         raise RejectedError(
             "LIMIT", f"Open has {len(opening.calls)} calls, and one exchange takes {_CALLS_MAX}", limit="calls"
@@ -324,6 +324,7 @@ def _bind(opening: Open, registry: Registry) -> BoundRequest:
         row_outputs=opening.row_outputs,
         isolates=opening.isolate_errors,
         job_parameters=opening.job_parameters,
+        where=f"on server {server_id}",
     )
     return bind(request, registry)
 

@@ -33,6 +33,7 @@ class Request:
         row_outputs: Whether each chunk is answered with the outputs after each of its rows.
         isolates: Whether a function that raises fails its slot alone.
         job_parameters: What functions read from their context.
+        where: Where the functions are, for messages: the servers of a fleet may differ.
     """
 
     calls: tuple[Call, ...]
@@ -40,6 +41,7 @@ class Request:
     row_outputs: bool = False
     isolates: bool = False
     job_parameters: Mapping[str, str] = field(default_factory=dict)
+    where: str = "here"
 
 
 @dataclass(frozen=True)

@@ -71,12 +71,12 @@ class Registry(Mapping[str, Function]):
         return len(self._functions)
 
 
-def unknown_function(name: str, known: Iterable[str]) -> RejectedError:
-    """Return the error for a name that no function has, with the names that come close."""
+def unknown_function(name: str, known: Iterable[str], where: str = "here") -> RejectedError:
+    """Return the error for a name that no function has: where it was looked for, and the names that come close."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
-    return RejectedError("UNKNOWN_FUNCTION", f"there is no function {name!r}; {hint}", function=name)
+    return RejectedError("UNKNOWN_FUNCTION", f"there is no function {name!r} {where}; {hint}", function=name)
 
 
 def _built_in() -> list[Function]:

@@ -195,7 +195,7 @@ class Exchanges:
         finally:
             if outcome == "LIMIT":
                 give_back()
-        running.logger.debug(
+        running.logger.info(
             "exchange ended",
             outcome=outcome,
             rows=running.account.rows,

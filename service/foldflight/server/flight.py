@@ -21,13 +21,14 @@ from foldflight.exchange.facts import encode_info
 from foldflight.exchange.frames import FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.functions.registry import unknown_function
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
 from foldflight.server.edge import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges
 from foldflight.server.flightbase import FlightBase
 from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
-from foldflight.server.ops.status import STATUS_ACTION
+from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
 from foldflight.server.stream import check_columns, received, send
 from foldflight.shipping.bundles import REGISTER_ACTION
 
@@ -95,7 +96,7 @@ class FlightServer(FlightBase):
             message_bytes_max=settings.message_bytes_max,
             request_bytes_max=settings.bundle_bytes_max,
             refuse=to_flight_error,
-            middleware=tokens_of(settings, metrics=metrics, logger=logger),
+            middleware=tokens_of(settings, registry, metrics=metrics, logger=logger),
             **tls_of(settings),
         )
         self._exchanges.watch.start()
@@ -143,6 +144,8 @@ class FlightServer(FlightBase):
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
             name = _function_name(descriptor)
             check_allowed(context, [name])
+            if name not in self._registry:
+                raise unknown_function(name, allowed(context, self._registry), f"on server {self._server_id}")
             return self._flight_of(name)
         opening = self._open_of(context, descriptor)
         opened = self._exchanges.watch.run(
@@ -208,9 +211,9 @@ class FlightServer(FlightBase):
             raise _not_served(f"DoAction({action.type!r})")
         status = self._status()
         for server in status["servers"]:
-            if "functions" in server:
-                names = allowed(context, server["functions"])
-                server["functions"] = {name: server["functions"][name] for name in names}
+            for part in BY_FUNCTION:
+                if part in server:
+                    server[part] = {name: server[part][name] for name in allowed(context, server[part])}
         return [fl.Result(json.dumps(status).encode())]
 
     @edge
@@ -260,7 +263,7 @@ class FlightServer(FlightBase):
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
             raise
         context.be_patient()  # from now on idle_s_max bounds the engine's silence
-        logger.debug("exchange opened", calls=[call.function for call in opening.calls], peer=context.peer())
+        logger.info("exchange opened", calls=[call.function for call in opening.calls], peer=context.peer())
         return running
 
     def _carry(self, running: Running, context: Any, reader: Any, writer: Any) -> None:

@@ -1,10 +1,12 @@
 """Who may call: TLS, bearer tokens that rotate, the functions that each token opens, and whose functions are taken.
 
-The tokens file has a token on each line, and after it the functions that it opens, as shell patterns separated by
-commas (none: all of them). Lines that begin with # are comments. The file is read again when it has changed, so a token
-is replaced without a restart: add the new one, move the callers over, remove the old one.
+The tokens file has a token on each line, and after it the functions that it opens, as names or shell patterns,
+separated by commas, spaces or tabs (none: all of them). Lines that begin with # are comments. Names that no function
+has are logged. The file is read again when it has changed, so a token is replaced without a restart: add the new one,
+move the callers over, remove the old one.
 
-    2f9c0e8d7b6a5f4e  weighted_avg,acme_*
+    # the pricing job
+    2f9c0e8d7b6a5f4e  weighted_avg, acme_*
     83b1c2d3e4f5a697
 
 The file of bundle keys has a key on each line, and is read again in the same way.
@@ -15,8 +17,10 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import hmac
+import re
+import ssl
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -39,6 +43,7 @@ __all__ = [
     "Tokens",
     "allowed",
     "check_allowed",
+    "check_keys",
     "check_state_keys",
     "tls_of",
     "tokens_of",
@@ -102,18 +107,41 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
     Args:
         given: Tokens that open all functions.
         path: The tokens file, if there is one.
+        known: Names of the functions that there are; None where others may come.
         metrics: Counts refusals.
-        logger: Told when the file has become unreadable; the tokens that were read last stay valid then.
+        logger: Told of names that no function has, and when the file has become unreadable; the tokens that were read
+            last stay valid then.
 
     Raises:
         RejectedError: SETTINGS, for a file that cannot be read or holds a token that is too short.
     """
 
-    def __init__(self, given: Iterable[str], path: Path | None, *, metrics: Metrics, logger: Logger) -> None:
+    def __init__(
+        self,
+        given: Iterable[str],
+        path: Path | None,
+        *,
+        known: Collection[str] | None,
+        metrics: Metrics,
+        logger: Logger,
+    ) -> None:
         super().__init__()
         self._given = [_Token(_digest(token), ()) for token in given]
-        self._from_file = None if path is None else _Reread(path, _read_tokens, logger)
         self._metrics = metrics
+        self._functions = known
+        self._logger = logger
+        self._from_file = None if path is None else _Reread(path, self._read, logger)
+
+    def _read(self, path: Path) -> list[_Token]:
+        tokens = _read_tokens(path)
+        patterns = {pattern for token in tokens for pattern in token.patterns}
+        if self._functions is not None:
+            unknown = sorted(pattern for pattern in patterns if not fnmatch.filter(self._functions, pattern))
+            if unknown:
+                self._logger.warning(
+                    "the tokens file names functions that this server does not have", names=unknown, path=str(path)
+                )
+        return tokens
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:  # noqa: ARG002  (pyarrow calls it so)
         """Find the caller's token, in a time that does not depend on how much of it is right."""
@@ -195,19 +223,37 @@ def check_state_keys(settings: Settings, functions: Iterable[Function]) -> None:
         )
 
 
-def tokens_of(settings: Settings, *, metrics: Metrics, logger: Logger) -> dict[str, Tokens] | None:
-    """Return the middleware of a server; None where everybody may call."""
+def check_keys(settings: Settings, functions: Iterable[Function]) -> None:
+    """Check all that a server needs of keys and certificates, before it serves anything.
+
+    Raises:
+        RejectedError: SETTINGS.
+    """
+    check_state_keys(settings, functions)
+    tls_of(settings)
+    for path, read in ((settings.tokens_file, _read_tokens), (settings.bundle_keys_file, _read_bundle_keys)):
+        if path is not None:
+            read(Path(path))
+
+
+def tokens_of(
+    settings: Settings, functions: Collection[str], *, metrics: Metrics, logger: Logger
+) -> dict[str, Tokens] | None:
+    """Return the middleware of a server with these functions; None where everybody may call."""
     if not settings.tokens and settings.tokens_file is None:
         return None
     path = None if settings.tokens_file is None else Path(settings.tokens_file)
-    return {_MIDDLEWARE: Tokens(settings.tokens, path, metrics=metrics, logger=logger)}
+    # A token may well open a function that an engine is going to ship.
+    known = None if settings.bundle_keys or settings.bundle_keys_file else functions
+    return {_MIDDLEWARE: Tokens(settings.tokens, path, known=known, metrics=metrics, logger=logger)}
 
 
 def tls_of(settings: Settings) -> dict[str, Any]:
     """Return what pyarrow's server wants for TLS; nothing where there is none.
 
     Raises:
-        RejectedError: SETTINGS, for a certificate without a key, the reverse, or a file that cannot be read.
+        RejectedError: SETTINGS, for a certificate without a key, the reverse, a key that is not the certificate's, or
+            a file that cannot be read.
     """
     certificate, key, client_ca = settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file
     if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
@@ -217,7 +263,35 @@ def tls_of(settings: Settings) -> dict[str, Any]:
     given: dict[str, Any] = {"tls_certificates": [(_pem(certificate), _pem(key))]}
     if client_ca is not None:
         given |= {"verify_client": True, "root_certificates": _pem(client_ca)}
+    _check_certificates(certificate, key, client_ca)
     return given
+
+
+def _check_certificates(certificate: str, key: str, client_ca: str | None) -> None:
+    """Say what is wrong with certificates: of a server that gRPC did not start, pyarrow only says that it did not."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key, password="")  # gRPC takes no key that is encrypted
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            problem = f"the key in tls_key_file {key} does not belong to the certificate in tls_cert_file {certificate}"
+        else:
+            problem = (
+                f"TLS cannot use the certificate in tls_cert_file {certificate} with the key in tls_key_file {key}: "
+                f"{_reason(error)}; both must be PEM, and the key not encrypted"
+            )
+        raise RejectedError("SETTINGS", problem) from None
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except ssl.SSLError as error:
+            raise RejectedError(
+                "SETTINGS", f"TLS cannot use the certificates in tls_client_ca_file {client_ca}: {_reason(error)}"
+            ) from None
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or "not valid PEM").replace("_", " ").lower()
 
 
 def _pem(path: str) -> bytes:
@@ -250,7 +324,7 @@ def _read_tokens(path: Path) -> list[_Token]:
 
 def _patterns(names: str, path: Path) -> tuple[str, ...]:
     """Return the functions that a line names. Raises RejectedError SETTINGS."""
-    patterns = tuple(name.strip() for name in names.split(",") if name.strip())
+    patterns = tuple(name for name in re.split(r"[,\s]+", names) if name)
     if names and not patterns:
         # A template whose values are empty leaves its commas: that must not open everything.
         raise RejectedError(

@@ -360,8 +360,16 @@ class Coordinator:
         stall_s, self._lost_at_s = now_s - self._lost_at_s, None
         self.stats.stall_s_max = max(self.stats.stall_s_max, stall_s)
         again, self._refolded = self.stats.rows_refolded - self._refolded, self.stats.rows_refolded
-        text = f"an exchange goes on at {link.url} after {stall_s:.1f} s, with {again} rows sent again"
-        return [Report(f"{text}; {_told(self._error)}")]
+        fields: dict[str, str | int | float] = {
+            "server": link.url,
+            "server_id": "" if self.opened is None else self.opened.server_id,
+            "stall_s": round(stall_s, 3),
+            "rows_sent_again": again,
+            "losses": self.stats.losses,
+            "code": self._error.code,
+            "problem": self._error.message,
+        }
+        return [Report("an exchange goes on at another server", fields)]
 
     def _lost(self, error: FoldflightError, now_s: float) -> list[Instruction]:
         link = self._link

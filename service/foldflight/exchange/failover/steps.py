@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -188,9 +189,15 @@ class LeaveLink:
 
 @dataclass(frozen=True)
 class Report:
-    """Tell the operator."""
+    """Tell the operator.
 
-    text: str
+    Args:
+        event: What happened.
+        fields: The facts of it.
+    """
+
+    event: str
+    fields: Mapping[str, str | int | float]
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class BoundAggregates:
                 "outputs after each row do not go with isolated errors, of which a row shows nothing; choose one",
             )
         self._request = request
-        self.calls = bind_calls(registry, request.calls, request.columns)
+        self.calls = bind_calls(registry, request.calls, request.columns, where=request.where)
         self.schema = result_schema(self.calls, isolates=request.isolates)
 
     @staticmethod

@@ -13,7 +13,7 @@ from foldflight.fold.aggregate.counted import counted_shape
 from foldflight.fold.aggregate.migration import Written
 from foldflight.fold.failures import ERROR, ERROR_TYPE, user_failure
 from foldflight.functions.call import Call
-from foldflight.functions.registry import Registry
+from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.spec import BoundFunction
 from foldflight.functions.types import sql_name
 
@@ -86,19 +86,20 @@ class BoundCall:
         return self.is_counted or self.bound.function.capabilities.invertible
 
 
-def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema) -> list[BoundCall]:
+def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema, *, where: str = "here") -> list[BoundCall]:
     """Bind calls to the functions of a registry and to the columns of a chunk.
 
     Args:
         registry: Functions by name.
         calls: The calls.
         schema: The schema of the chunks.
+        where: Where the functions are, for messages: the servers of a fleet may differ.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for a missing column, a wrong number or type of arguments, or a
             function that is not the one the engine expects; SIGNATURE for direct arguments.
     """
-    return [_bind(registry, call, schema) for call in calls]
+    return [_bind(registry, call, schema, where) for call in calls]
 
 
 def demand_instance(bound: BoundFunction) -> None:
@@ -123,7 +124,9 @@ def demand_instance(bound: BoundFunction) -> None:
         ) from error
 
 
-def _bind(registry: Registry, call: Call, schema: pa.Schema) -> BoundCall:
+def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> BoundCall:
+    if call.function not in registry:
+        raise unknown_function(call.function, registry, where)
     function = registry[call.function]
     types = [_column(schema, name, call).type for name in call.arguments]
     if call.filter is not None and not pa.types.is_boolean(_column(schema, call.filter, call).type):
@@ -141,8 +144,8 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema) -> BoundCall:
     if call.fingerprint not in ("", bound.fingerprint):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{call.function} is not the function that the engine expects: its fingerprint here is {bound.fingerprint} "
-            f"(version {bound.bound.function.version}), expected {call.fingerprint}; "
+            f"{call.function} is not the function that the engine expects: its fingerprint {where} is "
+            f"{bound.fingerprint} (version {bound.bound.function.version}), expected {call.fingerprint}; "
             "deploy one version everywhere, or plan the query again",
             function=call.function,
         )

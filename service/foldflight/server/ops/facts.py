@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric as Family
 
-__all__ = ["BUILD", "Facts", "usable_cpus", "use_cpus"]
+__all__ = ["BUILD", "PARENT", "Facts", "usable_cpus", "use_cpus"]
 
 BUILD: Mapping[str, str] = {
     "version": version("foldflight"),
     "python": platform.python_version(),
     "arrow": pa.__version__,
 }
+PARENT = "parent"  # the name of the process that relays to those that fold, where there are several
 _CGROUP = Path("/sys/fs/cgroup")
 
 

@@ -21,18 +21,25 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RetryableError
-from foldflight.server.ops.facts import BUILD
+from foldflight.fold import Mode
+from foldflight.server.ops.facts import BUILD, PARENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from prometheus_client import CollectorRegistry
 
-__all__ = ["FLEET_PATH", "OWN_PATH", "STATUS_ACTION", "Status", "fleet_of"]
+    from foldflight.fold import Folding
+    from foldflight.functions.registry import Registry
+    from foldflight.functions.spec import Function
+
+__all__ = ["BY_FUNCTION", "FLEET_PATH", "OWN_PATH", "STATUS_ACTION", "Status", "fleet_of"]
 
 STATUS_ACTION = "status"
 FLEET_PATH = "/status"
 OWN_PATH = "/status/own"
+# The parts of a server that name its functions.
+BY_FUNCTION = ("functions", "folded", "function_errors", "groups_isolated")
 _ANSWER_S = 2.0
 _ANSWER_BYTES_MAX = 4 * 2**20
 _ASKED_AT_ONCE = 32
@@ -43,26 +50,29 @@ class Status:
 
     Args:
         server_id: Its name.
-        functions: Each function's version, by name.
+        functions: The functions that it serves.
         registry: Where its metrics are.
         is_ready: Gives whether it welcomes exchanges.
+        folding_of: Returns how a function is folded, before any exchange has shown it.
         peers: Names that resolve to the servers of the fleet: `host`, or `host:port` of their HTTP pages.
     """
 
     def __init__(
         self,
         server_id: str,
-        functions: Mapping[str, str],
+        functions: Registry,
         registry: CollectorRegistry,
         *,
         is_ready: Callable[[], bool],
+        folding_of: Callable[[Function], Folding],
         peers: Sequence[str] = (),
     ) -> None:
         self.http_port: int | None = None  # known once the pages are served; where peers have none of their own
         self._server_id = server_id
-        self._functions = dict(functions)
+        self._functions = functions
         self._registry = registry
         self._is_ready = is_ready
+        self._folding_of = folding_of
         self._peers = tuple(peers)
         self._started_s = time.monotonic()
 
@@ -76,7 +86,10 @@ class Status:
             "state": "draining" if draining else "ready" if self._is_ready() else "not ready",
             "up_s": round(time.monotonic() - self._started_s, 1),
             "workers": int(values.total("foldflight_workers")),
-            "functions": self._functions,
+            "functions": {name: self._functions[name].version for name in sorted(self._functions)},
+            "folded": self._folded(values),
+            "function_errors": values.by_labels("foldflight_function_errors_total", "function", "code"),
+            "groups_isolated": values.by_label("foldflight_groups_isolated_total", "function"),
             "exchanges": {
                 "open": int(values.total("foldflight_exchanges_open")),
                 "max": int(values.total("foldflight_exchanges_max")),
@@ -87,7 +100,16 @@ class Status:
             "rows": int(values.total("foldflight_rows_total")),
             "groups": int(values.total("foldflight_groups")),
             "state_bytes": int(values.total("foldflight_state_bytes")),
+            "memory": _memory(values),
             "errors": values.by_label("foldflight_errors_total", "code"),
+        }
+
+    def _folded(self, values: _Values) -> dict[str, str]:
+        """Return how each function is folded; with workers it is they who compile, and who count it."""
+        compiled = values.by_label("foldflight_function_compiled", "function")
+        return {
+            name: str(Mode.COMPILED if name in compiled else self._folding_of(self._functions[name]))
+            for name in sorted(self._functions)
         }
 
     def fleet(self) -> dict[str, Any]:
@@ -122,6 +144,21 @@ class _Values:
 
     def by_label(self, name: str, label: str) -> dict[str, int]:
         return {labels[label]: int(value) for labels, value in self._samples.get(name, ()) if value}
+
+    def by_labels(self, name: str, outer: str, inner: str) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for labels, value in self._samples.get(name, ()):
+            if value:
+                found.setdefault(labels[outer], {})[labels[inner]] = int(value)
+        return found
+
+
+def _memory(values: _Values) -> dict[str, int]:
+    """Return the memory of the processes that fold, of the largest of them, and what each of them may have (0: any)."""
+    resident = values.by_label("process_resident_memory_bytes", "worker")
+    folding = [count for worker, count in resident.items() if worker != PARENT] or [0]
+    limit = int(values.total("foldflight_memory_limit_bytes"))
+    return {"bytes": sum(folding), "largest_bytes": max(folding), "limit_bytes": limit}
 
 
 def _values(registry: CollectorRegistry) -> _Values:

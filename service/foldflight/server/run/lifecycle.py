@@ -1,7 +1,8 @@
 """The life of a server: load, bind, ready, drain, end. The caller owns signals and sets an event.
 
 Drain, once the event is set: readiness fails; new exchanges are refused with DRAINING and open ones are told to reopen
-elsewhere, with their next results or saved states; when all have ended or `drain_s` has passed, the server stops. The exit code says which:
+elsewhere, with their next results or saved states; when all have ended or `drain_s` has passed, the server stops. The
+exit code says which:
 
 | exit code | meaning |
 |---|---|
@@ -17,6 +18,8 @@ Readiness, for machines: one JSON line on standard output, and the same line in 
 from __future__ import annotations
 
 import contextlib
+import errno
+import ipaddress
 import json
 import os
 import secrets
@@ -31,11 +34,12 @@ import pyarrow as pa
 
 from foldflight.compiler import Programs
 from foldflight.compiler.store import Store
+from foldflight.errors import RejectedError
 from foldflight.fold import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
 from foldflight.server.flight import FlightServer, authority
-from foldflight.server.keys import check_state_keys
+from foldflight.server.keys import check_keys
 from foldflight.server.limits.memory import memory_limit_of
 from foldflight.server.ops.facts import Facts
 from foldflight.server.ops.health import HealthServer
@@ -43,10 +47,10 @@ from foldflight.server.ops.http import HttpServer
 from foldflight.server.ops.logs import make_logger, taking_over
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import Status
-from foldflight.server.run.settings import Settings, load_settings, port_taken
+from foldflight.server.run.settings import SETTINGS, Settings, load_settings, port_taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from prometheus_client import CollectorRegistry
 
@@ -59,12 +63,12 @@ __all__ = [
     "Probes",
     "Server",
     "announce",
+    "check_before_start",
     "leave_process",
     "load_registry",
     "programs_of",
     "run_server",
     "serving",
-    "versions_of",
 ]
 
 EXIT_DRAINED = 0
@@ -79,15 +83,28 @@ class Probes:
     Args:
         settings: Host, the two ports and the peers; None turns a port off.
         server_id: The server's name.
-        functions: Each function's version, by name.
+        functions: The functions that it serves.
         metrics: Where the server's metrics are.
+        programs: Tells how functions are folded.
     """
 
     def __init__(
-        self, settings: Settings, server_id: str, functions: Mapping[str, str], metrics: CollectorRegistry
+        self,
+        settings: Settings,
+        server_id: str,
+        functions: Registry,
+        metrics: CollectorRegistry,
+        programs: Programs,
     ) -> None:
         self._ready = False
-        self.status = Status(server_id, functions, metrics, is_ready=lambda: self._ready, peers=settings.peers)
+        self.status = Status(
+            server_id,
+            functions,
+            metrics,
+            is_ready=lambda: self._ready,
+            folding_of=programs.folding,
+            peers=settings.peers,
+        )
         self._health: HealthServer | None = None
         self._http: HttpServer | None = None
         try:
@@ -142,8 +159,9 @@ class Server:
         on_spent: Called when this process should end: a function cannot be interrupted, or memory does not come back.
 
     Raises:
-        RejectedError: SETTINGS when a port is taken, or when a function's states are pickled and there are no state
-            keys; SIGNATURE when a function that is declared `compile=True` cannot be compiled.
+        RejectedError: SETTINGS when a port is taken, a key or certificate is no good, or a function's states are
+            pickled and there are no state keys; SIGNATURE when a function that is declared `compile=True` cannot be
+            compiled.
     """
 
     def __init__(
@@ -156,10 +174,8 @@ class Server:
         warms: bool = False,
         on_spent: Callable[[], None] | None = None,
     ) -> None:
-        check_state_keys(settings, (registry[name] for name in registry))
-        check_port_free("port", settings.host, settings.port)
         self.programs = programs_of(settings)
-        self.programs.demand_all(registry.authored)
+        check_before_start(settings, registry, self.programs)
         self.settings = settings
         self.server_id = settings.server_id or default_server_id()
         self.logger = logger.bind(server_id=self.server_id)
@@ -177,7 +193,7 @@ class Server:
         )
         self._functions = sorted(registry)
         self._closed = False
-        self.probes = Probes(settings, self.server_id, versions_of(registry), self.metrics.registry)
+        self.probes = Probes(settings, self.server_id, registry, self.metrics.registry, self.programs)
         try:
             if warms:
                 self._warm(registry)
@@ -314,6 +330,17 @@ def leave_process(code: int) -> NoReturn:
     sys.exit(code)
 
 
+def check_before_start(settings: Settings, registry: Registry, programs: Programs) -> None:
+    """Refuse, before anything is served, what would fail then.
+
+    Raises:
+        RejectedError: SETTINGS or SIGNATURE, as for `Server`.
+    """
+    check_keys(settings, (registry[name] for name in registry))
+    check_port_free("port", settings.host, settings.port)
+    programs.demand_all(registry.authored)
+
+
 def load_registry(settings: Settings) -> Registry:
     """Load the modules that the settings name. Raises RejectedError MODULE or SIGNATURE."""
     return Registry.load(settings.modules)
@@ -323,11 +350,6 @@ def programs_of(settings: Settings) -> Programs:
     """Return what compiles the functions of a process, with the folder that the settings name."""
     folder = settings.compiled_folder
     return Programs(None if folder is None else Store("user" if folder == "user" else Path(folder)))
-
-
-def versions_of(registry: Registry) -> dict[str, str]:
-    """Return each function's version, by name."""
-    return {name: registry[name].version for name in sorted(registry)}
 
 
 @contextlib.contextmanager
@@ -357,6 +379,7 @@ def announce(
 ) -> None:
     """Tell machines and people that the server accepts."""
     logger.info(**ready_line)
+    _warn_if_open(settings, logger)
     if settings.ready_file is not None:
         target = Path(settings.ready_file)
         draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
@@ -365,20 +388,49 @@ def announce(
     on_ready(ready_line)
 
 
+def _warn_if_open(settings: Settings, logger: Logger) -> None:
+    """Warn of a port that others than this machine reach, and that asks nobody who they are or is not encrypted."""
+    try:
+        is_loopback = ipaddress.ip_address(settings.host).is_loopback
+    except ValueError:
+        is_loopback = settings.host == "localhost"
+    if is_loopback:
+        return
+    has_tokens = bool(settings.tokens or settings.tokens_file)
+    if not has_tokens and settings.tls_client_ca_file is None:
+        logger.warning(
+            "whoever reaches the Flight port may run functions on this server",
+            host=settings.host,
+            remedy=f"set {SETTINGS['tokens_file'].flag}, or let a network policy say who reaches it",
+        )
+    if settings.tls_cert_file is None:
+        logger.warning(
+            "rows, states and tokens travel unencrypted",
+            host=settings.host,
+            remedy=f"set {SETTINGS['tls_cert_file'].flag} and {SETTINGS['tls_key_file'].flag}, or encrypt the network",
+        )
+
+
 def check_port_free(name: str, host: str, port: int) -> None:
-    """Refuse a taken port with a reason: pyarrow only says that the server did not start.
+    """Refuse a taken port, or a host that is not here, with a reason: pyarrow only says that the server did not start.
 
     Raises:
         RejectedError: SETTINGS.
     """
-    if port == 0:
-        return
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            setting = SETTINGS["host"]
+            reason = (error.strerror or str(error)).lower()
+            raise RejectedError(
+                "SETTINGS",
+                f"cannot listen on {host}: {reason}; set {setting.flag} or {setting.variable} to an address of this "
+                "machine, or to 0.0.0.0 for all of them",
+            ) from None
         raise port_taken(name, host, port, error.strerror) from None
 
 
@@ -404,5 +456,10 @@ def _bind_flight(
             on_spent=on_spent,
             logger=server.logger,
         )
-    except (pa.ArrowException, OSError):
-        raise port_taken("port", settings.host, settings.port) from None
+    except (pa.ArrowException, OSError) as error:
+        check_port_free("port", settings.host, settings.port)  # it was free when the server began
+        where = authority(settings.host, settings.port)
+        tls = " or its certificate, which this Python takes," if settings.tls_cert_file is not None else ""
+        raise RejectedError(
+            "SETTINGS", f"gRPC does not take the address {where}{tls} and says no more than this: {error}"
+        ) from error

@@ -167,7 +167,7 @@ class Settings:
     tokens_file: str | None = _setting(
         None,
         _optional_text,
-        "File with a bearer token on each line and the functions it opens; read again when it changes.",
+        "File with a bearer token on each line, then the functions it opens (none: all); read again when it changes.",
     )
     tls_cert_file: str | None = _setting(None, _optional_text, "Certificate of this server, PEM; none: no TLS.")
     tls_key_file: str | None = _setting(None, _optional_text, "Key of that certificate, PEM.")

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from foldflight.errors import RetryableError
 from foldflight.server.limits.memory import memory_limit_of
 from foldflight.server.limits.watch import GRACE_S
-from foldflight.server.ops.facts import Facts, usable_cpus
+from foldflight.server.ops.facts import PARENT, Facts, usable_cpus
 from foldflight.server.ops.metrics import forget_process, shared_registry
 from foldflight.server.run.lifecycle import (
     EXIT_CUT_OFF,
@@ -36,11 +36,10 @@ from foldflight.server.run.lifecycle import (
     Probes,
     announce,
     await_stop,
-    check_port_free,
+    check_before_start,
     default_server_id,
     load_registry,
     programs_of,
-    versions_of,
 )
 from foldflight.server.run.settings import Settings, port_taken
 
@@ -77,12 +76,11 @@ def run_workers(
         RejectedError: MODULE, SIGNATURE or SETTINGS, before anything is served.
         RetryableError: UNREACHABLE, when a worker did not come up.
     """
-    # A module that cannot be imported, or compiled where it must be, fails here, once, with its message.
+    # What would fail in each worker fails here, once, with its message.
     registry = load_registry(settings)
-    programs_of(settings).demand_all(registry.authored)
-    functions = versions_of(registry)
+    programs = programs_of(settings)
+    check_before_start(settings, registry, programs)
     cpus = usable_cpus()
-    check_port_free("port", settings.host, settings.port)
     server_id = settings.server_id or default_server_id()
     logger = logger.bind(server_id=server_id)
     with tempfile.TemporaryDirectory(prefix="foldflight-metrics-") as metrics_dir, contextlib.ExitStack() as stack:
@@ -90,7 +88,7 @@ def run_workers(
             _Worker(index, _worker_settings(settings, f"{server_id}/{index}"), metrics_dir, logger)
             for index in range(settings.workers)
         ]
-        probes = Probes(settings, server_id, functions, _registry(metrics_dir, workers, settings, cpus))
+        probes = Probes(settings, server_id, registry, _registry(metrics_dir, workers, settings, cpus), programs)
         stack.callback(probes.close)
         welcome = _Welcome(probes, workers)
         told = {"status_at": _status_at(settings, probes), "cpus": max(cpus // len(workers), 1)}
@@ -111,7 +109,7 @@ def run_workers(
             "flight": relay.port,
             "health": probes.health_port,
             "http": probes.http_port,
-            "functions": sorted(functions),
+            "functions": sorted(registry),
             "workers": [worker.pid for worker in workers],
         }
         announce(ready_line, settings, logger, on_ready)
@@ -154,7 +152,7 @@ def _registry(metrics_dir: str, workers: list[_Worker], settings: Settings, cpus
             exchanges_max=settings.exchanges_max * len(workers),
             memory_limit=memory_limit_of(settings),
             cpus=cpus,
-            processes=lambda: {"parent": os.getpid(), **{str(worker.index): worker.pid for worker in workers}},
+            processes=lambda: {PARENT: os.getpid(), **{str(worker.index): worker.pid for worker in workers}},
             workers=lambda: sum(worker.port is not None for worker in workers),
             restarts=lambda: sum(worker.restarts for worker in workers),
         )

@@ -26,8 +26,9 @@ from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold import StateSigner
 from foldflight.functions import Registry
+from foldflight.server.calls import VanishedError
 from foldflight.server.edge import to_flight_error
-from foldflight.server.stream import VanishedError, check_columns, received
+from foldflight.server.stream import check_columns, received
 from foldflight.testing.conformance.watching import Observed, Record
 
 __all__ = ["LIMITS", "LostError", "Provocation", "StrictServer"]

@@ -1,0 +1,40 @@
+"""What an engine's process logs of its servers: text for people, fields for machines."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from foldflight.client.logs import log_event, set_up
+
+FIELDS = {"server": "grpc://b:1", "stall_s": 0.25, "problem": 'it said "no": x=1', "server_id": ""}
+
+
+def test_an_event_has_its_fields_twice(caplog: pytest.LogCaptureFixture) -> None:
+    """A line has key=value, quoted where it would be ambiguous; the record has the same as attributes."""
+    log_event(set_up("foldflight.client", logging.WARNING), logging.WARNING, "an exchange goes on", FIELDS)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        'an exchange goes on server=grpc://b:1 stall_s=0.25 problem="it said \\"no\\": x=1" server_id=""'
+    )
+    assert {name: getattr(record, name) for name in FIELDS} == FIELDS
+    assert vars(record)["event"] == "an exchange goes on"
+
+
+def test_without_logging_a_line_has_time_and_level(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody has set logging up, the line on standard error says when, how grave and from where."""
+    ours = logging.getLogger("foldflight.client")
+    monkeypatch.setattr(ours, "parent", None)
+    monkeypatch.setattr(ours, "handlers", [])
+    monkeypatch.setattr(ours, "level", logging.NOTSET)
+    for _ in range(2):
+        logger = set_up("foldflight.client", logging.WARNING)
+        log_event(logger, logging.INFO, "quiet", {})
+        log_event(logger, logging.WARNING, "loud", {"rows": 3})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[2].partition(" ")[2] for line in lines] == [
+        "WARNING foldflight.client: loud rows=3"
+    ] * 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foldflight import CorruptError, RejectedError
 from foldflight.engine.state.runs import RunCache, key_hashes
-from foldflight.engine.state.table import Bounds, StateTable, TableLayout
+from foldflight.engine.state.table import Bounds, MemoryStore, StateTable, TableLayout
 
 KEYS = pa.schema([("name", pa.string()), ("x", pa.float64())])
 STATES = pa.schema(
@@ -24,27 +24,7 @@ LAYOUT = TableLayout(KEYS, STATES, buckets=4)
 SMALL = Bounds(piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2)
 
 
-class Store:
-    """A bucket of Spark's state store, in a dict."""
-
-    def __init__(self) -> None:
-        self.value: bytes | None = None
-        self.runs: dict[str, bytes] = {}
-
-    def manifest(self) -> bytes | None:
-        return self.value
-
-    def put_manifest(self, data: bytes) -> None:
-        self.value = data
-
-    def run(self, run_id: str) -> bytes | None:
-        return self.runs.get(run_id)
-
-    def put_run(self, run_id: str, data: bytes) -> None:
-        self.runs[run_id] = data
-
-    def remove_run(self, run_id: str) -> None:
-        del self.runs[run_id]
+Store = MemoryStore
 
 
 IDS = count()

@@ -145,11 +145,12 @@ class BucketEpoch:
         held = []
         for block in blocks:
             takes_back = retracts(block)
-            if takes_back.any():
-                held.append(block.filter(pa.array(takes_back)))
-                block = block.filter(pa.array(~takes_back))  # noqa: PLW2901 - what is left of it
-            if block.num_rows:
+            if not takes_back.any():
                 yield block
+                continue
+            held.append(block.filter(pa.array(takes_back)))
+            if not takes_back.all():
+                yield block.filter(pa.array(~takes_back))
         yield from held
 
     def _feed(self, block: pa.RecordBatch) -> None:
@@ -222,6 +223,9 @@ class BucketEpoch:
         held = sum(batch.num_rows for batch in self._before)
         places = np.where(found.present, held + np.cumsum(found.present) - 1, -1)
         self._before_at = np.concatenate([self._before_at, places])
+        if self._kept_rows and not found.present.any():
+            # The group without keys is there from the first epoch on, also if that has no rows.
+            self._exchange.states(fresh, [pa.nulls(len(fresh), field.type) for field in self._layout.states])
         if not found.present.any():
             return
         states = found.states.filter(pa.array(found.present))

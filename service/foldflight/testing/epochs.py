@@ -25,17 +25,21 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from foldflight.client import Aggregate, Transport
-from foldflight.engine.changelog import changelog, live_rows
-from foldflight.engine.keys import KeyIndex
-from foldflight.errors import FunctionError, RejectedError
-from foldflight.exchange.frames import Open, Returns
+from foldflight.client import Aggregate
+from foldflight.engine.epoch import BucketEpoch
+from foldflight.engine.grouped import GroupedExchange
+from foldflight.engine.layout import KIND, LIVE, REAL, Layout
+from foldflight.engine.query import Query, StreamOptions
+from foldflight.engine.state.manifest import Bounds, TableLayout
+from foldflight.engine.state.table import MemoryStore, StateTable
+from foldflight.errors import RejectedError
 from foldflight.functions import Call, RowKind, parse_type
 
 __all__ = ["Epoch", "Row", "run_epochs"]
@@ -48,7 +52,8 @@ class Epoch:
     """What one epoch gave.
 
     Args:
-        changelog: The changes of the output, as (row kind, row); groups in order of first appearance.
+        changelog: The changes of the output, as (row kind, row); groups in the order in which the epoch first adds to
+            them or takes from them, those that it adds to first.
         states: The states of the groups that are there at the barrier: key values to output name to state.
         live: The number of live rows of each of them.
         ignored_retractions: How many rows took back what was never there; they changed nothing.
@@ -60,124 +65,49 @@ class Epoch:
     ignored_retractions: int = 0
 
 
-@dataclass
-class _Engine:
-    """An engine in small: it owns keys, live counts, states and outputs, and opens one exchange for each epoch."""
+class _Stream:
+    """One bucket of a stream, with its state table in memory, epoch by epoch."""
 
-    transport: Transport
-    aggregates: Mapping[str, Aggregate]
-    keys: Sequence[str]
-    columns: Sequence[str]  # what the calls read, in the order of the chunks
-    open: Open
-    key_schema: pa.Schema
-    update_before: bool
-    index: KeyIndex | None = None
-    live: np.ndarray[Any, np.dtype[np.int64]] = field(init=False)
-    states: dict[int, pa.RecordBatch] = field(default_factory=dict)
-    outputs: dict[int, pa.RecordBatch] = field(default_factory=dict)
+    def __init__(self, query: Query, *, update_before: bool) -> None:
+        self._layout = query.layout
+        self._update_before = update_before
+        self._has_keys = len(query.layout.keys) > 0
+        opening = query.opening_for(states=True, outputs=True, initial_outputs=True)
+        self._exchange = GroupedExchange(query.transport, opening, query.layout)
+        table = TableLayout(keys=query.layout.keys, states=query.layout.states, buckets=1)
+        run_ids = (f"run {number}" for number in count())
+        self._table = StateTable(table, MemoryStore(), cache=None, bounds=Bounds(), new_run_id=lambda: next(run_ids))
 
-    def __post_init__(self) -> None:
-        self.index = KeyIndex(self.key_schema) if self.keys else None
-        self.live = np.zeros(0, np.int64)
-
-    def epoch(self, number: int, kinds: Sequence[RowKind], rows: pa.RecordBatch) -> Epoch:
-        slots = self._slots(rows, len(kinds))
-        retracts = np.array([kind.retracts for kind in kinds], np.bool_)
-        self.live = np.concatenate([self.live, np.zeros(self._groups() - len(self.live), np.int64)])
-        # As in Spark, where the rows of an epoch have no order: what it adds is there before anything is taken back.
-        inserts_first = np.argsort(retracts, kind="stable")
-        counted, self.live = live_rows(slots[inserts_first], retracts[inserts_first], self.live)
-        chunk = self._chunk(slots, kinds, rows).take(pa.array(inserts_first)).filter(pa.array(counted))
-        results = self._exchange(number, chunk)
-        touched = results.column("slot").to_numpy() if results.num_rows else np.zeros(0, np.int32)
-        kinds_out, changed = self._changes(touched, results)
-        for place, slot in enumerate(touched.tolist()):
-            if self._exists(slot):
-                self.states[slot] = results.slice(place, 1)
-            else:
-                self.states.pop(slot, None)
-        named = [RowKind(kind).short for kind in kinds_out.to_pylist()]
+    def epoch(self, rows: pa.RecordBatch) -> Epoch:
+        """Run one epoch of rows in the schema of the layout."""
+        epoch = BucketEpoch(self._exchange, self._layout, self._table, is_strict=False)
+        kinds, changes = epoch.run(iter([rows]))
+        if not self._update_before:
+            wanted = pa.array(kinds.to_numpy() != RowKind.UPDATE_BEFORE)
+            kinds, changes = kinds.filter(wanted), changes.filter(wanted)
+        shown = pa.RecordBatch.from_arrays(changes.columns, names=self._layout.results.names)
+        named = [RowKind(kind).short for kind in kinds.to_pylist()]
+        states, live = self._readable()
         return Epoch(
-            changelog=list(zip(named, changed.to_pylist(maps_as_pydicts="strict"), strict=True)),
-            states=self._readable_states(),
-            live={self._key(slot): int(self.live[slot]) for slot in self.states},
-            ignored_retractions=int((~counted).sum()),
+            changelog=list(zip(named, shown.to_pylist(maps_as_pydicts="strict"), strict=True)),
+            states=states,
+            live=live,
+            ignored_retractions=epoch.stats.ignored_retractions,
         )
 
-    def _groups(self) -> int:
-        return 1 if self.index is None else len(self.index)
-
-    def _slots(self, rows: pa.RecordBatch, count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-        if self.index is None:
-            # A batch without columns, which a query without keys and arguments has, does not know its rows.
-            return np.zeros(count, np.int32)
-        return self.index.slots([rows.column(name) for name in self.keys]).to_numpy(zero_copy_only=False)
-
-    def _exists(self, slot: int) -> bool:
-        # Without keys there is one group, and it is always there.
-        return not self.keys or bool(self.live[slot] > 0)
-
-    def _chunk(self, slots: Any, kinds: Sequence[RowKind], rows: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [pa.array(slots, pa.int32()), pa.array([int(kind) for kind in kinds], pa.int8())]
-        columns += [rows.column(name) for name in self.columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self.open.columns)
-
-    def _exchange(self, number: int, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        with self.transport.open(self.open) as exchange:
-            schema = exchange.opened.schema
-            if not self.keys and number == 1 and not chunk.num_rows:
-                exchange.states(_empty(schema))
-                return exchange.initial_outputs()
-            touched = sorted(set(chunk.column("slot").to_pylist()) & self.states.keys())
-            if touched:
-                exchange.states(_one(pa.Table.from_batches([self.states[slot] for slot in touched])))
-            if chunk.num_rows:
-                try:
-                    exchange.chunk(chunk)
-                    exchange.barrier(number)
-                    return _one(exchange.results(number))
-                except FunctionError as error:
-                    if error.slot is None:
-                        raise
-                    names = dict(zip(self.keys, self._key(error.slot), strict=True))
-                    raise error.with_group(names) from None
-            return _empty(schema)
-
-    def _changes(self, touched: Any, results: pa.RecordBatch) -> tuple[pa.Array, pa.RecordBatch]:
-        after = self._output_rows(touched, results)
-        existed = np.array([slot in self.outputs for slot in touched.tolist()], np.bool_)
-        exists = np.array([self._exists(slot) for slot in touched.tolist()], np.bool_)
-        before = [
-            self.outputs[slot] if slot in self.outputs else after.slice(place, 1)
-            for place, slot in enumerate(touched.tolist())
-        ]
-        old = _one(pa.Table.from_batches(before, schema=after.schema))
-        for place, slot in enumerate(touched.tolist()):
-            if exists[place]:
-                self.outputs[slot] = after.slice(place, 1)
-            else:
-                self.outputs.pop(slot, None)
-        return changelog(old, after, existed, exists, update_before=self.update_before)
-
-    def _output_rows(self, touched: Any, results: pa.RecordBatch) -> pa.RecordBatch:
-        columns: list[pa.Array] = []
-        if self.index is not None:
-            columns += self.index.keys(pa.array(touched, pa.int32())).columns
-        columns += [results.column(f"output_{place}") for place in range(len(self.aggregates))]
-        return pa.RecordBatch.from_arrays(columns, names=[*self.keys, *self.aggregates])
-
-    def _key(self, slot: int) -> tuple[Any, ...]:
-        if self.index is None:
-            return ()
-        return tuple(self.index.keys(pa.array([slot], pa.int32())).to_pylist()[0].values())
-
-    def _readable_states(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        return {
-            self._key(slot): {
-                name: batch.column(f"state_{place}")[0].as_py() for place, name in enumerate(self.aggregates)
-            }
-            for slot, batch in self.states.items()
-        }
+    def _readable(self) -> tuple[dict[tuple[Any, ...], dict[str, Any]], dict[tuple[Any, ...], int]]:
+        """Return the states and the numbers of live rows of all groups."""
+        states: dict[tuple[Any, ...], dict[str, Any]] = {}
+        live: dict[tuple[Any, ...], int] = {}
+        for batch in self._table.scan(lambda rows: np.ones(rows.num_rows, np.bool_)):
+            keys = batch.select(self._layout.keys.names).to_pylist() if self._has_keys else [{}] * batch.num_rows
+            columns = [batch.column(name).to_pylist() for name in self._layout.states.names]
+            for place, (row, rows) in enumerate(zip(keys, batch.column(LIVE).to_pylist(), strict=True)):
+                key = tuple(row.values())
+                states[key] = dict(zip(self._layout.outputs.names, (column[place] for column in columns), strict=True))
+                # The one group without keys is counted as one row more, so that it stays.
+                live[key] = rows if self._has_keys else rows - 1
+        return states, live
 
 
 def run_epochs(
@@ -219,31 +149,30 @@ def run_epochs(
         raise RejectedError("SIGNATURE", f"{doubles[0]!r} is a key and an output; give the output another name")
     calls, names = _calls(aggregates)
     columns = _columns([*keys, *names], [row for epoch in parsed for _, row in epoch], aggregates, types or {})
-    schema = [(_in_chunks(name), columns[name]) for name in names]
-    engine = _Engine(
-        # Functions are folded as in Spark's workers, where they arrive pickled.
-        transport=pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport)),  # noqa: S301 - made here
-        aggregates=aggregates,
-        keys=keys,
-        columns=names,
-        open=Open(
-            calls=calls,
-            columns=pa.schema([("slot", pa.int32()), ("kind", pa.int8()), *schema]),
-            returns=Returns(states=True, outputs=True),
-            initial_outputs=not keys,
-        ),
-        key_schema=pa.schema([(name, columns[name]) for name in keys]),
-        update_before=update_before,
+    layout = Layout(
+        keys=pa.schema([(f"key_{place}", columns[name]) for place, name in enumerate(keys)]),
+        names=tuple(keys),
+        columns=pa.schema([(f"column_{place}", columns[name]) for place, name in enumerate(names)]),
+        shown=tuple(map(_in_chunks, names)),
+        has_kinds=any(kind.retracts for epoch in parsed for kind, _ in epoch),
     )
-    everything = pa.schema([(name, columns[name]) for name in dict.fromkeys([*keys, *names])])
-    return [
-        engine.epoch(
-            number,
-            [kind for kind, _ in epoch],
-            pa.RecordBatch.from_pylist([row for _, row in epoch], schema=everything),
-        )
-        for number, epoch in enumerate(parsed, 1)
-    ]
+    # Functions are folded as in Spark's workers, where they arrive pickled.
+    transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
+    query = Query.of(transport, calls, layout, stream=StreamOptions(emit="changelog"))
+    stream = _Stream(query, update_before=update_before)
+    return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed]
+
+
+def _block(layout: Layout, names: Sequence[str], rows: Sequence[tuple[RowKind, Mapping[str, Any]]]) -> pa.RecordBatch:
+    """Return the rows of an epoch in the schema of a layout, whose keys and columns have these names outside."""
+    fields = [*layout.keys, *layout.columns]
+    columns = {
+        field.name: pa.array([row[name] for _, row in rows], field.type)
+        for name, field in zip(names, fields, strict=True)
+    }
+    columns[KIND] = pa.array([int(kind) for kind, _ in rows], pa.int8())
+    columns[REAL] = pa.array([True] * len(rows), pa.bool_())
+    return pa.RecordBatch.from_arrays([columns[name] for name in layout.rows.names], schema=layout.rows)
 
 
 def _row(row: Row) -> tuple[RowKind, dict[str, Any]]:
@@ -270,22 +199,21 @@ def _in_chunks(column: str) -> str:
     return f"column {column}" if column in ("slot", "kind") else column
 
 
-def _calls(aggregates: Mapping[str, Aggregate]) -> tuple[tuple[Call, ...], list[str]]:
-    calls, names = [], []
+def _calls(aggregates: Mapping[str, Aggregate]) -> tuple[dict[str, Call], list[str]]:
+    calls: dict[str, Call] = {}
+    names: list[str] = []
     for name, aggregate in aggregates.items():
         columns = tuple(str(column) for column in aggregate.columns)
         condition = None if aggregate.condition is None else _condition_column(name, aggregate.condition)
-        calls.append(
-            Call(
-                aggregate.function.name,
-                tuple(map(_in_chunks, columns)),
-                filter=None if condition is None else _in_chunks(condition),
-                distinct=aggregate.is_distinct,
-                literals=aggregate.literals,
-            )
+        calls[name] = Call(
+            aggregate.function.name,
+            tuple(map(_in_chunks, columns)),
+            filter=None if condition is None else _in_chunks(condition),
+            distinct=aggregate.is_distinct,
+            literals=aggregate.literals,
         )
         names += [*columns, *([] if condition is None else [condition])]
-    return tuple(calls), list(dict.fromkeys(names))
+    return calls, list(dict.fromkeys(names))
 
 
 def _columns(
@@ -309,12 +237,3 @@ def _columns(
         else:
             found[name] = declared.get(name) or pa.array([row[name] for row in rows]).type
     return found
-
-
-def _one(table: pa.Table) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else _empty(table.schema)
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

@@ -39,7 +39,7 @@ from foldflight.engine.state.manifest import (
 from foldflight.engine.state.runs import Hashes, Piece, RunCache, decode_piece, encode_piece, key_hashes
 from foldflight.errors import CorruptError
 
-__all__ = ["Bounds", "Committed", "Conversion", "Found", "RunStore", "StateTable", "TableLayout"]
+__all__ = ["Bounds", "Committed", "Conversion", "Found", "MemoryStore", "RunStore", "StateTable", "TableLayout"]
 
 _HASHES: Final = 1 << 64
 
@@ -54,6 +54,39 @@ class Conversion(Protocol):
 
     def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
         """Return n states, in the schema `stored`, as n states of the query; their keys are for errors."""
+
+
+class MemoryStore:
+    """The store of one table in memory.
+
+    Attributes:
+        value: The manifest.
+        runs: The runs by name.
+    """
+
+    def __init__(self) -> None:
+        self.value: bytes | None = None
+        self.runs: dict[str, bytes] = {}
+
+    def manifest(self) -> bytes | None:
+        """Return the manifest."""
+        return self.value
+
+    def put_manifest(self, data: bytes) -> None:
+        """Replace the manifest."""
+        self.value = data
+
+    def run(self, run_id: str) -> bytes | None:
+        """Return a run."""
+        return self.runs.get(run_id)
+
+    def put_run(self, run_id: str, data: bytes) -> None:
+        """Add a run."""
+        self.runs[run_id] = data
+
+    def remove_run(self, run_id: str) -> None:
+        """Remove a run."""
+        del self.runs[run_id]
 
 
 class StateTable:

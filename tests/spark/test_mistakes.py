@@ -157,7 +157,7 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "a window over a text": (
         lambda df, f: group_by(df, window=tumble("s", "1 hour")),
         "SCHEMA_MISMATCH",
-        "column s is string, not a timestamp; .*to_timestamp.'s'",
+        "column s is string, not a timestamp; .*F.to_timestamp",
     ),
     "buckets that are a text": (lambda df, f: group_by(df, buckets="3"), "SIGNATURE", "and here it is '3'"),
     "lateness that is a text": (

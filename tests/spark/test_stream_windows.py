@@ -139,7 +139,7 @@ def test_mistakes_with_windows(classic: SparkSession) -> None:
         group_by(stream, window=tumble("value", "1 hour"))
     with pytest.raises(RejectedError, match="1 hoor"):
         group_by(stream, window=tumble("timestamp", "1 hoor"))
-    with pytest.raises(RejectedError, match="allowed_lateness_s is 0 or more, and here it is -1"):
+    with pytest.raises(RejectedError, match="allowed_lateness_s is a number of seconds, 0 or more, and here it is -1"):
         group_by(stream, window=tumble("timestamp", "1 hour"), allowed_lateness_s=-1)
     for step in ("7 minutes", "-20 minutes", "0 minutes", "1 month", "seven minutes"):
         with pytest.raises(RejectedError, match=rf"{step}") as caught:

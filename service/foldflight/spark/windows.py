@@ -187,8 +187,8 @@ class Window:
         if not isinstance(type_, _TIMES):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the window's column {self.time} is {type_.simpleString()}, not a timestamp; add one to the input: "
-                f"df.withColumn('at', F.to_timestamp({self.time!r}))",
+                f"the window's column {self.time} is {type_.simpleString()}, not a timestamp; add one to the input, "
+                "as df.withColumn does with F.to_timestamp (of texts and dates) or F.timestamp_seconds (of numbers)",
             )
 
 

@@ -10,7 +10,7 @@ import pytest
 from foldflight import CorruptError, FunctionError, RejectedError, connect, udaf
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.query import StreamOptions
-from foldflight.functions import Call
+from foldflight.functions import Call, function_of
 from tests.laws.stream_engine import BucketState, Rows, StreamEngine
 
 KEYS = pa.schema([("name", pa.string())])
@@ -244,7 +244,7 @@ def test_damaged_states_are_not_migrated() -> None:
     from foldflight.fold.aggregate.states import custom_payload
 
     with pytest.raises(RejectedError, match="another codec"):
-        Written("1", "00" * 8, "custom").values("mean", pa.array([b"nonsense"]), None)
+        Written("1", "00" * 8, "custom").values(function_of(version("1", Old)), pa.array([b"nonsense"]), None)
     envelope = b"FFC1" + bytes(8) + bytes(4) + b"damaged"
     with pytest.raises(CorruptError):
         custom_payload("mean", "1", bytes(8), envelope)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +21,8 @@ __all__ = ["EMBEDDED", "connect", "tls_files"]
 EMBEDDED = "embedded:"
 _DEADLINE_S = 60.0
 _PATIENCE_S = 60.0
+# A stream reads the states of its earlier runs, so this key is the same in all processes: it only detects damage.
+_NO_STATE_KEY = b"foldflight: no state key was given"
 
 
 def connect(
@@ -50,8 +51,9 @@ def connect(
         patience_s: How long a query that is planned, or an exchange that has lost its server, looks for one that
             answers, in seconds; then it is the RetryableError of the last one. `connect` itself asks each server once.
         job_parameters: What `FunctionContext.job_parameters` shows to the functions.
-        state_key: Signs the pickled states of embedded functions; a new random key unless given. Give one to read
-            states that another process wrote.
+        state_key: Signs the pickled states of embedded functions. Without one, whoever can write to a stream's
+            checkpoint can make the query that reads it run code; with one, only states that were signed with it are
+            unpickled. A stream has to be given the same key again when it is restarted.
         token: The bearer token that servers ask for.
         bundle_key: Signs functions for servers that were started with the same key, on `register`. It stays in this
             process: an engine's workers get what it has signed.
@@ -104,7 +106,7 @@ def connect(
     PROGRAMS.demand_all(registry.authored)
     transport = EmbeddedTransport(
         registry,
-        state_key=state_key if state_key is not None else secrets.token_bytes(32),
+        state_key=state_key if state_key is not None else _NO_STATE_KEY,
         job_parameters=job_parameters,
     )
     return Functions(transport)

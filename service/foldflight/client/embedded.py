@@ -7,7 +7,9 @@ else. What arrives in a process is restored once and kept, for tasks come by the
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +17,10 @@ from foldflight.client.exchange import OpenExchange
 from foldflight.client.link import Link
 from foldflight.compiler import Programs
 from foldflight.compiler.store import Store
-from foldflight.errors import FunctionError
+from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.fold.failures import missing_module
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
 from foldflight.shipping.bundles import unpickled
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from foldflight.exchange.frames import Frame
     from foldflight.functions.spec import Function
 
-__all__ = ["PROGRAMS", "EmbeddedTransport"]
+__all__ = ["PROGRAMS", "EmbeddedTransport", "Travelled"]
 
 SERVER_ID = "embedded"
 # Transports come and go with tasks and queries; what this process has compiled stays for all of them.
@@ -53,18 +56,30 @@ class EmbeddedTransport:
     """Folds in the calling process.
 
     Args:
-        registry: The functions.
+        registry: The functions, or those of a transport that has travelled here.
         state_key: Signs pickled states, so that a state from elsewhere is refused before it is unpickled.
         job_parameters: What `FunctionContext.job_parameters` shows; those of an Open win.
     """
 
     def __init__(
-        self, registry: Registry, *, state_key: bytes, job_parameters: Mapping[str, str] | None = None
+        self, registry: Registry | Travelled, *, state_key: bytes, job_parameters: Mapping[str, str] | None = None
     ) -> None:
-        self._registry = registry
+        self._travelled: Travelled | None = None
+        if isinstance(registry, Travelled):
+            self._travelled = registry
+        else:
+            self._registry = registry
         self._state_key = state_key
         self._job_parameters = dict(job_parameters or {})
-        self._blob: bytes | None = None
+
+    @functools.cached_property
+    def _registry(self) -> Registry:
+        """The functions; those that have travelled here are restored when they are first needed.
+
+        So an error of code that cannot run here is raised by what uses the transport, not by what unpickles it.
+        """
+        assert self._travelled is not None
+        return Registry(self._travelled.functions())
 
     def infos(self, *, look: bool = False) -> list[FunctionInfo]:
         """Return what there is, by name.
@@ -80,7 +95,7 @@ class EmbeddedTransport:
         registry = Registry([*self._registry.authored, *functions])
         PROGRAMS.demand_all(functions)
         self._registry = registry
-        self._blob = None
+        self._travelled = None
         return [FunctionInfo.of(function) for function in functions]
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
@@ -106,10 +121,9 @@ class EmbeddedTransport:
         return dataclasses.replace(opening, job_parameters={**self._job_parameters, **opening.job_parameters})
 
     def __reduce__(self) -> tuple[Callable[..., EmbeddedTransport], tuple[Any, ...]]:
-        if self._blob is None:
-            self._blob = pickled(self._registry.authored)
-        digest = hashlib.sha256(self._blob).hexdigest()
-        return _restore, (self._blob, digest, self._state_key, self._job_parameters)
+        if self._travelled is None:
+            self._travelled = Travelled.of(self._registry.authored)
+        return _restore, (self._travelled, self._state_key, self._job_parameters)
 
 
 class EmbeddedLink(Link):
@@ -135,13 +149,50 @@ class EmbeddedLink(Link):
                 raise
 
 
-def _restore(blob: bytes, digest: str, state_key: bytes, job_parameters: Mapping[str, str]) -> EmbeddedTransport:
-    functions = _restored.get(digest)
-    if functions is None:
-        functions = unpickled(blob, digest)
-        while len(_restored) >= _RESTORED_MAX:
-            _restored.pop(next(iter(_restored)))
-        _restored[digest] = functions
-    transport = EmbeddedTransport(Registry(functions), state_key=state_key, job_parameters=job_parameters)
-    transport._blob = blob  # noqa: SLF001  (it is this module's class)
-    return transport
+@dataclasses.dataclass(frozen=True)
+class Travelled:
+    """Functions on their way between processes.
+
+    Args:
+        names: Their names.
+        code: What `pickled` made of them.
+        digest: The SHA-256 of the code, hexadecimal.
+    """
+
+    names: tuple[str, ...]
+    code: bytes
+    digest: str
+
+    @classmethod
+    def of(cls, functions: Sequence[Function]) -> Travelled:
+        """Pickle functions. Raises RejectedError SIGNATURE, where they refer to something that cannot be pickled."""
+        code = pickled(functions)
+        return cls(tuple(each.name for each in functions), code, hashlib.sha256(code).hexdigest())
+
+    def functions(self) -> tuple[Function, ...]:
+        """Return the functions. Raises RejectedError MODULE, where their code cannot run here."""
+        functions = _restored.get(self.digest)
+        if functions is None:
+            try:
+                functions = unpickled(self.code, self.digest)
+            except (Exception, SystemExit) as error:
+                raise self._unreadable(error) from error
+            while len(_restored) >= _RESTORED_MAX:
+                _restored.pop(next(iter(_restored)))
+            _restored[self.digest] = functions
+        return functions
+
+    def _unreadable(self, error: BaseException) -> RejectedError:
+        names = ", ".join(self.names)
+        if isinstance(error, ModuleNotFoundError):
+            return RejectedError("MODULE", f"{names} cannot be folded here: {missing_module(error)}")
+        last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+        return RejectedError(
+            "MODULE",
+            f"{names} cannot be folded here: their code cannot be read: {last}. Install the same versions of all that "
+            "they import on the driver and on the workers",
+        )
+
+
+def _restore(travelled: Travelled, state_key: bytes, job_parameters: Mapping[str, str]) -> EmbeddedTransport:
+    return EmbeddedTransport(travelled, state_key=state_key, job_parameters=job_parameters)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.rows import Mask, Slots
 
-__all__ = ["ERROR", "ERROR_TYPE", "Failures", "user_failure"]
+__all__ = ["ERROR", "ERROR_TYPE", "Failures", "missing_module", "user_failure"]
 
 ERROR: Final = "error"
 _TEXTS: Final = ("code", "function", "message", "row", "trace")
@@ -146,12 +146,25 @@ def user_failure(function: str | None, verb: str, error: BaseException) -> Funct
     An exception that names a `limit` was not the author's: the server has interrupted the method, which passed it. What
     it says is cut here, before logs and frames have copies of it.
     """
+    said = _said(error)
+    if isinstance(error, ModuleNotFoundError):
+        said += f"; {missing_module(error)}"
     return FunctionError(
         "USER_CODE",
-        f"{verb} raised {type(error).__name__}: {_said(error)}",
+        f"{verb} raised {type(error).__name__}: {said}",
         function=function,
         limit=getattr(error, "limit", None),
         trace=_trace(error) + str(_short("".join(traceback.format_exception_only(error)), _TEXT_CHARS_MAX)),
+    )
+
+
+def missing_module(error: ModuleNotFoundError) -> str:
+    """Return what to do about a module that is missing where functions are folded."""
+    module = (error.name or "it").partition(".")[0]
+    return (
+        f"the module {module} is not installed where functions are folded. In Spark, send it to the workers with "
+        f"spark.sparkContext.addPyFile('{module}.py') (a package as a zip file; through Spark Connect "
+        "spark.addArtifact(..., pyfile=True)), or install it on each of them; for servers, install it there"
     )
 
 

@@ -50,6 +50,7 @@ class StateSigner:
             raise RejectedError(
                 "STATE_MISMATCH",
                 "a pickled state is unsigned, damaged, or signed with another key; it was not unpickled. "
-                "Give every server of the fleet the same state keys",
+                "Give every server of the fleet the same state keys; for embedded functions, give "
+                "connect(..., state_key=...) the key that the states were written with",
             )
         return payload

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -112,6 +112,8 @@ class Function:
             accumulator that is not None, or they `may` return one or change it in place and return None.
         compile: Whether folds compile it to machine code: `auto` if they can and it pays.
         vectorised: Whether its class has the vectorised methods.
+        own: Where the function has travelled from another process: the classes and functions that came with it as code,
+            by module and qualified name. Pickled states refer to them by these names.
     """
 
     name: str
@@ -131,6 +133,7 @@ class Function:
     returns: Literal["always", "some", "may"] = "may"
     compile: bool | Literal["auto"] = "auto"
     vectorised: bool = False
+    own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def folds_many(self) -> bool:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import CodeType, FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
 from foldflight.errors import RejectedError
-from foldflight.shipping.bundles import Bundle, made_here, seal
+from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from types import ModuleType
-
     from foldflight.functions.spec import Function
 
-__all__ = ["bundle_of", "pickled"]
+__all__ = ["bundle_of", "pickled", "travelled"]
 
-# What cloudpickle takes by value is one set for the process: who is done first would take it from who is not. The same
-# thread may come again, where a class refers to a transport.
+# The set of modules that cloudpickle pickles by value belongs to the process: without a lock, the thread that is done
+# first would remove the modules of another. The lock is re-entrant because a class may refer to a transport.
 _pickling = threading.RLock()
+_TRACED_MAX: Final = 10_000
 
 
 def bundle_of(functions: Sequence[Function], key: str) -> bytes:
@@ -31,29 +35,36 @@ def bundle_of(functions: Sequence[Function], key: str) -> bytes:
         RejectedError: SIGNATURE, when they refer to something that cannot be pickled.
     """
     names = tuple(function.name for function in functions)
-    try:
-        code = pickled(functions)
-    except Exception as error:
-        raise RejectedError(
-            "SIGNATURE",
-            f"{', '.join(names)} cannot be shipped: {type(error).__name__}: {error}; a class must not refer to open "
-            "files, locks or connections: make them in open(self, context)",
-            function=names[0],
-        ) from error
-    return seal(Bundle(names, made_here(), code), key.encode())
+    return seal(Bundle(names, made_here(), pickled(functions)), key.encode())
 
 
 def pickled(functions: Sequence[Function]) -> bytes:
-    """Return functions, pickled by value: who reads them needs foldflight and what their packages import, no more."""
-    with _pickling:
-        registered = [module for module in _packages_of(functions) if module.__name__ not in _by_value()]
-        for module in registered:
-            cloudpickle.register_pickle_by_value(module)
+    """Return functions, pickled by value: a process that has foldflight and what their packages import can read them.
+
+    Each function takes the names of what travels with it along (`Function.own`).
+
+    Raises:
+        RejectedError: SIGNATURE, when a function refers to something that cannot be pickled: it names function and
+            variable.
+    """
+    with _pickling, _by_value(_packages_of(functions)):
         try:
-            return cloudpickle.dumps(tuple(functions))
-        finally:
-            for module in registered:
-                cloudpickle.unregister_pickle_by_value(module)
+            return cloudpickle.dumps(tuple(replace(function, own=_own(function)) for function in functions))
+        except RejectedError:
+            raise
+        except Exception as error:
+            for function in functions:
+                failure = _failure(function)
+                if failure is not None:
+                    raise _not_picklable(function, failure) from error
+            raise
+
+
+def travelled(functions: Sequence[Function]) -> tuple[Function, ...]:
+    """Return functions as another process gets them. Raises RejectedError SIGNATURE, as `pickled` does."""
+    code = pickled(functions)
+    functions_there: tuple[Function, ...] = unpickled(code, hashlib.sha256(code).hexdigest())
+    return functions_there
 
 
 def _packages_of(functions: Iterable[Function]) -> list[ModuleType]:
@@ -62,5 +73,132 @@ def _packages_of(functions: Iterable[Function]) -> list[ModuleType]:
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
-def _by_value() -> set[str]:
-    return set(cloudpickle.list_registry_pickle_by_value())
+@contextmanager
+def _by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
+    known = set(cloudpickle.list_registry_pickle_by_value())
+    registered = [module for module in modules if module.__name__ not in known]
+    for module in registered:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in registered:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+class _Nowhere(io.RawIOBase):
+    """A file that keeps nothing."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+class _Recorder(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Pickles into nothing, and records the classes and functions that go by value."""
+
+    def __init__(self) -> None:
+        super().__init__(_Nowhere())
+        self.found: dict[tuple[str, str], list[Any]] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if reduced is not NotImplemented and isinstance(obj, (type, FunctionType)):
+            self.found.setdefault((obj.__module__, obj.__qualname__), []).append(obj)
+        return reduced
+
+
+def _own(function: Function) -> Mapping[tuple[str, str], Any]:
+    """Return the classes and functions that go with a function by value, by name; those whose name is not unique."""
+    recorder = _Recorder()
+    recorder.dump(replace(function, own={}))
+    return {
+        name: found[0]
+        for name, found in recorder.found.items()
+        if len(found) == 1 and name[0] != "builtins" and "<lambda>" not in name[1]
+    }
+
+
+def _failure(value: object) -> Exception | None:
+    """Return why a value cannot be pickled; None if it can be."""
+    try:
+        cloudpickle.Pickler(_Nowhere()).dump(value)
+    except Exception as error:  # noqa: BLE001 - what pickling runs may raise anything
+        return error
+    return None
+
+
+def _not_picklable(function: Function, failure: Exception) -> RejectedError:
+    path, value = _culprit(function.cls)
+    where = f"{path} is {type(value).__module__}.{type(value).__qualname__}, and it" if path else "its class"
+    return RejectedError(
+        "SIGNATURE",
+        f"{function.name} cannot be sent to the processes that fold: {where} cannot be pickled "
+        f"({type(failure).__name__}: {failure}). A class must not refer to open files, locks or connections: "
+        "make them in open(self, context), and keep them in self",
+        function=function.name,
+    )
+
+
+def _culprit(cls: type) -> tuple[str, object]:
+    """Return the innermost variable of a class that cannot be pickled, as a path and its value."""
+    path = ""
+    value: object = cls
+    seen = {id(cls)}
+    while len(seen) < _TRACED_MAX:
+        for name, part in _parts(value):
+            if id(part) in seen:
+                continue
+            seen.add(id(part))
+            if _failure(part) is not None:
+                path, value = (f"{path}: {name}" if path else name), part
+                break
+        else:
+            break
+    return path, value
+
+
+def _parts(value: object) -> Iterator[tuple[str, object]]:
+    """Yield what pickling a value by value pickles with it, as names and values."""
+    if isinstance(value, type):
+        for name, part in vars(value).items():
+            yield f"{value.__qualname__}.{name}", part
+        for base in value.__bases__:
+            yield f"the base class {base.__qualname__}", base
+    elif isinstance(value, (staticmethod, classmethod)):
+        yield "its function", value.__func__
+    elif isinstance(value, property):
+        yield from (("its function", part) for part in (value.fget, value.fset, value.fdel) if part is not None)
+    elif isinstance(value, FunctionType):
+        yield from _variables(value)
+    elif isinstance(value, ModuleType):
+        yield from ((f"{value.__name__}.{name}", part) for name, part in vars(value).items() if name != "__builtins__")
+    elif isinstance(value, Mapping):
+        yield from ((f"item {key!r}", part) for key, part in value.items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from ((f"item {place}", part) for place, part in enumerate(value))
+    else:
+        yield from ((f"attribute {name}", part) for name, part in getattr(value, "__dict__", {}).items())
+
+
+def _variables(function: FunctionType) -> Iterator[tuple[str, object]]:
+    for name in sorted(_names_in(function.__code__)):
+        if name in function.__globals__:
+            yield f"the variable {name}", function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f"the variable {name}", cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    for part in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+        yield "a default", part
+    wrapped: Callable[..., Any] | None = getattr(function, "__wrapped__", None)
+    if wrapped is not None:
+        yield "what it wraps", wrapped
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*map(_names_in, inner))

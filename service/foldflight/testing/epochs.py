@@ -23,6 +23,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +31,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foldflight.client import Aggregate
+from foldflight.client import Aggregate, Transport
 from foldflight.engine.changelog import changelog, live_rows
 from foldflight.engine.keys import KeyIndex
 from foldflight.errors import FunctionError, RejectedError
@@ -63,6 +64,7 @@ class Epoch:
 class _Engine:
     """An engine in small: it owns keys, live counts, states and outputs, and opens one exchange for each epoch."""
 
+    transport: Transport
     aggregates: Mapping[str, Aggregate]
     keys: Sequence[str]
     columns: Sequence[str]  # what the calls read, in the order of the chunks
@@ -121,7 +123,7 @@ class _Engine:
         return pa.RecordBatch.from_arrays(columns, schema=self.open.columns)
 
     def _exchange(self, number: int, chunk: pa.RecordBatch) -> pa.RecordBatch:
-        with next(iter(self.aggregates.values())).transport.open(self.open) as exchange:
+        with self.transport.open(self.open) as exchange:
             schema = exchange.opened.schema
             if not self.keys and number == 1 and not chunk.num_rows:
                 exchange.states(_empty(schema))
@@ -188,6 +190,9 @@ def run_epochs(
 ) -> list[Epoch]:
     """Run calls over epochs of keyed rows and return what each epoch gives.
 
+    Embedded functions run as in Spark's workers: pickled by value and read again, so what they do to variables of their
+    modules does not show in this process.
+
     Args:
         aggregates: The calls by output name, all from one `connect`; their columns and conditions are names of columns
             (a condition may also be a Python function of the row).
@@ -198,7 +203,8 @@ def run_epochs(
 
     Raises:
         FunctionError: With function, group and row.
-        RejectedError: For calls that do not fit the rows, and retractions for append-only functions.
+        RejectedError: For calls that do not fit the rows, retractions for append-only functions, and functions that
+            refer to something that cannot be pickled.
     """
     parsed = [[_row(row) for row in epoch] for epoch in epochs]
     if not aggregates:
@@ -215,6 +221,8 @@ def run_epochs(
     columns = _columns([*keys, *names], [row for epoch in parsed for _, row in epoch], aggregates, types or {})
     schema = [(_in_chunks(name), columns[name]) for name in names]
     engine = _Engine(
+        # Functions are folded as in Spark's workers, where they arrive pickled.
+        transport=pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport)),  # noqa: S301 - made here
         aggregates=aggregates,
         keys=keys,
         columns=names,

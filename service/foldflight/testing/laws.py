@@ -22,6 +22,7 @@ from foldflight.client.embedded import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Function, Registry, RowKind, function_of
+from foldflight.shipping.pickling import travelled
 
 __all__ = ["LAWS", "LawResult", "check_laws", "iterate_laws", "rows_of"]
 
@@ -48,7 +49,7 @@ class LawResult:
 def check_laws(
     function: type | Function, *, literals: Mapping[str, Any] | None = None, examples: int = 100
 ) -> list[LawResult]:
-    """Check every law of a function.
+    """Check every law of a function, as Spark's workers have it: pickled by value and read again.
 
     Args:
         function: A class under `@udaf`, or a function.
@@ -59,8 +60,8 @@ def check_laws(
         One result for each law of `LAWS`.
 
     Raises:
-        RejectedError: SIGNATURE, when `function` is no function, its direct arguments are wrong, or it is declared
-            `compile=True` and cannot be compiled.
+        RejectedError: SIGNATURE, when `function` is no function, its direct arguments are wrong, it refers to something
+            that cannot be pickled, or it is declared `compile=True` and cannot be compiled.
     """
     known = function if isinstance(function, Function) else function_of(function)
     if known is None:
@@ -72,7 +73,8 @@ def iterate_laws(
     function: Function, *, literals: Mapping[str, Any] | None = None, examples: int = 100
 ) -> Iterator[LawResult]:
     """Check the laws of a function one by one, as `check_laws` does, and yield each result when it is there."""
-    subject = _Subject(function, dict(literals or {}))
+    (there,) = travelled([function])
+    subject = _Subject(there, dict(literals or {}))
     for law in LAWS:
         yield _check(law, subject, examples)
 

@@ -251,7 +251,7 @@ class Interpreted(Accumulators):
 
     def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
         migrated, accumulators = [], []
-        for slot, state in zip(slots.tolist(), written.values(self.name, states, self.signer), strict=True):
+        for slot, state in zip(slots.tolist(), written.values(self.bound.function, states, self.signer), strict=True):
             try:
                 accumulators.append(self._migrated(slot, written.version, state))
                 migrated.append(slot)

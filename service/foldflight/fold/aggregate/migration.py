@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from foldflight.fold.aggregate.states import custom_payload, pickled_object, unreadable
+from foldflight.fold.pickles import Pickles
 from foldflight.fold.signing import StateSigner
+from foldflight.functions.spec import Function
 
 __all__ = ["Written"]
 
@@ -28,28 +30,31 @@ class Written:
     fingerprint: str
     codec: str
 
-    def values(self, function: str, states: pa.Array, signer: StateSigner | None) -> list[Any]:
+    def values(self, function: Function, states: pa.Array, signer: StateSigner | None) -> list[Any]:
         """Return n states, none of them NULL, as what they were: values, what `serialize` returned, or objects.
 
         Raises:
             RejectedError: STATE_MISMATCH, for what is no such state; SETTINGS, for pickles without a key.
             CorruptError: STATE_CHECKSUM, for damaged bytes.
         """
+        name = function.name
         if self.codec in ("custom", "pickle") and states.type != pa.binary():
-            raise unreadable(function, f"its codec is {self.codec}, and its type {states.type}")
+            raise unreadable(name, f"its codec is {self.codec}, and its type {states.type}")
         match self.codec:
             case "custom":
-                fingerprint = self._fingerprint(function)
-                return [custom_payload(function, self.version, fingerprint, state) for state in states.to_pylist()]
+                fingerprint = self._fingerprint(name)
+                return [custom_payload(name, self.version, fingerprint, state) for state in states.to_pylist()]
             case "pickle":
-                fingerprint = self._fingerprint(function)
+                fingerprint = self._fingerprint(name)
+                pickles = Pickles(function.own)
                 return [
-                    pickled_object(function, self.version, fingerprint, state, signer) for state in states.to_pylist()
+                    pickled_object(name, self.version, fingerprint, state, signer, pickles)
+                    for state in states.to_pylist()
                 ]
             case "typed":
-                return _python_values(function, states)
+                return _python_values(name, states)
             case _:
-                raise unreadable(function, f"it has the codec {self.codec!r}, which is none")
+                raise unreadable(name, f"it has the codec {self.codec!r}, which is none")
 
     def _fingerprint(self, function: str) -> bytes:
         if re.fullmatch("[0-9a-f]{16}", self.fingerprint) is None:

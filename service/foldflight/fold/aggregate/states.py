@@ -10,7 +10,6 @@ so that a state of another function, version or schema is told from damage, and 
 
 from __future__ import annotations
 
-import pickle
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from foldflight.errors import CorruptError, FunctionError, RejectedError
 from foldflight.fold.failures import user_failure
+from foldflight.fold.pickles import Pickles, UnknownName
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.shape import Shape
 from foldflight.functions.spec import BoundFunction, Verbs
@@ -156,8 +156,18 @@ def custom_payload(function: str, version: str, fingerprint: bytes, state: bytes
     return payload
 
 
-def pickled_object(function: str, version: str, fingerprint: bytes, state: bytes, signer: StateSigner | None) -> Any:
+def pickled_object(
+    function: str, version: str, fingerprint: bytes, state: bytes, signer: StateSigner | None, pickles: Pickles
+) -> Any:
     """Return what was pickled, if a key of this fleet has signed it.
+
+    Args:
+        function: Name of the function.
+        version: The version that wrote it.
+        fingerprint: What it depended on.
+        state: The envelope.
+        signer: Checks its signature.
+        pickles: Reads the function's pickles.
 
     Raises:
         RejectedError: STATE_MISMATCH, for another fingerprint, codec or key, and for what cannot be unpickled any more;
@@ -173,14 +183,23 @@ def pickled_object(function: str, version: str, fingerprint: bytes, state: bytes
         raise
     payload = _opened(function, version, verified, _PICKLE, fingerprint)
     try:
-        return pickle.loads(payload)  # noqa: S301 - a key of this fleet has signed these bytes
+        return pickles.loads(payload)
     except SystemExit as error:
         raise user_failure(function, "pickle.loads", error) from error
+    except UnknownName as error:
+        raise RejectedError(
+            "STATE_MISMATCH",
+            f"a state of {function} cannot be unpickled: it contains {error}, which is neither in the function's code "
+            "nor in a module here. Define it again under this name (the module may be another), so that old states can "
+            "be read; or start with an empty checkpoint",
+            function=function,
+        ) from error
     except Exception as error:
         raise RejectedError(
             "STATE_MISMATCH",
-            f"a state of {function} cannot be unpickled: {type(error).__name__}: {error}; its class has changed or "
-            "moved: raise the function's version, and keep the old class where it was until no state needs it",
+            f"a state of {function} cannot be unpickled: {type(error).__name__}: {error}. The class of the state has "
+            "changed since: let it take what it wrote earlier (__setstate__ gets the old attributes), or start with an "
+            "empty checkpoint",
             function=function,
         ) from error
 
@@ -229,10 +248,11 @@ class Pickled(_Enveloped):
     def __init__(self, bound: BoundFunction, signer: StateSigner) -> None:
         super().__init__(bound)
         self.signer = signer
+        self.pickles = Pickles(bound.function.own)
 
     def pack(self, accumulator: Any) -> bytes:
         try:
-            pickled = pickle.dumps(accumulator, protocol=5)
+            pickled = self.pickles.dumps(accumulator)
         except SystemExit as error:
             raise user_failure(self.function, "pickle.dumps", error) from error
         except Exception as error:
@@ -244,7 +264,7 @@ class Pickled(_Enveloped):
         return self.signer.sign(_PICKLE + self.fingerprint + pickled)
 
     def unpack(self, state: bytes) -> Any:
-        return pickled_object(self.function, self.version, self.fingerprint, state, self.signer)
+        return pickled_object(self.function, self.version, self.fingerprint, state, self.signer, self.pickles)
 
 
 def state_codec(bound: BoundFunction, verbs: Verbs, signer: StateSigner | None) -> StateCodec:

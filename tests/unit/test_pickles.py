@@ -1,0 +1,313 @@
+"""Pickled states of functions that have travelled by value: their classes are other objects there."""
+
+from __future__ import annotations
+
+import enum
+import pickle
+import sys
+import threading
+from collections import defaultdict, namedtuple
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+
+from foldflight import FunctionError, RejectedError, connect, udaf
+from foldflight.client import Transport
+from foldflight.exchange.frames import Open, Returns
+from foldflight.functions import Call
+from foldflight.testing import check_laws, run_epochs
+from tests.unit.pickled_spread import EDITED, RANGE, defined
+
+KEY = b"a state key of the tests"
+COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64())])
+
+
+def there(*functions: type, key: bytes | None = KEY) -> Transport:
+    """Return the way to functions as another process has it: it was pickled and read."""
+    transport = connect(functions, state_key=key).transport
+    travelled: Transport = pickle.loads(cloudpickle.dumps(transport))
+    return travelled
+
+
+def folded(transport: Transport, *values: int, states: pa.RecordBatch | None = None, name: str = "spread") -> Any:
+    """Return the results of one epoch in slot 0: state and output."""
+    opening = Open(calls=(Call(name, ("v",)),), columns=COLUMNS, returns=Returns(states=True, outputs=True))
+    with transport.open(opening) as exchange:
+        if states is not None:
+            exchange.states(states)
+        if values:
+            slots = pa.array([0] * len(values), pa.int32())
+            exchange.chunk(pa.RecordBatch.from_arrays([slots, pa.array(values, pa.int64())], schema=COLUMNS))
+        exchange.barrier(1)
+        return exchange.results(1).combine_chunks().to_batches()[0]
+
+
+def state_of(results: pa.RecordBatch) -> pa.RecordBatch:
+    return results.select(["slot", "state_0"])
+
+
+def output_of(results: pa.RecordBatch) -> Any:
+    return results.column("output_0")[0].as_py()
+
+
+def test_a_class_of_a_notebook_can_be_a_state_wherever_it_travels() -> None:
+    """A class in __main__ that travels by value is written by one process and read by another."""
+    cls = defined(RANGE)
+    first = folded(there(cls), 3, 8)
+    assert output_of(folded(there(cls), 20, states=state_of(first))) == 17
+
+
+def test_states_are_read_by_the_edited_class() -> None:
+    """A state that one version of the code has written is an instance of the class as it is now."""
+    first = folded(there(defined(RANGE)), 3, 8)
+    assert output_of(folded(there(defined(EDITED)), 20, states=state_of(first))) == 170
+
+
+def test_states_are_read_where_no_key_was_given() -> None:
+    """Two processes that were given no state key read each other's states, as a restarted stream has to."""
+    first = folded(there(defined(RANGE), key=None), 3, 8)
+    assert output_of(folded(there(defined(RANGE), key=None), 20, states=state_of(first))) == 17
+
+
+def test_states_follow_a_class_from_main_to_a_module_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that moves from a notebook to a module, which is imported, still reads its states, and the reverse."""
+    (tmp_path / "a_spread_module.py").write_text(RANGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    import a_spread_module  # type: ignore[import-not-found]
+
+    notebook, module = defined(RANGE), a_spread_module.Spread
+    for before in (notebook, module):
+        for after in (notebook, module):
+            first = folded(there(before), 3, 8)
+            assert output_of(folded(there(after), 20, states=state_of(first))) == 17
+    monkeypatch.delitem(sys.modules, "a_spread_module")
+
+
+def test_states_pass_between_a_process_that_imports_the_class_and_one_that_it_travelled_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old states are plain pickles of an importable class; these are read where the class has travelled, too."""
+    (tmp_path / "another_spread_module.py").write_text(RANGE)
+    monkeypatch.syspath_prepend(tmp_path)
+    import another_spread_module  # type: ignore[import-not-found]
+
+    cls = another_spread_module.Spread
+    here = connect(cls, state_key=KEY).transport
+    written_here = folded(here, 3, 8)
+    assert b"foldflight.fold.pickles" not in written_here.column("state_0")[0].as_py()  # as it always was
+    assert output_of(folded(there(cls), 20, states=state_of(written_here))) == 17
+    assert output_of(folded(here, 20, states=state_of(folded(there(cls), 3, 8)))) == 17
+    monkeypatch.delitem(sys.modules, "another_spread_module")
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+Pair = namedtuple("Pair", "least most")  # noqa: PYI024 - as people write it
+
+
+def nothing() -> int:
+    return 0
+
+
+class Base:
+    @staticmethod
+    def one() -> int:
+        return 1
+
+
+@udaf(name="everything", input_types=["BIGINT"], result_type="STRING")
+class Everything:
+    """Has all kinds of things in its state that pickle writes by name."""
+
+    class Inner(Base):
+        """A class in a class."""
+
+    def create_accumulator(self):  # type: ignore[no-untyped-def]
+        return {
+            "inner": self.Inner(),
+            "pair": Pair(1, 2),
+            "colour": Colour.RED,
+            "counts": defaultdict(nothing),
+            "ones": defaultdict(Base.one),
+            "class": Pair,
+            "self": self,
+        }
+
+    def accumulate(self, accumulator: Any, v: int) -> None:
+        accumulator["counts"][v] += 1
+        accumulator["ones"][v] += 1
+
+    def get_value(self, accumulator: Any) -> str:
+        assert type(accumulator["inner"]) is self.Inner
+        assert type(accumulator["pair"]) is accumulator["class"] is Pair
+        assert accumulator["colour"] is Colour.RED
+        assert type(accumulator["self"]) is type(self)
+        return f"{dict(accumulator['counts'])} {dict(accumulator['ones'])}"
+
+
+def test_all_that_pickle_writes_by_name_can_be_in_a_state() -> None:
+    """Inner and base classes, enums, named tuples, functions, static methods, the function's class itself."""
+    first = folded(there(Everything), 5, name="everything")
+    again = folded(there(Everything), 5, states=state_of(first), name="everything")
+    assert output_of(again) == "{5: 2} {5: 3}"
+
+
+@udaf(name="itself", input_types=["BIGINT"], result_type="BIGINT")
+class Itself:
+    """Is its own accumulator; no annotation says what is in it."""
+
+    def __init__(self) -> None:
+        self.values = []  # type: ignore[var-annotated]
+
+    def accumulate(self, v: int) -> None:
+        self.values.append(v)
+
+    def get_value(self) -> int:
+        return len(self.values)
+
+
+def test_a_class_that_is_its_own_accumulator() -> None:
+    """The function's class is the class of the state."""
+    first = folded(there(Itself), 5, name="itself")
+    assert output_of(folded(there(Itself), 5, states=state_of(first), name="itself")) == 2
+
+
+def made(step: int) -> type:
+    class State:
+        def __init__(self) -> None:
+            self.count = 0
+
+    @udaf(name=f"by_{step}", input_types=["BIGINT"], result_type="BIGINT")
+    class By:
+        def create_accumulator(self):  # type: ignore[no-untyped-def]
+            return State()
+
+        def accumulate(self, accumulator: Any, v: int) -> None:
+            accumulator.count += step
+
+        def get_value(self, accumulator: Any) -> int:
+            assert isinstance(accumulator, State)
+            return int(accumulator.count)
+
+    return By
+
+
+def test_functions_of_one_connection_with_classes_of_one_name_are_not_mixed_up() -> None:
+    """Two functions that a factory made have a class of the same name each: each reads its own."""
+    transport = there(made(1), made(10))
+    for step in (1, 10):
+        first = folded(transport, 5, name=f"by_{step}")
+        assert output_of(folded(transport, 5, states=state_of(first), name=f"by_{step}")) == 2 * step
+
+
+def test_a_class_that_is_gone_is_named_with_what_to_do() -> None:
+    """A state whose class was renamed cannot be read: the error names the class, and the ways out."""
+    first = folded(there(defined(RANGE)), 3, 8)
+    renamed = there(defined(RANGE.replace("class R:", "class Renamed:").replace("return R()", "return Renamed()")))
+    with pytest.raises(RejectedError, match=r"contains __main__\.R, .* Define it again .* empty checkpoint") as caught:
+        folded(renamed, 20, states=state_of(first))
+    assert caught.value.code == "STATE_MISMATCH"
+    assert caught.value.function == "spread"
+
+
+def test_a_class_that_refuses_its_old_state_is_told() -> None:
+    """Where the class's own code fails on an old state, the error says what it raised."""
+    first = folded(there(defined(RANGE)), 3, 8)
+    refusing = RANGE.replace("    def take", "    def __setstate__(self, old):\n        old['new']\n\n    def take")
+    with pytest.raises(RejectedError, match=r"KeyError: 'new'.*__setstate__ gets the old attributes"):
+        folded(there(defined(refusing)), 20, states=state_of(first))
+
+
+def test_a_state_that_no_name_leads_to_is_refused_with_its_function() -> None:
+    """A lambda that was made in the state has no name; the error says what cannot be pickled."""
+
+    @udaf(name="nameless", input_types=["BIGINT"], result_type="BIGINT")
+    class Nameless:
+        def create_accumulator(self):  # type: ignore[no-untyped-def]
+            return defaultdict(lambda: 0)
+
+        def accumulate(self, accumulator: Any, v: int) -> None:
+            accumulator[v] += 1
+
+        def get_value(self, accumulator: Any) -> int:
+            return len(accumulator)
+
+    with pytest.raises(FunctionError, match=r"accumulator .defaultdict. cannot be pickled.*define serialize") as caught:
+        folded(there(Nameless), 1, name="nameless")
+    assert caught.value.function == "nameless"
+
+
+def test_checks_run_what_spark_runs() -> None:
+    """`check_laws` and `run_epochs` fold a function that has travelled."""
+    cls = defined(RANGE)
+    assert {result.law for result in check_laws(cls, examples=5) if result.passed is False} == set()
+    first, second = run_epochs({"s": connect(cls)["spread"]("v")}, [[{"v": 3}, {"v": 8}], [{"v": 20}]])
+    assert [row["s"] for epoch in (first, second) for _, row in epoch.changelog][-1] == 17
+    assert all(b"foldflight.fold.pickles" in epoch.states[()]["s"] for epoch in (first, second))
+
+
+LOCK = threading.Lock()
+
+
+@udaf(name="locked", input_types=["BIGINT"], result_type="BIGINT")
+class Locked:
+    """Refers to a lock, which stays where it is."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, v: int) -> int:
+        with LOCK:
+            return accumulator + v
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+
+def test_what_cannot_travel_is_named() -> None:
+    """A function that refers to a lock is refused with function, method and variable: by Spark's way and by checks."""
+    told = r"locked cannot be sent .*Locked\.accumulate: the variable LOCK is _thread\.lock, and it cannot be pickled"
+    for tried in (
+        lambda: pickle.dumps(connect(Locked).transport),
+        lambda: check_laws(Locked, examples=1),
+        lambda: run_epochs({"s": connect(Locked)["locked"]("v")}, [[{"v": 3}]]),
+    ):
+        with pytest.raises(RejectedError, match=told) as caught:
+            tried()
+        assert (caught.value.code, caught.value.function) == ("SIGNATURE", "locked")
+
+
+def test_what_cannot_travel_is_found_wherever_it_is() -> None:
+    """Within what a closure, a default, an attribute or a container refers to."""
+    lock = threading.Lock()
+
+    class Holder:
+        def __init__(self) -> None:
+            self.items = {"a": [lock]}
+
+    holder = Holder()
+
+    def used() -> Any:
+        return holder
+
+    @udaf(name="deep", input_types=["BIGINT"], result_type="BIGINT")
+    class Deep:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, v: int) -> int:
+            return accumulator if used() else v
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    told = (
+        r"Deep\.accumulate: the variable used: the variable holder: attribute items: item 'a': item 0 is _thread\.lock"
+    )
+    with pytest.raises(RejectedError, match=told):
+        pickle.dumps(connect(Deep).transport)

@@ -28,9 +28,11 @@ class FoldflightError(Exception):
         row: The row concerned: argument name to its value as text, plus where it stood.
         trace: The author's own frames of the traceback, innermost last.
         story: The last steps of the exchange, oldest first.
+        repeats: Whether the same input would raise it again, so that it need not be tried again. Default: by the code.
     """
 
     codes: ClassVar[frozenset[str]] = frozenset()
+    repeating: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class FoldflightError(Exception):
         row: str | None = None,
         trace: str | None = None,
         story: tuple[str, ...] = (),
+        repeats: bool | None = None,
     ) -> None:
         if code not in self.codes:
             raise AssertionError(f"{type(self).__name__} has no code {code!r}; it has {sorted(self.codes)}")
@@ -57,6 +60,7 @@ class FoldflightError(Exception):
         self.row = row
         self.trace = trace
         self.story = story
+        self.repeats = code in self.repeating if repeats is None else repeats
 
     def with_group(self, group: dict[str, Any]) -> Self:
         """Return the same error with the group's keys, which only the engine knows."""
@@ -70,6 +74,7 @@ class FoldflightError(Exception):
             row=self.row,
             trace=self.trace,
             story=self.story,
+            repeats=self.repeats,
         )
 
     def __str__(self) -> str:
@@ -126,12 +131,15 @@ class RejectedError(FoldflightError):
             "MODULE",
         }
     )
+    # The others are about servers, modules and settings, which somebody may be changing at the moment.
+    repeating = frozenset({"SIGNATURE", "SCHEMA_MISMATCH", "CANNOT_RETRACT", "CANNOT_MERGE", "STATE_MISMATCH"})
 
 
 class FunctionError(FoldflightError):
     """The author's code failed, or gave what its declaration rules out."""
 
     codes = frozenset({"USER_CODE", "RESULT_TYPE", "OVERFLOW"})
+    repeating = codes
 
 
 class CorruptError(FoldflightError):

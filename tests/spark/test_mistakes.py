@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
+import threading
+import types
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -320,7 +324,61 @@ def test_an_error_of_the_author_names_group_and_row(spark: Any, functions: Any, 
     if at == "accumulate":
         assert "v=13" in text
     assert "spark_functions.py" in text
-    assert "interpreted.py" not in text.split("FunctionError", 1)[1].split("SQLSTATE", 1)[0]
+    # The message comes first, and the function's own frames are all that there are.
+    assert "foldflight.errors.FunctionError: USER_CODE: " in text
+    frames = [line for line in text.splitlines() if line.lstrip().startswith("File ")]
+    assert frames
+    assert all("spark_functions.py" in frame for frame in frames), text
+
+
+@udaf(name="helped", input_types=["BIGINT"], result_type="BIGINT")
+class Helped:
+    """Refers to a module that lies beside the driver only: `helper` is filled in."""
+
+    helper: Any = None
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, v: int) -> int:
+        return accumulator + self.helper.added(v)
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+
+@pytest.mark.parametrize("at", ["top", "inside"])
+def test_a_module_that_workers_lack_is_named(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """A module beside the script that was not sent to the workers: the error names it, and addPyFile."""
+    (tmp_path / "beside_the_driver.py").write_text("def added(v):\n    return v\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def imported(v: int) -> int:
+        import beside_the_driver  # type: ignore[import-not-found]
+
+        return int(beside_the_driver.added(v))
+
+    module = __import__("beside_the_driver")
+    helper = module if at == "top" else types.SimpleNamespace(added=imported)
+    monkeypatch.setattr(Helped, "helper", helper)
+    df = spark.range(0, 14, 1, 2)
+    with pytest.raises(Exception, match="beside_the_driver") as caught:
+        group_by(df).agg(o=connect(Helped)["helped"]("id")).collect()
+    monkeypatch.delitem(sys.modules, "beside_the_driver")
+    text = str(caught.value)
+    assert "the module beside_the_driver is not installed where functions are folded" in text
+    assert "addPyFile('beside_the_driver.py')" in text
+    assert {"top": "RejectedError: MODULE: helped", "inside": "FunctionError: USER_CODE: accumulate"}[at] in text
+
+
+def test_what_cannot_be_pickled_is_named_when_the_query_is_built(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that holds a lock is refused by `agg`, with function and variable, before Spark does."""
+    monkeypatch.setattr(Helped, "helper", threading.Lock())
+    with pytest.raises(RejectedError, match=r"helped cannot be sent .*Helped\.helper is _thread\.lock") as caught:
+        group_by(spark.range(3)).agg(o=connect(Helped)["helped"]("id"))
+    assert caught.value.code == "SIGNATURE"
 
 
 def test_overflow_is_an_error(classic: Any, functions: Any) -> None:

@@ -12,8 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "service" / "foldflight"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
-# A worker process gets everything on its standard input; but prometheus_client can be told its folder in no other way.
-ENVIRONMENT_WRITERS = {"server/run/worker.py"}
+# A worker process gets everything on its standard input; but prometheus_client can be told its folder in no other way,
+# and so can PySpark's worker that it should leave out its traceback.
+ENVIRONMENT_WRITERS = {"server/run/worker.py", "spark/worker.py"}
 
 FUNCTION_LINES_MAX = 70
 PURE = {"functions", "fold", "compiler", "exchange"}

@@ -97,7 +97,7 @@ def test_states_pass_between_a_process_that_imports_the_class_and_one_that_it_tr
     cls = another_spread_module.Spread
     here = connect(cls, state_key=KEY).transport
     written_here = folded(here, 3, 8)
-    assert b"foldflight.fold.aggregate.pickles" not in written_here.column("state_0")[0].as_py()  # as it always was
+    assert b"foldflight.fold.pickles" not in written_here.column("state_0")[0].as_py()  # as it always was
     assert output_of(folded(there(cls), 20, states=state_of(written_here))) == 17
     assert output_of(folded(here, 20, states=state_of(folded(there(cls), 3, 8)))) == 17
     monkeypatch.delitem(sys.modules, "another_spread_module")
@@ -248,7 +248,7 @@ def test_checks_run_what_spark_runs() -> None:
     assert {result.law for result in check_laws(cls, examples=5) if result.passed is False} == set()
     first, second = run_epochs({"s": connect(cls)["spread"]("v")}, [[{"v": 3}, {"v": 8}], [{"v": 20}]])
     assert [row["s"] for epoch in (first, second) for _, row in epoch.changelog][-1] == 17
-    assert all(b"foldflight.fold.aggregate.pickles" in epoch.states[()]["s"] for epoch in (first, second))
+    assert all(b"foldflight.fold.pickles" in epoch.states[()]["s"] for epoch in (first, second))
 
 
 LOCK = threading.Lock()

@@ -255,7 +255,7 @@ class LogRecord(_message.Message):
     def __init__(self, level: _Optional[str] = ..., function: _Optional[str] = ..., message: _Optional[str] = ..., fields: _Optional[_Mapping[str, str]] = ..., slot: _Optional[int] = ...) -> None: ...
 
 class Error(_message.Message):
-    __slots__ = ("error_class", "code", "message", "function", "slot", "row", "trace", "story")
+    __slots__ = ("error_class", "code", "message", "function", "slot", "row", "trace", "story", "repeats")
     ERROR_CLASS_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +264,7 @@ class Error(_message.Message):
     ROW_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     STORY_FIELD_NUMBER: _ClassVar[int]
+    REPEATS_FIELD_NUMBER: _ClassVar[int]
     error_class: str
     code: str
     message: str
@@ -272,7 +273,8 @@ class Error(_message.Message):
     row: str
     trace: str
     story: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, error_class: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., function: _Optional[str] = ..., slot: _Optional[int] = ..., row: _Optional[str] = ..., trace: _Optional[str] = ..., story: _Optional[_Iterable[str]] = ...) -> None: ...
+    repeats: bool
+    def __init__(self, error_class: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., function: _Optional[str] = ..., slot: _Optional[int] = ..., row: _Optional[str] = ..., trace: _Optional[str] = ..., story: _Optional[_Iterable[str]] = ..., repeats: _Optional[bool] = ...) -> None: ...
 
 class FunctionInfo(_message.Message):
     __slots__ = ("name", "version", "signature", "doc", "retract", "merge", "invertible", "deterministic", "codec", "codec_reason", "parameters", "input_names", "input_types", "result_type", "folded", "inputs_min")

@@ -42,6 +42,7 @@ def encode_error(error: FoldflightError) -> bytes:
         row=error.row and utf8(error.row),
         trace=error.trace and utf8(error.trace),
         story=[utf8(step) for step in error.story],
+        repeats=error.repeats,
     ).SerializeToString()
 
 
@@ -62,6 +63,7 @@ def decode_error(extra_info: bytes) -> FoldflightError | None:
         row=message.row if message.HasField("row") else None,
         trace=message.trace if message.HasField("trace") else None,
         story=tuple(message.story),
+        repeats=message.repeats,
     )
 
 

@@ -29,6 +29,8 @@ _ALL_CHARS_MAX: Final = 64 << 20
 _LATE_CHARS_MAX: Final = 80
 _OURS: Final = str(Path(__file__).parent.parent) + os.sep
 _FRAMES_MAX: Final = 12
+# What these tell of may be otherwise in a minute: files, networks (also those of most libraries), memory.
+_PASSING: Final = (OSError, MemoryError)
 _TRACES_MAX: Final = 64
 _traces: Final[dict[tuple[tuple[CodeType, int], ...], str]] = {}
 
@@ -154,6 +156,7 @@ def user_failure(function: str | None, verb: str, error: BaseException) -> Funct
         f"{verb} raised {type(error).__name__}: {said}",
         function=function,
         limit=getattr(error, "limit", None),
+        repeats=not isinstance(error, _PASSING) and not hasattr(error, "limit"),
         trace=_trace(error) + str(_short("".join(traceback.format_exception_only(error)), _TEXT_CHARS_MAX)),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -191,12 +192,15 @@ class GroupedFrame:
                 the last column, and there is one row more for each row of a group that has failed.
 
         Raises:
-            RejectedError: SIGNATURE for no aggregates, several connections, or a name used twice; SCHEMA_MISMATCH for
-                columns that cannot be resolved or do not fit the function; CANNOT_RETRACT for an append-only function
-                over rows with kinds; UNKNOWN_FUNCTION when a server does not have it any more.
+            RejectedError: SIGNATURE for no aggregates, several connections, a name used twice, or a function that
+                refers to something that cannot be pickled; SCHEMA_MISMATCH for columns that cannot be resolved or do
+                not fit the function; CANNOT_RETRACT for an append-only function over rows with kinds; UNKNOWN_FUNCTION
+                when a server does not have it any more.
             RetryableError: UNREACHABLE, DEADLINE, when no server answers.
         """
         query, rows = self._resolved(aliased, named)
+        # Spark pickles it, too, with an error that says neither which function nor what in it cannot be pickled.
+        pickle.dumps(query)
         if query.stream is None:
             return batch_result(query, rows)
         check_provider(self.df)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.engine.layout import DEAD_LETTER
 from foldflight.engine.query import Query
+from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
 from foldflight.spark.worker import settle
 
@@ -36,9 +38,11 @@ def mapping(
         task: What is done with each partition.
         name: The name of the function, which Spark's plans and its UI show.
     """
+    step = uuid.uuid4().hex
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from task(batches)
+        with attempt(step):
+            yield from task(batches)
         settle()
 
     run.__name__ = name

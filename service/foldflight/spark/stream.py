@@ -40,6 +40,7 @@ from foldflight.engine.state.table import Bounds, StateTable, TableLayout
 from foldflight.engine.tasks import PartialFold
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
+from foldflight.spark.attempts import attempt
 from foldflight.spark.steps import mapping, spark_schema, step_of
 from foldflight.spark.worker import settle
 
@@ -153,6 +154,7 @@ class BucketProcessor(StatefulProcessor):
 
     def __init__(self, query: Query, table: TableLayout) -> None:
         layout = query.layout
+        self._step = uuid.uuid4().hex
         # One exchange serves all buckets of a task; it is opened when the first one has rows.
         opening = query.opening_for(states=True, outputs=True, initial_outputs=True)
         self._exchange = GroupedExchange(query.transport, opening, layout, clock=time.perf_counter)
@@ -182,7 +184,7 @@ class BucketProcessor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Fold the rows of one bucket and epoch."""
-        with naming_bucket(key[0]):
+        with attempt(self._step), naming_bucket(key[0]):
             yield from self._fold(rows, timerValues)
 
     def _fold(self, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N803
@@ -213,7 +215,7 @@ class BucketProcessor(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Close the windows that the watermark has passed: give them away in append mode, and drop their state."""
-        with naming_bucket(key[0]):
+        with attempt(self._step), naming_bucket(key[0]):
             yield from self._close(timerValues, expiredTimerInfo)
 
     def _close(self, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N803
@@ -288,7 +290,8 @@ class BucketProcessor(StatefulProcessor):
 
     def close(self) -> None:
         """End the exchange: it lives no longer than a task."""
-        self._exchange.close()
+        with attempt(self._step):
+            self._exchange.close()
         settle()
 
 

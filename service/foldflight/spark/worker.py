@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
-__all__ = ["settle"]
+__all__ = ["hide_traceback", "settle"]
 
 _settled = [0]  # how many modules there were
 
@@ -20,3 +21,12 @@ def settle() -> None:
         gc.collect()
         gc.freeze()
         _settled[0] = len(sys.modules)
+
+
+def hide_traceback() -> None:
+    """Let this worker send the message of the error that ends it, without the frames of Spark and of this package.
+
+    PySpark's worker reads this variable when it sends an error, and ends then. (The setting
+    `spark.sql.execution.pyspark.udf.hideTraceback.enabled` does the same for all functions of a session.)
+    """
+    os.environ["SPARK_HIDE_TRACEBACK"] = "1"

@@ -40,15 +40,21 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def _exactly(
+def _calling(
     method: Callable[Concatenate[Fold, _Parameters], _Result],
 ) -> Callable[Concatenate[Fold, _Parameters], _Result]:
-    """Let functions calculate with decimals of all digits that SQL has."""
+    """Call functions: with decimals of all digits that SQL has; and tell which of their errors would come again."""
 
     @functools.wraps(method)
     def calculating(self: Fold, /, *arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
         with decimal.localcontext(_EXACT):
-            return method(self, *arguments, **named)
+            try:
+                return method(self, *arguments, **named)
+            except FunctionError as error:
+                functions = {call.bound.function.name: call.bound.function for call in self.calls}
+                if error.function in functions:
+                    error.repeats &= functions[error.function].capabilities.deterministic
+                raise
 
     return calculating
 
@@ -127,7 +133,7 @@ class Fold:
         """How each call is folded now."""
         return tuple(each.kind for each in self._accumulators)
 
-    @_exactly
+    @_calling
     def merge_states(self, batch: pa.RecordBatch) -> None:
         """Merge states into slots, in order: into an empty slot a state is loaded. The slots become dirty.
 
@@ -159,7 +165,7 @@ class Fold:
             else:
                 accumulators.migrate(given, states, written)
 
-    @_exactly
+    @_calling
     def fold(self, batch: pa.RecordBatch) -> None:
         """Apply the rows of a chunk, in order. Their slots become dirty.
 
@@ -184,7 +190,7 @@ class Fold:
             if len(rows):
                 accumulators.fold(rows)
 
-    @_exactly
+    @_calling
     def fold_each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Do what `fold` does, and return the outputs after each row.
 
@@ -219,7 +225,7 @@ class Fold:
             columns += [pa.nulls(batch.num_rows, call.state_type), column]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    @_exactly
+    @_calling
     def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:
         """Return what changed since the last time, and make all slots clean.
 
@@ -247,7 +253,7 @@ class Fold:
             self._marks[failed] = 0
         return batch
 
-    @_exactly
+    @_calling
     def unsaved(self) -> pa.RecordBatch:
         """Return the states that changed since states were last returned; slots stay dirty.
 
@@ -264,7 +270,7 @@ class Fold:
         self._marks[slots] &= ~np.uint8(_UNSAVED)
         return batch
 
-    @_exactly
+    @_calling
     def outputs(self, slots: pa.Array) -> pa.RecordBatch:
         """Return the outputs of n slots, in the schema `schema`, with NULL states; nothing becomes clean or dirty."""
         return self._results(slots.to_numpy(zero_copy_only=False), states=False, outputs=True)

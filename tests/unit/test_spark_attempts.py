@@ -1,0 +1,158 @@
+"""Attempts of a task of Spark: what would fail again fails at once, with the same error; the rest runs again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.taskcontext import TaskContext
+
+from foldflight import FoldflightError, FunctionError, RejectedError, RetryableError, connect, udaf
+from foldflight.exchange.facts import decode_error, encode_error
+from foldflight.fold.failures import user_failure
+from foldflight.spark import attempts
+from foldflight.spark.attempts import attempt
+from foldflight.testing import run_epochs
+
+HIDDEN = "SPARK_HIDE_TRACEBACK"
+
+
+class Task:
+    """What a worker knows of its task."""
+
+    def __init__(self, number: int, partition: int = 3) -> None:
+        self.number = number
+        self.partition = partition
+
+    def attemptNumber(self) -> int:  # noqa: N802 - Spark's name, as those below
+        return self.number
+
+    def stageId(self) -> int:  # noqa: N802
+        return 7
+
+    def partitionId(self) -> int:  # noqa: N802
+        return self.partition
+
+
+Run = Callable[..., list[int]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run one attempt of a task that raises; returns what it has done, or raises its error."""
+    monkeypatch.setattr(attempts, "private_folder", lambda: tmp_path)
+    monkeypatch.setenv(HIDDEN, "")  # so that it is put back
+    monkeypatch.delenv(HIDDEN)
+    done: list[int] = []
+
+    def running(number: int, error: Exception, *, partition: int = 3, step: str = "one") -> list[int]:
+        monkeypatch.setattr(TaskContext, "get", lambda: Task(number, partition))
+        with attempt(step):
+            done.append(number)
+            raise error
+
+    running.done = done  # type: ignore[attr-defined]
+    return running
+
+
+def failure(error: Exception) -> FunctionError:
+    try:
+        raise error
+    except Exception as raised:
+        return user_failure("mean", "accumulate", raised)
+
+
+def raised(run: Run, *arguments: Any, **named: Any) -> FoldflightError:
+    with pytest.raises(FoldflightError) as caught:
+        run(*arguments, **named)
+    return caught.value
+
+
+def test_what_would_fail_again_is_raised_before_the_task_runs(run: Any) -> None:
+    """The second attempt raises what the first did, in the same words, and does nothing."""
+    first = raised(run, 0, failure(ValueError("bad luck \udc80")).with_group({"k": "ann", "n": None}))
+    second = raised(run, 1, failure(ValueError("another")))
+    assert run.done == [0]
+    assert str(second) == str(first)
+    assert (type(second), second.code, second.function) == (FunctionError, "USER_CODE", "mean")
+    assert "group: k='ann', n=None" in str(second)
+    assert os.environ[HIDDEN]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [failure(ConnectionError("gone")), failure(MemoryError()), RetryableError("UNREACHABLE", "gone")],
+    ids=["network", "memory", "server"],
+)
+def test_what_may_pass_is_tried_again(run: Any, error: FoldflightError) -> None:
+    """Networks, memory and servers may be there in a minute."""
+    for number in (0, 1):
+        assert raised(run, number, error) is error
+    assert run.done == [0, 1]
+
+
+def test_other_tasks_and_first_attempts_run(run: Any) -> None:
+    """A failure belongs to one partition of one step, and a first attempt knows of none (the stage was run again)."""
+    error = failure(ValueError("bad"))
+    raised(run, 0, error)
+    for case in ({"partition": 4}, {"step": "two"}):
+        raised(run, 1, error, **case)
+    raised(run, 0, error)
+    assert run.done == [0, 1, 1, 0]
+
+
+def test_damaged_and_missing_files_hold_nothing(run: Any, tmp_path: Path) -> None:
+    """Then the task runs again; old files go."""
+    error = RejectedError("STATE_MISMATCH", "no such state")
+    raised(run, 0, error)
+    (kept,) = tmp_path.iterdir()
+    kept.write_text('{"class": "os"}')
+    old = tmp_path / "old-1-1.failed"
+    old.touch()
+    os.utime(old, (time.time() - 1e6,) * 2)
+    raised(run, 1, error)
+    assert run.done == [0, 1]
+    assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_outside_a_task_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs in the driver, or in a test, is left alone."""
+    monkeypatch.setattr(attempts, "private_folder", lambda: tmp_path)
+    monkeypatch.delenv(HIDDEN, raising=False)
+    with pytest.raises(RejectedError), attempt("one"):
+        raise RejectedError("SIGNATURE", "wrong")
+    assert not list(tmp_path.iterdir())
+    assert HIDDEN not in os.environ
+
+
+def test_what_is_sent_says_whether_it_repeats() -> None:
+    """An engine knows of a server's error what it knows of its own; an older server does not tell."""
+    for error in (failure(ValueError("bad")), failure(OSError("gone")), RetryableError("DRAINING", "later")):
+        sent = decode_error(encode_error(error))
+        assert sent is not None
+        assert sent.repeats == error.repeats
+    assert [failure(ValueError()).repeats, failure(OSError()).repeats] == [True, False]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_function_that_is_not_deterministic_may_do_better(deterministic: bool) -> None:
+    """Only errors of deterministic functions repeat."""
+
+    @udaf(name="lucky", input_types=["BIGINT"], result_type="BIGINT", deterministic=deterministic)
+    class Lucky:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, v: int) -> int:
+            raise ValueError("not today")
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    with pytest.raises(FunctionError) as caught:
+        run_epochs({"n": connect(Lucky)["lucky"]("v")}, [[{"v": 1}]])
+    assert caught.value.repeats is deterministic

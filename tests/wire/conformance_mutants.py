@@ -17,10 +17,11 @@ import pyarrow.flight as fl
 import pytest
 
 from foldflight.errors import RejectedError
-from foldflight.exchange import codec, machine, serving
+from foldflight.exchange import codec, ipc, machine, serving
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import Barrier, Checkpoint, Forget
-from foldflight.fold import calls, failures, fold
+from foldflight.fold import failures
+from foldflight.fold.aggregate import bound, calls, fold
 from foldflight.functions import spec
 from foldflight.server import edge, exchanges, flight, keys
 
@@ -42,8 +43,10 @@ def bound_as(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
     """Bind other calls than those that were asked for."""
 
     def mutate(patch: Patch) -> None:
-        bind = serving.bind_calls
-        patch.setattr(serving, "bind_calls", lambda registry, asked, columns: bind(registry, change(asked), columns))
+        bind = bound.bind_calls
+        patch.setattr(
+            bound, "bind_calls", lambda known, asked, *more, **named: bind(known, change(asked), *more, **named)
+        )
 
     return mutate
 
@@ -218,12 +221,12 @@ def unknown_direct_arguments_are_ignored(patch: Patch) -> None:
 def slots_may_be_wide(patch: Patch) -> None:
     bind = serving._bind
 
-    def lax(opening: Any, registry: Any) -> Any:
+    def lax(opening: Any, *more: Any) -> Any:
         fields = [
             field.with_type({"slot": pa.int32(), "kind": pa.int8()}.get(field.name, field.type))
             for field in opening.columns
         ]
-        return bind(replace(opening, columns=pa.schema(fields)), registry)
+        return bind(replace(opening, columns=pa.schema(fields)), *more)
 
     patch.setattr(serving, "_bind", lax)
 
@@ -466,6 +469,7 @@ def errors_do_not_name_the_slot(patch: Patch) -> None:
 @breaks("message-limit")
 def messages_of_any_size_are_taken(patch: Patch) -> None:
     patch.setattr(flight.FlightServer, "_check_size", lambda *_: None)
+    patch.setattr(ipc.BatchReader, "_check_size", lambda *_: None)
 
 
 @breaks("results-in-parts")

@@ -14,7 +14,7 @@ from foldflight.exchange.codec import Message, decode, encode, encode_open
 from foldflight.exchange.frames import Barrier, Chunk, Open, Results
 from foldflight.exchange.machine import Role
 from foldflight.functions.call import Call
-from foldflight.server.lifecycle import Server
+from foldflight.server.run.lifecycle import Server
 from tests.wire.kit import end_epoch
 
 TEXTS = ["a text longer than twelve bytes", None, "b", "a text longer than twelve bytes"]

@@ -75,7 +75,7 @@ def test_the_sample_is_short() -> None:
 @pytest.mark.slow
 def test_the_command_tries_the_sample(folder: Path) -> None:
     """`foldflight conform engine` runs the sample as a process, under every provocation."""
-    words = ["conform", "engine", "--silence-s", "8", "--", *command(folder, "{url}", "--deadline-s", "2")]
+    words = ["conform", "engine", "--silence-s", "20", "--", *command(folder, "{url}", "--deadline-s", "4")]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0, done.output
     assert "24 rules: 24 kept, 0 broken, 0 not tried" in done.output

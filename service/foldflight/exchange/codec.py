@@ -359,7 +359,7 @@ def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
 
 def _schema(data: bytes) -> pa.Schema:
     schema = pa.ipc.read_schema(pa.py_buffer(data))
-    _check_schema(schema)
+    _check_names(schema)
     return schema
 
 
@@ -369,12 +369,18 @@ def _check_batch(batch: pa.RecordBatch) -> None:
 
 
 def _check_schema(schema: pa.Schema) -> None:
-    """Raise an error for names that are not UTF-8, which pyarrow decodes when they are looked at, and for odd types."""
+    """Raise an error for what must not be read of a batch: names that are not UTF-8, and odd types."""
+    _check_names(schema)
+    for type_ in schema.types:
+        _refuse_unvalidated(type_)
+
+
+def _check_names(schema: pa.Schema) -> None:
+    """Raise UnicodeDecodeError now for names that are not UTF-8: pyarrow decodes them whenever they are looked at."""
     schema.names  # noqa: B018
     for type_ in schema.types:
         if pa.types.is_nested(type_):
             str(type_)
-        _refuse_unvalidated(type_)
 
 
 def _refuse_unvalidated(type_: pa.DataType) -> None:

@@ -54,7 +54,7 @@ class _Run:
     failure: str = ""
 
 
-def _small(calm: Record) -> Provocation:
+def _small(calm: Record, _silence_s: float) -> Provocation:
     bound = calm.message_bytes // 2
     if bound < _MESSAGE_BYTES_MIN:
         raise NotTriedError(
@@ -64,7 +64,7 @@ def _small(calm: Record) -> Provocation:
     return Small(bound)
 
 
-def _reopening(calm: Record) -> Provocation:
+def _reopening(calm: Record, _silence_s: float) -> Provocation:
     if calm.seen["Barrier"] < _EPOCHS_MIN * calm.seen["Open"]:
         raise NotTriedError(f"the query has fewer than {_EPOCHS_MIN} epochs for each exchange")
     return Reopening()
@@ -76,141 +76,136 @@ class _Trial:
 
     Args:
         rule: The rule.
-        make: Makes the provocation, from what was seen in peace; raises NotTriedError.
+        make: Makes the provocation from what was seen in peace and the longest silence, or raises NotTriedError.
         is_final: Whether the query must fail, at once.
     """
 
     rule: Rule
-    make: Callable[[Record], Provocation]
+    make: Callable[[Record, float], Provocation]
     is_final: bool = False
 
 
-def _trials(silence_s: float) -> list[_Trial]:
-    elsewhere = f"{_MARK}: open the exchange again, here or elsewhere"
-    return [
-        _Trial(
-            Rule(
-                "overloaded",
-                "An exchange that is refused with RetryableError OVERLOADED is opened again, elsewhere or a little "
-                "later.",
-                "Treat the class RetryableError, not single codes, as: another server, or later.",
-            ),
-            lambda _: Refusing(RetryableError("OVERLOADED", elsewhere), 2),
+_ELSEWHERE: Final = f"{_MARK}: open the exchange again, here or elsewhere"
+_TRIALS: Final = (
+    _Trial(
+        Rule(
+            "overloaded",
+            "An exchange that is refused with RetryableError OVERLOADED is opened again, elsewhere or a little later.",
+            "Treat the class RetryableError, not single codes, as: another server, or later.",
         ),
-        _Trial(
-            Rule(
-                "draining",
-                "The same for DRAINING.",
-                "Treat the class RetryableError, not single codes, as: another server, or later.",
-            ),
-            lambda _: Refusing(RetryableError("DRAINING", elsewhere), 1),
+        lambda *_: Refusing(RetryableError("OVERLOADED", _ELSEWHERE), 2),
+    ),
+    _Trial(
+        Rule(
+            "draining",
+            "The same for DRAINING.",
+            "Treat the class RetryableError, not single codes, as: another server, or later.",
         ),
-        _Trial(
-            Rule(
-                "lost-at-open",
-                "A connection that is lost before Opened (gRPC's UNAVAILABLE, without an Error) is as OVERLOADED.",
-                "Treat a Flight error without extra_info whose status is UNAVAILABLE, CANCELLED or INTERNAL as a lost "
-                "server.",
-            ),
-            lambda _: Refusing(LostError(), 1),
+        lambda *_: Refusing(RetryableError("DRAINING", _ELSEWHERE), 1),
+    ),
+    _Trial(
+        Rule(
+            "lost-at-open",
+            "A connection that is lost before Opened (gRPC's UNAVAILABLE, without an Error) is as OVERLOADED.",
+            "Treat a Flight error without extra_info whose status is UNAVAILABLE, CANCELLED or INTERNAL as a lost "
+            "server.",
         ),
-        _Trial(
-            Rule(
-                "lost-within-epoch",
-                "After a loss the engine opens another exchange, loads the states of the last barrier, sends the "
-                "frames since once more, and goes on: no row is lost, none counts twice.",
-                "Keep the frames since the last barrier until its results, or a checkpoint's states, are in.",
-            ),
-            lambda _: LosingChunk(),
+        lambda *_: Refusing(LostError(), 1),
+    ),
+    _Trial(
+        Rule(
+            "lost-within-epoch",
+            "After a loss the engine opens another exchange, loads the states of the last barrier, sends the "
+            "frames since once more, and goes on: no row is lost, none counts twice.",
+            "Keep the frames since the last barrier until its results, or a checkpoint's states, are in.",
         ),
-        _Trial(
-            Rule(
-                "lost-before-results",
-                "The same for a loss after a barrier: the states are those of the barrier before, and the barrier is "
-                "sent again.",
-                "Keep the states that Results brought, one for each slot that is still in use.",
-            ),
-            lambda _: LosingBarrier(),
+        lambda *_: LosingChunk(),
+    ),
+    _Trial(
+        Rule(
+            "lost-before-results",
+            "The same for a loss after a barrier: the states are those of the barrier before, and the barrier is "
+            "sent again.",
+            "Keep the states that Results brought, one for each slot that is still in use.",
         ),
-        _Trial(
-            Rule(
-                "lost-within-results",
-                "Results of which only some parts have come are dropped with the connection.",
-                "Take the states of an epoch over when its last part is in, all at once.",
-            ),
-            lambda _: Parts(loses=True),
+        lambda *_: LosingBarrier(),
+    ),
+    _Trial(
+        Rule(
+            "lost-within-results",
+            "Results of which only some parts have come are dropped with the connection.",
+            "Take the states of an epoch over when its last part is in, all at once.",
         ),
-        _Trial(
-            Rule(
-                "results-in-parts",
-                "Results are complete with the part that says `last`.",
-                "Gather the parts of an epoch.",
-            ),
-            lambda _: Parts(loses=False),
+        lambda *_: Parts(loses=True),
+    ),
+    _Trial(
+        Rule(
+            "results-in-parts",
+            "Results are complete with the part that says `last`.",
+            "Gather the parts of an epoch.",
         ),
-        _Trial(
-            Rule(
-                "reopen",
-                "After results that say `reopen` the engine ends the exchange politely, and goes on in another with "
-                "the states that it has.",
-                "Half-close after the last part, open again, and send States before the next chunk.",
-            ),
-            _reopening,
+        lambda *_: Parts(loses=False),
+    ),
+    _Trial(
+        Rule(
+            "reopen",
+            "After results that say `reopen` the engine ends the exchange politely, and goes on in another with "
+            "the states that it has.",
+            "Half-close after the last part, open again, and send States before the next chunk.",
         ),
-        _Trial(
-            Rule(
-                "small-messages",
-                "The bounds of Opened hold for each exchange anew: messages stay within message_bytes_max, however "
-                "small.",
-                "Cut chunks and states after Opened has come.",
-            ),
-            _small,
+        _reopening,
+    ),
+    _Trial(
+        Rule(
+            "small-messages",
+            "The bounds of Opened hold for each exchange anew: messages stay within message_bytes_max, however small.",
+            "Cut chunks and states after Opened has come.",
         ),
-        _Trial(
-            Rule(
-                "unknown-fields",
-                "Fields that the engine does not know are ignored.",
-                "Use a protobuf parser that skips what it does not know.",
-            ),
-            lambda _: Unknown(),
+        _small,
+    ),
+    _Trial(
+        Rule(
+            "unknown-fields",
+            "Fields that the engine does not know are ignored.",
+            "Use a protobuf parser that skips what it does not know.",
         ),
-        _Trial(
-            Rule(
-                "logs",
-                "Log frames may come before any answer; an engine that has no use for them reads and drops them.",
-                "Skip Log wherever an answer is awaited.",
-            ),
-            lambda _: Logging(),
+        lambda *_: Unknown(),
+    ),
+    _Trial(
+        Rule(
+            "logs",
+            "Log frames may come before any answer; an engine that has no use for them reads and drops them.",
+            "Skip Log wherever an answer is awaited.",
         ),
-        _Trial(
-            Rule(
-                "silence",
-                "A server that does not answer is left: the engine has a deadline for each answer, then it is a loss.",
-                "Watch every read and write, and cancel the stream when the deadline has passed.",
-            ),
-            lambda _: Silent(silence_s),
+        lambda *_: Logging(),
+    ),
+    _Trial(
+        Rule(
+            "silence",
+            "A server that does not answer is left: the engine has a deadline for each answer, then it is a loss.",
+            "Watch every read and write, and cancel the stream when the deadline has passed.",
         ),
-        _Trial(
-            Rule(
-                "rejected",
-                "A RejectedError ends the query at once, with its message: it is tried nowhere else.",
-                "Retry RetryableError only, and show code and message of the others.",
-            ),
-            lambda _: Failing(RejectedError("LIMIT", _MARK)),
-            is_final=True,
+        lambda _, silence_s: Silent(silence_s),
+    ),
+    _Trial(
+        Rule(
+            "rejected",
+            "A RejectedError ends the query at once, with its message: it is tried nowhere else.",
+            "Retry RetryableError only, and show code and message of the others.",
         ),
-        _Trial(
-            Rule(
-                "function-error",
-                "A FunctionError ends the query at once, with its message: it is tried nowhere else.",
-                "Retry RetryableError only, and show code, function, message and trace of the others.",
-            ),
-            lambda _: Failing(FunctionError("USER_CODE", _MARK)),
-            is_final=True,
+        lambda *_: Failing(RejectedError("LIMIT", _MARK)),
+        is_final=True,
+    ),
+    _Trial(
+        Rule(
+            "function-error",
+            "A FunctionError ends the query at once, with its message: it is tried nowhere else.",
+            "Retry RetryableError only, and show code, function, message and trace of the others.",
         ),
-    ]
-
-
+        lambda *_: Failing(FunctionError("USER_CODE", _MARK)),
+        is_final=True,
+    ),
+)
 _CALM: Final = Rule(
     "peace",
     "The query runs, and gives the same answer twice, on a server that does nothing odd.",
@@ -228,7 +223,7 @@ _NEEDED: Final = {
     "message-size": "Chunk",
     "reads-answers": "Barrier",
 }
-ENGINE_RULES: Final = (_CALM, *(trial.rule for trial in _trials(0.0)), *ENGINE_FRAME_RULES.values())
+ENGINE_RULES: Final = (_CALM, *(trial.rule for trial in _TRIALS), *ENGINE_FRAME_RULES.values())
 
 
 def check_engine(
@@ -269,9 +264,9 @@ def check_engine(
     again = calm if calm.failure else run(Provocation())
     outcome = _outcome(_CALM, lambda: _judge_calm(calm, again))
     yield outcome
-    for trial in _trials(silence_s):
+    for trial in _TRIALS:
         if outcome.passed:
-            yield _outcome(trial.rule, lambda trial=trial: _judge(trial, calm, run(trial.make(calm.record))))  # type: ignore[misc]
+            yield _outcome(trial.rule, lambda trial=trial: _judge(trial, calm, run(trial.make(calm.record, silence_s))))  # type: ignore[misc]
         else:
             yield Outcome(trial.rule, None, "the query does not run in peace")
     for name, rule in ENGINE_FRAME_RULES.items():

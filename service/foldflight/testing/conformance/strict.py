@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -26,10 +26,8 @@ from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold import StateSigner
 from foldflight.functions import Registry
-from foldflight.server.calls import VanishedError
 from foldflight.server.edge import to_flight_error
-from foldflight.server.stream import check_columns, received
-from foldflight.testing.conformance.watching import Observed, Record
+from foldflight.testing.conformance.watching import HungUpError, Observed, Record
 
 __all__ = ["LIMITS", "LostError", "Provocation", "StrictServer"]
 
@@ -137,7 +135,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         try:
             self._provocation.opening(self.record)
             self._carry(self._open_of(descriptor), context, reader, writer)
-        except VanishedError:
+        except HungUpError:
             pass
         except LostError:
             raise fl.FlightUnavailableError("connection reset by the conformance kit") from None
@@ -159,21 +157,24 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             opening, self._registry, limits=provocation.limits, server_id="conformance", signer=self._signer
         )
         try:
-            try:
-                check_columns(reader, context, opening.columns)
-            except RejectedError as error:
-                record.breach("open", error.message)
-                raise
+            self._check_columns(reader, context, opening.columns)
             observed = Observed(opening, exchange.opened, record)
             self._send(writer, exchange.opened, observed, begin=exchange.opened.schema)
             try:
-                for message in received(reader, context):
+                for message in _received(reader, context):
                     self._take(message, exchange, observed, writer)
-            except VanishedError:
+            except HungUpError:
                 record.breach("polite-end", "the engine hung up, and no error had been sent")
                 raise
         finally:
             exchange.close()
+
+    def _check_columns(self, reader: Any, context: Any, columns: pa.Schema) -> None:
+        found = _reading(lambda: reader.schema, context)
+        if found != columns:
+            problem = f"the stream has the columns {found.names}, of types {found.types}, and Open announced {columns}"
+            self.record.breach("open", problem)
+            raise RejectedError("SCHEMA_MISMATCH", problem)
 
     def _take(self, message: Message, exchange: ServerExchange, observed: Observed, writer: Any) -> None:
         frame = self._frame_of(message, observed)
@@ -192,16 +193,16 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                     observed.barriers_after_reopen = 0
 
     def _frame_of(self, message: Message, observed: Observed) -> EngineFrame:
-        size = len(message.metadata) + (0 if message.batch is None else message.batch.nbytes)
-        bound = observed.opened.limits.message_bytes_max
-        if size > bound:
-            self.record.breach("message-size", f"a message of {size} bytes, and message_bytes_max is {bound}")
-            raise RejectedError("LIMIT", f"a message has {size} bytes, and message_bytes_max is {bound}")
         try:
             frame = decode(message, Role.ENGINE)
         except RejectedError as error:
             self.record.breach("frames", error.message)
             raise
+        size = len(message.metadata) + (0 if message.batch is None else message.batch.nbytes)
+        bound = observed.opened.limits.message_bytes_max
+        if size > bound:
+            self.record.breach("message-size", f"a message of {size} bytes, and message_bytes_max is {bound}")
+            raise RejectedError("LIMIT", f"a message has {size} bytes, and message_bytes_max is {bound}")
         self.record.frame(type(frame).__name__, size)
         observed.check(frame)
         if not isinstance(frame, EngineFrame):
@@ -227,3 +228,25 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             -1,
             app_metadata=encode_info(FunctionInfo.of(function)),
         )
+
+
+def _received(reader: Any, context: Any) -> Iterator[Message]:
+    """Yield the engine's messages until it closes its direction."""
+    while True:
+        try:
+            message = _reading(reader.read_chunk, context)
+        except StopIteration:
+            if context.is_cancelled():
+                raise HungUpError from None
+            return
+        metadata = message.app_metadata
+        yield Message(b"" if metadata is None else metadata.to_pybytes(), message.data)
+
+
+def _reading(read: Callable[[], Any], context: Any) -> Any:
+    try:
+        return read()
+    except (pa.ArrowException, OSError) as error:
+        if context.is_cancelled() or "never sent a data message" in str(error):
+            raise HungUpError from None
+        raise RejectedError("BAD_FRAME", f"cannot decode a message of the stream: {error}") from None

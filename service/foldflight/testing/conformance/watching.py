@@ -13,10 +13,9 @@ import pyarrow as pa
 from foldflight.exchange.codec import Message
 from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Opened, States
 from foldflight.functions import RowKind
-from foldflight.server.stream import send
 from foldflight.testing.conformance.rules import Rule
 
-__all__ = ["ENGINE_FRAME_RULES", "Observed", "Record"]
+__all__ = ["ENGINE_FRAME_RULES", "HungUpError", "Observed", "Record"]
 
 # A write that takes longer is one whose engine does not read.
 _BLOCKED_S: Final = 3.0
@@ -71,6 +70,10 @@ _RULES = (
     ),
 )
 ENGINE_FRAME_RULES: Final = {rule.name: rule for rule in _RULES}
+
+
+class HungUpError(Exception):
+    """The engine has cancelled its stream."""
 
 
 class Record:
@@ -158,7 +161,11 @@ class Record:
         me = threading.get_ident()
         self._writes[me] = time.monotonic()
         try:
-            send(writer, message, begin=begin)
+            if begin is not None:
+                writer.begin(begin)
+            writer.write_with_metadata(message.batch, message.metadata)
+        except (pa.ArrowException, OSError):
+            raise HungUpError from None  # an answer cannot be written only when nobody is there to read it
         finally:
             self._look_at(self._writes.pop(me))
 

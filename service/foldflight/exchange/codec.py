@@ -378,13 +378,13 @@ def _check_schema(schema: pa.Schema) -> None:
 
 
 def _refuse_unvalidated(type_: pa.DataType) -> None:
-    """Raise ValueError for a type that SQL does not have and that Arrow does not validate to the end.
+    """Raise SCHEMA_MISMATCH for a type that SQL does not have and that Arrow does not validate to the end.
 
     The offsets of a dense union pass `validate(full=True)` wherever they point; whoever measures such an array then
     reads outside its buffers.
     """
     if pa.types.is_union(type_) or pa.types.is_run_end_encoded(type_):
-        raise ValueError(f"SQL has no type {str(type_)[:100]}; leave the column out, or cast it")
+        raise RejectedError("SCHEMA_MISMATCH", f"SQL has no type {str(type_)[:100]}; leave the column out, or cast it")
     if isinstance(type_, pa.BaseExtensionType):
         _refuse_unvalidated(type_.storage_type)
     elif pa.types.is_dictionary(type_):
@@ -397,6 +397,8 @@ def _refuse_unvalidated(type_: pa.DataType) -> None:
 def _guarded(read: Callable[[], _T], wrong: str) -> _T:
     try:
         return read()
+    except RejectedError:
+        raise
     except Exception as error:  # noqa: BLE001 - hostile bytes make Arrow and Python raise what they like
         first = (str(error).splitlines() or [""])[0][:200]
         raise RejectedError("BAD_FRAME", f"{wrong}: {first or type(error).__name__}") from None

@@ -192,16 +192,16 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                     observed.barriers_after_reopen = 0
 
     def _frame_of(self, message: Message, observed: Observed) -> EngineFrame:
+        try:
+            frame = decode(message, Role.ENGINE)  # validates the batch: before that, its size must not be asked for
+        except RejectedError as error:
+            self.record.breach("frames", error.message)
+            raise
         size = len(message.metadata) + (0 if message.batch is None else message.batch.nbytes)
         bound = observed.opened.limits.message_bytes_max
         if size > bound:
             self.record.breach("message-size", f"a message of {size} bytes, and message_bytes_max is {bound}")
             raise RejectedError("LIMIT", f"a message has {size} bytes, and message_bytes_max is {bound}")
-        try:
-            frame = decode(message, Role.ENGINE)
-        except RejectedError as error:
-            self.record.breach("frames", error.message)
-            raise
         self.record.frame(type(frame).__name__, size)
         observed.check(frame)
         if not isinstance(frame, EngineFrame):

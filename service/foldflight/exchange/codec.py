@@ -40,6 +40,7 @@ from foldflight.exchange.ipc import refuse_compressed
 from foldflight.exchange.machine import Role
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord
+from foldflight.functions.types import plain_type
 
 __all__ = [
     "Message",
@@ -369,29 +370,16 @@ def _check_batch(batch: pa.RecordBatch) -> None:
 
 
 def _check_schema(schema: pa.Schema) -> None:
-    """Raise an error for names that are not UTF-8, which pyarrow decodes when they are looked at, and for odd types."""
+    """Raise an error for names that are not UTF-8, which pyarrow decodes when they are looked at, and for odd types.
+
+    What cannot be folded is not even measured: the offsets of a dense union pass `validate(full=True)` wherever they
+    point.
+    """
     schema.names  # noqa: B018
     for type_ in schema.types:
         if pa.types.is_nested(type_):
             str(type_)
-        _refuse_unvalidated(type_)
-
-
-def _refuse_unvalidated(type_: pa.DataType) -> None:
-    """Raise SCHEMA_MISMATCH for a type that SQL does not have and that Arrow does not validate to the end.
-
-    The offsets of a dense union pass `validate(full=True)` wherever they point; whoever measures such an array then
-    reads outside its buffers.
-    """
-    if pa.types.is_union(type_) or pa.types.is_run_end_encoded(type_):
-        raise RejectedError("SCHEMA_MISMATCH", f"SQL has no type {str(type_)[:100]}; leave the column out, or cast it")
-    if isinstance(type_, pa.BaseExtensionType):
-        _refuse_unvalidated(type_.storage_type)
-    elif pa.types.is_dictionary(type_):
-        _refuse_unvalidated(type_.value_type)
-    elif pa.types.is_nested(type_):
-        for place in range(type_.num_fields):
-            _refuse_unvalidated(type_.field(place).type)
+        plain_type(type_)
 
 
 def _guarded(read: Callable[[], _T], wrong: str) -> _T:

@@ -19,7 +19,20 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-__all__ = ["EVERY_TYPE", "IpcMessage", "every_column", "forged", "forged_stream", "messages_of", "stream_of_messages"]
+__all__ = [
+    "EVERY_TYPE",
+    "REFUSED_TYPES",
+    "IpcMessage",
+    "claiming_rows",
+    "every_column",
+    "forged",
+    "forged_pack",
+    "forged_stream",
+    "messages_of",
+    "packed",
+    "stream_of_messages",
+    "unpacked",
+]
 
 CLAIMED_ROWS = 2_147_483_646
 _EXTREMES = (
@@ -176,6 +189,30 @@ def forged(messages: list[IpcMessage], chosen: random.Random, others: list[list[
     return result
 
 
+def packed(messages: list[IpcMessage]) -> bytes:
+    """Return messages one after the other, as Flight carries them: with lengths that do not depend on their headers."""
+    return b"".join(
+        struct.pack("<II", len(message.header), len(message.body)) + message.header + message.body
+        for message in messages
+    )
+
+
+def unpacked(data: bytes) -> list[IpcMessage]:
+    """Return messages that were packed."""
+    found, at = [], 0
+    while at < len(data):
+        header, body = struct.unpack_from("<II", data, at)
+        at += 8
+        found.append(IpcMessage(data[at : at + header], data[at + header : at + header + body]))
+        at += header + body
+    return found
+
+
+def forged_pack(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
+    """Return packed messages with lies in them."""
+    return packed(forged(unpacked(valid), chosen, [unpacked(each) for each in chosen.sample(others, 3)]))
+
+
 def forged_stream(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
     """Return an IPC stream with lies in its messages; all streams that are given are valid."""
     return stream_of_messages(forged(_split(valid), chosen, [_split(each) for each in chosen.sample(others, 3)]))
@@ -286,6 +323,11 @@ def _every_array() -> Iterator[tuple[str, pa.Array]]:
 
 
 EVERY_TYPE = dict(_every_array())
+# Those that a server does not take.
+REFUSED_TYPES = (
+    *("list_view", "large_list_view", "dictionary of lists"),
+    *("run end", "sparse union", "dense union"),
+)
 
 
 def every_column() -> Iterator[tuple[str, pa.RecordBatch]]:

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import random
 import resource
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ from foldflight.exchange.frames import (
     Returns,
     States,
 )
+from foldflight.exchange.ipc import BatchReader
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold import StateSigner
@@ -47,7 +49,16 @@ from foldflight.functions import Call, Registry, parse_type
 from foldflight.server.run.settings import SETTINGS, load_settings
 from foldflight.shipping.bundles import Bundle, check_made_with, made_here, seal, unseal
 from tests.hostile import hostile_functions
-from tests.hostile.forging import every_column, forged_stream, messages_of, stream_of_messages
+from tests.hostile.forging import (
+    REFUSED_TYPES,
+    every_column,
+    forged_pack,
+    forged_stream,
+    messages_of,
+    packed,
+    stream_of_messages,
+    unpacked,
+)
 
 GROWTH_BYTES_MAX = 256 << 20
 
@@ -179,21 +190,20 @@ def chunks(data: bytes) -> None:
 
 def any_chunks(data: bytes) -> None:
     """Give an exchange a chunk of any Arrow type, and calls that read its values one by one."""
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            batch = reader.read_next_batch()
-    except (pa.ArrowException, OSError, StopIteration, KeyError):
-        return  # this far Flight itself reads
+    reader = BatchReader(LIMITS.message_bytes_max)
+    batch = None
+    for message in unpacked(data):
+        try:
+            batch = reader.take(memoryview(message.header), memoryview(message.body))
+        except (pa.ArrowException, OSError, ValueError, IndexError, OverflowError, struct.error, StopIteration):
+            return  # a server makes BAD_FRAME of it
+    if batch is None:
+        return
     frame = decode(Message(encode(Chunk(ROWS), COLUMNS).metadata, batch), Role.ENGINE)
     assert batch.nbytes >= 0
-    type_ = batch.schema.types[-1]
-    # Columns of these types may be there, but functions do not take them as arguments.
-    is_argument = not (
-        pa.types.is_string_view(type_) or pa.types.is_binary_view(type_) or pa.types.is_dictionary(type_)
-    )
     folding = ServerExchange(
         Open(
-            calls=ANY_CALLS if is_argument else ANY_CALLS[:1],
+            calls=ANY_CALLS,
             columns=batch.schema,
             returns=Returns(states=True, outputs=True),
         ),
@@ -260,13 +270,9 @@ class Target:
     foreign: list[bytes] = field(default_factory=list)
 
 
-ANY_STREAMS = {
-    name: stream_of_messages(messages_of(batch, compression=codec))
-    for batch_name, batch in every_column()
-    for codec in (None, "zstd")
-    if (name := f"{batch_name} {codec}")
+ANY_MESSAGES = {
+    (name, codec): messages_of(batch, compression=codec) for name, batch in every_column() for codec in (None, "zstd")
 }
-REFUSED_STREAMS = [stream for name, stream in ANY_STREAMS.items() if "union" in name or "run end" in name]
 BUNDLE_KEYS = [b"a key for bundles", b"another key for bundles"]
 BUNDLE = Bundle(("weighted_avg", "thrice"), made_here(), bytes(range(64)))
 METAS = [PieceMeta("ab", 2, 200, 1, 2, 0), PieceMeta("cd", 2, 200, 3, 2**64 - 1, 0)]
@@ -297,11 +303,13 @@ TARGETS = {
     "chunks": Target(chunks, [stream_of(ROWS), stream_of(NOTHING)]),
     "any_chunks": Target(
         any_chunks,
-        [stream for stream in ANY_STREAMS.values() if stream not in REFUSED_STREAMS],
-        forged_stream,
-        REFUSED_STREAMS,
+        [packed(messages) for (name, _), messages in ANY_MESSAGES.items() if name not in REFUSED_TYPES],
+        forged_pack,
+        [packed(messages) for (name, _), messages in ANY_MESSAGES.items() if name in REFUSED_TYPES],
     ),
-    "any_states": Target(states, [stream_of(STATES)], forged_stream, list(ANY_STREAMS.values())),
+    "any_states": Target(
+        states, [stream_of(STATES)], forged_stream, [stream_of_messages(each) for each in ANY_MESSAGES.values()]
+    ),
     "facts": Target(
         facts,
         [

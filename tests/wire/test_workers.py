@@ -135,7 +135,7 @@ def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(spawn: Spawn)
         with pytest.raises(RetryableError):
             stuck.results(1)
         assert count_rows(other, 1, 5) == [5]
-    assert f'"exit_code": {EXIT_SPENT}' in server.log.read_text()
+    assert eventually(lambda: f'"exit_code": {EXIT_SPENT}' in server.log.read_text())
     assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
 
 

@@ -40,6 +40,7 @@ from foldflight.exchange.ipc import refuse_compressed
 from foldflight.exchange.machine import Role
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord
+from foldflight.functions.types import plain_type
 
 __all__ = [
     "Message",
@@ -369,10 +370,13 @@ def _check_batch(batch: pa.RecordBatch) -> None:
 
 
 def _check_schema(schema: pa.Schema) -> None:
-    """Raise an error for what must not be read of a batch: names that are not UTF-8, and odd types."""
+    """Raise an error for what must not be read of a batch: names that are not UTF-8, and types that are not folded.
+
+    What is not folded is not even measured: the offsets of a dense union pass `validate(full=True)` wherever they point.
+    """
     _check_names(schema)
     for type_ in schema.types:
-        _refuse_unvalidated(type_)
+        plain_type(type_)
 
 
 def _check_names(schema: pa.Schema) -> None:
@@ -383,26 +387,11 @@ def _check_names(schema: pa.Schema) -> None:
             str(type_)
 
 
-def _refuse_unvalidated(type_: pa.DataType) -> None:
-    """Raise ValueError for a type that SQL does not have and that Arrow does not validate to the end.
-
-    The offsets of a dense union pass `validate(full=True)` wherever they point; whoever measures such an array then
-    reads outside its buffers.
-    """
-    if pa.types.is_union(type_) or pa.types.is_run_end_encoded(type_):
-        raise ValueError(f"SQL has no type {str(type_)[:100]}; leave the column out, or cast it")
-    if isinstance(type_, pa.BaseExtensionType):
-        _refuse_unvalidated(type_.storage_type)
-    elif pa.types.is_dictionary(type_):
-        _refuse_unvalidated(type_.value_type)
-    elif pa.types.is_nested(type_):
-        for place in range(type_.num_fields):
-            _refuse_unvalidated(type_.field(place).type)
-
-
 def _guarded(read: Callable[[], _T], wrong: str) -> _T:
     try:
         return read()
+    except RejectedError:
+        raise
     except Exception as error:  # noqa: BLE001 - hostile bytes make Arrow and Python raise what they like
         first = (str(error).splitlines() or [""])[0][:200]
         raise RejectedError("BAD_FRAME", f"{wrong}: {first or type(error).__name__}") from None

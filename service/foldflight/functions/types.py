@@ -319,6 +319,8 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
         return pa.struct([_plain_field(field) for field in type_])
     if kinds.is_union(type_) or kinds.is_run_end_encoded(type_) or _list_view(type_):
         raise _not_accepted(type_, "unions, run-end encoding and list views are not accepted; send the plain type")
+    if isinstance(type_, pa.BaseExtensionType):
+        plain_type(type_.storage_type)  # an opaque type may have any
     return type_
 
 

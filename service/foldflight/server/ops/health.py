@@ -1,4 +1,4 @@
-"""grpc.health.v1 on a port of its own: pyarrow's server cannot host other gRPC services.
+"""grpc.health.v1 on a port of its own, which needs neither TLS nor a token.
 
 | service asked for | says |
 |---|---|
@@ -8,18 +8,27 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from typing import TYPE_CHECKING
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
+from foldflight.server.calls import Call, CallServer, Method, Status
 from foldflight.server.run.settings import port_taken
+
+if TYPE_CHECKING:
+    from foldflight.errors import FoldflightError
 
 __all__ = ["LIVENESS", "READINESS", "HealthServer"]
 
 LIVENESS = "liveness"
 READINESS = "readiness"
 _READY_SERVICES = ("", READINESS, "arrow.flight.protocol.FlightService")
+_CALLS_MAX = 32
+_REQUEST_BYTES_MAX = 64 * 1024
+_LOOK_S = 1.0
 
 
 class HealthServer:
@@ -34,31 +43,81 @@ class HealthServer:
     """
 
     def __init__(self, host: str, port: int) -> None:
-        self._threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="foldflight-health")
-        # Without so_reuseport=0 a second server would silently share the port with the first.
-        self._server = grpc.server(self._threads, options=[("grpc.so_reuseport", 0)])
-        self._servicer = health.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._servicer, self._server)
+        self._changed = threading.Condition()
+        self._is_serving = {LIVENESS: True, **dict.fromkeys(_READY_SERVICES, False)}
+        self._is_closed = False
         try:
-            self.port = self._server.add_insecure_port(f"{_bracketed(host)}:{port}")
-        except RuntimeError:
-            self._server.stop(None).wait()
-            self._threads.shutdown()
+            self._calls = CallServer(
+                f"{_bracketed(host)}:{port}",
+                {
+                    "/grpc.health.v1.Health/Check": Method(self._check, _CALLS_MAX),
+                    "/grpc.health.v1.Health/Watch": Method(self._watch, _CALLS_MAX),
+                },
+                message_bytes_max=_REQUEST_BYTES_MAX,
+                refuse=_refused,
+            )
+        except OSError:
             raise port_taken("health_port", host, port) from None
-        self._servicer.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
-        self.set_ready(ready=False)
-        self._server.start()
+
+    @property
+    def port(self) -> int:
+        """The actual port."""
+        return self._calls.port
 
     def set_ready(self, *, ready: bool) -> None:
         """Say whether new exchanges are welcome."""
-        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
-        for service in _READY_SERVICES:
-            self._servicer.set(service, status)
+        with self._changed:
+            self._is_serving.update(dict.fromkeys(_READY_SERVICES, ready))
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Stop at once; open watches are cut."""
-        self._server.stop(None).wait()
-        self._threads.shutdown()
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._calls.close()
+
+    def _check(self, call: Call, request: bytes) -> None:
+        service = _service(request)
+        with self._changed:
+            is_serving = self._is_serving.get(service) if service is not None else None
+        if is_serving is None:
+            call.end(Status(grpc.StatusCode.NOT_FOUND, "unknown service; ask for liveness or readiness"))
+        else:
+            call.send(_answer(is_serving=is_serving))
+
+    def _watch(self, call: Call, request: bytes) -> None:
+        """Send the state, and send it again whenever it has changed, until the client hangs up."""
+        service = _service(request)
+        told: bytes | None = None
+        while not (call.is_cancelled() or self._is_closed):
+            with self._changed:
+                answer = _answer(is_serving=self._is_serving.get(service) if service is not None else None)
+                if answer == told:
+                    self._changed.wait(_LOOK_S)
+                    continue
+            call.send(answer)
+            told = answer
+
+
+def _service(request: bytes) -> str | None:
+    try:
+        return str(HealthCheckRequest.FromString(request).service)
+    except DecodeError:
+        return None
+
+
+def _answer(*, is_serving: bool | None) -> bytes:
+    if is_serving is None:
+        status = HealthCheckResponse.SERVICE_UNKNOWN
+    else:
+        status = HealthCheckResponse.SERVING if is_serving else HealthCheckResponse.NOT_SERVING
+    answer: bytes = HealthCheckResponse(status=status).SerializeToString()
+    return answer
+
+
+def _refused(error: FoldflightError) -> Status:
+    return Status(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message)
 
 
 def _bracketed(host: str) -> str:

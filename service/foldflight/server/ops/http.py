@@ -7,18 +7,22 @@
 | `/metrics` | counts, in Prometheus text format |
 | `/healthz` | 200 as long as the process answers |
 | `/readyz` | 200 while the server welcomes exchanges, else 503 |
+
+One thread serves all connections, and each connection is one request. A client has a few seconds to send it and to
+read the answer. Only a request that has come in full, and takes long to answer, gets a thread of a few.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import socket
-import socketserver
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import generate_latest
 
@@ -33,7 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServer"]
 
-_POLL_S = 0.05  # how soon the acceptor notices that it should end
+_CONNECTIONS_MAX: Final = 256
+_HEAD_BYTES_MAX: Final = 16 * 1024
+_HEAD_S_MAX: Final = 5.0
+_ANSWER_S_MAX: Final = 30.0
+_SEND_S_MAX: Final = 10.0
+_THREADS_MAX: Final = 4
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
@@ -45,6 +54,7 @@ _HEADERS = {
     "connect-src 'self'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
+    "Connection": "close",
 }
 
 
@@ -65,76 +75,106 @@ class HttpServer:
     def __init__(
         self, host: str, port: int, *, registry: CollectorRegistry, status: Status, is_ready: Callable[[], bool]
     ) -> None:
+        self._registry = registry
+        self._status = status
+        self._is_ready = is_ready
+        takes_both = host == "::" and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
-            self._server = (_Server6 if ":" in host else _Server)((host, port), _Handler)
+            listener = socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=takes_both)
         except OSError as error:
             raise port_taken("http_port", host, port, error.strerror) from None
-        self._server.registry = registry
-        self._server.status = status
-        self._server.is_ready = is_ready
-        self.port: int = self._server.server_address[1]
+        self.port: int = listener.getsockname()[1]
+        # In the order in which they came; those that have sent their request are not in it.
+        self._silent: dict[asyncio.Task[None], None] = {}
+        self._connections = 0
+        self._pages = ThreadPoolExecutor(_THREADS_MAX, "foldflight-page")
+        self._loop = asyncio.new_event_loop()
+        self._end = asyncio.Event()
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="foldflight-http", daemon=True
+            target=self._loop.run_until_complete, args=(self._run(listener),), name="foldflight-http", daemon=True
         )
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting and wait for the acceptor's thread."""
-        self._server.shutdown()
-        self._server.server_close()
+        """Stop accepting, hang up on all, and wait for the thread."""
+        self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
+        self._loop.close()
+        self._pages.shutdown(wait=False, cancel_futures=True)
 
+    # -- in the thread -----------------------------------------------------------------------------------------------
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    registry: CollectorRegistry
-    status: Status
-    is_ready: Callable[[], bool]
+    async def _run(self, listener: socket.socket) -> None:
+        server = await asyncio.start_server(self._serve, sock=listener, limit=_HEAD_BYTES_MAX)
+        await self._end.wait()
+        server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
 
-    def server_bind(self) -> None:
-        """Bind, and ask nobody for the name of this host: a slow name server must not hold the start up."""
-        socketserver.TCPServer.server_bind(self)
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection; whatever its client does, it ends."""
+        self._connections += 1
+        try:
+            # A client that hangs up, sends no HTTP, or is too slow, is not news.
+            with contextlib.suppress(OSError, TimeoutError, EOFError):
+                answer = await self._answer_to(await self._head(reader))
+                async with asyncio.timeout(_SEND_S_MAX):
+                    writer.write(answer)
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            self._connections -= 1
+            writer.transport.abort()
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Stay silent: a probe that hangs up is not news."""
+    async def _head(self, reader: asyncio.StreamReader) -> bytes:
+        """Wait for the head of a request; of too many connections, the one that has been silent for longest ends."""
+        this = asyncio.current_task()
+        assert this is not None
+        self._silent[this] = None
+        try:
+            if self._connections > _CONNECTIONS_MAX:
+                next(iter(self._silent)).cancel()
+            async with asyncio.timeout(_HEAD_S_MAX):
+                return await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return b""
+        finally:
+            self._silent.pop(this, None)
 
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    timeout = 10  # seconds; a connection that says nothing must not hold a thread for ever
-
-    def do_GET(self) -> None:
-        """Answer one of the pages."""
-        match self.path.partition("?")[0]:
+    async def _answer_to(self, head: bytes) -> bytes:
+        words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _answer(HTTPStatus.BAD_REQUEST, b"this is no request of HTTP/1.1, or its head is too long\n", _TEXT)
+        method, path = words[0], words[1].partition("?")[0]
+        if method != "GET":
+            return _answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET is served\n", _TEXT)
+        match path:
             case "/":
-                self._answer(HTTPStatus.OK, _STATUS_PAGE, _HTML)
-            case "/status":
-                self._answer(HTTPStatus.OK, json.dumps(self.server.status.fleet()).encode(), _JSON)
-            case "/status/own":
-                self._answer(HTTPStatus.OK, json.dumps(self.server.status.own()).encode(), _JSON)
-            case "/metrics":
-                self._answer(HTTPStatus.OK, generate_latest(self.server.registry), _METRICS)
+                return _answer(HTTPStatus.OK, _STATUS_PAGE, _HTML)
             case "/healthz":
-                self._answer(HTTPStatus.OK, b"alive\n", _TEXT)
-            case "/readyz" if self.server.is_ready():
-                self._answer(HTTPStatus.OK, b"ready\n", _TEXT)
+                return _answer(HTTPStatus.OK, b"alive\n", _TEXT)
+            case "/readyz" if self._is_ready():
+                return _answer(HTTPStatus.OK, b"ready\n", _TEXT)
             case "/readyz":
-                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n", _TEXT)
+                return _answer(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n", _TEXT)
+            case "/metrics":
+                return await self._page(lambda: generate_latest(self._registry), _METRICS)
+            case "/status":
+                return await self._page(lambda: json.dumps(self._status.fleet()).encode(), _JSON)
+            case "/status/own":
+                return await self._page(lambda: json.dumps(self._status.own()).encode(), _JSON)
             case _:
-                self._answer(HTTPStatus.NOT_FOUND, b"pages: / /status /metrics /healthz /readyz\n", _TEXT)
+                return _answer(HTTPStatus.NOT_FOUND, b"pages: / /status /metrics /healthz /readyz\n", _TEXT)
 
-    def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
-        self.send_response(status)
-        for name, value in _HEADERS.items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    async def _page(self, make: Callable[[], bytes], content_type: str) -> bytes:
+        async with asyncio.timeout(_ANSWER_S_MAX):
+            return _answer(HTTPStatus.OK, await self._loop.run_in_executor(self._pages, make), content_type)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (the base class names it)
-        """Stay silent: probes come every few seconds."""
+
+def _answer(status: HTTPStatus, body: bytes, content_type: str) -> bytes:
+    headers = {**_HEADERS, "Content-Type": content_type, "Content-Length": str(len(body))}
+    lines = [f"HTTP/1.1 {status.value} {status.phrase}", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + body

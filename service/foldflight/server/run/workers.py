@@ -17,7 +17,6 @@ import dataclasses
 import json
 import os
 import selectors
-import socket
 import subprocess
 import sys
 import tempfile
@@ -41,7 +40,8 @@ from foldflight.server.run.lifecycle import (
     load_registry,
     programs_of,
 )
-from foldflight.server.run.settings import Settings, port_taken
+from foldflight.server.run.relay import Relay
+from foldflight.server.run.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,14 +52,13 @@ if TYPE_CHECKING:
 
 __all__ = ["run_workers"]
 
-_RELAY_BYTES = 256 * 1024
+_BEATS_MAX = 1024
 _START_S_MAX = 60.0
 _COMPILE_S_MAX = 20.0  # more, for each function
 _BACKOFF_S_FIRST = 0.1
 _BACKOFF_S_MAX = 10.0
 _HEALTHY_AFTER_S = 30.0
 _GRACE_S = 10.0
-_PAUSE_S = 0.1
 _SILENCE_S = 60.0
 _SECOND_LOOK_S = 2.0
 
@@ -99,7 +98,7 @@ def run_workers(
                 worker.start(told, start_s_max, on_change=welcome.show)
             stack.callback(_kill_all, some)
             _await_ready(some, start_s_max)
-        relay = _Relay(settings, workers, logger)
+        relay = Relay(settings, workers, logger)
         stack.callback(relay.close)
         welcome.set(is_open=True)
         ready_line = {
@@ -293,7 +292,7 @@ class _Worker:
                 self.port = int(json.loads(line)["flight"])
                 self.ready.set()
                 self._on_change()
-                while self._hears(selector, process, silence_s) and os.read(pipe.fileno(), _RELAY_BYTES):
+                while self._hears(selector, process, silence_s) and os.read(pipe.fileno(), _BEATS_MAX):
                     pass
 
     def _hears(self, selector: selectors.BaseSelector, process: subprocess.Popen[bytes], silence_s: float) -> bool:
@@ -331,117 +330,3 @@ class _Worker:
         if self._stopping.is_set():
             process.stdin.close()  # type: ignore[union-attr]
         return process
-
-
-class _Relay:
-    """Accepts on the public port and carries bytes between each connection and a worker."""
-
-    def __init__(self, settings: Settings, workers: list[_Worker], logger: Logger) -> None:
-        self._workers = workers
-        self._logger = logger
-        self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        takes_both = settings.host == "::" and socket.has_dualstack_ipv6()  # as the other ports do
-        try:
-            self._listener = socket.create_server(
-                (settings.host, settings.port), family=family, backlog=128, dualstack_ipv6=takes_both
-            )
-        except OSError as error:
-            raise port_taken("port", settings.host, settings.port, error.strerror) from None
-        self.port: int = self._listener.getsockname()[1]
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._acceptor = threading.Thread(target=self._accept, name="foldflight-accept", daemon=True)
-        self._acceptor.start()
-
-    def stop_accepting(self) -> None:
-        """Close the public port; connections that are open go on."""
-        with contextlib.suppress(OSError):
-            self._wake_write.send(b"x")
-        self._acceptor.join()
-
-    def close(self) -> None:
-        """Close everything."""
-        self.stop_accepting()
-        with self._lock:
-            sockets = list(self._open)
-        for each in sockets:
-            _hang_up(each)
-        self._wake_read.close()
-        self._wake_write.close()
-
-    def _accept(self) -> None:
-        with self._listener, selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._wake_read, selectors.EVENT_READ)
-            while True:
-                ready = {key.fileobj for key, _ in selector.select()}
-                if self._wake_read in ready:
-                    return
-                try:
-                    self._take()
-                except (OSError, RuntimeError) as error:  # no file or thread left: others may end meanwhile
-                    self._logger.warning("connection not taken", problem=str(error))
-                    time.sleep(_PAUSE_S)
-
-    def _take(self) -> None:
-        client, _ = self._listener.accept()
-        try:
-            threading.Thread(target=self._carry, args=(client,), name="foldflight-relay", daemon=True).start()
-        except RuntimeError:
-            client.close()
-            raise
-
-    def _choose(self) -> _Worker | None:
-        with self._lock:
-            ready = [worker for worker in self._workers if worker.port is not None]
-            if not ready:
-                return None
-            chosen = min(ready, key=lambda worker: worker.connections)
-            chosen.connections += 1
-            return chosen
-
-    def _carry(self, client: socket.socket) -> None:
-        """Relay one connection; when either side ends, both do: gRPC does not use half-closed connections."""
-        with client:
-            worker = self._choose()
-            if worker is None:
-                return  # the client sees a closed connection and tries elsewhere, or again
-            try:
-                with socket.create_connection(("127.0.0.1", worker.port or 0), timeout=5) as upstream:
-                    self._pump_both(client, upstream)
-            except (OSError, RuntimeError) as error:  # or no thread is left
-                self._logger.warning("worker not reachable", worker=worker.index, problem=str(error))
-            finally:
-                with self._lock:
-                    worker.connections -= 1
-
-    def _pump_both(self, client: socket.socket, upstream: socket.socket) -> None:
-        pair = (client, upstream)
-        for each in pair:
-            each.settimeout(None)
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        with self._lock:
-            self._open.update(pair)
-        back = threading.Thread(target=_pump, args=(upstream, client), name="foldflight-relay-back", daemon=True)
-        try:
-            back.start()
-            _pump(client, upstream)
-            back.join()
-        finally:
-            with self._lock:
-                self._open.difference_update(pair)
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    buffer = memoryview(bytearray(_RELAY_BYTES))
-    with contextlib.suppress(OSError):
-        while count := source.recv_into(buffer):
-            target.sendall(buffer[:count])
-    _hang_up(source)
-    _hang_up(target)
-
-
-def _hang_up(each: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)

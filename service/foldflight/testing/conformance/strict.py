@@ -194,7 +194,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def _frame_of(self, message: Message, observed: Observed) -> EngineFrame:
         try:
-            frame = decode(message, Role.ENGINE)
+            frame = decode(message, Role.ENGINE)  # validates the batch: before that, its size must not be asked for
         except RejectedError as error:
             self.record.breach("frames", error.message)
             raise

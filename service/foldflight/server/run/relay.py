@@ -1,0 +1,256 @@
+"""The public port of `--workers N`: carries bytes between each connection and a worker.
+
+A connection costs two descriptors and no thread: a few threads carry them all, each waiting on its own with epoll. What
+a connection may do, and for how long it may say nothing, the worker's own server decides; when either side ends, both
+do, for gRPC does not use half-closed connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from foldflight.server.calls import CONNECTIONS_MAX
+from foldflight.server.run.settings import port_taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from foldflight.server.ops.logs import Logger
+    from foldflight.server.run.settings import Settings
+
+__all__ = ["Relay", "Target"]
+
+_BYTES_MAX: Final = 256 * 1024
+_PAUSE_S: Final = 0.1
+_BACKLOG: Final = 128
+
+
+class Target(Protocol):
+    """Where connections go.
+
+    Attributes:
+        index: Its number.
+        port: Its port on 127.0.0.1.
+        connections: How many it has; the relay counts them.
+    """
+
+    index: int
+    port: int | None
+    connections: int
+
+
+class Relay:
+    """Accepts on the public port; each connection goes to the target with the fewest and stays there.
+
+    Args:
+        settings: Host and port.
+        targets: Where connections go; those without a port are not ready.
+        logger: Told of what cannot be carried.
+
+    Raises:
+        RejectedError: SETTINGS, when the port is taken.
+    """
+
+    def __init__(self, settings: Settings, targets: Sequence[Target], logger: Logger) -> None:
+        self._targets = targets
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._is_accepting = True
+        takes_both = settings.host == "::" and socket.has_dualstack_ipv6()  # as the other ports do
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        try:
+            self._listener = socket.create_server(
+                (settings.host, settings.port), family=family, backlog=_BACKLOG, dualstack_ipv6=takes_both
+            )
+        except OSError as error:
+            raise port_taken("port", settings.host, settings.port, error.strerror) from None
+        self.port: int = self._listener.getsockname()[1]
+        self._carriers = [_Carrier(f"foldflight-relay-{place}") for place in range(len(targets))]
+        self._acceptor = threading.Thread(target=self._accept, name="foldflight-accept", daemon=True)
+        self._acceptor.start()
+
+    def stop_accepting(self) -> None:
+        """Close the public port; connections that are open go on."""
+        self._is_accepting = False
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the acceptor
+        self._acceptor.join()
+        self._listener.close()
+
+    def close(self) -> None:
+        """Close everything."""
+        self.stop_accepting()
+        for carrier in self._carriers:
+            carrier.close()
+
+    def _accept(self) -> None:
+        while self._is_accepting:
+            try:
+                client, _ = self._listener.accept()
+            except OSError as error:  # no file is left: others may end meanwhile
+                if self._is_accepting:
+                    self._logger.warning("connection not taken", problem=str(error))
+                    time.sleep(_PAUSE_S)
+                continue
+            self._take(client)
+
+    def _take(self, client: socket.socket) -> None:
+        """Carry a connection, or close it: its client tries elsewhere, or again."""
+        target = self._choose()
+        if target is None:
+            client.close()
+            return
+
+        def gone() -> None:
+            with self._lock:
+                target.connections -= 1
+
+        try:
+            upstream = _connecting(target.port or 0)
+        except OSError as error:
+            client.close()
+            gone()
+            self._logger.warning("worker not reachable", worker=target.index, problem=str(error))
+            return
+        min(self._carriers, key=lambda carrier: carrier.count).carry(_Link(client, upstream, gone))
+
+    def _choose(self) -> Target | None:
+        with self._lock:
+            ready = [target for target in self._targets if target.port is not None]
+            if not ready or sum(target.connections for target in self._targets) >= CONNECTIONS_MAX:
+                return None
+            chosen = min(ready, key=lambda target: target.connections)
+            chosen.connections += 1
+            return chosen
+
+
+def _connecting(port: int) -> socket.socket:
+    """Return a socket that is being connected; what goes wrong on the way shows when it is read."""
+    upstream = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    upstream.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        upstream.connect(("127.0.0.1", port))
+    return upstream
+
+
+class _Link:
+    """Two sockets, and what one has sent that the other has not taken yet."""
+
+    def __init__(self, client: socket.socket, upstream: socket.socket, gone: Callable[[], None]) -> None:
+        self.gone = gone
+        self.others = {client: upstream, upstream: client}
+        self._due: dict[socket.socket, memoryview] = {}  # by the socket that must take it
+        for each in self.others:
+            each.setblocking(False)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def awaited(self, side: socket.socket) -> int:
+        """Return the events to wait for: nothing is read that could not be passed on."""
+        reads = 0 if self.others[side] in self._due else select.EPOLLIN
+        return reads | (select.EPOLLOUT if side in self._due else 0)
+
+    def pump(self, side: socket.socket, events: int, buffer: memoryview) -> bool:
+        """Carry what can be carried; return whether the events to wait for have changed. Raises OSError at the end."""
+        changed = False
+        if events & select.EPOLLOUT and side in self._due:
+            self._pass_on(side, self._due.pop(side))
+            changed = True
+        if events & ~select.EPOLLOUT and self.others[side] not in self._due:
+            with contextlib.suppress(BlockingIOError):
+                count = side.recv_into(buffer)
+                if not count:
+                    raise ConnectionResetError("the other side has ended the connection")
+                changed = self._pass_on(self.others[side], buffer[:count]) or changed
+        return changed
+
+    def _pass_on(self, target: socket.socket, data: memoryview) -> bool:
+        """Send what can be sent now; return whether something is left."""
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            sent = target.send(data)
+        if sent < len(data):
+            self._due[target] = memoryview(bytes(data[sent:]))
+        return sent < len(data)
+
+
+class _Carrier:
+    """A thread that carries links."""
+
+    def __init__(self, name: str) -> None:
+        self._fresh: deque[_Link] = deque()
+        self._links: dict[int, tuple[socket.socket, _Link]] = {}
+        self._is_closed = False
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._poll = select.epoll()
+        self._poll.register(self._wake_read, select.EPOLLIN)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def count(self) -> int:
+        """The number of links, about."""
+        return len(self._links) // 2 + len(self._fresh)
+
+    def carry(self, link: _Link) -> None:
+        """Carry a link from now on."""
+        self._fresh.append(link)
+        self._wake()
+
+    def close(self) -> None:
+        """Hang up on all, and wait for the thread."""
+        self._is_closed = True
+        self._wake()
+        self._thread.join()
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake_write.send(b"x")
+
+    # -- in the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        buffer = memoryview(bytearray(_BYTES_MAX))
+        with self._poll:
+            while not self._is_closed:
+                for number, events in self._poll.poll():
+                    if number == self._wake_read.fileno():
+                        self._begin()
+                    elif number in self._links:  # else it has ended since the poll
+                        self._serve(*self._links[number], events, buffer)
+            for link in {link for _, link in self._links.values()}:
+                self._end(link)
+
+    def _begin(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_read.recv(_BYTES_MAX)
+        while self._fresh:
+            link = self._fresh.popleft()
+            for side in link.others:
+                self._links[side.fileno()] = side, link
+                self._poll.register(side, link.awaited(side))
+
+    def _serve(self, side: socket.socket, link: _Link, events: int, buffer: memoryview) -> None:
+        try:
+            if events & (select.EPOLLHUP | select.EPOLLERR):
+                raise ConnectionResetError("one side is gone")
+            if link.pump(side, events, buffer):
+                for each in link.others:
+                    self._poll.modify(each, link.awaited(each))
+        except OSError:
+            self._end(link)
+
+    def _end(self, link: _Link) -> None:
+        for side in link.others:
+            del self._links[side.fileno()]
+            self._poll.unregister(side)
+            side.close()
+        link.gone()

@@ -1,0 +1,314 @@
+"""Floods: thousands of connections and streams that say nothing, drip, lie about their length, or are abandoned.
+
+While they stand, a server has a bounded number of threads and serves a good client; when they end, or when the server
+has hung up on them, it holds what it held before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import socket
+import struct
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from foldflight.client import FlightTransport, close_connections
+from foldflight.functions.call import Call
+from tests.hostile.forging import messages_of
+from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
+from tests.wire.raw import RawClient, flight_data
+from tests.wire.test_load import held
+
+Spawn = Callable[..., ServerProcess]
+COUNT = Call("count", ())
+CONNECTIONS = 1500
+STREAMS_EACH = 20
+# What a server may have besides one thread for each call that it takes: gRPC's own, the watches, the pages.
+THREADS_MAX = 80
+BACK_S = 45.0
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, CONTINUATION = 0, 1, 3, 4, 9
+END_HEADERS = 4
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Return a frame of HTTP/2."""
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def header(name: bytes, value: bytes) -> bytes:
+    """Return a header as HPACK's literal without indexing; both are shorter than 127 bytes."""
+    return bytes([0, len(name)]) + name + bytes([len(value)]) + value
+
+
+def request(path: bytes) -> bytes:
+    """Return the headers of a gRPC request."""
+    return b"\x83\x86" + b"".join(  # POST, http
+        header(name, value)
+        for name, value in (
+            (b":path", path),
+            (b":authority", b"localhost"),
+            (b"content-type", b"application/grpc"),
+            (b"te", b"trailers"),
+        )
+    )
+
+
+EXCHANGE = request(b"/arrow.flight.protocol.FlightService/DoExchange")
+CHECK = request(b"/grpc.health.v1.Health/Check")
+BEGIN = PREFACE + frame(SETTINGS, 0, 0)
+
+
+def silent_streams(path: bytes) -> bytes:
+    """Return what opens streams on a connection, and nothing else."""
+    return BEGIN + b"".join(frame(HEADERS, END_HEADERS, 2 * each + 1, path) for each in range(STREAMS_EACH))
+
+
+def cancelled_streams(path: bytes) -> bytes:
+    """Return what opens streams and cancels each at once."""
+    return BEGIN + b"".join(
+        frame(HEADERS, END_HEADERS, 2 * each + 1, path) + frame(RST_STREAM, 0, 2 * each + 1, struct.pack(">I", 8))
+        for each in range(STREAMS_EACH)
+    )
+
+
+ATTACKS = {
+    "idle": b"",
+    "half a preface": PREFACE[:12],
+    "a preface": PREFACE,
+    "no requests": BEGIN,
+    "headers without end": BEGIN + frame(HEADERS, 0, 1, EXCHANGE),
+    "silent streams": silent_streams(EXCHANGE),
+    "cancelled streams": cancelled_streams(EXCHANGE),
+    "silent unary calls": silent_streams(request(b"/arrow.flight.protocol.FlightService/GetFlightInfo")),
+    "megabytes of metadata": BEGIN
+    + frame(HEADERS, 0, 1, EXCHANGE)
+    + b"".join(frame(CONTINUATION, 0, 1, header(b"x-pad", bytes(100)) * 140) for _ in range(10)),
+    "no HTTP": b"\xff" * 64,
+}
+
+
+@pytest.fixture(autouse=True)
+def files() -> Iterator[None]:
+    """Let this process, and the servers that it starts, open enough files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    close_connections()
+
+
+@contextlib.contextmanager
+def flood(port: int, speech: bytes, count: int = CONNECTIONS) -> Iterator[list[socket.socket]]:
+    """Keep connections open that have said this; a server may hang up on them at any time."""
+    connections = []
+    try:
+        for _ in range(count):
+            connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+            connections.append(connection)
+            with contextlib.suppress(OSError):
+                connection.sendall(speech)
+        yield connections
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def processes_of(server: ServerProcess) -> list[int]:
+    return [server.process.pid, *server.ready.get("workers", ())]
+
+
+def held_by(server: ServerProcess) -> dict[str, int]:
+    """Return what all processes of a server hold."""
+    each = [held(process) for process in processes_of(server)]
+    return {name: sum(one[name] for one in each) for name in each[0]}
+
+
+def cpu_s(server: ServerProcess) -> float:
+    """Return the CPU time of all processes of a server so far."""
+    fields = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split() for process in processes_of(server)]
+    return sum(int(each[11]) + int(each[12]) for each in fields) / 100
+
+
+def folds(server: ServerProcess) -> bool:
+    """Return whether a client that comes now is served."""
+    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
+        exchange.chunk(rows((0, 0), (0, 0)))
+        return bool(end_epoch(exchange, 1)["output_0"].to_pylist() == [2])
+
+
+def settled(server: ServerProcess) -> dict[str, int]:
+    """Return what a server holds that has served and has nothing to do."""
+    assert folds(server)
+    close_connections()
+    time.sleep(0.5)
+    return held_by(server)
+
+
+def is_back(server: ServerProcess, before: dict[str, int]) -> bool:
+    now = held_by(server)
+    return now["threads"] <= before["threads"] + 4 and now["files"] <= before["files"] + 6
+
+
+def assert_back(server: ServerProcess, before: dict[str, int]) -> None:
+    """Threads and files are what they were, memory nearly, and nothing runs any more."""
+    assert eventually(lambda: is_back(server, before), BACK_S), (before, held_by(server))
+    after = held_by(server)
+    assert after["kib"] <= before["kib"] + 128 * 1024, (before, after)
+    started = cpu_s(server)
+    time.sleep(1.0)
+    assert cpu_s(server) - started < 0.3
+    assert server.process.poll() is None
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_flight_port(spawn: Spawn, attack: str, workers: int) -> None:
+    """The port of Arrow Flight: a good client is served while the flood stands, and all is given back when it ends."""
+    server = spawn(workers=workers, exchanges_max=16)
+    before = settled(server)
+    with flood(server.ready["flight"], ATTACKS[attack]):
+        assert held_by(server)["threads"] <= before["threads"] + workers * THREADS_MAX
+        assert folds(server)
+        assert held_by(server)["threads"] <= before["threads"] + workers * THREADS_MAX
+    close_connections()
+    assert_back(server, before)
+
+
+@pytest.mark.parametrize("attack", ["idle", "half a preface", "a preface", "no requests", "silent streams"])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_server_hangs_up(spawn: Spawn, attack: str, workers: int) -> None:
+    """Clients that stay and stay silent are hung up on, all of them."""
+    server = spawn(workers=workers, exchanges_max=16)
+    before = settled(server)
+    with flood(server.ready["flight"], ATTACKS[attack], 300):
+        close_connections()
+        assert_back(server, before)
+
+
+def end_of(call: grpc.Call) -> grpc.RpcError:
+    """Read a stream to its end and return what it ended with."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call)
+    return caught.value
+
+
+def test_silent_exchanges_end(spawn: Spawn) -> None:
+    """An exchange that was opened and never heard of again gives its thread back, and its engine is told why."""
+    server = spawn(exchanges_max=16, idle_s_max=1.0)
+    before = settled(server)
+    client = RawClient(f"127.0.0.1:{server.ready['flight']}")
+    columns = opening(COUNT).columns
+    schema = messages_of(rows((0, 0)))[0]
+    assert columns == rows((0, 0)).schema
+    calls = [client.open_silently([flight_data(schema, opening=opening(COUNT))]) for _ in range(16)]
+    with ThreadPoolExecutor(16) as threads:
+        ends = list(threads.map(end_of, calls))
+    assert {end.code() for end in ends} == {grpc.StatusCode.UNAVAILABLE}
+    assert all("idle_s_max" in end.details() for end in ends)
+    client.close()
+    assert_back(server, before)
+
+
+def test_silent_streams_do_not_keep_engines_out(spawn: Spawn) -> None:
+    """However many streams say nothing, one that speaks finds a place: the most silent one goes."""
+    server = spawn(exchanges_max=4)
+    before = settled(server)
+    clients = [RawClient(f"127.0.0.1:{server.ready['flight']}") for _ in range(4)]
+    for client in clients:
+        for _ in range(60):
+            client.open_silently()
+    time.sleep(1.0)
+    for _ in range(10):
+        assert folds(server)
+        close_connections()
+    for client in clients:
+        client.close()
+    assert_back(server, before)
+
+
+def test_calls_without_a_token_get_no_thread(spawn: Spawn) -> None:
+    """Where tokens are asked for, a stream without one is refused before it costs anything."""
+    token = "a token for the floods"
+    server = spawn(exchanges_max=16, tokens=token)
+    url = server.url
+    transport = FlightTransport([url], deadline_s=DEADLINE_S, token=token)
+    transport.open(opening(COUNT)).close()
+    before = held_by(server)
+    with flood(server.ready["flight"], ATTACKS["silent streams"]):
+        assert held_by(server)["threads"] <= before["threads"] + 8
+        transport.open(opening(COUNT)).close()
+    close_connections()
+    assert_back(server, before)
+
+
+HTTP_ATTACKS = {"idle": b"", "half a request": b"GET /metr", "headers without end": b"GET / HTTP/1.1\r\nX: y\r\n"}
+
+
+@pytest.mark.parametrize("attack", HTTP_ATTACKS)
+def test_http_port(spawn: Spawn, attack: str) -> None:
+    """The pages are served while requests that never come in full stand, and the server hangs up on these."""
+    server = spawn()
+    before = settled(server)
+    with flood(server.ready["http"], HTTP_ATTACKS[attack]):
+        assert held_by(server)["threads"] <= before["threads"] + 8
+        for page in ("healthz", "metrics"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/{page}", timeout=10) as answer:
+                assert answer.status == 200
+        assert_back(server, before)
+
+
+def test_http_requests_that_drip(spawn: Spawn) -> None:
+    """A client that sends a byte now and then is hung up on, however long it would go on."""
+    server = spawn()
+    before = settled(server)
+    with flood(server.ready["http"], b"GET / HTTP/1.1\r\n", 50) as connections:
+
+        def all_gone() -> bool:
+            for connection in connections:
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"X")
+            time.sleep(0.2)
+            return is_back(server, before)
+
+        assert eventually(all_gone, BACK_S)
+
+
+def test_http_readers_that_drip(spawn: Spawn) -> None:
+    """A client that asks for a long page and does not read it is hung up on."""
+    server = spawn()
+    before = settled(server)
+    with flood(server.ready["http"], b"GET /metrics HTTP/1.1\r\n\r\n", 50):
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/healthz", timeout=10) as answer:
+            assert answer.status == 200
+        assert_back(server, before)
+
+
+def is_alive(channel: grpc.Channel) -> bool:
+    asked = health_pb2.HealthCheckRequest(service="liveness")
+    with contextlib.suppress(grpc.RpcError):
+        return int(health_pb2_grpc.HealthStub(channel).Check(asked, timeout=5).status) == 1
+    return False
+
+
+@pytest.mark.parametrize("attack", ["idle", "a preface", "silent checks"])
+def test_health_port(spawn: Spawn, attack: str) -> None:
+    """Probes are answered while silent calls stand: else an orchestrator would kill a server that lives."""
+    server = spawn()
+    before = settled(server)
+    speech = {**ATTACKS, "silent checks": silent_streams(CHECK)}[attack]
+    with flood(server.ready["health"], speech):
+        assert held_by(server)["threads"] <= before["threads"] + THREADS_MAX
+        with grpc.insecure_channel(f"127.0.0.1:{server.ready['health']}") as channel:
+            for _ in range(5):
+                assert eventually(lambda: is_alive(channel))
+    assert_back(server, before)

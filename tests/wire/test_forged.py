@@ -19,7 +19,6 @@ from tests.wire.raw import RawClient, error_of, flight_data
 Spawn = Callable[..., ServerProcess]
 COUNT = Call("count", ())
 BATCHES = dict(every_column())
-# Types that are refused at open, so that no batch of them is read.
 
 
 def speech(batch: pa.RecordBatch, messages: list[object]) -> list[bytes]:

@@ -372,7 +372,8 @@ def _check_batch(batch: pa.RecordBatch) -> None:
 def _check_schema(schema: pa.Schema) -> None:
     """Raise an error for what must not be read of a batch: names that are not UTF-8, and types that are not folded.
 
-    What is not folded is not even measured: the offsets of a dense union pass `validate(full=True)` wherever they point.
+    What is not folded is not even measured: the offsets of a dense union pass `validate(full=True)` wherever they
+    point.
     """
     _check_names(schema)
     for type_ in schema.types:

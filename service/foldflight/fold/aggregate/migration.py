@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from foldflight.fold.aggregate.pickles import Pickles
 from foldflight.fold.aggregate.states import custom_payload, pickled_object, unreadable
+from foldflight.fold.pickles import Pickles
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.spec import Function
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.errors import CorruptError, FunctionError, RejectedError
-from foldflight.fold.aggregate.pickles import Pickles, UnknownName
 from foldflight.fold.failures import user_failure
+from foldflight.fold.pickles import Pickles, UnknownName
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.shape import Shape
 from foldflight.functions.spec import BoundFunction, Verbs

@@ -28,8 +28,9 @@ class UnknownName(pickle.UnpicklingError):
 def named(module: str, name: str) -> Any:
     """Return what a module has under a qualified name.
 
-    Pickles contain this function by name, for each class or function that travelled with the function that wrote them.
-    `Pickles` replaces it while it reads.
+    Pickles contain this function by its module and name, for each class or function that travelled with the function
+    that wrote them. So checkpoints hold the name `foldflight.fold.pickles.named`: it stays what it is. `Pickles`
+    replaces it while it reads.
     """
     return reduce(getattr, name.split("."), importlib.import_module(module))
 

@@ -293,8 +293,6 @@ CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
     ("bool_and", [pa.bool_()], {}),
     ("first", [pa.float64()], {"ignore_nulls": True}),
     ("last", [pa.int64()], {}),
-    ("var_pop", [pa.float64()], {}),
-    ("stddev", [pa.float64()], {}),
     ("last_row", [pa.int64()], {}),
     ("visits", [pa.timestamp("us"), pa.date32(), pa.time64("us"), pa.duration("us")], {}),
     ("last_day", [pa.date32()], {}),

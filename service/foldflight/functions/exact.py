@@ -35,7 +35,7 @@ _FLOATS_MIN: Final = -600
 _FLOATS_MAX: Final = 900
 _DIGITS_AT_ONCE: Final = 6
 # Rows whose temporary arrays fit a processor's cache.
-_BLOCK: Final = 1 << 13
+_BLOCK: Final = 1 << 15
 _SMALLEST_NORMAL: Final = 2.0**-1022
 
 EXACT: Final = pa.struct([("rounded", pa.float64()), ("digits", pa.binary())])
@@ -239,33 +239,34 @@ class ExactSums(AttributeColumn):
         return found
 
     def _add_floats(self, slots: Any, terms: list[Any]) -> None:
-        """Add n totals of several terms to n slots: digit by digit from the highest, the same digit for all rows."""
-        most = max(max(float(term.max()), -float(term.min())) for term in terms)
-        exponent = math.frexp(most)[1]
+        """Add n totals of several terms to n slots, digit by digit from the highest; the terms are used up."""
+        bounds = [_most(term) for term in terms]
+        exponent = math.frexp(max(bounds))[1]
         top = (exponent - 1 + UNIT_BITS) // _DIGIT
-        digits: list[Any] = []
+        digits: list[tuple[int, Any]] = []
         if _FLOATS_MIN < exponent < _FLOATS_MAX:
-            while len(digits) < _DIGITS_AT_ONCE and any(term.any() for term in terms):
-                unit = 2.0 ** (_DIGIT * (top - len(digits)) - UNIT_BITS)
-                # The sum is so large that its last bit is the unit.
-                large = 1.5 * 2.0**52 * unit
-                whole = [term + large for term in terms]
-                for term, part in zip(terms, whole, strict=True):
-                    np.subtract(part, large, out=part)
-                    np.subtract(term, part, out=term)
-                total = sum(whole[1:], whole[0])
-                total *= 1 / unit
-                digits.append(total.astype(np.int64))
+            for place in range(top, top - _DIGITS_AT_ONCE, -1):
+                unit = 2.0 ** (_DIGIT * place - UNIT_BITS)
+                parts = []
+                for index, term in enumerate(terms):
+                    if 2 * bounds[index] >= unit:
+                        parts.append(_cut(term, unit))
+                        bounds[index] = _most(term)
+                if parts:
+                    total = sum(parts[1:], parts[0])
+                    total *= 1 / unit
+                    digits.append((place, total.astype(np.int64)))
+                if not any(bounds):
+                    break
         if digits:
-            self._make_way(top + 1 - len(digits), top + 1)
+            self._make_way(digits[-1][0], top + 1)
             self._spend(len(slots))
-            places = slots * self._digits.shape[1] + (top - self._first)
-            for digit in digits:
-                np.add.at(self._digits.reshape(-1), places, digit)
-                places -= 1
-        for term in terms:
-            rest = np.flatnonzero(term)
-            if len(rest):
+            flat, first = self._digits.reshape(-1), slots * self._digits.shape[1]
+            for place, digit in digits:
+                np.add.at(flat, first + (place - self._first), digit)
+        for term, bound in zip(terms, bounds, strict=True):
+            if bound:
+                rest = np.flatnonzero(term)
                 mantissas, positions = _split(term[rest])
                 self._deposit(slots[rest], [mantissas & _MASK, mantissas >> _DIGIT], positions)
 
@@ -315,6 +316,21 @@ class ExactSums(AttributeColumn):
 def _check(values: Any) -> None:
     if not np.isfinite(values).all():
         raise ValueError("a value that is not finite cannot be added to an exact sum; count such values apart")
+
+
+def _most(values: Any) -> float:
+    """Return the greatest magnitude of n floats."""
+    return max(float(values.max()), -float(values.min()))
+
+
+def _cut(values: Any, unit: float) -> Any:
+    """Take the nearest multiples of a unit off n floats, and return them."""
+    # A sum so large that its last bit is the unit.
+    large = 1.5 * 2.0**52 * unit
+    parts = values + large
+    parts -= large
+    values -= parts
+    return parts
 
 
 def _blocks(count: int) -> list[slice]:

@@ -168,6 +168,9 @@ class Lists(AttributeColumn):
         order = _grouped(slots)
         slots, items = slots[order], items[order]
         added = np.bincount(slots, minlength=len(self))
+        if not len(self._items):
+            self._items, self._lengths = items, added
+            return
         # Each list is followed by what comes to it.
         places = np.arange(len(items)) + np.cumsum(self._lengths)[slots]
         together = np.empty(len(self._items) + len(items), self._items.dtype)
@@ -195,7 +198,7 @@ class Lists(AttributeColumn):
         every = np.concatenate([self._owners()[held], slots])
         values = np.concatenate([self._items[held], items])
         steps = np.concatenate([np.ones(int(held.sum()), np.int64), signs])
-        order = _by_item(every, values)
+        order = _by_item(every, values, stable=True)
         owners, sorted_values, sorted_steps = every[order], values[order], steps[order]
         begins = np.ones(len(order), np.bool_)
         begins[1:] = (owners[1:] != owners[:-1]) | (sorted_values[1:] != sorted_values[:-1])
@@ -231,9 +234,11 @@ def _grouped(slots: Any) -> Any:
     return keys & 0xFFFFFFFF
 
 
-def _by_item(owners: Any, items: Any) -> Any:
-    """Return the order by owner, then by item, equal ones in their order."""
-    order = np.argsort(items, kind="stable")
+def _by_item(owners: Any, items: Any, *, stable: bool = False) -> Any:
+    """Return the order by owner, then by item; equal ones in their order, where it shows or `stable` asks for it."""
+    # Of equal items only 0.0 and -0.0 can be told apart. To sort stably takes four times as long.
+    stable = stable or (items.dtype.kind == "f" and bool(np.signbit(items[items == 0]).any()))
+    order = np.argsort(items, kind="stable" if stable else "quicksort")
     return order[_grouped(owners[order])]
 
 

@@ -11,11 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foldflight import RejectedError, udaf
+from foldflight.fold import Fold, bind_calls
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.migration import Written
 from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.rows import Column, Rows
-from foldflight.functions import Registry
+from foldflight.functions import Call, Registry
 from foldflight.functions.exact import EXACT, ExactSum, ExactSums
 from foldflight.functions.shape import shape_of_annotation
 from foldflight.functions.spec import BoundFunction
@@ -252,6 +253,23 @@ def test_states_of_the_first_version_go_on(name: str, state: dict[str, Any], exp
     accumulators.fold(Rows(SLOT, None, [Column("x", pa.array([1.0]))]))
     assert bits(accumulators.outputs(SLOT)[0].as_py()) == bits(expected)
     assert accumulators.kind == ("interpreted" if form == "scalar" else "vectorised")
+
+
+def test_a_fold_takes_states_of_the_first_version() -> None:
+    """States of a checkpoint of before, as their metadata says, are migrated; those of whole numbers are not old."""
+    for type_, version in ((pa.float64(), "2"), (pa.int64(), "1")):
+        fold = Fold(bind_calls(Registry(), [Call("sum", ("x",))], pa.schema([("slot", pa.int32()), ("x", type_)])))
+        counts = dict.fromkeys(("count", "nans", "infinities", "negative_infinities"), pa.int64())
+        states = pa.array([{"sum": 2, **dict.fromkeys(counts, 0), "count": 2}], pa.struct({"sum": type_, **counts}))
+        identity = fold.schema.field("state_0").metadata
+        if version == "2":
+            identity = {**identity, b"version": b"1", b"fingerprint": b"0123456789abcdef"}
+        schema = pa.schema([("slot", pa.int32()), pa.field("state_0", states.type, metadata=identity)])
+        fold.merge_states(pa.RecordBatch.from_arrays([pa.array(SLOT), states], schema=schema))
+        results = fold.collect()
+        assert results.column("output_0").to_pylist() == [2]
+        assert results.schema.field("state_0").metadata[b"version"].decode() == version
+        assert fold.kinds == ("vectorised",)
 
 
 @pytest.mark.parametrize("name", ["sum", "avg"])

@@ -41,7 +41,8 @@ def _figures(case: str, rows: int, ways: dict[str, Callable[[], object]]) -> Ite
 def _ways(name: str, kernel: str, data: pa.Table, slots: pa.ChunkedArray) -> dict[str, Callable[[], object]]:
     slotted = data.append_column("slot", slots)
     chunks = slotted.combine_chunks().to_batches(max_chunksize=CHUNK_ROWS)
-    scalar, vectorised = _calls(name, chunks[0].schema, vectorised=False), _calls(name, chunks[0].schema)
+    registry, columns = Registry(), chunks[0].schema
+    scalar, vectorised = calls_of(registry, name, columns, vectorised=False), calls_of(registry, name, columns)
     return {
         SCALAR: lambda: folded(scalar, chunks),
         VECTORISED: lambda: folded(vectorised, chunks),
@@ -62,7 +63,7 @@ def _keyed_ways(columns: list[pa.ChunkedArray], data: pa.Table) -> dict[str, Cal
     names = [f"k{place}" for place in range(len(columns))]
     keyed = pa.table([*columns, data.column("v")], names=[*names, "v"]).combine_chunks()
     batches = keyed.to_batches(max_chunksize=CHUNK_ROWS)
-    calls = _calls("sum", pa.schema([("slot", pa.int32()), ("v", pa.int64())]))
+    calls = calls_of(Registry(), "sum", pa.schema([("slot", pa.int32()), ("v", pa.int64())]))
     return {
         WITH_KEYS: lambda: folded(calls, _slotted(batches, names)),
         GROUPED: lambda: keyed.group_by(names, use_threads=False).aggregate([("v", "sum")]),
@@ -76,7 +77,10 @@ def _slotted(batches: list[pa.RecordBatch], names: list[str]) -> Iterator[pa.Rec
         yield pa.RecordBatch.from_arrays([slots, batch.column("v")], names=["slot", "v"])
 
 
-def _calls(name: str, columns: pa.Schema, *, vectorised: bool = True) -> list[BoundCall]:
-    (call,) = bind_calls(Registry(), [Call(name, ("v",))], columns)
-    function = call.bound.function if vectorised else dataclasses.replace(call.bound.function, compile=False)
+def calls_of(registry: Registry, name: str, columns: pa.Schema, *, vectorised: bool = True) -> list[BoundCall]:
+    """Return one call of a function over the column v, with its vectorised methods or interpreted."""
+    (call,) = bind_calls(registry, [Call(name, ("v",))], columns)
+    if vectorised:
+        return [call]
+    function = dataclasses.replace(call.bound.function, compile=False)
     return [BoundCall(call.call, dataclasses.replace(call.bound, function=function))]

@@ -9,18 +9,21 @@ The three ways in:
 
 from foldflight.client import Aggregate, FunctionHandle, Functions, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
-from foldflight.functions import FunctionContext, Registry, RowKind, udaf
+from foldflight.functions import ExactSum, ExactSums, FunctionContext, Lists, Registry, RowKind, udaf
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
     "CorruptError",
+    "ExactSum",
+    "ExactSums",
     "FoldflightError",
     "FunctionContext",
     "FunctionError",
     "FunctionHandle",
     "Functions",
+    "Lists",
     "Registry",
     "RejectedError",
     "RetryableError",

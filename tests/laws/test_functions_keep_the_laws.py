@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.largest import Largest
+from examples.percentile import Percentile
 from examples.weighted_avg import WeightedAvg
 from examples.weighted_mean import WeightedMean
 from foldflight import RejectedError, udaf
@@ -12,7 +14,7 @@ from foldflight.functions import Function, Registry
 from foldflight.testing import check_laws
 from foldflight.testing.laws import LAWS
 
-FUNCTIONS = Registry.load([WeightedAvg, WeightedMean])
+FUNCTIONS = Registry.load([WeightedAvg, WeightedMean, Percentile, Largest])
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))

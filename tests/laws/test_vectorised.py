@@ -1,6 +1,7 @@
 """Vectorised folds are the interpreter's: states, outputs and errors, bit for bit, whatever the rows hold."""
 
 import datetime as dt
+import math
 from decimal import Decimal
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from examples.largest import Largest
+from examples.percentile import Percentile
 from examples.weighted_mean import WeightedMean
-from foldflight import udaf
+from foldflight import ExactSum, udaf
 from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
@@ -94,7 +97,80 @@ class Spreads:
         return np.ma.array(values, mask=~accumulators["low?"])
 
 
-FUNCTIONS = Registry.load([Spreads, WeightedMean])
+class Journal:
+    days: list[dt.date]
+    last: int | None
+    at: list[dt.datetime]
+    total: ExactSum
+
+    def __init__(self) -> None:
+        self.days, self.last, self.at, self.total = [], None, [], ExactSum()
+
+
+@udaf(result_type="BIGINT")
+class Journals:
+    """An author's own: two lists, a number that may be None, and an exact sum, in one accumulator."""
+
+    def create_accumulator(self) -> Journal:
+        return Journal()
+
+    def accumulate(self, accumulator: Journal, day: dt.date, amount: float, at: dt.datetime) -> None:
+        if day is not None:
+            accumulator.days.append(day)
+            accumulator.last = len(accumulator.days)
+        if amount is not None and abs(amount) < math.inf:
+            accumulator.total.add(amount)
+        if at is not None:
+            accumulator.at.append(at)
+            accumulator.at.sort(reverse=True)
+            del accumulator.at[2:]
+
+    def retract(self, accumulator: Journal, day: dt.date, amount: float, at: dt.datetime) -> None:
+        if day is not None:
+            accumulator.days.remove(day)
+            accumulator.last = len(accumulator.days)
+        if amount is not None and abs(amount) < math.inf:
+            accumulator.total.add(amount, -1)
+
+    def merge(self, accumulator: Journal, other: Journal) -> None:
+        accumulator.days.extend(other.days)
+        accumulator.last = len(accumulator.days)
+        accumulator.total.merge(other.total)
+        accumulator.at.extend(other.at)
+        accumulator.at.sort(reverse=True)
+        del accumulator.at[2:]
+
+    def get_value(self, accumulator: Journal) -> int:
+        return len(accumulator.days) + (accumulator.total.value() > 0)
+
+    def fold_many(self, accumulators: Any, slots: Any, signs: Any, days: Any, amounts: Any, ats: Any) -> Any:
+        signs = np.broadcast_to(signs, len(slots))
+        known = ~np.ma.getmaskarray(days)
+        if accumulators["days"].update(slots[known], np.ma.getdata(days)[known], signs[known]) is NotImplemented:
+            return NotImplemented
+        accumulators["last"][slots[known]] = accumulators["days"].lengths[slots[known]]
+        accumulators["last?"][slots[known]] = True
+        finite = np.isfinite(np.ma.filled(amounts, np.nan))
+        accumulators["total"].add(slots[finite], np.ma.getdata(amounts)[finite], signs[finite])
+        there = ~np.ma.getmaskarray(ats) & (signs > 0)
+        accumulators["at"].update(slots[there], np.ma.getdata(ats)[there])
+        accumulators["at"].keep_largest(2)
+        return None
+
+    def merge_many(self, accumulators: Any, slots: Any, others: Any) -> None:
+        accumulators["days"].extend(slots, others["days"])
+        accumulators["last"][slots] = accumulators["days"].lengths[slots]
+        accumulators["last?"][slots] = True
+        accumulators["total"].merge(slots, others["total"])
+        accumulators["at"].extend(slots, others["at"])
+        accumulators["at"].keep_largest(2)
+
+    def get_values(self, accumulators: Any) -> Any:
+        assert len(accumulators) == len(accumulators["last"])
+        return accumulators["days"].lengths + (accumulators["total"].values() > 0)
+
+
+FUNCTIONS = Registry.load([Spreads, WeightedMean, Percentile, Largest, Journals])
 NUMBERS = [pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float64()]
 CASES: list[tuple[str, list[pa.DataType]]] = [
     ("count", []),
@@ -110,6 +186,8 @@ CASES: list[tuple[str, list[pa.DataType]]] = [
     ("bool_or", [pa.bool_()]),
     ("spreads", [pa.float64(), pa.int64()]),
     ("weighted_mean", [pa.float64(), pa.float64()]),
+    *((name, [pa.float64()]) for name in ("var_pop", "var_samp", "stddev", "stddev_pop", "percentile", "largest")),
+    ("journals", [pa.date32(), pa.float64(), pa.timestamp("us")]),
 ]
 IDS = [f"{name} {', '.join(map(str, types))}" for name, types in CASES]
 

@@ -114,8 +114,12 @@ class Compiled(Accumulators):
             self.inner.merge(slots[done:], states.slice(done))
 
     def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
-        self._leave()
-        self.inner.migrate(slots, states, written)
+        migrated = None if self._program is None else self.inner.migrated(slots, states, written)
+        if migrated is None:
+            self._leave()
+            self.inner.migrate(slots, states, written)
+        else:
+            self.merge(*migrated)
 
     def states(self, slots: Slots) -> pa.Array:
         if self._program is not None:

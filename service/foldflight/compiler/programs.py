@@ -18,7 +18,7 @@ from foldflight.compiler.program import Program, Uncompiled, why_not
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
-from foldflight.fold.aggregate.vectorised import layout_of
+from foldflight.fold.aggregate.tables import fresh_table
 from foldflight.fold.mode import Folding, Mode
 from foldflight.functions.spec import BoundFunction, Function, Verbs
 
@@ -274,7 +274,7 @@ def _fixed(function: Function) -> BoundFunction | None:
 
 def _has_records(bound: BoundFunction) -> bool:
     verbs = _verbs(bound)
-    return isinstance(verbs, Verbs) and not isinstance(layout_of(bound, verbs), str)
+    return isinstance(verbs, Verbs) and not isinstance(fresh_table(bound, verbs), str)
 
 
 def _opens(function: Function) -> bool:

@@ -3,6 +3,8 @@
 from foldflight.functions.call import Call
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink, NullMetrics
 from foldflight.functions.decorators import function_of, udaf
+from foldflight.functions.exact import ExactSum, ExactSums
+from foldflight.functions.lists import Lists
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.rowkind import RowKind
 from foldflight.functions.spec import BoundFunction, Capabilities, Function, Parameter, Verbs
@@ -12,8 +14,11 @@ __all__ = [
     "BoundFunction",
     "Call",
     "Capabilities",
+    "ExactSum",
+    "ExactSums",
     "Function",
     "FunctionContext",
+    "Lists",
     "LogRecord",
     "MetricSink",
     "NullMetrics",

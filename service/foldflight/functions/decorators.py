@@ -46,7 +46,7 @@ def udaf(
     result_type: Declared | None = None,
     state_type: Declared | None = None,
     name: str | None = None,
-    version: str = "1",
+    version: str | Callable[..., str] = "1",
     skip_nulls: bool = False,
     deterministic: bool = True,
     invertible: bool = False,
@@ -59,7 +59,7 @@ def udaf(
     result_type: Declared | None = None,
     state_type: Declared | None = None,
     name: str | None = None,
-    version: str = "1",
+    version: str | Callable[..., str] = "1",
     skip_nulls: bool = False,
     deterministic: bool = True,
     invertible: bool = False,
@@ -85,12 +85,16 @@ def udaf(
     `create_accumulator(self) -> State` with annotated attributes on `State`, or `-> int`, `-> dict[str, float]`...
     Otherwise `serialize` and `deserialize` make it, or else signed pickle.
 
+    Annotate an attribute as `foldflight.ExactSum` for a sum of floats that is never rounded before it is asked for: in
+    floats, what is taken back leaves its rounding errors, and after a large value has left there may be nothing else.
+
     A class with `create_accumulator` may also have the *vectorised* methods, which do the same for many rows at once
     with NumPy; the methods above stay what it means (`foldflight check` compares them), and do what these leave:
 
     - `fold_many(self, accumulators, slots, signs, *columns)` applies n rows, in order. `accumulators` are those of all
       slots: a structured array with a member for each annotated attribute (shape (slots,); `x?`, a bool beside `x`,
-      tells where an attribute that may be None is not), or a plain array where the accumulator is a number. `slots`
+      tells where an attribute that may be None is not), or a plain array where the accumulator is a number. A list of
+      numbers, dates or timestamps is a `foldflight.Lists` there, and an `ExactSum` a `foldflight.ExactSums`. `slots`
       (intp, shape (n,)) tells whose row it is, so `numpy.add.at(accumulators["sum"], slots, values)` adds. `signs` is
       int64, shape (n,): 1 for a row that comes, -1 for one that is taken back; or the number 1 if all come.
       `columns` have n values each: of numbers, truth values, dates and timestamps NumPy arrays, masked where there are
@@ -111,7 +115,8 @@ def udaf(
         result_type: Type of the result, or a callable from the input types. Default: the annotation of `get_value`.
         state_type: Type of a typed state, where annotations cannot say it, or a callable from the input types.
         name: Name in queries. Default: the class's name in snake case.
-        version: Changes when states of the old code mean something else to the new code; `migrate` converts them.
+        version: Changes when states of the old code mean something else to the new code; `migrate` converts them. Or a
+            callable from the input types, where that is so for some types only.
         skip_nulls: Do not call the function for rows with a NULL argument.
         deterministic: False if the same rows may give another result.
         invertible: Retracting is exact in any order, also before the row it takes back has been seen.
@@ -197,7 +202,7 @@ class _Builder:
         input_types: Inputs | None,
         result_type: Declared | None,
         state_type: Declared | None,
-        version: str,
+        version: str | Callable[..., str],
         skip_nulls: bool,
         deterministic: bool,
         invertible: bool,
@@ -222,7 +227,7 @@ class _Builder:
         self.check_variables(inputs, result_type, state_type)
         return Function(
             name=self.name,
-            version=str(version),
+            declared_version=version if callable(version) else str(version),
             doc=inspect.cleandoc(self.cls.__doc__ or ""),
             cls=self.cls,
             instantiate=ClassForm(self.cls) if self.separate else AccumulatorForm(self.cls),

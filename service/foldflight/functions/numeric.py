@@ -2,6 +2,9 @@
 
 The scalar methods say what a function means. The vectorised ones (see `udaf`) fold whole chunks of numbers with NumPy,
 to the same bits; what they cannot do so (decimals, text, sums that may leave 64 bits) they leave to the scalar ones.
+
+Sums of floats, and what is calculated from them, are exact until they are rounded once (`exact.py`): rows may come, be
+taken back and be merged in any order.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.functions.decorators import udaf
+from foldflight.functions.exact import EXACT, ExactSum, ExactSums
 
 # ruff: noqa: D101 - the verbs are described once, in `udaf`; each class says what it computes.
 
@@ -21,7 +25,7 @@ _DIGITS_MAX = 38
 # Whole numbers of 64 bits end before 2**63; those up to 2**53 are floats, too.
 _WHOLE_END = 1 << 63
 _FLOAT_END = 1 << 53
-_ONE = np.ones(1, np.int64)
+ONE = np.ones(1, np.int64)
 _ALL = np.ones(1, np.bool_)
 _NOWHERE = np.zeros(0, np.intp)
 _SPECIAL: dict[str, Any] = {"nans": np.isnan, "infinities": np.isposinf, "negative_infinities": np.isneginf}
@@ -62,7 +66,10 @@ def _avg_type(type_: pa.DataType) -> pa.DataType:
 
 def _sum_state(type_: pa.DataType) -> pa.DataType:
     special = [("nans", pa.int64()), ("infinities", pa.int64()), ("negative_infinities", pa.int64())]
-    summed = pa.decimal128(_DIGITS_MAX, type_.scale) if pa.types.is_decimal(type_) else _sum_type(type_)
+    if pa.types.is_floating(type_):
+        summed = EXACT
+    else:
+        summed = pa.decimal128(_DIGITS_MAX, type_.scale) if pa.types.is_decimal(type_) else pa.int64()
     return pa.struct([("sum", summed), ("count", pa.int64()), *special])
 
 
@@ -74,7 +81,12 @@ def _avg_state(type_: pa.DataType) -> pa.DataType:
     return pa.struct([pa.field("sum", pa.decimal128(_DIGITS_MAX, 0)), *list(state)[1:]])
 
 
-def _fits(held: Any, slots: Any, amounts: Any) -> bool:
+def _state_version(type_: pa.DataType) -> str:
+    """Return the version of the states of `sum` and `avg`: in the first one, sums of floats were floats."""
+    return "2" if pa.types.is_floating(type_) else "1"
+
+
+def fits(held: Any, slots: Any, amounts: Any) -> bool:
     """Tell whether `held[slots] += amounts`, one after the other, surely stays within 64 bits at every step."""
     if not len(slots):
         return True
@@ -93,18 +105,24 @@ def _most(numbers: Any) -> int:
     return max(int(numbers.max()), -int(numbers.min()))
 
 
-def _merged(accumulators: Any, slots: Any, others: Any, names: tuple[str, ...]) -> Any:
+def merged(accumulators: Any, slots: Any, others: Any, names: tuple[str, ...]) -> Any:
     """Add up the members of these names; NotImplemented, before any change, where whole numbers may leave 64 bits."""
     for name in names:
-        if others[name].dtype == np.int64 and not _fits(accumulators[name], slots, others[name]):
+        if not isinstance(others[name], ExactSums) and not fits(accumulators[name], slots, others[name]):
             return NotImplemented
     for name in names:
-        np.add.at(accumulators[name], slots, others[name])
+        if isinstance(others[name], ExactSums):
+            accumulators[name].merge(slots, others[name])
+        else:
+            np.add.at(accumulators[name], slots, others[name])
     return None
 
 
 class Total:
-    """A sum that can be taken back: what is not finite is counted, for it would stay in the sum for ever."""
+    """A sum that can be taken back: what is not finite is counted, for it would stay in the sum for ever.
+
+    The sum of floats is an `ExactSum`, from the first one on.
+    """
 
     sum: Any
     count: int
@@ -119,8 +137,17 @@ class Total:
     def add(self, value: Any, sign: int) -> None:
         """Add (sign 1) or take back (sign -1) one value."""
         self.count += sign
-        if not isinstance(value, float) or math.isfinite(value):
+        if isinstance(value, float):
+            self.add_float(value, sign)
+        else:
             self.sum += sign * value
+
+    def add_float(self, value: float, sign: int) -> None:
+        """Add or take back a float, without counting it."""
+        if math.isfinite(value):
+            if not isinstance(self.sum, ExactSum):
+                self.sum = ExactSum()
+            self.sum.add(value, sign)
         elif value != value:  # noqa: PLR0124 - only NaN differs from itself
             self.nans += sign
         elif value > 0:
@@ -130,7 +157,12 @@ class Total:
 
     def combine(self, other: Total) -> None:
         """Add another total."""
-        self.sum += other.sum
+        if not isinstance(other.sum, ExactSum):
+            self.sum += other.sum
+        elif isinstance(self.sum, ExactSum):
+            self.sum.merge(other.sum)
+        else:
+            self.sum = other.sum
         self.count += other.count
         self.nans += other.nans
         self.infinities += other.infinities
@@ -142,7 +174,9 @@ class Total:
             return math.nan
         if self.infinities:
             return math.inf
-        return -math.inf if self.negative_infinities else self.sum
+        if self.negative_infinities:
+            return -math.inf
+        return self.sum.value() if isinstance(self.sum, ExactSum) else self.sum
 
 
 @udaf(input_types=_at_most_one, result_type="BIGINT", name="count", skip_nulls=True, invertible=True)
@@ -165,13 +199,13 @@ class Count:
         return accumulator
 
     def fold_many(self, accumulators: Any, slots: Any, signs: Any, *_: Any) -> Any:
-        if not _fits(accumulators, slots, _ONE):
+        if not fits(accumulators, slots, ONE):
             return NotImplemented
         np.add.at(accumulators, slots, signs)
         return None
 
     def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
-        if not _fits(accumulators, slots, others):
+        if not fits(accumulators, slots, others):
             return NotImplemented
         np.add.at(accumulators, slots, others)
         return None
@@ -195,43 +229,65 @@ class _Totalled:
     def merge(self, accumulator: Total, other: Total) -> None:
         accumulator.combine(other)
 
+    def migrate(self, version: str, state: dict[str, Any]) -> Total:  # noqa: ARG002 - there was one before
+        """Go on from a sum of floats that was a float, rounded at each row."""
+        total = Total()
+        total.count, total.nans = state["count"], state["nans"]
+        total.infinities, total.negative_infinities = state["infinities"], state["negative_infinities"]
+        total.add_float(state["sum"], 1)
+        return total
+
     def fold_many(self, accumulators: Any, slots: Any, signs: Any, values: Any) -> Any:
-        if not isinstance(values, np.ndarray) or not _fits(accumulators["count"], slots, _ONE):
+        if not isinstance(values, np.ndarray) or not fits(accumulators["count"], slots, ONE):
             return NotImplemented
-        if values.dtype.kind != "f":
-            if not _fits(accumulators["sum"], slots, values):
+        sums = accumulators["sum"]
+        if isinstance(sums, ExactSums):
+            finite = np.isfinite(values)
+            if not finite.all():
+                return self.fold_special(accumulators, slots, signs, values, finite)
+            sums.add(slots, values, signs)
+        else:
+            if not fits(sums, slots, values):
                 return NotImplemented
-            values = values.astype(np.int64, copy=False)
-        added = values if isinstance(signs, int) else signs * values
-        finite = np.isfinite(values) if values.dtype.kind == "f" else _ALL
-        if not finite.all():
-            if not all(_fits(accumulators[name], slots, _ONE) for name in _SPECIAL):
-                return NotImplemented
-            for name, which in _SPECIAL.items():
-                places = which(values)
-                np.add.at(accumulators[name], slots[places], signs if isinstance(signs, int) else signs[places])
+            np.add.at(sums, slots, signs * values.astype(np.int64, copy=False))
         np.add.at(accumulators["count"], slots, signs)
-        if not finite.all():
-            slots, added = slots[finite], added[finite]
-        np.add.at(accumulators["sum"], slots, added.astype(accumulators["sum"].dtype, copy=False))
+        return None
+
+    def fold_special(self, accumulators: Any, slots: Any, signs: Any, values: Any, finite: Any) -> Any:
+        """Do what `fold_many` does with floats some of which are not finite."""
+        if not all(fits(accumulators[name], slots, ONE) for name in _SPECIAL):
+            return NotImplemented
+        signs = np.broadcast_to(signs, len(slots))
+        for name, which in _SPECIAL.items():
+            places = which(values)
+            np.add.at(accumulators[name], slots[places], signs[places])
+        np.add.at(accumulators["count"], slots, signs)
+        accumulators["sum"].add(slots[finite], values[finite], signs[finite])
         return None
 
     def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
-        return _merged(accumulators, slots, others, ("sum", "count", *_SPECIAL))
+        return merged(accumulators, slots, others, ("sum", "count", *_SPECIAL))
 
     def totals(self, accumulators: Any) -> Any:
         """Return what `Total.value` returns, of n totals."""
         sums, positive, negative = accumulators["sum"], accumulators["infinities"], accumulators["negative_infinities"]
-        if sums.dtype.kind != "f":
+        if not isinstance(sums, ExactSums):
             return sums
-        sums = np.where(negative != 0, -math.inf, sums)
+        sums = np.where(negative != 0, -math.inf, sums.values())
         sums = np.where(positive != 0, math.inf, sums)
         return np.where((accumulators["nans"] != 0) | ((positive != 0) & (negative != 0)), math.nan, sums)
 
 
-@udaf(input_types=_numeric, result_type=_sum_type, state_type=_sum_state, skip_nulls=True, invertible=True)
+@udaf(
+    input_types=_numeric,
+    result_type=_sum_type,
+    state_type=_sum_state,
+    version=_state_version,
+    skip_nulls=True,
+    invertible=True,
+)
 class Sum(_Totalled):
-    """Add up the argument; NULL without any value."""
+    """Add up the argument; NULL without any value. The sum of floats is exact, and rounded once."""
 
     def get_value(self, accumulator: Total) -> Any:
         return accumulator.value() if accumulator.count else None
@@ -240,7 +296,14 @@ class Sum(_Totalled):
         return np.ma.array(self.totals(accumulators), mask=accumulators["count"] == 0)
 
 
-@udaf(input_types=_numeric, result_type=_avg_type, state_type=_avg_state, skip_nulls=True, invertible=True)
+@udaf(
+    input_types=_numeric,
+    result_type=_avg_type,
+    state_type=_avg_state,
+    version=_state_version,
+    skip_nulls=True,
+    invertible=True,
+)
 class Avg(_Totalled):
     """Average the argument; NULL without any value."""
 
@@ -384,14 +447,14 @@ class _Voted:
 
     def fold_many(self, accumulators: Any, slots: Any, signs: Any, values: Any) -> Any:
         votes = {"true": values, "false": ~values}
-        if not all(_fits(accumulators[name], slots, _ONE) for name in votes):
+        if not all(fits(accumulators[name], slots, ONE) for name in votes):
             return NotImplemented
         for name, given in votes.items():
             np.add.at(accumulators[name], slots, signs * given.astype(np.int64))
         return None
 
     def merge_many(self, accumulators: Any, slots: Any, others: Any) -> Any:
-        return _merged(accumulators, slots, others, ("true", "false"))
+        return merged(accumulators, slots, others, ("true", "false"))
 
 
 @udaf(input_types=["BOOLEAN"], result_type="BOOLEAN", skip_nulls=True, invertible=True)

@@ -21,10 +21,22 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.functions.columns import AttributeColumn, number_format
+from foldflight.functions.exact import EXACT, ExactSum, ExactSums
+from foldflight.functions.lists import Lists
 from foldflight.functions.types import parse_type
 from foldflight.functions.values import CastError, cast_results, exact_types, to_python
 
-__all__ = ["Nullable", "Shape", "Untyped", "list_of_tuples", "may_be_none", "shape_of_annotation", "shape_of_type"]
+__all__ = [
+    "Nullable",
+    "Shape",
+    "Untyped",
+    "list_of_tuples",
+    "may_be_none",
+    "members_of",
+    "shape_of_annotation",
+    "shape_of_type",
+]
 
 
 class Untyped(Exception):  # noqa: N818 - it is an answer (no typed shape here, and why), not a failure
@@ -49,6 +61,10 @@ class Shape(ABC):
     @abstractmethod
     def from_arrow(self, array: pa.Array) -> list[Any]:
         """Return an array of n values as n values."""
+
+    def column(self) -> AttributeColumn | None:
+        """Return what holds such values for vectorised methods, empty; None where no object of its own does."""
+        return None
 
 
 class _Scalar(Shape):
@@ -110,6 +126,39 @@ class _Scalar(Shape):
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         return to_python(array)
+
+
+class _Exact(Shape):
+    """Exact sums; a number stands for a sum that began with it."""
+
+    arrow = EXACT
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        rounded: list[float | None] = []
+        digits: list[bytes | None] = []
+        for index, value in enumerate(values):
+            if value is None:
+                rounded.append(None)
+                digits.append(None)
+                continue
+            try:
+                found = value if isinstance(value, ExactSum) else ExactSum(value)
+            except (TypeError, ValueError):
+                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is no exact sum") from None
+            rounded.append(found.value())
+            digits.append(found.digits())
+        columns = [pa.array(rounded, pa.float64()), pa.array(digits, pa.binary())]
+        return pa.StructArray.from_arrays(columns, fields=list(EXACT))
+
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        columns = (array.field(place).to_pylist() for place in range(2))
+        return [
+            None if rounded is None or digits is None else ExactSum.of_digits(rounded, digits)
+            for rounded, digits in zip(*columns, strict=True)
+        ]
+
+    def column(self) -> AttributeColumn:
+        return ExactSums()
 
 
 class _Object(Shape):
@@ -206,6 +255,13 @@ class _List(Shape):
             for start, end, present in zip(starts, starts[1:], valid, strict=False)
         ]
 
+    def column(self) -> AttributeColumn | None:
+        type_ = self.item.arrow
+        format_ = number_format(type_)
+        if self.make is not list or format_ is None or pa.types.is_decimal(type_):
+            return None
+        return Lists(type_, np.dtype(format_))
+
 
 class _Map(Shape):
     def __init__(self, key: Shape, value: Shape) -> None:
@@ -273,6 +329,13 @@ _SCALARS: Final[dict[Any, pa.DataType]] = {
 }
 
 
+def members_of(shape: Shape) -> Sequence[tuple[str, Shape]] | None:
+    """Return the attributes of a shape by name, in the order of its struct; None for one that has none."""
+    if isinstance(shape, Nullable):
+        return [("value", shape.inner)]
+    return shape.fields if isinstance(shape, _Object) else None
+
+
 def may_be_none(annotation: Any) -> bool:
     """Tell whether an annotation is `X | None`."""
     origin = typing.get_origin(annotation)
@@ -296,6 +359,8 @@ def shape_of_annotation(annotation: Any) -> Shape:
         if len(members) == 1 and len(arguments) == 2:
             return shape_of_annotation(members[0])
         raise Untyped(f"a union of several types ({annotation}) has no one Arrow type")
+    if annotation is ExactSum:
+        return _Exact()
     if annotation in _SCALARS:
         return _Scalar(_SCALARS[annotation])
     if origin in (list, set, frozenset, collections.abc.Sequence, collections.abc.MutableSequence):
@@ -407,6 +472,8 @@ def list_of_tuples(fields: Sequence[tuple[str, pa.DataType]]) -> Shape:
 def shape_of_type(type_: pa.DataType, cls: type | None = None) -> Shape:
     """Return the shape of values of an Arrow type; structs are objects of `cls`, or dicts without one."""
     kinds = pa.types
+    if type_ == EXACT:
+        return _Exact()
     if kinds.is_struct(type_):
         fields = [(field.name, shape_of_type(field.type)) for field in type_]
         names = tuple(name for name, _ in fields)

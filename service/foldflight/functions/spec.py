@@ -95,7 +95,8 @@ class Function:
 
     Args:
         name: Its name in queries.
-        version: The author's version; states of another version go through `migrate`, or are refused without it.
+        declared_version: The author's version, or a callable from the input types; states of another version go through
+            `migrate`, or are refused without it.
         doc: The class's docstring.
         cls: The author's class.
         instantiate: Makes the verbs of a fresh instance from the direct arguments.
@@ -117,7 +118,7 @@ class Function:
     """
 
     name: str
-    version: str
+    declared_version: str | Callable[..., str]
     doc: str
     cls: type
     instantiate: Callable[[Mapping[str, Any]], Verbs]
@@ -134,6 +135,11 @@ class Function:
     compile: bool | Literal["auto"] = "auto"
     vectorised: bool = False
     own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def version(self) -> str:
+        """The version as it is shown where no types are known."""
+        return "by type" if callable(self.declared_version) else self.declared_version
 
     @property
     def folds_many(self) -> bool:
@@ -192,8 +198,10 @@ class Function:
         if self.declared_state is not None:
             shape = shape_of_type(self._resolve(self.declared_state, inputs, variables), self.accumulator_class)
         state_type = shape.arrow if self.capabilities.codec == "typed" and shape is not None else pa.binary()
+        version = self.declared_version
         return BoundFunction(
             function=self,
+            version=str(version(*inputs)) if callable(version) else version,
             input_types=inputs,
             result_type=result,
             state_type=state_type,
@@ -283,6 +291,7 @@ class BoundFunction:
 
     Args:
         function: The function.
+        version: Its version for these types.
         input_types: The types that its arguments are cast to.
         result_type: The type that its results are cast to.
         state_type: The type of its states: a struct or scalar for the typed codec, binary otherwise.
@@ -291,6 +300,7 @@ class BoundFunction:
     """
 
     function: Function
+    version: str
     input_types: tuple[pa.DataType, ...]
     result_type: pa.DataType
     state_type: pa.DataType
@@ -308,7 +318,7 @@ class BoundFunction:
         literals.update(self.literals)
         parts = [
             self.function.name,
-            self.function.version,
+            self.version,
             [str(type_) for type_ in self.input_types],
             str(self.result_type),
             self.function.capabilities.codec,

@@ -145,7 +145,7 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> Boun
         raise RejectedError(
             "SCHEMA_MISMATCH",
             f"{call.function} is not the function that the engine expects: its fingerprint {where} is "
-            f"{bound.fingerprint} (version {bound.bound.function.version}), expected {call.fingerprint}; "
+            f"{bound.fingerprint} (version {bound.bound.version}), expected {call.fingerprint}; "
             "deploy one version everywhere, or plan the query again",
             function=call.function,
         )
@@ -172,7 +172,7 @@ def result_schema(calls: Sequence[BoundCall], *, isolates: bool = False) -> pa.S
     for place, call in enumerate(calls):
         identity = {
             "function": call.bound.function.name,
-            "version": call.bound.function.version,
+            "version": call.bound.version,
             "fingerprint": call.fingerprint,
             "codec": call.codec,
         }
@@ -201,7 +201,7 @@ def written_by(field: pa.Field, call: BoundCall) -> Written | None:
     why = f"its fingerprint is {written.fingerprint}, expected {call.fingerprint}"
     if about.get("function", function.name) != function.name:
         raise _foreign(call, f"{why}, for it is of {about['function']}")
-    if written.version in ("", function.version):
+    if written.version in ("", call.bound.version):
         raise _foreign(call, why)
     if "rows" in (written.codec, call.codec) and (written.codec, field.type) != (call.codec, call.state_type):
         raise _foreign(call, f"{why}, and only one of them keeps rows")
@@ -215,7 +215,7 @@ def _foreign(call: BoundCall, why: str) -> RejectedError:
     name = call.bound.function.name
     return RejectedError(
         "STATE_MISMATCH",
-        f"the state given for {name} version {call.bound.function.version} belongs to another function, version or "
+        f"the state given for {name} version {call.bound.version} belongs to another function, version or "
         f"schema: {why}; give a function that changes another version and migrate(self, version, state), run the "
         "version that wrote the state, or start from empty state",
         function=name,

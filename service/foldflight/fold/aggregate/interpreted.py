@@ -260,6 +260,23 @@ class Interpreted(Accumulators):
                     raise
         self._load(np.array(migrated, np.int32), accumulators)
 
+    def migrated(self, slots: Slots, states: pa.Array, written: Written) -> tuple[Slots, pa.Array] | None:
+        """Return states that another version has left as slots with states of this one; None where one has none.
+
+        There must be no accumulator, and there is none afterwards.
+
+        Raises:
+            FunctionError: As `migrate`.
+        """
+        self.migrate(slots, states, written)
+        found = self.occupied()
+        try:
+            return found, self.codec.encode([self._held[slot] for slot in found.tolist()])
+        except Unfit:  # a number beyond its type, which rows to come may bring back
+            return None
+        finally:
+            self.forget(found)
+
     def _migrated(self, slot: int, version: str, state: Any) -> Any:
         assert self.verbs.migrate is not None
         self._at_work = slot

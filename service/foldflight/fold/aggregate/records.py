@@ -13,7 +13,19 @@ import pyarrow.compute as pc
 
 from foldflight.fold.moments import from_numbers, moment_of, to_numbers
 
-__all__ = ["Member", "bytes_of", "filled", "hints_of", "record_dtype", "records_of", "states_of", "taken"]
+__all__ = [
+    "Member",
+    "bytes_of",
+    "column_of",
+    "fill_member",
+    "filled",
+    "hints_of",
+    "record_dtype",
+    "records_of",
+    "states_of",
+    "struct_of",
+    "taken",
+]
 
 
 class Member(Protocol):
@@ -76,20 +88,14 @@ def states_of(records: Any, members: Sequence[Member], type_: pa.DataType, *, na
     columns = []
     for place, member in enumerate(members):
         wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
-        if records.dtype[member.name].shape:
-            column = _lists_of(records[member.name])
-        else:
-            mask = ~records[member.valid] if member.optional else None
-            column = pa.array(np.ascontiguousarray(records[member.name]), mask=mask)
-        items = column.type.value_type if pa.types.is_list(column.type) else column.type
-        if moment_of(wanted) is not None and pa.types.is_integer(items):
-            column = from_numbers(column, wanted)
-        elif narrow or not pa.types.is_integer(items):
-            try:
-                column = column.cast(wanted)
-            except pa.ArrowInvalid:
-                return None
-        columns.append(column)
+        columns.append(column_of(records, member, wanted, narrow=narrow))
+    return struct_of(columns, type_, narrow=narrow)
+
+
+def struct_of(columns: Sequence[pa.Array | None], type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
+    """Return columns of attributes as states of `type_`; None where one of them is None."""
+    if any(column is None for column in columns):
+        return None
     if not pa.types.is_struct(type_):
         return columns[0]
     if narrow:
@@ -97,37 +103,58 @@ def states_of(records: Any, members: Sequence[Member], type_: pa.DataType, *, na
     return pa.StructArray.from_arrays(columns, names=[field.name for field in type_])
 
 
+def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool) -> pa.Array | None:
+    """Return one attribute of n records in the type of its states; otherwise as `states_of`."""
+    if records.dtype[member.name].shape:
+        column = _lists_of(records[member.name])
+    else:
+        mask = ~records[member.valid] if member.optional else None
+        column = pa.array(np.ascontiguousarray(records[member.name]), mask=mask)
+    items = column.type.value_type if pa.types.is_list(column.type) else column.type
+    if moment_of(wanted) is not None and pa.types.is_integer(items):
+        return from_numbers(column, wanted)
+    if narrow or not pa.types.is_integer(items):
+        try:
+            return column.cast(wanted)
+        except pa.ArrowInvalid:
+            return None
+    return column
+
+
 def records_of(states: pa.Array, members: Sequence[Member], dtype: np.dtype[Any]) -> Any | None:
     """Return n states as n records; None where one holds what they cannot: a NULL, a number beyond 64 bits."""
     records = np.zeros(len(states), dtype)
     for place, member in enumerate(members):
         column = states.field(place) if pa.types.is_struct(states.type) else states
-        if member.optional:
-            records[member.valid] = column.is_valid().to_numpy(zero_copy_only=False)
-        elif column.null_count:
+        if not fill_member(records, member, column):
             return None
-        if dtype[member.name].shape:
-            items = _items_of(column, dtype[member.name].shape[0])
-            if items is None:
-                return None
-            records[member.name] = items
-            continue
-        moment = moment_of(column.type)
-        if moment is not None and dtype[member.name].kind == "i":
-            numbers = to_numbers(column, moment)
-            if numbers is None:
-                return None
-            records[member.name] = numbers
-            continue
+    return records
+
+
+def fill_member(records: Any, member: Member, column: pa.Array) -> bool:
+    """Put one attribute of n states into n records; tell whether they hold it."""
+    if member.optional:
+        records[member.valid] = column.is_valid().to_numpy(zero_copy_only=False)
+    elif column.null_count:
+        return False
+    shape = records.dtype[member.name].shape
+    moment = moment_of(column.type)
+    numbers: Any = None
+    if shape:
+        numbers = _items_of(column, shape[0])
+    elif moment is not None and records.dtype[member.name].kind == "i":
+        numbers = to_numbers(column, moment)
+    else:
         if pa.types.is_decimal(column.type):
             try:
                 column = column.cast(pa.int64())
             except pa.ArrowInvalid:
-                return None
-        if column.null_count:
-            column = filled(column)
-        records[member.name] = column.to_numpy(zero_copy_only=False)
-    return records
+                return False
+        numbers = (filled(column) if column.null_count else column).to_numpy(zero_copy_only=False)
+    if numbers is None:
+        return False
+    records[member.name] = numbers
+    return True
 
 
 def _lists_of(items: Any) -> pa.Array:

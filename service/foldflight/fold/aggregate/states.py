@@ -97,7 +97,7 @@ class _Enveloped(StateCodec):
 
     def __init__(self, bound: BoundFunction) -> None:
         self.function = bound.function.name
-        self.version = bound.function.version
+        self.version = bound.version
         self.fingerprint = bytes.fromhex(bound.fingerprint)
 
     def encode(self, accumulators: Sequence[Any]) -> pa.Array:

@@ -1,7 +1,7 @@
-"""Accumulators folded by the author's vectorised methods: records in one array, whole chunks at a time.
+"""Accumulators folded by the author's vectorised methods: a table of them, whole chunks at a time.
 
-*The scalar methods stay what a function means.* Where the vectorised ones say `NotImplemented`, and for what has no
-records at all, the interpreter does everything from there on, with the same accumulators.
+*The scalar methods stay what a function means.* Where the vectorised ones say `NotImplemented`, and for what lies in no
+table at all, the interpreter does everything from there on, with the same accumulators.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,45 +18,20 @@ from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
 from foldflight.fold.aggregate.migration import Written
-from foldflight.fold.aggregate.records import bytes_of, filled, hints_of, record_dtype, records_of, states_of, taken
+from foldflight.fold.aggregate.records import filled
+from foldflight.fold.aggregate.tables import Table, fresh_table
 from foldflight.fold.failures import user_failure
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
-from foldflight.functions.shape import Nullable, may_be_none
-from foldflight.functions.spec import BoundFunction, Verbs
-from foldflight.functions.types import sql_name
+from foldflight.functions.columns import number_format
+from foldflight.functions.spec import BoundFunction
 from foldflight.functions.values import CastError, cast_results, to_python
 
-__all__ = ["Layout", "Vectorised", "layout_of", "vectorised"]
+__all__ = ["Vectorised", "vectorised"]
 
 _logger: Final = logging.getLogger(__name__)
+_NO_SLOTS: Final = np.zeros(0, np.intp)
 _SAME_KIND: Final = (pa.types.is_integer, pa.types.is_floating)
-
-
-@dataclass(frozen=True)
-class _Member:
-    name: str
-    format: str
-    optional: bool
-
-    @property
-    def valid(self) -> str:
-        return f"{self.name}?"
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How accumulators lie in a record.
-
-    Args:
-        members: Their attributes; one, `value`, for a number.
-        fresh: One record: a new accumulator.
-        is_number: Whether methods see the numbers themselves.
-    """
-
-    members: tuple[_Member, ...]
-    fresh: Any
-    is_number: bool
 
 
 def vectorised(inner: Interpreted) -> Vectorised | None:
@@ -68,11 +42,11 @@ def vectorised(inner: Interpreted) -> Vectorised | None:
     """
     if not inner.bound.function.folds_many:
         return None
-    layout = layout_of(inner.bound, inner.verbs)
-    if isinstance(layout, str):
-        _say_once(inner.name, layout)
+    fresh = fresh_table(inner.bound, inner.verbs)
+    if isinstance(fresh, str):
+        _say_once(inner.name, fresh)
         return None
-    return Vectorised(inner, layout)
+    return Vectorised(inner, fresh)
 
 
 @functools.lru_cache(maxsize=256)
@@ -81,18 +55,18 @@ def _say_once(name: str, why: str) -> None:
 
 
 class Vectorised(Accumulators):
-    """Accumulators as records of a table.
+    """Accumulators in a table.
 
     Args:
         inner: The interpreter, without any accumulator.
-        layout: How accumulators lie in a record.
+        fresh: A table of one new accumulator.
     """
 
-    def __init__(self, inner: Interpreted, layout: Layout) -> None:
+    def __init__(self, inner: Interpreted, fresh: Table) -> None:
         self.inner = inner
         self._name = inner.name
-        self._layout = layout
-        self._table = layout.fresh[:0]
+        self._fresh = fresh
+        self._table = fresh.take(_NO_SLOTS)
         self._present = np.zeros(0, np.bool_)
         # All slots below have an accumulator.
         self._full = 0
@@ -126,7 +100,7 @@ class Vectorised(Accumulators):
         if self._is_left or not len(slots):
             self.inner.merge(slots, states)
             return
-        others = records_of(states, self._layout.members, self._table.dtype)
+        others = self._table.from_states(states)
         if others is None:
             self._leave()
             self.inner.merge(slots, states)
@@ -140,20 +114,24 @@ class Vectorised(Accumulators):
         rest = ~first
         if rest.any() and not self.inner.bound.function.capabilities.merge:
             raise cannot_merge(self._name)
-        bytes_of(self._table)[wide[first]] = bytes_of(others)[first]
+        self._table.put(wide[first], others.take(np.flatnonzero(first)) if rest.any() else others)
         self._occupy(wide[first], top)
-        if rest.any() and not self._call("merge_many", wide[rest], self._shown(taken(others, rest))):
+        if rest.any() and not self._call("merge_many", wide[rest], others.take(np.flatnonzero(rest)).shown):
             self._leave()
             self.inner.merge(slots[rest], states.filter(pa.array(rest)))
 
     def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
-        self._leave()
-        self.inner.migrate(slots, states, written)
+        migrated = None if self._is_left else self.inner.migrated(slots, states, written)
+        if migrated is None:
+            self._leave()
+            self.inner.migrate(slots, states, written)
+        else:
+            self.merge(*migrated)
 
     def states(self, slots: Slots) -> pa.Array:
         if not self._is_left:
             self._occupy(slots, self._grow(slots))
-            found = states_of(taken(self._table, slots), self._layout.members, self.inner.codec.arrow, narrow=True)
+            found = self._table.take(slots).states(self.inner.codec.arrow, narrow=True)
             if found is not None:
                 return found
             self._leave()
@@ -177,7 +155,7 @@ class Vectorised(Accumulators):
         assert method is not None
         try:
             with np.errstate(all="ignore"):
-                values = method(self._shown(taken(self._table, slots)))
+                values = method(self._table.take(slots).shown)
         except (Exception, SystemExit) as error:
             raise user_failure(self._name, "get_values", error) from error
         try:
@@ -192,26 +170,27 @@ class Vectorised(Accumulators):
         known = slots[slots < len(self._present)]
         if len(known):
             self._present[known] = False
-            bytes_of(self._table)[known] = bytes_of(self._layout.fresh)
+            self._table.clear(known, self._fresh)
             self._full = min(self._full, int(known.min()))
 
     def close(self) -> None:
-        self._table, self._present, self._full = self._table[:0], self._present[:0], 0
+        self._table, self._present, self._full = self._fresh.take(_NO_SLOTS), self._present[:0], 0
         self.inner.close()
 
     def _call(self, verb: str, slots: Any, *arguments: Any) -> bool:
         """Call a vectorised method; tell whether it has done what it was asked to."""
         method: Callable[..., Any] = getattr(self.inner.verbs, verb)
-        before = bytes_of(self._table)[slots] if self.inner.failures.isolates else None
+        changed = np.unique(slots) if self.inner.failures.isolates else None
+        before = None if changed is None else self._table.save(changed)
         try:
             with np.errstate(all="ignore"):
-                returned = method(self._shown(self._table), slots, *arguments)
+                returned = method(self._table.shown, slots, *arguments)
         except (Exception, SystemExit) as error:
             failure = user_failure(self._name, verb, error)
             if before is None or failure.limit is not None:
                 raise failure from error
             # It does not say for which slot it raised; one by one, by the scalar methods, they fail alone.
-            bytes_of(self._table)[slots] = before
+            self._table.restore(changed, before)
             return False
         if returned is not None and returned is not NotImplemented:
             message = (
@@ -221,9 +200,6 @@ class Vectorised(Accumulators):
             raise FunctionError("RESULT_TYPE", message, function=self._name)
         return returned is None
 
-    def _shown(self, records: Any) -> Any:
-        return records["value"] if self._layout.is_number else records
-
     def _leave(self) -> None:
         """Hand all accumulators to the interpreter, for good."""
         if self._is_left:
@@ -231,10 +207,10 @@ class Vectorised(Accumulators):
         self._is_left = True
         slots = np.flatnonzero(self._present).astype(np.int32)
         if len(slots):
-            states = states_of(taken(self._table, slots), self._layout.members, self.inner.codec.arrow, narrow=False)
+            states = self._table.take(slots).states(self.inner.codec.arrow, narrow=False)
             assert states is not None
             self.inner.merge(slots, states)
-        self._table, self._present, self._full = self._table[:0], self._present[:0], 0
+        self._table, self._present, self._full = self._fresh.take(_NO_SLOTS), self._present[:0], 0
 
     def _grow(self, slots: Slots) -> int:
         """Make room for the slots, and return the highest plus one."""
@@ -242,10 +218,7 @@ class Vectorised(Accumulators):
         if needed > held:
             more = room_for(needed, held) - held
             self._present = np.concatenate([self._present, np.zeros(more, np.bool_)])
-            table = np.empty(held + more, self._table.dtype)
-            bytes_of(table)[:held] = bytes_of(self._table)
-            bytes_of(table)[held:] = bytes_of(self._layout.fresh)
-            self._table = table
+            self._table.grow(held + more, self._fresh)
         return needed
 
     def _occupy(self, slots: Any, top: int) -> None:
@@ -255,57 +228,9 @@ class Vectorised(Accumulators):
             self._full = top
 
 
-def layout_of(bound: BoundFunction, verbs: Verbs) -> Layout | str:
-    """Return how accumulators become records, or why they do not.
-
-    Raises:
-        FunctionError: USER_CODE, when `create_accumulator` exits.
-    """
-    if bound.shape is None:
-        return f"its states are not typed: {bound.function.capabilities.codec_reason}"
-    type_ = bound.shape.arrow
-    try:
-        fresh = bound.shape.to_arrow([verbs.create_accumulator()])
-    except SystemExit as error:
-        raise user_failure(bound.function.name, "create_accumulator", error) from error
-    except Exception as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
-        return str(error)
-    cls = bound.function.accumulator_class
-    is_struct = pa.types.is_struct(type_)
-    hints = hints_of(cls) if is_struct and cls is not None else {}
-    members = []
-    for place, field in enumerate(type_ if is_struct else [pa.field("value", type_)]):
-        format_ = _format(field.type)
-        if format_ is None:
-            return f"its state has a {sql_name(field.type)}" + (f", {field.name}" if is_struct else "")
-        begins = fresh.field(place) if is_struct else fresh
-        optional = isinstance(bound.shape, Nullable) or may_be_none(hints.get(field.name)) or begins.null_count > 0
-        members.append(_Member(field.name, format_, optional))
-    records = records_of(fresh, members, record_dtype(tuple(members)))
-    assert records is not None
-    return Layout(tuple(members), records, is_number=not is_struct)
-
-
-def _format(type_: pa.DataType) -> str | None:
-    """Return the format of a member that holds an Arrow type, at its widest; None where NumPy has nothing like it."""
-    kinds = pa.types
-    if kinds.is_boolean(type_):
-        return "?"
-    if kinds.is_signed_integer(type_) or (kinds.is_decimal(type_) and type_.scale == 0):
-        return "i8"
-    if kinds.is_unsigned_integer(type_):
-        return "u8"
-    if kinds.is_floating(type_):
-        return "f8"
-    if kinds.is_date32(type_):
-        return "M8[D]"
-    # Python has no nanoseconds, and the scalar methods would see less than these.
-    return f"M8[{type_.unit}]" if kinds.is_timestamp(type_) and type_.unit != "ns" else None
-
-
 def _vector(array: pa.Array) -> Any:
     """Return an argument column as vectorised methods see it."""
-    if _format(array.type) is None or pa.types.is_decimal(array.type):
+    if number_format(array.type) is None or pa.types.is_decimal(array.type):
         return array
     if not array.null_count:
         return array.to_numpy(zero_copy_only=False)

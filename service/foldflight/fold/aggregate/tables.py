@@ -1,0 +1,176 @@
+"""Accumulators for vectorised methods: numbers as records of a structured array, other attributes as objects beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, hints_of, record_dtype, struct_of, taken
+from foldflight.fold.failures import user_failure
+from foldflight.functions.columns import AttributeColumn, number_format
+from foldflight.functions.shape import Nullable, may_be_none, members_of
+from foldflight.functions.spec import BoundFunction, Verbs
+from foldflight.functions.types import sql_name
+
+__all__ = ["Table", "fresh_table"]
+
+
+@dataclass(frozen=True)
+class _Member:
+    """One attribute: its name, its format in a record and whether it may be None; or its column, empty."""
+
+    name: str
+    format: str
+    optional: bool = False
+    column: AttributeColumn | None = None
+
+    @property
+    def valid(self) -> str:
+        return f"{self.name}?"
+
+
+class Table:
+    """n accumulators.
+
+    Args:
+        members: Their attributes.
+        records: Those that are numbers.
+        columns: The others, by name.
+    """
+
+    def __init__(
+        self, members: tuple[_Member, ...], records: Any, columns: Mapping[str, AttributeColumn], *, is_single: bool
+    ) -> None:
+        self._members = members
+        self._records = records
+        self._columns = columns
+        self._is_single = is_single
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return one attribute of all accumulators, as methods see it."""
+        found = self._columns.get(name)
+        return self._records[name] if found is None else found
+
+    @property
+    def shown(self) -> Any:
+        """The accumulators as methods see them."""
+        if self._is_single:
+            return self["value"]
+        return self if self._columns else self._records
+
+    def grow(self, count: int, fresh: Table) -> None:
+        """Make room for `count` accumulators; the new ones are as `fresh`."""
+        held = len(self)
+        records = np.empty(count, self._records.dtype)
+        bytes_of(records)[:held] = bytes_of(self._records)
+        bytes_of(records)[held:] = bytes_of(fresh._records)
+        self._records = records
+        for column in self._columns.values():
+            column.grow(count)
+
+    def take(self, slots: Any) -> Table:
+        """Return a copy of the accumulators of n slots."""
+        columns = {name: column.take(slots) for name, column in self._columns.items()}
+        return Table(self._members, taken(self._records, slots), columns, is_single=self._is_single)
+
+    def put(self, slots: Any, others: Table) -> None:
+        """Replace the accumulators of n different slots by n others."""
+        bytes_of(self._records)[slots] = bytes_of(others._records)
+        for name, column in self._columns.items():
+            column.put(slots, others._columns[name])
+
+    def clear(self, slots: Any, fresh: Table) -> None:
+        """Make the accumulators of n slots as `fresh`."""
+        bytes_of(self._records)[slots] = bytes_of(fresh._records)
+        for column in self._columns.values():
+            column.clear(slots)
+
+    def save(self, slots: Any) -> Table:
+        """Return what `restore` needs to undo later changes in n slots."""
+        columns = {name: column.save(slots) for name, column in self._columns.items()}
+        return Table(self._members, taken(self._records, slots), columns, is_single=self._is_single)
+
+    def restore(self, slots: Any, saved: Table) -> None:
+        """Undo all changes in n different slots since they were saved."""
+        bytes_of(self._records)[slots] = bytes_of(saved._records)
+        for name, column in self._columns.items():
+            column.restore(slots, saved._columns[name])
+
+    def states(self, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
+        """Return n accumulators as n states; None where one does not fit. Without `narrow`, as wide as they are."""
+        columns = []
+        for place, member in enumerate(self._members):
+            wanted = type_.field(place).type if not self._is_single else type_
+            found = self._columns.get(member.name)
+            columns.append(
+                column_of(self._records, member, wanted, narrow=narrow) if found is None else found.to_arrow()
+            )
+        return columns[0] if self._is_single else struct_of(columns, type_, narrow=narrow)
+
+    def from_states(self, states: pa.Array) -> Table | None:
+        """Return n states as n accumulators; None where one holds what these cannot, or what no fold writes."""
+        records = np.zeros(len(states), self._records.dtype)
+        columns: dict[str, AttributeColumn] = {}
+        for place, member in enumerate(self._members):
+            given = states if self._is_single else states.field(place)
+            if member.column is None:
+                if not fill_member(records, member, given):
+                    return None
+                continue
+            try:
+                found = member.column.from_arrow(given)
+            except ValueError:  # the interpreter says what is wrong with it
+                return None
+            if found is None:
+                return None
+            columns[member.name] = found
+        return Table(self._members, records, columns, is_single=self._is_single)
+
+
+def fresh_table(bound: BoundFunction, verbs: Verbs) -> Table | str:
+    """Return a table of one new accumulator, or why a function's accumulators lie in none.
+
+    Raises:
+        FunctionError: USER_CODE, when `create_accumulator` exits.
+    """
+    if bound.shape is None:
+        return f"its states are not typed: {bound.function.capabilities.codec_reason}"
+    try:
+        fresh = bound.shape.to_arrow([verbs.create_accumulator()])
+    except SystemExit as error:
+        raise user_failure(bound.function.name, "create_accumulator", error) from error
+    except Exception as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
+        return str(error)
+    cls = bound.function.accumulator_class
+    attributes = members_of(bound.shape)
+    is_single = attributes is None
+    hints = hints_of(cls) if not is_single and cls is not None else {}
+    members = []
+    for place, (name, shape) in enumerate([("value", bound.shape)] if attributes is None else attributes):
+        begins = fresh if is_single else fresh.field(place)
+        optional = isinstance(bound.shape, Nullable) or may_be_none(hints.get(name)) or begins.null_count > 0
+        column, format_ = shape.column(), number_format(shape.arrow)
+        if (column is None or optional) and format_ is None:
+            return f"its state has a {sql_name(shape.arrow)}" + ("" if is_single else f", {name}")
+        members.append(_Member(name, format_ or "?", optional, None if format_ else column))
+    kept = tuple(members)
+    numbers = tuple(member for member in kept if member.column is None)
+    found = Table(kept, np.zeros(0, record_dtype(numbers)), {}, is_single=is_single).from_states(fresh)
+    if found is None:
+        return "a fresh accumulator holds what an array of numbers does not"
+    beginning = next((each.name for each in kept if each.column is not None and not _is_empty(found[each.name])), None)
+    return found if beginning is None else f"its {beginning} does not begin empty"
+
+
+def _is_empty(column: AttributeColumn) -> bool:
+    """Tell whether a column of one value holds a fresh one."""
+    fresh = column.take([0])
+    fresh.clear([0])
+    return bool(column.to_arrow() == fresh.to_arrow())

@@ -1,0 +1,312 @@
+"""Sums, averages and variances of floats are exact until they are rounded once: in any order, merged and taken back."""
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from foldflight import RejectedError, udaf
+from foldflight.fold import Fold, bind_calls
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.vectorised import vectorised
+from foldflight.fold.rows import Column, Rows
+from foldflight.functions import Call, Registry
+from foldflight.functions.exact import EXACT, ExactSum, ExactSums
+from foldflight.functions.shape import shape_of_annotation
+from foldflight.functions.spec import BoundFunction
+from tests.laws.alike import bits, interpreted
+
+FUNCTIONS = Registry()
+OVER_FLOATS = ("sum", "avg", "var_pop", "var_samp", "stddev_pop", "stddev_samp")
+LARGEST, SMALLEST = 1.7976931348623157e308, 5e-324
+# Magnitudes that lose each other in floats, and those at the ends of what floats are.
+HARD = st.one_of(
+    st.sampled_from([1e300, 1.0, 1e-300, 0.1, LARGEST, SMALLEST, 2.0**-1022, 2.0**53, 0.0, -0.0, 1e16, 1e154]),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(-100, 100),
+    st.floats(1e15, 1e15 + 100),
+).flatmap(lambda value: st.sampled_from([value, -value]))
+SLOT = np.zeros(1, np.int32)
+FORMS = {"scalar": interpreted, "vectorised": lambda bound: vectorised(interpreted(bound))}
+
+
+def bound_of(name: str, type_: pa.DataType | None = None) -> BoundFunction:
+    return FUNCTIONS[name].bind([type_ or pa.float64()], {})
+
+
+def folded(bound: BoundFunction, form: str, rows: list[tuple[float, bool]]) -> Accumulators:
+    """Fold rows, each of which comes or is taken back, into one slot."""
+    accumulators: Accumulators = FORMS[form](bound)
+    values, back = [value for value, _ in rows], np.array([is_back for _, is_back in rows], np.bool_)
+    slots = np.zeros(len(rows), np.int32)
+    accumulators.fold(Rows(slots, back if back.any() else None, [Column("x", pa.array(values, pa.float64()))]))
+    return accumulators
+
+
+def known(accumulators: Accumulators) -> Any:
+    """Return state and output of the slot, bit for bit."""
+    return bits(accumulators.states(SLOT)[0].as_py()), bits(accumulators.outputs(SLOT)[0].as_py())
+
+
+def nearest(number: Fraction) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def right(name: str, values: list[float]) -> float | None:
+    """Return the exact result, rounded once; of a deviation, the root of that."""
+    numbers = [Fraction(value) for value in values]
+    divisor = len(numbers) - name.endswith("samp")
+    if divisor < 1:
+        return None
+    if name in ("sum", "avg"):
+        total = nearest(sum(numbers, Fraction()))
+        return total if name == "sum" else total / divisor
+    mean = sum(numbers, Fraction()) / len(numbers)
+    variance = nearest(sum(((number - mean) ** 2 for number in numbers), Fraction()) / divisor)
+    return variance if name.startswith("var") else math.sqrt(variance)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", OVER_FLOATS)
+@given(st.data())
+def test_what_is_taken_back_leaves_no_trace(name: str, form: str, data: st.DataObject) -> None:
+    """Rows that come and go, in any order, leave the state and the result of the rows that stay: the exact one."""
+    stay, go = data.draw(st.lists(HARD, max_size=8)), data.draw(st.lists(HARD, max_size=8))
+    rows = data.draw(st.permutations([*((value, False) for value in stay + go), *((value, True) for value in go)]))
+    bound = bound_of(name)
+    after = folded(bound, form, list(rows))
+    assert known(after) == known(folded(bound, form, [(value, False) for value in stay]))
+    assert bits(after.outputs(SLOT)[0].as_py()) == bits(right(name, stay))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", OVER_FLOATS)
+@given(st.data())
+def test_parts_merge_in_any_order(name: str, form: str, data: st.DataObject) -> None:
+    """However rows are cut into parts, and in whatever order these are merged, state and result are the same."""
+    bound = bound_of(name)
+    parts = data.draw(st.lists(st.lists(HARD, max_size=4), min_size=1, max_size=4))
+    states = [folded(bound, form, [(value, False) for value in part]).states(SLOT) for part in parts]
+    merged = FORMS[form](bound)
+    for state in data.draw(st.permutations(states)):
+        merged.merge(SLOT, state)
+    values = [value for part in parts for value in part]
+    assert known(merged) == known(folded(bound, form, [(value, False) for value in values]))
+    assert bits(merged.outputs(SLOT)[0].as_py()) == bits(right(name, values))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_large_values_that_leave(form: str) -> None:
+    """1e300 and 1 without the 1e300 are 1; a variance has all its digits after large values have left."""
+    assert folded(bound_of("sum"), form, [(1e300, False), (1.0, False), (1e300, True)]).outputs(SLOT).to_pylist() == [1]
+    stay, go = [0.5, 101.0, 3.25], [1e9, -3e11]
+    rows = [(value, False) for value in [*go, *stay]] + [(value, True) for value in go]
+    assert folded(bound_of("var_pop"), form, rows).outputs(SLOT).to_pylist() == [right("var_pop", stay)]
+
+
+Step = tuple[int, float, float, int, bool]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), HARD, HARD, st.sampled_from([1, -1]), st.booleans()), max_size=20))
+@example([(0, LARGEST, LARGEST, 1, True)] * 3 + [(0, SMALLEST, SMALLEST, -1, True)])
+def test_exact_sums_are_exact(steps: list[Step]) -> None:
+    """Sums and sums of products are what fractions say, by the scalar class and by the array, over states and back."""
+    fractions, scalar = [Fraction()] * 3, [ExactSum() for _ in range(3)]
+    sums = ExactSums()
+    sums.grow(3)
+    for slot, value, factor, sign, is_product in steps:
+        fractions[slot] += sign * Fraction(value) * (Fraction(factor) if is_product else 1)
+        one, times = np.array([slot]), np.array([sign])
+        if is_product:
+            scalar[slot].add_product(value, factor, sign)
+            sums.add_products(one, np.array([value]), np.array([factor]), times)
+        else:
+            scalar[slot].add(value, sign)
+            sums.add(one, np.array([value]), times)
+    assert [Fraction(each.units, 1 << 2176) for each in scalar] == fractions
+    assert [sums.units(slot) for slot in range(3)] == [each.units for each in scalar]
+    assert sums.values().tolist() == [each.value() for each in scalar] == [nearest(each) for each in fractions]
+    shape, states = shape_of_annotation(ExactSum), sums.to_arrow()
+    assert states is not None
+    assert states.equals(shape.to_arrow(scalar))
+    assert shape.from_arrow(states) == scalar
+    back = sums.from_arrow(states.slice(1))
+    assert back is not None
+    assert [back.units(slot) for slot in range(2)] == [each.units for each in scalar[1:]]
+
+
+@given(st.lists(st.lists(HARD, min_size=1, max_size=3), min_size=1, max_size=40))
+def test_exact_sums_of_many_rows_are_exact(groups: list[list[float]]) -> None:
+    """Rows of all magnitudes at once, in blocks, come to the same as row by row."""
+    slots = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    values = np.array([value for group in groups for value in group])
+    sums = ExactSums()
+    sums.grow(len(groups))
+    repeats = 2000
+    sums.add(np.tile(slots, repeats), np.tile(values, repeats))
+    sums.add_products(slots, values, values[::-1])
+    for slot, group in enumerate(groups):
+        total = repeats * sum(map(Fraction, group))
+        products = [Fraction(a) * Fraction(b) for s, a, b in zip(slots, values, values[::-1], strict=True) if s == slot]
+        assert Fraction(sums.units(slot), 1 << 2176) == total + sum(products)
+
+
+def test_digits_carry_before_they_overflow() -> None:
+    """After as many rows as a digit holds, carries are made; sums stay what they are."""
+    sums = ExactSums()
+    sums.grow(1)
+    sums.add(np.zeros(4, np.intp), np.full(4, -LARGEST))
+    before = sums.units(0)
+    sums._deposits = (1 << 29) - 1
+    sums._digits += 1 << 61
+    raised = sums.units(0)
+    sums.add(np.zeros(4, np.intp), np.full(4, 3.0))
+    assert sums.units(0) == raised + (12 << 2176) > before
+    assert abs(sums._digits).max() < 1 << 34
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400])
+def test_what_is_not_finite_is_refused(value: float) -> None:
+    """An exact sum of NaN or infinity is none."""
+    with pytest.raises(ValueError, match=r"not finite|cannot be added"):
+        ExactSum().add(value)
+    if isinstance(value, float):
+        sums = ExactSums()
+        sums.grow(1)
+        with pytest.raises(ValueError, match="not finite"):
+            sums.add_products(np.zeros(2, np.intp), np.array([1.0, value]), np.array([1.0, 1.0]))
+        assert sums.values().tolist() == [0]
+
+
+class Means:
+    products: ExactSum
+    weights: ExactSum
+
+    def __init__(self) -> None:
+        self.products, self.weights = ExactSum(), ExactSum()
+
+
+@udaf(input_types=["DOUBLE", "DOUBLE"], result_type="DOUBLE", skip_nulls=True, invertible=True)
+class ExactMean:
+    """An author's own: a weighted mean that rounds twice, by scalar methods alone."""
+
+    def create_accumulator(self) -> Means:
+        return Means()
+
+    def accumulate(self, accumulator: Means, value: float, weight: float) -> None:
+        accumulator.products.add_product(value, weight)
+        accumulator.weights.add(weight)
+
+    def retract(self, accumulator: Means, value: float, weight: float) -> None:
+        accumulator.products.add_product(value, weight, -1)
+        accumulator.weights.add(weight, -1)
+
+    def get_value(self, accumulator: Means) -> float | None:
+        weights = accumulator.weights.value()
+        return accumulator.products.value() / weights if weights else None
+
+
+def test_exact_sums_are_parts_for_authors() -> None:
+    """An attribute annotated as ExactSum has a typed state that one can read, and comes back from it."""
+    bound = Registry.load([ExactMean])["exact_mean"].bind([pa.float64(), pa.float64()], {})
+    assert bound.state_type == pa.struct([("products", EXACT), ("weights", EXACT)])
+    accumulators = interpreted(bound)
+    columns = [Column("v", pa.array([1e300, 0.1])), Column("w", pa.array([1e9, 3.0]))]
+    accumulators.fold(Rows(np.zeros(2, np.int32), None, columns))
+    state = accumulators.states(SLOT)
+    assert state[0].as_py()["products"]["rounded"] == math.inf
+    assert state[0].as_py()["weights"] == {"rounded": 1000000003.0, "digits": b""}
+    other = interpreted(bound)
+    other.merge(SLOT, state)
+    gone = [Column("v", pa.array([1e300])), Column("w", pa.array([1e9]))]
+    other.fold(Rows(SLOT, np.ones(1, np.bool_), gone))
+    assert other.outputs(SLOT).to_pylist() == [float(Fraction(0.1) * 3) / 3]
+
+
+OLD: list[tuple[str, dict[str, Any], float | None]] = [
+    ("sum", {"sum": 7.5, "count": 3, "nans": 0, "infinities": 0, "negative_infinities": 0}, 8.5),
+    ("sum", {"sum": math.inf, "count": 3, "nans": 0, "infinities": 0, "negative_infinities": 0}, math.inf),
+    ("avg", {"sum": 7.0, "count": 3, "nans": 0, "infinities": 0, "negative_infinities": 0}, 2.0),
+    ("avg", {"sum": 7.0, "count": 3, "nans": 1, "infinities": 0, "negative_infinities": 0}, math.nan),
+    ("var_pop", {"count": 3, "mean": 5.0, "squares": 24.0, "not_finite": 0}, 9.0),
+    ("stddev_samp", {"count": 3, "mean": 5.0, "squares": 24.0, "not_finite": 0}, math.sqrt(12.0)),
+    ("var_samp", {"count": 3, "mean": 5.0, "squares": 24.0, "not_finite": 1}, math.nan),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("name", "state", "expected"), OLD)
+def test_states_of_the_first_version_go_on(name: str, state: dict[str, Any], expected: float | None, form: str) -> None:
+    """A sum that was a float, and a variance by mean and squares, are what they were; more rows come to them."""
+    types = {key: pa.float64() if isinstance(value, float) else pa.int64() for key, value in state.items()}
+    accumulators: Accumulators = FORMS[form](bound_of(name))
+    accumulators.migrate(SLOT, pa.array([state], pa.struct(list(types.items()))), Written("1", "00" * 8, "typed"))
+    accumulators.fold(Rows(SLOT, None, [Column("x", pa.array([1.0]))]))
+    assert bits(accumulators.outputs(SLOT)[0].as_py()) == bits(expected)
+    assert accumulators.kind == ("interpreted" if form == "scalar" else "vectorised")
+
+
+def test_a_fold_takes_states_of_the_first_version() -> None:
+    """States of a checkpoint of before, as their metadata says, are migrated; those of whole numbers are not old."""
+    for type_, version in ((pa.float64(), "2"), (pa.int64(), "1")):
+        fold = Fold(bind_calls(Registry(), [Call("sum", ("x",))], pa.schema([("slot", pa.int32()), ("x", type_)])))
+        counts = dict.fromkeys(("count", "nans", "infinities", "negative_infinities"), pa.int64())
+        states = pa.array([{"sum": 2, **dict.fromkeys(counts, 0), "count": 2}], pa.struct({"sum": type_, **counts}))
+        identity = fold.schema.field("state_0").metadata
+        if version == "2":
+            identity = {**identity, b"version": b"1", b"fingerprint": b"0123456789abcdef"}
+        schema = pa.schema([("slot", pa.int32()), pa.field("state_0", states.type, metadata=identity)])
+        fold.merge_states(pa.RecordBatch.from_arrays([pa.array(SLOT), states], schema=schema))
+        results = fold.collect()
+        assert results.column("output_0").to_pylist() == [2]
+        assert results.schema.field("state_0").metadata[b"version"].decode() == version
+        assert fold.kinds == ("vectorised",)
+
+
+@pytest.mark.parametrize("name", ["sum", "avg"])
+def test_states_of_whole_numbers_and_decimals_are_what_they_were(name: str) -> None:
+    """Only the states of floats are of another version."""
+    wide, scaled = pa.decimal128(38, 0), pa.decimal128(38, 2)
+    for type_, summed in ((pa.int64(), pa.int64() if name == "sum" else wide), (pa.decimal128(9, 2), scaled)):
+        bound = bound_of(name, type_)
+        assert (bound.version, bound.state_type.field("sum").type) == ("1", summed)
+    assert bound_of(name, pa.float32()).version == "2"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "digits",
+    [b"\0", b"\0" * 4, b"\0" * 9, b"\0\0\1\0" + b"\1" * 4, b"\xff" * 8, b"\0" * 4 + b"\1" * 4000],
+    ids=["one byte", "no word", "half a word", "beyond", "below", "long"],
+)
+def test_digits_that_no_fold_writes_are_refused(digits: bytes, form: str) -> None:
+    """A state that is no exact sum is an error, not a guess."""
+    state = {
+        "sum": {"rounded": 1.0, "digits": digits},
+        "count": 1,
+        "nans": 0,
+        "infinities": 0,
+        "negative_infinities": 0,
+    }
+    bound = bound_of("sum")
+    with pytest.raises(RejectedError, match="a state of sum cannot be read") as caught:
+        FORMS[form](bound).merge(SLOT, pa.array([state], bound.state_type))
+    assert caught.value.code == "STATE_MISMATCH"
+
+
+def test_a_float_that_is_not_finite_is_no_sum() -> None:
+    """So is an infinite float without digits."""
+    state = {"sum": {"rounded": math.inf, "digits": b""}, "count": 1, "nans": 0, "infinities": 0}
+    bound = bound_of("sum")
+    for form in FORMS.values():
+        with pytest.raises(RejectedError, match="cannot be read"):
+            form(bound).merge(SLOT, pa.array([{**state, "negative_infinities": 0}], bound.state_type))

@@ -1,0 +1,189 @@
+"""The lists of all slots in one array do what Python's lists do, one by one."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.percentile import Percentile
+from foldflight import Lists
+from foldflight.fold.aggregate import tables
+from foldflight.fold.aggregate.vectorised import vectorised
+from foldflight.fold.rows import Column, Rows
+from foldflight.functions import Registry, lists
+from foldflight.functions.decorators import udaf
+from tests.laws.alike import bits, interpreted
+
+SLOTS = 3
+SLOT = st.integers(0, SLOTS - 1)
+# Few values, so that many are equal; 0.0 and -0.0 are, and are told apart.
+VALUE = st.sampled_from([0.0, -0.0, 1.0, 2.0, -1.0, math.inf, math.nan])
+ROWS = st.lists(st.tuples(SLOT, VALUE, st.sampled_from([1, 1, -1])), max_size=8)
+STEP = st.one_of(
+    st.tuples(st.just("update"), ROWS),
+    st.tuples(st.just("extend"), st.lists(SLOT, max_size=4)),
+    st.tuples(st.just("keep_largest"), st.integers(0, 3)),
+    st.tuples(st.just("sorted"), st.none()),
+    st.tuples(st.just("put"), st.permutations(range(SLOTS))),
+    st.tuples(st.just("clear"), SLOT),
+    st.tuples(st.just("undo"), ROWS),
+    st.tuples(st.just("states"), st.none()),
+    st.tuples(st.just("look"), st.none()),
+)
+
+
+def arrays(rows: list[tuple[int, float, int]]) -> tuple[Any, Any, Any]:
+    return tuple(
+        np.array([row[place] for row in rows], type_) for place, type_ in enumerate((np.intp, np.float64, np.int64))
+    )
+
+
+def ascending(values: list[float]) -> list[float]:
+    return sorted(values, key=lambda value: (math.isnan(value), value))
+
+
+def updated(model: list[list[float]], rows: list[tuple[int, float, int]]) -> list[list[float]] | None:
+    """Do with Python's lists what `update` does; None where an item is not there."""
+    found = [list(each) for each in model]
+    for slot, value, sign in rows:
+        if sign > 0:
+            found[slot].append(value)
+        elif value in found[slot] and not math.isnan(value):
+            found[slot].remove(value)
+        else:
+            return None
+    return found
+
+
+def held(column: Lists) -> list[list[Any]]:
+    return [
+        [bits(item) for item in column.items[start:][:length].tolist()]
+        for start, length in zip(column.starts, column.lengths, strict=True)
+    ]
+
+
+def step(name: str, given_: Any, column: Lists, model: list[list[float]]) -> tuple[Lists, list[list[float]]]:
+    match name:
+        case "update":
+            found = updated(model, given_)
+            assert (column.update(*arrays(given_)) is NotImplemented) == (found is None)
+            model = model if found is None else found
+        case "extend":
+            others = column.take(np.array(given_[::-1], np.intp))
+            column.extend(np.array(given_, np.intp), others)
+            appended = [list(model[slot]) for slot in given_[::-1]]
+            for slot, items in zip(given_, appended, strict=True):
+                model[slot] = model[slot] + items
+        case "keep_largest":
+            column.keep_largest(given_)
+            # Sorted backwards and read backwards, equal items keep their order.
+            model = [ascending(each[::-1])[::-1][:given_] for each in model]
+        case "sorted":
+            column, model = column.sorted(), [ascending(each) for each in model]
+        case "put":
+            column.put(np.array(given_, np.intp), column.take(np.arange(SLOTS)))
+            model = [model[given_.index(slot)] for slot in range(SLOTS)]
+        case "clear":
+            column.clear(np.array([given_]))
+            model[given_] = []
+        case "undo":
+            saved = column.save(np.arange(SLOTS))
+            column.update(*arrays([(slot, value, 1) for slot, value, _ in given_]))
+            column.keep_largest(2)
+            column.restore(np.arange(SLOTS), saved)
+        case "states":
+            states = column.to_arrow()
+            assert states is not None
+            back = column.from_arrow(pa.concat_arrays([states[:1], states]).slice(1))
+            assert back is not None
+            column = back
+        case "look":
+            assert held(column) == [[bits(item) for item in each] for each in model]
+    return column, model
+
+
+@pytest.mark.parametrize("waiting_min", [0, 4, 1 << 18])
+@given(st.lists(STEP, max_size=12))
+def test_lists_are_lists(waiting_min: int, steps: list[tuple[str, Any]]) -> None:
+    """Whatever is done with them, they hold what Python's lists hold, however long rows wait to be put in."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lists, "_WAITING_MIN", waiting_min)
+        column, model = Lists(pa.float64(), np.dtype("f8")), [[] for _ in range(SLOTS)]
+        column.grow(SLOTS)
+        for name, given_ in steps:
+            column, model = step(name, given_, column, model)
+        step("look", None, column, model)
+
+
+@given(
+    st.lists(st.lists(st.tuples(SLOT, st.sampled_from([0.0, -0.0, 1.0, 2.5, -7.0])), max_size=10), max_size=4),
+    st.data(),
+)
+def test_rows_that_are_there_are_taken_back_vectorised(
+    chunks: list[list[tuple[int, float]]], data: st.DataObject
+) -> None:
+    """Chunks that come and take back what is there leave the vectorised methods never, and the same states."""
+    bound = Registry.load([Percentile])["percentile"].bind([pa.float64()], {})
+    one, other = interpreted(bound), vectorised(interpreted(bound))
+    assert other is not None
+    there: list[tuple[int, float]] = []
+    every = np.arange(SLOTS, dtype=np.int32)
+    for chunk in chunks:
+        there += chunk
+        gone = data.draw(st.lists(st.sampled_from(range(len(there))), unique=True)) if there else []
+        rows = [*((*row, False) for row in chunk), *((*there[place], True) for place in gone)]
+        there = [row for place, row in enumerate(there) if place not in gone]
+        columns = [Column("x", pa.array([value for _, value, _ in rows], pa.float64()))]
+        given_rows = Rows(
+            np.array([row[0] for row in rows], np.int32), np.array([row[2] for row in rows], np.bool_), columns
+        )
+        for each in (one, other):
+            each.fold(given_rows)
+        for what in ("states", "outputs"):
+            first, second = (getattr(each, what)(every).to_pylist() for each in (one, other))
+            assert [bits(value) if what == "outputs" else list(map(bits, value)) for value in first] == [
+                bits(value) if what == "outputs" else list(map(bits, value)) for value in second
+            ]
+    assert other.kind == "vectorised"
+
+
+def test_an_item_of_another_kind_is_an_error() -> None:
+    """A float is not cut to a whole number on its way into a list of whole numbers."""
+    column = Lists(pa.int64(), np.dtype("i8"))
+    column.grow(1)
+    with pytest.raises(TypeError, match="same_kind"):
+        column.update(np.zeros(1, np.intp), np.array([1.5]))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "fresh", "why"),
+    [
+        (list[float], [1.0], "value does not begin empty"),
+        (list[str], [], "its state has a ARRAY<STRING>"),
+        (set[int], set(), "its state has a ARRAY<BIGINT>"),
+        (list[float] | None, None, "its state has a ARRAY<DOUBLE>, value"),
+    ],
+)
+def test_what_no_table_holds_says_why(annotation: Any, fresh: Any, why: str) -> None:
+    """Lists that do not begin empty, of texts, sets, and lists that may be None are left to the scalar methods."""
+
+    class Made:
+        def create_accumulator(self):  # type: ignore[no-untyped-def]
+            return fresh
+
+        def accumulate(self, accumulator, value):  # type: ignore[no-untyped-def]
+            return accumulator
+
+        def get_value(self, accumulator):  # type: ignore[no-untyped-def]
+            return None
+
+    Made.create_accumulator.__annotations__["return"] = annotation
+    udaf(input_types=["DOUBLE"], result_type="DOUBLE")(Made)
+    bound = Registry.load([Made])["made"].bind([pa.float64()], {})
+    found = tables.fresh_table(bound, bound.instantiate())
+    assert isinstance(found, str)
+    assert why in found

@@ -256,7 +256,7 @@ class Gate:
             self._second = threading.Thread(target=lambda: self.found.append(self._pickle()))
             self._second.start()
             self._second_is_here.wait(0.2)
-        else:
+        elif threading.current_thread() is self._second:  # the first comes by more than once
             self._second_is_here.set()
             self.first_is_done.wait()
         return int, ()

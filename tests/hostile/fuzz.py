@@ -202,11 +202,7 @@ def any_chunks(data: bytes) -> None:
     frame = decode(Message(encode(Chunk(ROWS), COLUMNS).metadata, batch), Role.ENGINE)
     assert batch.nbytes >= 0
     folding = ServerExchange(
-        Open(
-            calls=ANY_CALLS,
-            columns=batch.schema,
-            returns=Returns(states=True, outputs=True),
-        ),
+        Open(calls=ANY_CALLS, columns=batch.schema, returns=Returns(states=True, outputs=True)),
         REGISTRY,
         limits=LIMITS,
         server_id="s",

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from foldflight.cli.target import target_options
 from foldflight.client.connect import tls_files
-from foldflight.client.flight import server_urls
+from foldflight.client.flight import server_url
 from foldflight.errors import RejectedError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def server(
     """
     from foldflight.testing.conformance import check_server
 
-    server_urls(url)
+    url = server_url(url)
     certificates = tls_files(
         (url,), tls_root_certs=tls["tls_ca"], cert_chain=tls["tls_cert"], private_key=tls["tls_key"]
     )

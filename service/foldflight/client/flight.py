@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from foldflight.functions.spec import Function
 
-__all__ = ["FlightTransport", "close_connections", "server_urls"]
+__all__ = ["FlightTransport", "close_connections", "server_url", "server_urls"]
 
 _SCHEMES = frozenset({"grpc", "grpc+tls"})
 _GONE = frozenset({"UNREACHABLE", "DEADLINE"})
@@ -71,16 +71,21 @@ def server_urls(target: str) -> tuple[str, ...]:
     Raises:
         RejectedError: SIGNATURE, when there are none, or one is not `grpc://host:port` or `grpc+tls://host:port`.
     """
-    urls = tuple(url.strip() for url in target.split(",") if url.strip())
-    for url in urls or ("",):
-        try:
-            parts = urlsplit(url)
-            is_valid = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-        except ValueError:
-            is_valid = False
-        if not is_valid:
-            raise RejectedError("SIGNATURE", f"{url!r} is no server; give grpc://host:port or grpc+tls://host:port")
-    return urls
+    urls = [url for url in target.split(",") if url.strip()]
+    return tuple(server_url(url) for url in urls or (target,))
+
+
+def server_url(url: str) -> str:
+    """Return the URL of one server. Raises RejectedError SIGNATURE for what is none."""
+    url = url.strip()
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in _SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_valid = False
+    if not is_valid or "," in url:
+        raise RejectedError("SIGNATURE", f"{url!r} is no server; give grpc://host:port or grpc+tls://host:port")
+    return url
 
 
 class FlightTransport:

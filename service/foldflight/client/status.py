@@ -9,7 +9,7 @@ import pyarrow.flight as fl
 
 from foldflight.client.connect import tls_files
 from foldflight.client.edge import translated
-from foldflight.client.flight import server_urls
+from foldflight.client.flight import server_url
 
 if TYPE_CHECKING:
     import os
@@ -41,7 +41,7 @@ class StatusReader:
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
     ) -> None:
-        (self.url,) = server_urls(url)
+        self.url = server_url(url)
         self._deadline_s = deadline_s
         self._headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._client = fl.FlightClient(

@@ -229,12 +229,9 @@ def _changes(changes: Iterable[tuple[str, Column]]) -> Iterable[Column]:
 
 def _there(row: Column, which: str, name: object) -> Column:
     """Return a row; the query fails where it is NULL."""
-    remedy = (
-        "; let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
-        if which == "old"
-        else ""
-    )
-    return sf.coalesce(row, _refused(sf.lit(f"an event lacks its {which} row, {name}"), remedy))
+    what = f"an event lacks its {which} row" + (f", {name}" if isinstance(name, str) else "")
+    remedy = "; let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
+    return sf.coalesce(row, _refused(sf.lit(what), remedy if which == "old" else ""))
 
 
 def _refused(what: Column, remedy: str) -> Column:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from foldflight.client import FlightTransport, OpenExchange, close_connections
+from foldflight.client.flight import FlightLink
 from foldflight.errors import RetryableError
 from foldflight.functions.call import Call
 from foldflight.server.ops.logs import make_logger
@@ -148,7 +149,8 @@ def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
             os.kill(pid, signal.SIGTERM)
         assert eventually(lambda: '"exchanges": 1, "drain_s"' in server.log.read_text())
         assert count_rows(exchange, 1, 2) == [3]
-        assert exchange.reopen
+        assert isinstance(exchange.carrier, FlightLink)
+        assert exchange.carrier.reopen
     assert server.process.wait(30) == EXIT_DRAINED
 
 

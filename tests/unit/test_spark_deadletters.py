@@ -39,7 +39,8 @@ def held(bytes_max: int) -> HeldRows:
 
 def failed(*slots: int, layout: Layout = LAYOUT) -> Failed:
     error = {"code": "USER_CODE", "function": "f", "message": "no", "row": "row 0", "trace": "here"}
-    groups = pa.table({"slot": pa.array(slots, pa.int32()), ERROR: pa.array([error] * len(slots), ERROR_TYPE)})
+    columns = {"slot": pa.array(slots, pa.int32()), ERROR: pa.array([error] * len(slots), ERROR_TYPE)}
+    groups = pa.RecordBatch.from_pydict(columns)
 
     def keys(of: np.ndarray) -> pa.RecordBatch:
         columns = [pa.array(NAMES[of])] if len(layout.keys) else []

@@ -510,7 +510,7 @@ def test_fingerprints_follow_what_a_state_depends_on() -> None:
 
 def test_registry_names_close_matches() -> None:
     """An unknown function is refused with the names that come close."""
-    with pytest.raises(RejectedError, match=r"'cuont'; did you mean count") as caught:
+    with pytest.raises(RejectedError, match=r"'cuont' here; did you mean count") as caught:
         Registry()["cuont"]
     assert caught.value.code == "UNKNOWN_FUNCTION"
     assert "cuont" not in Registry()

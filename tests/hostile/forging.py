@@ -325,8 +325,8 @@ def _every_array() -> Iterator[tuple[str, pa.Array]]:
 EVERY_TYPE = dict(_every_array())
 # Those that a server does not take.
 REFUSED_TYPES = (
-    *("list_view", "large_list_view", "dictionary of lists"),
-    *("run end", "sparse union", "dense union"),
+    *("string_view", "binary_view", "list_view", "large_list_view"),
+    *("dictionary", "dictionary of lists", "list of dictionary", "run end", "sparse union", "dense union"),
 )
 
 

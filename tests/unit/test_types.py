@@ -7,7 +7,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from foldflight.engine.convert import without_nullability
 from foldflight.errors import RejectedError
-from foldflight.functions.types import can_widen, parse_type, plain_type, sql_name, type_variables
+from foldflight.functions.types import can_widen, check_plain, parse_type, sql_name, type_variables
 
 SPELLINGS = {
     "BIGINT": pa.int64(),
@@ -186,49 +186,49 @@ def test_casts_that_must_be_written(actual: str, declared: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "seen"),
+    "type_",
     [
-        (pa.string_view(), pa.string()),
-        (pa.binary_view(), pa.binary()),
-        (pa.dictionary(pa.int8(), pa.string()), pa.string()),
-        (pa.dictionary(pa.uint16(), pa.int64()), pa.int64()),
-        (pa.list_(pa.string_view()), pa.list_(pa.string())),
-        (
-            pa.large_list(pa.field("each", pa.string_view(), nullable=False)),
-            pa.large_list(pa.field("each", pa.string(), nullable=False)),
-        ),
-        (pa.list_(pa.string_view(), 2), pa.list_(pa.string(), 2)),
-        (pa.struct([("a", pa.dictionary(pa.int8(), pa.string()))]), pa.struct([("a", pa.string())])),
-        (pa.map_(pa.string_view(), pa.binary_view()), pa.map_(pa.string(), pa.binary())),
-        (pa.map_(pa.string(), pa.int8(), keys_sorted=True), pa.map_(pa.string(), pa.int8(), keys_sorted=True)),
-        (pa.large_string(), pa.large_string()),
-        (pa.json_(), pa.json_()),
-        (pa.decimal128(10, 2), pa.decimal128(10, 2)),
+        *(parse_type(name) for name in ("BIGINT", "BOOLEAN", "REAL", "DECIMAL(10, 2)", "INT256", "NULL", "JSON")),
+        *(parse_type(name) for name in ("DATE", "TIME", "TIMESTAMP", "TIMESTAMPTZ", "INTERVAL", "DURATION")),
+        *(pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.binary(3), pa.float16(), pa.uint64()),
+        pa.list_(pa.large_list(pa.list_(pa.string(), 2))),
+        pa.map_(pa.string(), pa.struct([("a", pa.int8())])),
     ],
     ids=str,
 )
-def test_encodings_do_not_change_types(sent: pa.DataType, seen: pa.DataType) -> None:
-    """Views and dictionaries are how a column is sent; a function sees the plain type, at any depth."""
-    assert plain_type(sent) == seen
-    assert plain_type(seen) == seen
+def test_plain_types(type_: pa.DataType) -> None:
+    """What SQL knows is plain, and what is made of it."""
+    check_plain(type_)
+    assert parse_type(type_) == type_
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("type_", "remedy"),
     [
-        pa.dense_union([pa.field("a", pa.int64())]),
-        pa.sparse_union([pa.field("a", pa.int64())]),
-        pa.run_end_encoded(pa.int32(), pa.int64()),
-        pa.list_view(pa.int64()),
-        pa.large_list_view(pa.int64()),
-        pa.dictionary(pa.int8(), pa.string_view()),
-        pa.dictionary(pa.int8(), pa.list_(pa.int64())),
-        pa.struct([("a", pa.list_(pa.list_view(pa.int64())))]),
+        (pa.string_view(), "the Arrow type string_view is not accepted.*cast it to string$"),
+        (pa.binary_view(), "cast it to binary$"),
+        (pa.dictionary(pa.int8(), pa.string()), "decode it to string$"),
+        (pa.dictionary(pa.int8(), pa.list_(pa.int64())), "decode it to list<item: int64>$"),
+        (pa.run_end_encoded(pa.int32(), pa.int64()), "decode it to int64$"),
+        (pa.list_view(pa.int64()), "cast it to list<item: int64>$"),
+        (pa.large_list_view(pa.int64()), "cast it to large_list<item: int64>$"),
+        (pa.dense_union([pa.field("a", pa.int64())]), "send a struct"),
+        (pa.sparse_union([pa.field("a", pa.int64())]), "send a struct"),
+        (pa.list_(pa.string_view()), "cast it to string$"),
+        (pa.large_list(pa.string_view()), "cast it to string$"),
+        (pa.list_(pa.string_view(), 2), "cast it to string$"),
+        (pa.struct([("a", pa.list_(pa.list_view(pa.int64())))]), "cast it to list<item: int64>$"),
+        (pa.map_(pa.string_view(), pa.int8()), "cast it to string$"),
+        (pa.map_(pa.string(), pa.binary_view()), "cast it to binary$"),
+        (pa.opaque(pa.string_view(), "a type", "of someone"), "cast it to string$"),
     ],
     ids=str,
 )
-def test_encodings_that_are_not_accepted(sent: pa.DataType) -> None:
-    """What Arrow cannot turn into a plain type is refused with what to send."""
-    with pytest.raises(RejectedError, match="plain type") as caught:
-        plain_type(sent)
+def test_types_that_are_not_plain(type_: pa.DataType, remedy: str) -> None:
+    """They are refused at any depth, as types of columns and of declarations, with what to send instead."""
+    with pytest.raises(RejectedError, match=remedy) as caught:
+        check_plain(type_)
     assert caught.value.code == "SCHEMA_MISMATCH"
+    with pytest.raises(RejectedError, match=remedy) as caught:
+        parse_type(type_)
+    assert caught.value.code == "SIGNATURE"

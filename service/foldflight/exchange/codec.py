@@ -40,7 +40,7 @@ from foldflight.exchange.ipc import refuse_compressed
 from foldflight.exchange.machine import Role
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord
-from foldflight.functions.types import plain_type
+from foldflight.functions.types import check_plain
 
 __all__ = [
     "Message",
@@ -373,11 +373,11 @@ def _check_schema(schema: pa.Schema) -> None:
     """Raise an error for what must not be read of a batch: names that are not UTF-8, and types that are not folded.
 
     What is not folded is not even measured: the offsets of a dense union pass `validate(full=True)` wherever they
-    point.
+    point, and so do views behind a NULL.
     """
     _check_names(schema)
     for type_ in schema.types:
-        plain_type(type_)
+        check_plain(type_)
 
 
 def _check_names(schema: pa.Schema) -> None:

@@ -19,10 +19,7 @@ __all__ = ["BatchReader", "refuse_compressed", "split", "unpacked_bytes"]
 
 # Places of fields in their tables, and kinds of headers, from Message.fbs.
 _HEADER_KIND, _HEADER = 1, 2
-_DICTIONARY, _BATCH = 2, 3
-_DICTIONARY_ID: Final = 0
-_DICTIONARY_DATA: Final = 1
-_DICTIONARY_IS_DELTA: Final = 2
+_BATCH: Final = 3
 _BUFFERS: Final = 2
 _COMPRESSION: Final = 3
 # A compressed buffer begins with its size when unpacked; -1 says that it is not compressed.
@@ -36,7 +33,7 @@ class BatchReader:
     """Makes batches of the messages of one IPC stream, which come one by one.
 
     Args:
-        bytes_max: Bytes that one message may unpack to, and that all dictionaries of the stream may take.
+        bytes_max: Bytes that one message may unpack to.
 
     Attributes:
         schema: The schema of the stream, once its first message has come.
@@ -45,42 +42,22 @@ class BatchReader:
     def __init__(self, bytes_max: int) -> None:
         self.schema: pa.Schema | None = None
         self._bytes_max = bytes_max
-        self._opening = b""
-        self._dictionaries: dict[int, bytes] = {}
 
     def take(self, header: memoryview, body: memoryview) -> pa.RecordBatch | None:
-        """Return the batch of a message, which nobody has validated yet; None for a schema or a dictionary.
+        """Return the batch of a message, which nobody has validated yet; None for the schema.
 
         Raises:
             RejectedError: LIMIT, for a message that unpacks to more than bytes_max.
             pa.ArrowException, ValueError, struct.error: The message is none.
         """
         if self.schema is None:
-            self._opening = _joined(header, body)
-            self.schema = pa.ipc.read_schema(pa.py_buffer(self._opening))
+            self.schema = pa.ipc.read_schema(pa.py_buffer(_joined(header, body)))
             return None
-        kind, table = _located(header)
-        if kind not in (_DICTIONARY, _BATCH):
-            raise ValueError("it is neither a record batch nor a dictionary")
+        if not _batch_in(header):
+            raise ValueError("it is no record batch")  # dictionaries among them: no column that is accepted has one
         self._check_size(unpacked_bytes(header, body))
-        if kind == _DICTIONARY:
-            self._keep(header, body, table)
-            return None
-        if self._dictionaries:
-            stream = b"".join((self._opening, *self._dictionaries.values(), _joined(header, body)))
-            return pa.ipc.open_stream(pa.py_buffer(stream)).read_next_batch()
         message = pa.ipc.read_message(_source(header, body))
         return pa.ipc.read_record_batch(message, self.schema)
-
-    def _keep(self, header: memoryview, body: memoryview, table: int) -> None:
-        """Hold a dictionary for the batches to come; a later one of the same id takes its place."""
-        is_delta = _field(header, table, _DICTIONARY_IS_DELTA)
-        if is_delta and header[is_delta]:
-            raise ValueError("it adds to a dictionary; send the whole dictionary instead")
-        id_at = _field(header, table, _DICTIONARY_ID)
-        number = struct.unpack_from("<q", header, id_at)[0] if id_at else 0
-        self._dictionaries[number] = _joined(header, body)
-        self._check_size(sum(map(len, self._dictionaries.values())))
 
     def _check_size(self, size: int) -> None:
         if size > self._bytes_max:
@@ -133,7 +110,7 @@ def split(message: pa.Buffer) -> tuple[memoryview, memoryview]:
 
 
 def unpacked_bytes(header: bytes | memoryview, body: bytes | memoryview) -> int:
-    """Return how much memory the body of a batch or a dictionary takes when its buffers are unpacked.
+    """Return how much memory the body of a batch takes when its buffers are unpacked.
 
     Raises:
         struct.error, IndexError: The header is none.
@@ -173,23 +150,14 @@ def refuse_compressed(data: bytes) -> None:
             raise ValueError("its buffers are compressed; send them as they are")
 
 
-def _located(header: bytes | memoryview) -> tuple[int, int]:
-    """Return the kind of a message and where its table stands; 0 where there is none."""
+def _batch_in(header: bytes | memoryview) -> int:
+    """Return where the table of a batch stands; 0 if the message is none."""
     root = struct.unpack_from("<I", header, 0)[0]
     kind_at = _field(header, root, _HEADER_KIND)
     header_at = _field(header, root, _HEADER)
-    return header[kind_at] if kind_at else 0, _followed(header, header_at) if header_at else 0
-
-
-def _batch_in(header: bytes | memoryview) -> int:
-    """Return where the table of a batch stands, also of the one in a dictionary; 0 where there is none."""
-    kind, table = _located(header)
-    if kind not in (_DICTIONARY, _BATCH) or not table:
+    if not kind_at or header[kind_at] != _BATCH or not header_at:
         return 0
-    if kind == _BATCH:
-        return table
-    data_at = _field(header, table, _DICTIONARY_DATA)
-    return _followed(header, data_at) if data_at else 0
+    return _followed(header, header_at)
 
 
 def _field(buffer: bytes | memoryview, table: int, place: int) -> int:

@@ -35,7 +35,7 @@ from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.slots import check_slots, check_states
 from foldflight.fold import Accelerator, BoundRequest, Mode, Request, Resources, StateSigner, bind
 from foldflight.functions import LogRecord, MetricSink, Registry
-from foldflight.functions.types import plain_type
+from foldflight.functions.types import check_plain
 
 __all__ = ["ServerExchange", "Stats", "describe"]
 
@@ -315,7 +315,7 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
             )
     for column in columns:
         try:
-            plain_type(column.type)
+            check_plain(column.type)
         except RejectedError as error:
             raise RejectedError(error.code, f"the column {column.name}: {error.message}") from None
     request = Request(

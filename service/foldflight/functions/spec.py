@@ -18,7 +18,7 @@ from foldflight.errors import RejectedError
 from foldflight.functions.context import FunctionContext
 from foldflight.functions.literals import check_names, fits
 from foldflight.functions.shape import Shape, shape_of_type
-from foldflight.functions.types import can_widen, parse_type, plain_type, sql_name, type_variables
+from foldflight.functions.types import can_widen, parse_type, sql_name, type_variables
 
 __all__ = ["BoundFunction", "Capabilities", "Declared", "Function", "Parameter", "Verbs"]
 
@@ -192,7 +192,7 @@ class Function:
         """
         self.check_literals(literals)
         variables: dict[str, pa.DataType] = {}
-        inputs = self._bind_inputs(tuple(map(plain_type, argument_types)), variables)
+        inputs = self._bind_inputs(tuple(argument_types), variables)
         result = self._resolve(self.declared_result, inputs, variables)
         shape = self.shape
         if self.declared_state is not None:

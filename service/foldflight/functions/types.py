@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = ["can_widen", "is_spark_type", "parse_type", "plain_type", "sql_name", "type_variables"]
+__all__ = ["can_widen", "check_plain", "is_spark_type", "parse_type", "sql_name", "type_variables"]
 
 _UTC: Final = pa.timestamp("us", tz="UTC")
 _INTERVAL: Final = pa.month_day_nano_interval()
@@ -79,9 +79,13 @@ def parse_type(declared: Any, variables: Mapping[str, pa.DataType] | None = None
         variables: What type variables stand for.
 
     Raises:
-        RejectedError: SIGNATURE, when the text names no type.
+        RejectedError: SIGNATURE, when the text names no type, and for an Arrow type that is not plain.
     """
     if isinstance(declared, pa.DataType):
+        try:
+            check_plain(declared)
+        except RejectedError as error:
+            raise RejectedError("SIGNATURE", error.message) from None
         return declared
     if is_spark_type(declared):
         return _from_spark(declared.jsonValue())
@@ -292,55 +296,55 @@ def sql_name(type_: pa.DataType, *, zoneless: str = "TIMESTAMP", zoned: str = "T
     return str(type_)
 
 
-def plain_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type as which a function sees a column of type `type_`: without views and dictionaries, at any depth.
+# Beside those of a fixed width.
+_PLAIN: Final = frozenset({pa.null(), pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
 
-    Engines choose these encodings by column, and even by batch; the types of results and states must not follow them.
+
+def check_plain(type_: pa.DataType) -> None:
+    """Refuse a type that is not plain: a view, a dictionary, run ends, a union, or one that has such a type inside.
+
+    A batch of plain types that Arrow has validated in full is safe to read. For the others this does not hold: Arrow
+    validates no view behind a NULL, and its cast adds their lengths up; and a few kilobytes of views or of dictionary
+    indices may stand for gigabytes, which no limit on messages bounds.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, for an encoding that is not accepted.
+        RejectedError: SCHEMA_MISMATCH, with the type to send instead.
     """
     kinds = pa.types
-    if kinds.is_string_view(type_):
-        return pa.string()
-    if kinds.is_binary_view(type_):
-        return pa.binary()
-    if kinds.is_dictionary(type_):
-        return _dictionary_values(type_)
-    if kinds.is_list(type_):
-        return pa.list_(_plain_field(type_.value_field))
-    if kinds.is_large_list(type_):
-        return pa.large_list(_plain_field(type_.value_field))
-    if kinds.is_fixed_size_list(type_):
-        return pa.list_(_plain_field(type_.value_field), type_.list_size)
-    if kinds.is_map(type_):
-        return pa.map_(_plain_field(type_.key_field), _plain_field(type_.item_field), type_.keys_sorted)
-    if kinds.is_struct(type_):
-        return pa.struct([_plain_field(field) for field in type_])
-    if kinds.is_union(type_) or kinds.is_run_end_encoded(type_) or _list_view(type_):
-        raise _not_accepted(type_, "unions, run-end encoding and list views are not accepted; send the plain type")
     if isinstance(type_, pa.BaseExtensionType):
-        plain_type(type_.storage_type)  # an opaque type may have any
-    return type_
+        check_plain(type_.storage_type)
+    elif kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
+        check_plain(type_.value_type)
+    elif kinds.is_map(type_):
+        check_plain(type_.key_type)
+        check_plain(type_.item_type)
+    elif kinds.is_struct(type_):
+        for field in type_:
+            check_plain(field.type)
+    elif not (
+        kinds.is_primitive(type_) or kinds.is_decimal(type_) or kinds.is_fixed_size_binary(type_) or type_ in _PLAIN
+    ):
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"the Arrow type {type_} is not accepted, only plain types are; {_remedy(type_)}"
+        )
 
 
-def _dictionary_values(type_: pa.DataType) -> pa.DataType:
-    values = type_.value_type
-    if pa.types.is_nested(values) or plain_type(values) != values:
-        raise _not_accepted(type_, f"the values of a dictionary are a plain type, and here they are {values}")
-    return values
-
-
-def _plain_field(field: pa.Field) -> pa.Field:
-    return field.with_type(plain_type(field.type))
-
-
-def _list_view(type_: pa.DataType) -> bool:
-    return pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_)
-
-
-def _not_accepted(type_: pa.DataType, why: str) -> RejectedError:
-    return RejectedError("SCHEMA_MISMATCH", f"the Arrow type {type_} cannot be folded: {why}")
+def _remedy(type_: pa.DataType) -> str:
+    """Say what to send in place of a type that is not plain."""
+    kinds = pa.types
+    if kinds.is_string_view(type_):
+        return "cast it to string"
+    if kinds.is_binary_view(type_):
+        return "cast it to binary"
+    if kinds.is_dictionary(type_) or kinds.is_run_end_encoded(type_):
+        return f"decode it to {type_.value_type}"
+    if kinds.is_list_view(type_):
+        return f"cast it to {pa.list_(type_.value_field)}"
+    if kinds.is_large_list_view(type_):
+        return f"cast it to {pa.large_list(type_.value_field)}"
+    if kinds.is_union(type_):
+        return "send a struct with a field for each of its types"
+    return "cast it to one of them"
 
 
 _INTEGER_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}

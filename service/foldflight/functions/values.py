@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
-from foldflight.functions.types import plain_type, sql_name
+from foldflight.functions.types import sql_name
 
 __all__ = ["CastError", "cast_arguments", "cast_results", "exact_types", "to_python"]
 
@@ -465,9 +465,6 @@ def cast_arguments(array: pa.Array, type_: pa.DataType) -> pa.Array:
     Raises:
         RejectedError: SCHEMA_MISMATCH, for a value that the declared type cannot hold (nanoseconds, far years).
     """
-    plain = plain_type(array.type)
-    if plain != array.type:
-        array = pc.cast(array, plain)
     if array.type == type_:
         return array
     if isinstance(type_, pa.JsonType):

@@ -272,8 +272,6 @@ class _Reader:
         """Return the next message. Raises StopIteration after the last, pa.ArrowInvalid, VanishedError."""
         while (fields := self._next()) is not None:
             batch = self._batch_of(fields) if _HEADER in fields else None
-            if batch is None and _HEADER in fields:
-                continue  # a dictionary is part of the batches to come
             metadata = fields.get(_METADATA)
             if batch is not None or metadata is not None:
                 return _Chunk(batch, None if metadata is None else pa.py_buffer(metadata))
@@ -298,43 +296,14 @@ class _Writer:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._has_dictionaries = False
 
     def begin(self, schema: pa.Schema) -> None:
         """Send the schema."""
-        self._has_dictionaries = any(_has_dictionary(type_) for type_ in schema.types)
         self._call.send(_flight_data(schema.serialize()))
 
     def write_with_metadata(self, batch: pa.RecordBatch, metadata: bytes) -> None:
         """Send a batch with metadata."""
-        if self._has_dictionaries:
-            *dictionaries, data = _messages(batch)
-            for each in dictionaries:
-                self._call.send(_flight_data(each))
-        else:
-            data = batch.serialize()
-        self._call.send(_flight_data(data, metadata))
-
-
-def _has_dictionary(type_: pa.DataType) -> bool:
-    if pa.types.is_nested(type_):
-        return any(_has_dictionary(type_.field(place).type) for place in range(type_.num_fields))
-    return bool(pa.types.is_dictionary(type_))
-
-
-def _messages(batch: pa.RecordBatch) -> list[pa.Buffer]:
-    """Return a batch's dictionaries and the batch, each as it stands in an IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    reader = pa.MessageReader.open_stream(sink.getvalue())
-    reader.read_next_message()  # the schema
-    found = []
-    while True:
-        try:
-            found.append(reader.read_next_message().serialize())
-        except StopIteration:
-            return found
+        self._call.send(_flight_data(batch.serialize(), metadata))
 
 
 # -- protobuf --------------------------------------------------------------------------------------------------------

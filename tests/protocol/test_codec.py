@@ -286,6 +286,50 @@ def test_what_arrow_validates_and_cannot_cast_is_refused_by_its_type(array: pa.A
     assert caught.value.code == "SCHEMA_MISMATCH"
 
 
+def lists_of_many_items(items: int) -> dict[str, pa.Array]:
+    """Return arrays of one row with that many items that take no byte."""
+    nulls, text = pa.nulls(items), pa.array([], pa.string())
+    offsets = pa.array([0, items], pa.int32())
+    empty = pa.Array.from_buffers(pa.struct([]), items, [None])
+    no_texts = pa.Array.from_buffers(pa.list_(pa.string(), 0), items, [None], children=[text])
+    fixed = pa.Array.from_buffers(pa.list_(pa.null(), items), 1, [None], children=[nulls])
+    entries = pa.StructArray.from_arrays(
+        [pa.Array.from_buffers(pa.binary(0), items, [None, pa.py_buffer(b"")]), nulls], ["key", "value"]
+    )
+    map_ = pa.Array.from_buffers(pa.map_(pa.binary(0), pa.null()), 1, [None, offsets.buffers()[1]], children=[entries])
+    return {
+        "list of null": pa.ListArray.from_arrays(offsets, nulls),
+        "list of empty structs": pa.ListArray.from_arrays(offsets, empty),
+        "list of lists without items": pa.ListArray.from_arrays(offsets, no_texts),
+        "fixed list": fixed,
+        "list of fixed list": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), fixed),
+        "map": map_,
+        "struct of list": pa.StructArray.from_arrays([pa.ListArray.from_arrays(offsets, nulls)], ["a"]),
+    }
+
+
+@pytest.mark.parametrize("name", lists_of_many_items(1))
+def test_a_few_bytes_do_not_stand_for_billions_of_values(name: str) -> None:
+    """Items without a byte are bounded in chunks, states and direct arguments, before anything makes values of them."""
+    metadata = encode(Chunk(CHUNK), COLUMNS).metadata
+    few, many = (
+        pa.RecordBatch.from_arrays([lists_of_many_items(items)[name]], names=["v"]) for items in (1 << 19, 2**31 - 2)
+    )
+    assert decode(Message(metadata, few), Role.ENGINE) == Chunk(few)
+    states = pb.EngineFrame(states=pb.States(batch=_stream_of(many))).SerializeToString()
+    for message in (Message(metadata, many), Message(states, CHUNK.slice(0, 0))):
+        with pytest.raises(RejectedError, match="values that take no byte") as caught:
+            decode(message, Role.ENGINE)
+        assert caught.value.code == "LIMIT"
+
+
+def _stream_of(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
 @given(st.integers(0, 50), st.integers(1, 400))
 def test_sliced_batches_are_the_batch(rows: int, bytes_max: int) -> None:
     """Slices keep all rows in order; none is larger than asked unless it is one row."""

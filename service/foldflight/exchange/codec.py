@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -52,6 +52,8 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
+# Values of a batch inside of lists and maps that need not have a byte in the message.
+_SIZELESS_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -353,7 +355,9 @@ def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
             table = reader.read_all()
         table.validate(full=True)
         batches = table.combine_chunks().to_batches()
-        return batches[0] if batches else _no_rows(table.schema)
+        batch = batches[0] if batches else _no_rows(table.schema)
+        _check_sizeless(batch)
+        return batch
 
     return _guarded(read, f"{what} is no valid Arrow IPC stream")
 
@@ -367,6 +371,41 @@ def _schema(data: bytes) -> pa.Schema:
 def _check_batch(batch: pa.RecordBatch) -> None:
     _check_schema(batch.schema)
     batch.validate(full=True)
+    _check_sizeless(batch)
+
+
+def _check_sizeless(batch: pa.RecordBatch) -> None:
+    """Refuse a batch with too many values in its lists and maps that take no byte: a few bytes may claim billions.
+
+    Raises:
+        RejectedError: LIMIT.
+    """
+    found = sum(map(_sizeless, batch.columns))
+    if found > _SIZELESS_MAX:
+        raise RejectedError(
+            "LIMIT",
+            f"lists and maps have {found} values that take no byte, such as NULLs of the type null, and a batch may "
+            f"have {_SIZELESS_MAX}; send smaller batches, or lists of another type",
+            limit="sizeless_values",
+        )
+
+
+def _sizeless(array: pa.Array) -> int:
+    """Return how many values inside of the lists and maps of an array take no byte. The array has been validated."""
+    kinds = pa.types
+    type_ = array.type
+    if isinstance(type_, pa.BaseExtensionType):
+        return _sizeless(array.storage)
+    if kinds.is_struct(type_):
+        return sum(_sizeless(array.field(place)) for place in range(type_.num_fields))
+    if kinds.is_map(type_):
+        parts = [array.keys, array.items]
+    elif kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
+        parts = [array.values]
+    else:
+        return 0
+    # With at least a bit for each value, the size of the message bounds how many there are.
+    return sum(_sizeless(part) + (len(part) if 8 * part.nbytes < len(part) else 0) for part in parts)
 
 
 def _check_schema(schema: pa.Schema) -> None:

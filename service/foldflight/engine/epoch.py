@@ -66,7 +66,7 @@ class BucketEpoch:
         closed_us: Windows (of which the last key is the end) up to this time are closed, in microseconds since 1970;
             None where windows do not close.
         is_always_there: Whether the group of a query without keys is there before its first row counts. In Spark it is
-            not: an epoch without rows does not reach a bucket, and rows that take back what is not there change nothing.
+            not: an epoch without rows reaches no bucket, and rows that take back what is not there change nothing.
 
     Attributes:
         stats: What it did.

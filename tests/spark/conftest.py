@@ -60,6 +60,9 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("foldflight tests")
+        # Queries are many and small here: optimised machine code and code for each plan cost more time than they save.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")

@@ -133,7 +133,7 @@ def test_debezium(spark: Any) -> None:
         None,
         event("m", message={"prefix": "p"}),
     )
-    expected = [("+I", 1, "ann", 5), ("+I", 2, None, None), *SPLIT, ("-D", 2, None, None)]
+    expected = [("+I", 1, "ann", 5), ("+I", 2, None, None), SPLIT[0], ("-D", 2, None, None), SPLIT[1]]
     assert changes(from_debezium(events, SCHEMA)) == expected
     typed = spark.createDataFrame([], SCHEMA).schema
     assert changes(from_debezium(events, typed)) == expected

@@ -65,6 +65,8 @@ class BucketEpoch:
         merges: Whether blocks hold partial states, and rows, rather than rows alone.
         closed_us: Windows (of which the last key is the end) up to this time are closed, in microseconds since 1970;
             None where windows do not close.
+        is_always_there: Whether the group of a query without keys is there before its first row counts. In Spark it is
+            not: an epoch without rows reaches no bucket, and rows that take back what is not there change nothing.
 
     Attributes:
         stats: What it did.
@@ -80,6 +82,7 @@ class BucketEpoch:
         is_strict: bool,
         merges: bool = False,
         closed_us: int | None = None,
+        is_always_there: bool = False,
     ) -> None:
         self.stats = EpochStats(buckets=1, runs=table.pieces, state_bytes=table.stored_bytes)
         self.open_ends_us: set[int] = set()
@@ -89,6 +92,7 @@ class BucketEpoch:
         self._table = table
         self._is_strict = is_strict
         self._merges = merges
+        self._is_always_there = is_always_there
         # Without keys there is one group. It is kept even when its last row is gone, so it counts one row more.
         self._groups = Groups(layout)
         self._kept_rows = 0 if len(layout.keys) else 1
@@ -223,8 +227,7 @@ class BucketEpoch:
         held = sum(batch.num_rows for batch in self._before)
         places = np.where(found.present, held + np.cumsum(found.present) - 1, -1)
         self._before_at = np.concatenate([self._before_at, places])
-        if self._kept_rows and not found.present.any():
-            # The group without keys is there from the first epoch on, also if that has no rows.
+        if self._is_always_there and self._kept_rows and not found.present.any():
             self._exchange.states(fresh, [pa.nulls(len(fresh), field.type) for field in self._layout.states])
         if not found.present.any():
             return

@@ -80,7 +80,7 @@ class _Stream:
 
     def epoch(self, rows: pa.RecordBatch) -> Epoch:
         """Run one epoch of rows in the schema of the layout."""
-        epoch = BucketEpoch(self._exchange, self._layout, self._table, is_strict=False)
+        epoch = BucketEpoch(self._exchange, self._layout, self._table, is_strict=False, is_always_there=True)
         kinds, changes = epoch.run(iter([rows]))
         if not self._update_before:
             wanted = pa.array(kinds.to_numpy() != RowKind.UPDATE_BEFORE)

@@ -1,0 +1,58 @@
+"""Epochs of one bucket of a stream: when the one group of a query without keys begins."""
+
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+from foldflight import connect
+from foldflight.engine.epoch import BucketEpoch
+from foldflight.engine.grouped import GroupedExchange
+from foldflight.engine.layout import KIND, REAL, Layout
+from foldflight.engine.state.table import Bounds, MemoryStore, StateTable, TableLayout
+from foldflight.exchange.frames import Open, Returns
+from foldflight.functions import Call, RowKind
+
+INSERT, DELETE = RowKind.INSERT, RowKind.DELETE
+CHUNK = pa.schema([("slot", pa.int32()), ("kind", pa.int8())])
+
+
+@pytest.mark.parametrize(
+    ("is_always_there", "expected"),
+    [
+        (False, [[], [], [(INSERT, 1)], [(RowKind.UPDATE_BEFORE, 1), (RowKind.UPDATE_AFTER, 0)]]),
+        (
+            True,
+            [
+                [(INSERT, 0)],
+                [],
+                [(RowKind.UPDATE_BEFORE, 0), (RowKind.UPDATE_AFTER, 1)],
+                [(RowKind.UPDATE_BEFORE, 1), (RowKind.UPDATE_AFTER, 0)],
+            ],
+        ),
+    ],
+)
+def test_the_group_without_keys_begins(is_always_there: bool, expected: list[list[tuple[int, int]]]) -> None:
+    """It begins with its first row that counts, or with the first epoch, if it is always there; then it stays."""
+    transport = connect("embedded:").transport
+    opening = Open((Call("count"),), CHUNK, returns=Returns(), initial_outputs=True)
+    opened = transport.describe(opening).schema
+    states, outputs = (pa.schema([opened.field(f"{what}_0")]) for what in ("state", "output"))
+    nothing = pa.schema([])
+    layout = Layout(nothing, (), nothing, (), has_kinds=True, states=states, carried=states, outputs=outputs)
+    exchange, ids = GroupedExchange(transport, opening, layout), count()
+    table = StateTable(
+        TableLayout(keys=nothing, states=states, buckets=1),
+        MemoryStore(),
+        cache=None,
+        bounds=Bounds(),
+        new_run_id=lambda: f"run {next(ids)}",
+    )
+    found = []
+    for kinds in ([DELETE], [], [INSERT], [DELETE, DELETE]):
+        columns = {KIND: pa.array(list(map(int, kinds)), pa.int8()), REAL: pa.array([True] * len(kinds))}
+        block = pa.RecordBatch.from_arrays([columns[name] for name in layout.rows.names], schema=layout.rows)
+        epoch = BucketEpoch(exchange, layout, table, is_strict=False, is_always_there=is_always_there)
+        changed, rows = epoch.run(iter([block]))
+        found.append(list(zip(changed.to_pylist(), rows.column(0).to_pylist(), strict=True)))
+    assert found == expected

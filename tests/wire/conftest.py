@@ -15,15 +15,14 @@ from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess
 
 
-@pytest.fixture
-def spawn(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
-    """Start servers in other processes; whatever is left of them ends with the test."""
+def _starting(tmp_path: Path, *, forked: bool) -> Iterator[Callable[..., ServerProcess]]:
     started: list[ServerProcess] = []
 
     def start(
         *, modules: str = "tests.wire.wire_functions", await_ready: bool = True, **settings: Any
     ) -> ServerProcess:
-        server = ServerProcess({"modules": modules, **settings}, tmp_path / f"server-{len(started)}.log")
+        log = tmp_path / f"server-{len(started)}.log"
+        server = ServerProcess({"modules": modules, **settings}, log, forked=forked)
         started.append(server)
         if await_ready:
             server.await_ready()
@@ -32,6 +31,18 @@ def spawn(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     yield start
     for server in started:
         server.end()
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Start servers in other processes; whatever is left of them ends with the test."""
+    yield from _starting(tmp_path, forked=False)
+
+
+@pytest.fixture
+def fork(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Do what `spawn` does, but quickly: for tests that are not about the start or the end of a process."""
+    yield from _starting(tmp_path, forked=True)
 
 
 @pytest.fixture(scope="module")

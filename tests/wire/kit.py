@@ -22,6 +22,7 @@ from foldflight.client.flight import FlightLink
 from foldflight.exchange.failover.steps import Bounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions.call import Call
+from tests.wire.forked import ForkedProcess
 
 ROOT = Path(__file__).parents[2]
 STATE_KEY = "a key for the wire tests"
@@ -73,18 +74,28 @@ def opened_apart(server: ServerProcess, opening: Open) -> OpenExchange:
 
 
 class ServerProcess:
-    """A server in another process."""
+    """A server in another process.
 
-    def __init__(self, settings: dict[str, Any], log: Path) -> None:
+    Args:
+        settings: Its settings, by name.
+        log: Where its log goes.
+        forked: Whether to fork it from a process in which all is imported, instead of starting an interpreter.
+    """
+
+    def __init__(self, settings: dict[str, Any], log: Path, *, forked: bool = False) -> None:
         settings = {"port": 0, "health_port": 0, "http_port": 0, "state_keys": STATE_KEY, **settings}
         self.log = log
-        with log.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.wire.server_process", json.dumps(settings)],
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=environment(),
-            )
+        self.process: subprocess.Popen[bytes] | ForkedProcess
+        if forked:
+            self.process = ForkedProcess(settings, log, environment())
+        else:
+            with log.open("wb") as stderr:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "tests.wire.server_process", json.dumps(settings)],
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env=environment(),
+                )
         self.ready: dict[str, Any] = {}
 
     def await_ready(self, timeout_s: float = 30.0) -> None:

@@ -22,7 +22,7 @@ from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, end_epoch, eventually, opening, rows
 from tests.wire.test_lifecycle import free_port
 
-Spawn = Callable[..., ServerProcess]
+Fork = Callable[..., ServerProcess]
 CALLS = (
     Call("weighted_avg", ("value", "weight")),
     Call("append_only", ("value",)),  # no merge is used, and no retract is there
@@ -91,9 +91,9 @@ def expected() -> Any:
 
 @pytest.mark.parametrize("harm", [kill, pause, drain])
 @pytest.mark.parametrize("when", ["within an epoch", "before the results"])
-def test_another_server_takes_over(spawn: Spawn, expected: Any, harm: Callable[..., None], when: str) -> None:
+def test_another_server_takes_over(fork: Fork, expected: Any, harm: Callable[..., None], when: str) -> None:
     """Whatever happens to the server of an exchange, another goes on from the last barrier with the same results."""
-    servers = [spawn(), spawn()]
+    servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=2.0)
     harmed: list[ServerProcess] = []
 
@@ -112,11 +112,9 @@ def test_another_server_takes_over(spawn: Spawn, expected: Any, harm: Callable[.
 
 
 @pytest.mark.parametrize("returns_states", [True, False])
-def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(
-    spawn: Spawn, *, returns_states: bool
-) -> None:
+def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(fork: Fork, *, returns_states: bool) -> None:
     """An engine that only sends rows is gone from a draining server long before drain_s, and no row is folded twice."""
-    servers = [spawn(), spawn()]
+    servers = [fork(), fork()]
     asked = opening(*CALLS, returns=Returns(states=returns_states, outputs=True))
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=Bounds(ask_s=0.1))
     sent = 0
@@ -141,9 +139,9 @@ def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(
     assert found["output_3"].to_pylist() == [sent] * 4
 
 
-def test_outputs_after_each_row_come_once(spawn: Spawn) -> None:
+def test_outputs_after_each_row_come_once(fork: Fork) -> None:
     """The outputs of rows and of first states that the engine has do not come again when the frames are sent again."""
-    servers = [spawn(), spawn()]
+    servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
     asked = opening(Call("append_only", ("value",)), initial_outputs=True, row_outputs=True)
     with transport.open(asked) as exchange:
@@ -162,25 +160,25 @@ def test_outputs_after_each_row_come_once(spawn: Spawn) -> None:
             exchange.row_outputs()
 
 
-def test_one_server_that_comes_back(spawn: Spawn, expected: Any) -> None:
+def test_one_server_that_comes_back(fork: Fork, expected: Any) -> None:
     """With one server only, the exchange waits until it is there again."""
     port = free_port()
-    server = spawn(port=port)
+    server = fork(port=port)
 
     def restart(epoch: int) -> None:
         nonlocal server
         if epoch in {2, 4}:
             kill(server)
-            server = spawn(port=port, await_ready=False)
+            server = fork(port=port, await_ready=False)
 
     with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(*CALLS)) as exchange:
         assert story(exchange, restart, nothing) == expected
 
 
-def test_a_plan_waits_for_a_server_that_comes_back(spawn: Spawn) -> None:
+def test_a_plan_waits_for_a_server_that_comes_back(fork: Fork) -> None:
     """A query is planned though the only server, or all of a name, are away just then; `infos` says so at once."""
     port = free_port()
-    server = spawn(port=port)
+    server = fork(port=port)
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     planned = transport.describe(opening(*CALLS)).schema
     kill(server)
@@ -189,13 +187,13 @@ def test_a_plan_waits_for_a_server_that_comes_back(spawn: Spawn) -> None:
     assert caught.value.code == "UNREACHABLE"
     with pytest.raises(RetryableError):
         FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).describe(opening(*CALLS))
-    spawn(port=port, await_ready=False)
+    fork(port=port, await_ready=False)
     assert transport.describe(opening(*CALLS)).schema == planned
 
 
-def test_long_epochs_are_saved_on_the_way(spawn: Spawn) -> None:
+def test_long_epochs_are_saved_on_the_way(fork: Fork) -> None:
     """Past replay_bytes_max a checkpoint brings the states, so the engine keeps little, whatever the epoch's length."""
-    servers = [spawn(), spawn()]
+    servers = [fork(), fork()]
     bounds = Bounds(replay_bytes_max=20_000)
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
     batch = rows(*[(slot, 0, 1) for slot in range(200)])
@@ -209,11 +207,11 @@ def test_long_epochs_are_saved_on_the_way(spawn: Spawn) -> None:
             assert end_epoch(exchange, 1)["output_1"].to_pylist() == [40] * 200
             assert exchange.carrier.coordinator.stats.checkpoints > 5
             assert exchange.carrier.coordinator.stats.rows_refolded < 10 * 200
-        servers = [each for each in servers if each.process.poll() is None] + [spawn()]
+        servers = [each for each in servers if each.process.poll() is None] + [fork()]
         transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
 
 
-def test_idle_exchange_goes_on(spawn: Spawn) -> None:
+def test_idle_exchange_goes_on(fork: Fork) -> None:
     """An exchange that the server ended because nobody spoke is opened again where the engine goes on."""
     with (
         serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server,
@@ -224,9 +222,9 @@ def test_idle_exchange_goes_on(spawn: Spawn) -> None:
         assert end_epoch(exchange, 1)["output_1"].to_pylist() == [4]
 
 
-def test_errors_of_the_job_are_not_tried_elsewhere(spawn: Spawn) -> None:
+def test_errors_of_the_job_are_not_tried_elsewhere(fork: Fork) -> None:
     """A function that raises does so once: another server would be no better."""
-    servers = [spawn(), spawn()]
+    servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
     with transport.open(opening(Call("fails_to_accumulate", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 13)))
@@ -235,9 +233,9 @@ def test_errors_of_the_job_are_not_tried_elsewhere(spawn: Spawn) -> None:
         assert exchange.carrier.coordinator.stats.losses == 0
 
 
-def test_a_server_of_another_version_is_passed_over(spawn: Spawn) -> None:
+def test_a_server_of_another_version_is_passed_over(fork: Fork) -> None:
     """States go to a server with the same functions only; where there is none, the error says so."""
-    first, other = spawn(), spawn(modules="tests.wire.newer_functions")
+    first, other = fork(), fork(modules="tests.wire.newer_functions")
     transport = FlightTransport([first.url, other.url], deadline_s=DEADLINE_S, bounds=Bounds(patience_s=0.5))
     with transport.open(opening(Call("append_only", ("value",), fingerprint=fingerprint(first)))) as exchange:
         assert exchange.opened.server_id == first.ready["server_id"]
@@ -254,9 +252,9 @@ def fingerprint(server: ServerProcess) -> str:
     return FlightTransport([server.url], deadline_s=DEADLINE_S).describe(asked).fingerprints[0]
 
 
-def test_the_error_tells_the_story(spawn: Spawn, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture) -> None:
     """Where nobody takes the exchange, the RetryableError says what was tried; where somebody does, a line says so."""
-    servers = [spawn(), spawn()]
+    servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=IMPATIENT)
     with transport.open(opening(*CALLS)) as exchange, caplog.at_level(logging.WARNING, "foldflight.client"):
         first = holder(servers, exchange)

@@ -16,7 +16,7 @@ from tests.hostile.forging import EVERY_TYPE, REFUSED_TYPES, claiming_rows, ever
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, opening, rows
 from tests.wire.raw import RawClient, error_of, flight_data
 
-Spawn = Callable[..., ServerProcess]
+Fork = Callable[..., ServerProcess]
 COUNT = Call("count", ())
 BATCHES = dict(every_column())
 
@@ -43,9 +43,9 @@ def still_serves(server: ServerProcess) -> bool:
         return bool(end_epoch(exchange, 1)["output_0"].to_pylist() == [2])
 
 
-def test_claimed_rows_do_not_end_the_server(spawn: Spawn) -> None:
+def test_claimed_rows_do_not_end_the_server(fork: Fork) -> None:
     """A batch whose header claims 2,147,483,646 rows over small buffers is refused, whatever the type of its column."""
-    server = spawn()
+    server = fork()
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     for name, batch in BATCHES.items():
         *before, last = messages_of(batch)
@@ -56,9 +56,9 @@ def test_claimed_rows_do_not_end_the_server(spawn: Spawn) -> None:
     assert still_serves(server)
 
 
-def test_sound_messages_are_folded(spawn: Spawn) -> None:
+def test_sound_messages_are_folded(fork: Fork) -> None:
     """The messages that are forged elsewhere are sound as they are: the server takes them."""
-    server = spawn()
+    server = fork()
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     refused = [name for name, batch in BATCHES.items() if client.say(speech(batch, messages_of(batch))) is not None]
     client.close()
@@ -66,9 +66,9 @@ def test_sound_messages_are_folded(spawn: Spawn) -> None:
 
 
 @pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.slow)])
-def test_forged_streams_do_not_end_the_server(spawn: Spawn, count: int) -> None:
+def test_forged_streams_do_not_end_the_server(fork: Fork, count: int) -> None:
     """Streams with false numbers of each kind are answered or refused, and the server lives on."""
-    server = spawn()
+    server = fork()
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     corpus = [messages_of(batch, compression=codec) for batch in BATCHES.values() for codec in (None, "zstd")]
     batches = [batch for batch in BATCHES.values() for _ in range(2)]

@@ -20,7 +20,7 @@ from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, STATE_KEY, ServerProcess, end_epoch, opening, rows
 from tests.wire.test_probes import page
 
-Spawn = Callable[..., ServerProcess]
+Fork = Callable[..., ServerProcess]
 CALLS = (Call("fails_to_accumulate", ("value",)), Call("fails_to_merge", ("value",)), Call("count"))
 
 
@@ -67,9 +67,9 @@ def test_initial_outputs_of_a_slot_that_fails(transport: Transport) -> None:
 
 
 @pytest.mark.parametrize("returns", [Returns(), Returns(states=False, outputs=True)])
-def test_a_slot_stays_failed_on_another_server(spawn: Spawn, returns: Returns) -> None:
+def test_a_slot_stays_failed_on_another_server(fork: Fork, returns: Returns) -> None:
     """When a server is lost after a slot has failed, with or without a checkpoint since, the slot fails on the next."""
-    servers = [spawn(), spawn()]
+    servers = [fork(), fork()]
     bounds = Bounds(replay_bytes_max=2_000)
     flight = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())

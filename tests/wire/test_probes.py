@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import CollectorRegistry
 
 from foldflight.client import FlightTransport, OpenExchange
+from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import Bounds
 from foldflight.functions.call import Call
@@ -220,7 +221,7 @@ def test_taken_port_is_named(name: str) -> None:
 def test_probe_servers_free_their_ports() -> None:
     """A closed probe server's port can be bound again at once."""
     registry = CollectorRegistry()
-    status = Status("a", Registry(), registry, is_ready=lambda: True)
+    status = Status("a", Registry(), registry, is_ready=lambda: True, folding_of=Programs().folding)
     first = HttpServer("127.0.0.1", 0, registry=registry, status=status, is_ready=lambda: True)
     first.close()
     HttpServer("127.0.0.1", first.port, registry=registry, status=status, is_ready=lambda: True).close()

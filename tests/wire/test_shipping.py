@@ -352,9 +352,10 @@ def test_what_cannot_be_shipped_says_why() -> None:
         def get_value(self, accumulator: int) -> int:
             return accumulator
 
-    with pytest.raises(RejectedError, match="cannot be shipped") as caught:
+    with pytest.raises(RejectedError, match="locks cannot be sent to the processes that fold") as caught:
         bundle_of(Registry.load([Locks]).authored, FIRST)
     assert caught.value.code == "SIGNATURE"
+    assert "the variable lock is _thread.lock" in caught.value.message
     with pytest.raises(RejectedError, match="at least 16 bytes"):
         connect("grpc://127.0.0.1:1", bundle_key="short")
     with pytest.raises(RejectedError, match="for servers"):

@@ -16,15 +16,15 @@ The tables on this page are written by `docs/generate.py` from `service/foldflig
 
 ## Settings
 
-Each setting is a flag of `foldflight serve`, an environment variable and a key of a settings file. A flag takes precedence over
-a variable, and a variable over the settings file that `--config` or `FOLDFLIGHT_CONFIG` names.
+Each setting is a flag of `foldflight serve`, an environment variable and a key of a settings file. A flag takes
+precedence over a variable, and a variable over the settings file that `--config` or `FOLDFLIGHT_CONFIG` names.
 
 {settings}
 ### The tokens file
 
-Each line of `tokens_file` has a token and then the functions that it opens: names or shell patterns, separated by commas,
-spaces or tabs. A token alone opens all functions. Names that no function has are logged. Lines that begin with `#` are
-comments.
+Each line of `tokens_file` has a token and then the functions that it opens: names or shell patterns, separated by
+commas, spaces or tabs. A token alone opens all functions. Names that no function has are logged. Lines that begin with
+`#` are comments.
 
     # the pricing job
     2f9c0e8d7b6a5f4e  weighted_avg, acme_*
@@ -33,7 +33,8 @@ comments.
 ## Metrics
 
 `/metrics` of `http_port` shows these metrics. Counts of all worker processes are added up. The number of values of each
-label is bounded. The rules and the dashboard in [helm/foldflight/](../../helm/foldflight/) are checked against this table.
+label is bounded. The rules and the dashboard in [helm/foldflight/](../../helm/foldflight/) are checked against this
+table.
 
 {metrics}"""
 

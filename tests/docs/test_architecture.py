@@ -109,7 +109,8 @@ def test_the_floor_plan_has_every_package():
 
 def test_the_direction_of_imports():
     """The layers are those that import-linter checks."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    contracts = tools["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     assert f"`{' > '.join(layers)}`" in " ".join(TEXT.split())
 
@@ -122,7 +123,7 @@ def test_a_row_crosses_the_modules_that_are_named_embedded():
 
 
 def test_a_row_crosses_the_modules_that_are_named_remote(monkeypatch):
-    """The call stacks where the engine encodes a chunk, and below `accumulate` on the server, are the documented way."""
+    """The stacks where the engine encodes a chunk, and below `accumulate` on the server, are the documented way."""
     sent = []
     encode = flight.encode
 

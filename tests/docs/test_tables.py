@@ -14,18 +14,32 @@ from foldflight.server.run.settings import settings_table
 from foldflight.spark.metrics import StreamMetrics
 from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 
-ARCHITECTURE = (Path(__file__).parents[2] / "ARCHITECTURE.md").read_text()
+ROOT = Path(__file__).parents[2]
+ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+REFERENCE = (ROOT / "docs" / "reference" / "server.md").read_text()
 README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def test_the_settings_of_a_server() -> None:
-    """The table of settings is the one that flags, variables and file keys come from."""
-    assert settings_table().strip() in ARCHITECTURE
+    """The table of settings is the one that flags, variables and file keys come from; `make docs` writes it."""
+    assert settings_table() in REFERENCE
 
 
 def test_the_metrics_of_a_server() -> None:
-    """The table of metrics is the one that they are made from."""
-    assert metrics_table().strip() in ARCHITECTURE
+    """The table of metrics is the one that they are made from; `make docs` writes it."""
+    assert metrics_table() in REFERENCE
+
+
+def test_the_reference_of_a_server() -> None:
+    """The page is what its generator writes, in the text around the tables, too."""
+    written = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", "from docs.generate import page; print(page(), end='')"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    assert written.stdout == REFERENCE
 
 
 def test_the_rules_of_the_contract() -> None:
@@ -46,9 +60,8 @@ def test_the_errors_of_the_contract() -> None:
 
 def test_the_diagram_of_the_exchange() -> None:
     """The diagram is drawn from the table of transitions, by the command that the document names."""
-    shown = re.search(r"```mermaid\n(.*?)\n```", ARCHITECTURE, re.DOTALL)
-    assert shown is not None
-    assert shown.group(1) == diagram()
+    shown = re.findall(r"```mermaid\n(stateDiagram.*?)\n```", ARCHITECTURE, re.DOTALL)
+    assert shown == [diagram()]
     printed = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "foldflight.exchange.machine"],
         capture_output=True,

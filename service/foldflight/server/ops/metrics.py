@@ -1,6 +1,7 @@
 """Everything the server counts, as Prometheus metrics.
 
-One table (`METRICS`) is behind the metrics, the test that checks rules and dashboard against them, and ARCHITECTURE.md.
+One table (`METRICS`) is behind the metrics, the test that checks rules and dashboard against them, and
+docs/reference/server.md.
 
 One `Metrics` per server, each with its own registry. When the environment of the process names a directory for
 prometheus_client's multiprocess mode, values live in files there and `shared_registry` sums those of all processes.

@@ -1,0 +1,153 @@
+"""ARCHITECTURE.md is true: its modules exist, imports go as it says, and a row crosses the modules that it names."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+from types import FrameType
+
+import pyarrow as pa
+import pytest
+
+import foldflight
+from foldflight import connect, udaf
+from foldflight.client import Functions, close_connections, flight
+from foldflight.engine.layout import Layout
+from foldflight.engine.query import Query
+from foldflight.engine.tasks import PartialFold
+from foldflight.exchange.frames import Chunk
+from foldflight.functions import Call
+from foldflight.server.run.lifecycle import serving
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path(foldflight.__file__).parent
+TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+MODULE = re.compile(r"`([\w/]+\.py)`")
+# These hand a row over by returning or yielding it, so they are not on the stack below the next module.
+HANDED_OVER = {
+    "spark/steps.py",
+    "engine/blocks.py",
+    "exchange/failover/coordinator.py",
+    "exchange/codec.py",
+    "exchange/ipc.py",
+    "server/stream.py",
+}
+
+stacks: list[list[str]] = []
+
+
+def crossed() -> list[str]:
+    """Return the modules of the package in the caller's stack, outermost first, each once."""
+    found: list[str] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(PACKAGE):
+            found.append(str(path.relative_to(PACKAGE)))
+        frame = frame.f_back
+    return list(dict.fromkeys(reversed(found)))
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class Witness:
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def accumulate(self, accumulator, value):
+        stacks.append(crossed())
+        accumulator[0] += value
+
+    def merge(self, accumulator, other):
+        accumulator[0] += other[0]
+
+    def get_value(self, accumulator):
+        return accumulator[0]
+
+
+def way(column: int, *, remote: bool) -> list[str]:
+    """Return the modules of the table, in order: of column 2, batches; of column 3, streams."""
+    rows = [line.split(" | ") for line in TEXT.splitlines() if re.match(r"\| \d+\. ", line)]
+    assert len(rows) > 10
+    modules = []
+    for step, batch, stream in rows:
+        skipped = "*embedded:*" if remote else "*remote"
+        if skipped not in step:
+            cell = batch if column == 2 or "the same" in stream else stream.partition("(")[0]
+            modules += MODULE.findall(cell)
+    return modules
+
+
+def fold_one_row(functions: Functions) -> None:
+    layout = Layout(
+        keys=pa.schema([("key_0", pa.string())]),
+        names=("key",),
+        columns=pa.schema([("column_0", pa.int64())]),
+        shown=("value",),
+        has_kinds=False,
+    )
+    query = Query.of(functions("value").transport, {"total": Call("witness", ("value",))}, layout)
+    block = pa.RecordBatch.from_pydict({"key_0": ["a"], "column_0": [1]}, schema=layout.rows)
+    assert sum(batch.num_rows for batch in PartialFold(query, query.bounds)([block])) == 1
+
+
+def test_modules_and_files_that_are_named_exist():
+    """Each path in ARCHITECTURE.md is a file of the package or of the repository."""
+    named = set(MODULE.findall(TEXT))
+    assert len(named) > 40
+    assert [name for name in sorted(named) if not ((PACKAGE / name).exists() or (ROOT / name).exists())] == []
+
+
+def test_the_floor_plan_has_every_package():
+    """Each package has its line in the floor plan, and no other has one."""
+    plan = re.search(r"^service/foldflight/\n(.*?)^tests/", TEXT, re.MULTILINE | re.DOTALL)
+    assert plan is not None
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert set(re.findall(r"^  (\w+)/ ", plan.group(1), re.MULTILINE)) == packages
+
+
+def test_the_direction_of_imports():
+    """The layers are those that import-linter checks."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    contracts = tools["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    assert f"`{' > '.join(layers)}`" in " ".join(TEXT.split())
+
+
+def test_a_row_crosses_the_modules_that_are_named_embedded():
+    """The call stack below the author's `accumulate` is the documented way."""
+    stacks.clear()
+    fold_one_row(connect(Witness))
+    assert stacks[0] == [module for module in way(2, remote=False) if module not in HANDED_OVER]
+
+
+def test_a_row_crosses_the_modules_that_are_named_remote(monkeypatch):
+    """The stacks where the engine encodes a chunk, and below `accumulate` on the server, are the documented way."""
+    sent = []
+    encode = flight.encode
+
+    def noting(frame, schema):
+        if isinstance(frame, Chunk):
+            sent.append(crossed())
+        return encode(frame, schema)
+
+    monkeypatch.setattr(flight, "encode", noting)
+    stacks.clear()
+    with serving(Witness, http_port=0, health_port=0) as server:
+        fold_one_row(connect(server.url))
+        close_connections()
+    folded = [module for module in stacks[0] if module != "server/edge.py"]  # it wraps the handler, for errors
+    assert sent[0] + folded == [module for module in way(2, remote=True) if module not in HANDED_OVER]
+
+
+@pytest.mark.parametrize(("column", "kind"), [(2, "a batch"), (3, "a stream")])
+def test_the_modules_are_counted(column, kind):
+    """The numbers of modules in the text are those of the table."""
+    prose = " ".join(TEXT.split())
+    embedded, remote = len(set(way(column, remote=False))), len(set(way(column, remote=True)))
+    shown = {
+        "a batch": f"{embedded} modules for a batch embedded and {remote} remote",
+        "a stream": f"{embedded} and {remote} for a stream",
+    }
+    assert shown[kind] in prose

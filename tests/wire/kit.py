@@ -19,14 +19,14 @@ import pyarrow.flight as fl
 
 from foldflight.client import OpenExchange
 from foldflight.client.flight import FlightLink
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions.call import Call
 
 ROOT = Path(__file__).parents[2]
 STATE_KEY = "a key for the wire tests"
 DEADLINE_S = 20.0
-IMPATIENT = Bounds(patience_s=0.0)
+IMPATIENT = FailoverBounds(patience_s=0.0)
 COLUMNS = pa.schema(
     [("slot", pa.int32()), ("kind", pa.int8()), ("value", pa.int64()), ("weight", pa.int32()), ("wanted", pa.bool_())]
 )

@@ -11,7 +11,7 @@ from foldflight.client.embedded import PROGRAMS, EmbeddedTransport
 from foldflight.client.flight import FlightTransport, server_urls
 from foldflight.client.functions import Functions
 from foldflight.errors import RejectedError
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
@@ -90,7 +90,7 @@ def connect(
             FlightTransport(
                 urls,
                 deadline_s=deadline_s,
-                bounds=Bounds(patience_s=patience_s),
+                bounds=FailoverBounds(patience_s=patience_s),
                 token=token,
                 tls=tls,
                 job_parameters=job_parameters,

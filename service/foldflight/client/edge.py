@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.facts import decode_error
+from foldflight.exchange.messages import decode_error
 
 __all__ = ["translated"]
 

@@ -105,7 +105,7 @@ class OpenExchange(Verbs[None]):
 
     def _give(self, frame: EngineFrame) -> None:
         self.carrier.send(frame)
-        if self._opening.asks(frame):
+        if self._opening.is_answered(frame):
             self._due.append(frame)
 
     def _answer_to(self, is_asked: Callable[[EngineFrame], bool], missing: str) -> Any:

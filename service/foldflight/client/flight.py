@@ -24,12 +24,12 @@ from foldflight.client.link import Link
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.codec import Message, decode, encode, encode_open
-from foldflight.exchange.facts import decode_info
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import decode_info
 from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.shipping.pickling import bundle_of
 
@@ -109,14 +109,14 @@ class FlightTransport:
         urls: Sequence[str],
         *,
         deadline_s: float,
-        bounds: Bounds | None = None,
+        bounds: FailoverBounds | None = None,
         token: str | None = None,
         tls: Mapping[str, bytes] | None = None,
         job_parameters: Mapping[str, str] | None = None,
         bundle_key: str | None = None,
     ) -> None:
         self.urls = tuple(urls)
-        self._bounds = Bounds() if bounds is None else bounds
+        self._bounds = FailoverBounds() if bounds is None else bounds
         self._deadline_s = deadline_s
         self._token = token
         self._tls = tuple(sorted((tls or {}).items()))

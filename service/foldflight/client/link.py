@@ -90,7 +90,7 @@ class Link(abc.ABC):
         Raises:
             FoldflightError: The frame may not be sent now, or the server has failed.
         """
-        asks = self._opening.asks(frame)
+        asks = self._opening.is_answered(frame)
         parts = 0
         with self._failing():
             for part in self._split(frame):

@@ -19,7 +19,7 @@ from typing import Any
 
 from foldflight.errors import RejectedError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.facts import parse_message
+from foldflight.exchange.messages import parse_message
 
 __all__ = [
     "BUNDLE_KEY_BYTES_MIN",

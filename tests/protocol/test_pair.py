@@ -353,7 +353,7 @@ def test_our_own_failures_are_invariants(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_control_columns_have_their_type(name: str) -> None:
     """A slot or kind column of another type is refused at Open."""
     columns = pa.schema([(name, pa.int64()), ("v", pa.int64())])
-    with pytest.raises(RejectedError, match=f"the column {name} is int"):
+    with pytest.raises(RejectedError, match=f"at most one column `{name}`, of type int"):
         describe(Open((Call("count"),), columns), Registry(), LIMITS, "s")
 
 

@@ -359,7 +359,7 @@ def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
     "error",
     [
         *[RetryableError(code, "no") for code in sorted(RetryableError.codes)],
-        RejectedError("BAD_FRAME", "damaged on its way"),
+        RejectedError("BAD_FRAME", "damaged in transit"),
     ],
     ids=lambda error: error.code,
 )

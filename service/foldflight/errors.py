@@ -1,11 +1,11 @@
-"""The errors of foldflight: the class is what the caller does next, the code says why.
+"""The errors of foldflight: the class tells the caller what to do next, and the code tells why.
 
 | class | the caller |
 |---|---|
 | `RetryableError` | sends the epoch to another server |
 | `RejectedError` | changes the job, the settings or the input |
-| `FunctionError` | asks the function's author |
-| `CorruptError` | stops: stored or received bytes contradict themselves |
+| `FunctionError` | asks the author of the function |
+| `CorruptError` | stops, because stored or received bytes are damaged |
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ __all__ = ["CorruptError", "FoldflightError", "FunctionError", "RejectedError", 
 
 
 class FoldflightError(Exception):
-    """Base of all errors that foldflight raises on purpose.
+    """Base class of all errors that foldflight raises deliberately.
 
     Args:
-        code: One of the class's `codes`; stable, for programs.
-        message: What was wrong, where, and what to do next; for people.
+        code: One of the `codes` of the class. Codes are stable, so programs may depend on them.
+        message: Text for people: what was wrong, where, and what to do next.
         function: Name of the function concerned.
-        group: The group concerned: a mapping of key column to value where the keys are known.
-        slot: The group's slot in its exchange, where the keys are not known (a server sees slots only).
-        limit: The bound that was passed, by the setting that names it; known where it is raised, not sent.
-        row: The row concerned: argument name to its value as text, plus where it stood.
-        trace: The author's own frames of the traceback, innermost last.
+        group: The group concerned, as a mapping of key column to value. None where the keys are not known.
+        slot: The slot of the group in its exchange. A server knows only slots, not keys.
+        limit: Name of the setting whose bound was exceeded. It is not sent over the wire.
+        row: Text of the row concerned: argument names with their values, and the position of the row.
+        trace: The traceback, reduced to the frames of the author's code, innermost last.
         story: The last steps of the exchange, oldest first.
-        repeats: Whether the same input would raise it again, so that it need not be tried again. Default: by the code.
+        repeats: Whether the same input raises the error again, so that a retry is useless. None: the code decides.
     """
 
     codes: ClassVar[frozenset[str]] = frozenset()
@@ -63,7 +63,7 @@ class FoldflightError(Exception):
         self.repeats = code in self.repeating if repeats is None else repeats
 
     def with_group(self, group: dict[str, Any]) -> Self:
-        """Return the same error with the group's keys, which only the engine knows."""
+        """Return a copy of this error that names the keys of the group. Only the engine knows them."""
         return type(self)(
             self.code,
             self.message,
@@ -107,7 +107,7 @@ def _rebuild(cls: type[FoldflightError], code: str, message: str, attributes: di
 
 
 class RetryableError(FoldflightError):
-    """Nothing is wrong with the job: the same epoch may succeed on another server, or later."""
+    """The job is correct: the same epoch may succeed on another server, or later."""
 
     codes = frozenset({"OVERLOADED", "DRAINING", "UNREACHABLE", "DEADLINE"})
 
@@ -131,18 +131,18 @@ class RejectedError(FoldflightError):
             "MODULE",
         }
     )
-    # The others are about servers, modules and settings, which somebody may be changing at the moment.
+    # The other codes concern servers, modules and settings, which may change between two attempts.
     repeating = frozenset({"SIGNATURE", "SCHEMA_MISMATCH", "CANNOT_RETRACT", "CANNOT_MERGE", "STATE_MISMATCH"})
 
 
 class FunctionError(FoldflightError):
-    """The author's code failed, or gave what its declaration rules out."""
+    """The author's code raised an exception or returned a value that its declaration does not allow."""
 
     codes = frozenset({"USER_CODE", "RESULT_TYPE", "OVERFLOW"})
     repeating = codes
 
 
 class CorruptError(FoldflightError):
-    """Bytes contradict their checksum, or foldflight contradicts itself: stop and look."""
+    """Bytes do not match their checksum, or foldflight violated an invariant of its own: stop and investigate."""
 
     codes = frozenset({"STATE_CHECKSUM", "INVARIANT"})

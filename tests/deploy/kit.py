@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from foldflight.client import FlightTransport, OpenExchange
 from foldflight.client.status import StatusReader
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.call import Call
 from tests.wire.kit import end_epoch, opening, rows
 
@@ -152,7 +152,7 @@ class Load:
     ROWS = 200
 
     def __init__(self, url: str, exchanges: int, *, deadline_s: float = 30, pause_s: float = 0.02) -> None:
-        self._transport = FlightTransport([url], deadline_s=deadline_s, bounds=Bounds(patience_s=90))
+        self._transport = FlightTransport([url], deadline_s=deadline_s, bounds=FailoverBounds(patience_s=90))
         self._pause_s = pause_s
         self._stop = threading.Event()
         self.epochs = [0] * exchanges

@@ -13,7 +13,7 @@ import pytest
 from testcontainers.core.container import DockerContainer
 
 from foldflight.client import FlightTransport, close_connections
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from tests.deploy.kit import COUNT, docker
 from tests.wire.kit import end_epoch, eventually, opening, rows
 
@@ -175,7 +175,7 @@ def test_health_from_start_to_drain() -> None:
         name = server.get_wrapped_container().id
         health = "{{.State.Health.Status}}"
         assert eventually(lambda: docker("inspect", "--format", health, name) == "healthy", 60)
-        transport = FlightTransport([server.url], deadline_s=30, bounds=Bounds(patience_s=0))
+        transport = FlightTransport([server.url], deadline_s=30, bounds=FailoverBounds(patience_s=0))
         with transport.open(opening(COUNT)) as exchange:
             exchange.chunk(rows((0, 0)))
             assert end_epoch(exchange, 1)["output_0"].to_pylist() == [1]

@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from foldflight.client import FlightTransport, close_connections
 from foldflight.errors import FunctionError
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
@@ -84,7 +84,7 @@ def fleet() -> Iterator[Server]:
                 wire_functions, state_keys=STATE_KEY, server_id="folds-0", http_port=0, peers=peers, memory_limit="8GiB"
             )
         )
-        failing = FlightTransport([server.url], deadline_s=20, bounds=Bounds(patience_s=0))
+        failing = FlightTransport([server.url], deadline_s=20, bounds=FailoverBounds(patience_s=0))
         with (
             contextlib.suppress(FunctionError),
             failing.open(opening(Call("fails_to_accumulate", ("value",)))) as exchange,

@@ -28,7 +28,6 @@ from foldflight.engine.state.runs import decode_piece, encode_piece
 from foldflight.errors import FoldflightError, FunctionError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
-from foldflight.exchange.facts import decode_error, decode_info, encode_error, encode_info
 from foldflight.exchange.frames import (
     Barrier,
     Chunk,
@@ -43,6 +42,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.ipc import BatchReader
 from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold import StateSigner
 from foldflight.functions import Call, Registry, parse_type

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open, sliced_to
-from foldflight.exchange.facts import decode_error, decode_info, encode_error, encode_info
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
@@ -35,6 +34,7 @@ from foldflight.exchange.frames import (
     States,
 )
 from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
 from foldflight.functions import Call, LogRecord, Registry
 from foldflight.server.run.settings import load_settings
 
@@ -107,7 +107,7 @@ def test_open_round_trips_with_the_types_of_literals() -> None:
 
 def test_literals_without_an_arrow_type_are_refused() -> None:
     """A direct argument that cannot travel is refused with the function's name."""
-    with pytest.raises(RejectedError, match="a direct argument of f has no Arrow type") as caught:
+    with pytest.raises(RejectedError, match="a direct argument of f cannot be converted to an Arrow type") as caught:
         encode_open(Open((Call("f", literals={"a": object()}),), COLUMNS))
     assert caught.value.code == "SIGNATURE"
 
@@ -189,9 +189,9 @@ def test_frames_of_the_wrong_direction() -> None:
 def test_only_chunks_have_rows() -> None:
     """A control frame that rides on rows would lose them: it is refused."""
     metadata = encode(Barrier(1), COLUMNS).metadata
-    with pytest.raises(RejectedError, match="only chunks have rows"):
+    with pytest.raises(RejectedError, match="only chunk frames have rows"):
         decode(Message(metadata, CHUNK), Role.ENGINE)
-    with pytest.raises(RejectedError, match="without a record batch"):
+    with pytest.raises(RejectedError, match="has no record batch"):
         decode(Message(metadata, None), Role.ENGINE)
 
 

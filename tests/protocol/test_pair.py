@@ -261,11 +261,15 @@ BAD_FRAMES = {
         "the chunk has slot int32 not null, kind int8 not null",
     ),
     "no row kind": (Chunk(chunk((0, 9, 1, 1))), "SCHEMA_MISMATCH", "9 is no row kind"),
-    "states without slot": (States(OTHER.select(["x"])), "SCHEMA_MISMATCH", "no column slot"),
+    "states without slot": (
+        States(OTHER.select(["x"])),
+        "SCHEMA_MISMATCH",
+        "must have one column `slot`, and this batch has 0",
+    ),
     "states with two slots": (
         States(OTHER.rename_columns(["slot", "slot"])),
         "SCHEMA_MISMATCH",
-        "no column slot, or more than one",
+        "must have one column `slot`, and this batch has 2",
     ),
     "states of other calls": (States(OTHER), "SCHEMA_MISMATCH", "no column state_0"),
     "states of another type": (
@@ -309,7 +313,7 @@ def test_rows_without_bytes_are_bounded() -> None:
         if rows == 1000:
             assert list(server.handle(Chunk(batch))) == []
         else:
-            with pytest.raises(RejectedError, match="a chunk of 1001 rows") as caught:
+            with pytest.raises(RejectedError, match="a chunk has 1001 rows") as caught:
                 list(server.handle(Chunk(batch)))
             assert caught.value.code == "LIMIT"
 
@@ -349,7 +353,7 @@ def test_our_own_failures_are_invariants(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_control_columns_have_their_type(name: str) -> None:
     """A slot or kind column of another type is refused at Open."""
     columns = pa.schema([(name, pa.int64()), ("v", pa.int64())])
-    with pytest.raises(RejectedError, match=f"the column {name} is int"):
+    with pytest.raises(RejectedError, match=f"at most one column `{name}`, of type int"):
         describe(Open((Call("count"),), columns), Registry(), LIMITS, "s")
 
 
@@ -369,7 +373,7 @@ def test_the_engine_checks_its_own_frames_and_the_servers() -> None:
     with pytest.raises(RejectedError, match="Open announced"):
         pair.engine.chunk(OTHER)
     pair.engine.barrier(1)
-    with pytest.raises(RejectedError, match="another schema"):
+    with pytest.raises(RejectedError, match="differs from that of Opened"):
         pair.engine.receive(Results(1, OTHER))
 
 

@@ -16,7 +16,7 @@ from foldflight.engine.layout import Layout
 from foldflight.engine.state.table import Bounds as TableBounds
 from foldflight.engine.state.table import StateTable, TableLayout
 from foldflight.errors import FoldflightError
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, RowKind
 from foldflight.testing.simulation import EngineCrashed, SimulatedTransport, World
@@ -33,7 +33,7 @@ CALLS = (
     Call("digest", ("v",), materialize=True),
 )
 SMALL = TableBounds(piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2)
-BOUNDS = Bounds(patience_s=5.0, replay_bytes_max=2_000)
+BOUNDS = FailoverBounds(patience_s=5.0, replay_bytes_max=2_000)
 
 
 def planned(transport: SimulatedTransport) -> tuple[Open, Layout]:

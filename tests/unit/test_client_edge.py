@@ -11,7 +11,7 @@ import pytest
 from foldflight.client.edge import translated
 from foldflight.client.watchdog import Guard
 from foldflight.errors import FunctionError, RejectedError, RetryableError
-from foldflight.exchange.facts import encode_error
+from foldflight.exchange.messages import encode_error
 from foldflight.server.edge import ERROR_BYTES_MAX, to_flight_error
 
 URL = "grpc://127.0.0.1:1"

@@ -21,8 +21,8 @@ from foldflight.client import Functions, connect
 from foldflight.client.functions import FunctionHandle
 from foldflight.errors import RejectedError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.facts import decode_info, encode_info
 from foldflight.exchange.frames import FunctionInfo
+from foldflight.exchange.messages import decode_info, encode_info
 from foldflight.functions import Registry
 from foldflight.shipping.pickling import pickled
 
@@ -83,19 +83,19 @@ def functions() -> Functions:
         (lambda f: f["percentile"]("a"), "SIGNATURE", ["needs the direct argument 'fraction'"]),
         (lambda f: f["percentile"]("a", fracton=0.5), "SIGNATURE", ["did you mean fraction?"]),
         (lambda f: f["count"]("a", "b"), "SCHEMA_MISMATCH", ["takes 0 to 1 columns"]),
-        (lambda f: f["count"]().distinct(), "SIGNATURE", ["name a column"]),
-        (lambda f: f["count"]("a").where("x").where("y"), "SIGNATURE", ["combine the two with AND"]),
-        (lambda f: f["count"]().alias(7), "SIGNATURE", ["the name of an output is a text, and 7 is none"]),
+        (lambda f: f["count"]().distinct(), "SIGNATURE", ["give a column"]),
+        (lambda f: f["count"]("a").where("x").where("y"), "SIGNATURE", ["combine both conditions with AND"]),
+        (lambda f: f["count"]().alias(7), "SIGNATURE", ["the name of an output must be a str, and it is 7"]),
         (
             lambda f: f["percentile"]("a", fraction=connect),
             "SIGNATURE",
             ["fraction of percentile is <function connect"],
         ),
-        (lambda f: f["percentile"]("a", fraction=Expression()), "SIGNATURE", ["percentile is x + 1", "no constant"]),
-        (lambda f: f["percentile"]("a", fraction=[0.5, {"x": lambda: 1}]), "SIGNATURE", ["no constant"]),
+        (lambda f: f["percentile"]("a", fraction=Expression()), "SIGNATURE", ["percentile is x + 1", "not a constant"]),
+        (lambda f: f["percentile"]("a", fraction=[0.5, {"x": lambda: 1}]), "SIGNATURE", ["not a constant"]),
         (lambda f: f["percentile"]("a", fraction=threading.Lock()), "SIGNATURE", ["fraction of percentile is <"]),
-        (lambda f: connect("embedded:")("a"), "SIGNATURE", ["built-in functions only", "functions.count(...)"]),
-        (lambda f: connect([Percentile, Spread])("a"), "SIGNATURE", ["there are percentile, spread; say which"]),
+        (lambda f: connect("embedded:")("a"), "SIGNATURE", ["only built-in functions", "functions.count(...)"]),
+        (lambda f: connect([Percentile, Spread])("a"), "SIGNATURE", ["there are percentile, spread; name the one"]),
     ],
 )
 def test_wrong_use_is_refused_at_once(

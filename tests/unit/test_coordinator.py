@@ -15,9 +15,9 @@ from foldflight.exchange.failover.steps import (
     AnswerCame,
     AnswerWanted,
     AwaitAnswer,
-    Bounds,
     CutLink,
     Deliver,
+    FailoverBounds,
     FrameGiven,
     FrameSent,
     GiveUp,
@@ -74,7 +74,7 @@ class Telling:
     def __init__(self, urls: tuple[str, ...] = URLS, *, returns: Returns | None = None, **more: Any) -> None:
         asked = {name: more.pop(name) for name in ("initial_outputs", "row_outputs") if name in more}
         opening = Open((Call("sum", ("v",)),), COLUMNS, returns=returns or Returns(), **asked)
-        self.coordinator = Coordinator(opening, urls, Circuits(lambda: 0.5), bounds=Bounds(**more))
+        self.coordinator = Coordinator(opening, urls, Circuits(lambda: 0.5), bounds=FailoverBounds(**more))
         self.now_s = 100.0
 
     def tell(self, *events: Any) -> list[Any]:
@@ -313,7 +313,7 @@ def test_past_the_bound_a_checkpoint_is_asked_for() -> None:
     ("bounds", "answer", "why"),
     [
         ({}, Saved(results(), "LIMIT: too large"), "the server could not save its states: LIMIT"),
-        ({"kept_bytes_max": 10}, Saved(results(slot_0=10, slot_2=12)), "more than the 10 that are kept"),
+        ({"kept_bytes_max": 10}, Saved(results(slot_0=10, slot_2=12)), "and the client keeps at most 10"),
     ],
 )
 def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer: Saved, why: str) -> None:
@@ -359,7 +359,7 @@ def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
     "error",
     [
         *[RetryableError(code, "no") for code in sorted(RetryableError.codes)],
-        RejectedError("BAD_FRAME", "damaged on its way"),
+        RejectedError("BAD_FRAME", "damaged in transit"),
     ],
     ids=lambda error: error.code,
 )

@@ -12,7 +12,7 @@ import pytest
 from pyspark.taskcontext import TaskContext
 
 from foldflight import FoldflightError, FunctionError, RejectedError, RetryableError, connect, udaf
-from foldflight.exchange.facts import decode_error, encode_error
+from foldflight.exchange.messages import decode_error, encode_error
 from foldflight.fold.failures import user_failure
 from foldflight.spark import attempts
 from foldflight.spark.attempts import attempt

@@ -19,7 +19,7 @@ import pyarrow.flight as fl
 
 from foldflight.client import OpenExchange
 from foldflight.client.flight import FlightLink
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions.call import Call
 from tests.wire.forked import ForkedProcess
@@ -27,7 +27,7 @@ from tests.wire.forked import ForkedProcess
 ROOT = Path(__file__).parents[2]
 STATE_KEY = "a key for the wire tests"
 DEADLINE_S = 20.0
-IMPATIENT = Bounds(patience_s=0.0)
+IMPATIENT = FailoverBounds(patience_s=0.0)
 COLUMNS = pa.schema(
     [("slot", pa.int32()), ("kind", pa.int8()), ("value", pa.int64()), ("weight", pa.int32()), ("wanted", pa.bool_())]
 )

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from foldflight.errors import FoldflightError
 from foldflight.exchange.codec import encode_open
-from foldflight.exchange.facts import decode_error
 from foldflight.exchange.frames import Open
+from foldflight.exchange.messages import decode_error
 from tests.hostile.forging import IpcMessage
 from tests.wire.kit import DEADLINE_S
 

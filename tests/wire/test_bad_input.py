@@ -14,8 +14,8 @@ import pytest
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange.codec import encode, encode_open
-from foldflight.exchange.facts import decode_error
 from foldflight.exchange.frames import Barrier, Chunk
+from foldflight.exchange.messages import decode_error
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server, serving

@@ -19,7 +19,7 @@ import pytest
 
 from foldflight.client import FlightTransport
 from foldflight.exchange import exchange_pb2
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions.call import Call
 from foldflight.testing.conformance import ENGINE_RULES, Outcome, check_engine
@@ -91,7 +91,7 @@ def test_this_package_keeps_the_contract() -> None:
     columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
 
     def query(url: str) -> object:
-        transport = FlightTransport([url], deadline_s=DEADLINE_S, bounds=Bounds(patience_s=30.0))
+        transport = FlightTransport([url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=30.0))
         outputs = {}
         calls = (Call("sum", ("value",)), Call("count", ("value",), distinct=True))
         with transport.open(Open(calls, columns)) as exchange:

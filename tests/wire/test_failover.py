@@ -13,7 +13,7 @@ import pytest
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, close_connections
 from foldflight.client.failover import SurvivingLink
 from foldflight.errors import FunctionError, RejectedError, RetryableError
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
@@ -116,7 +116,7 @@ def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(fork:
     """An engine that only sends rows is gone from a draining server long before drain_s, and no row is folded twice."""
     servers = [fork(), fork()]
     asked = opening(*CALLS, returns=Returns(states=returns_states, outputs=True))
-    transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=Bounds(ask_s=0.1))
+    transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=FailoverBounds(ask_s=0.1))
     sent = 0
 
     def send() -> bool:
@@ -194,7 +194,7 @@ def test_a_plan_waits_for_a_server_that_comes_back(fork: Fork) -> None:
 def test_long_epochs_are_saved_on_the_way(fork: Fork) -> None:
     """Past replay_bytes_max a checkpoint brings the states, so the engine keeps little, whatever the epoch's length."""
     servers = [fork(), fork()]
-    bounds = Bounds(replay_bytes_max=20_000)
+    bounds = FailoverBounds(replay_bytes_max=20_000)
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
     batch = rows(*[(slot, 0, 1) for slot in range(200)])
     for returns in (Returns(states=True, outputs=True), Returns(states=False, outputs=True)):
@@ -236,7 +236,7 @@ def test_errors_of_the_job_are_not_tried_elsewhere(fork: Fork) -> None:
 def test_a_server_of_another_version_is_passed_over(fork: Fork) -> None:
     """States go to a server with the same functions only; where there is none, the error says so."""
     first, other = fork(), fork(modules="tests.wire.newer_functions")
-    transport = FlightTransport([first.url, other.url], deadline_s=DEADLINE_S, bounds=Bounds(patience_s=0.5))
+    transport = FlightTransport([first.url, other.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0.5))
     with transport.open(opening(Call("append_only", ("value",), fingerprint=fingerprint(first)))) as exchange:
         assert exchange.opened.server_id == first.ready["server_id"]
         exchange.chunk(rows((0, 0, 1)))

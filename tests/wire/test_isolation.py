@@ -11,7 +11,7 @@ import pytest
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_isolates
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Returns
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
@@ -70,7 +70,7 @@ def test_initial_outputs_of_a_slot_that_fails(transport: Transport) -> None:
 def test_a_slot_stays_failed_on_another_server(fork: Fork, returns: Returns) -> None:
     """When a server is lost after a slot has failed, with or without a checkpoint since, the slot fails on the next."""
     servers = [fork(), fork()]
-    bounds = Bounds(replay_bytes_max=2_000)
+    bounds = FailoverBounds(replay_bytes_max=2_000)
     flight = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
 

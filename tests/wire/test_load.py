@@ -15,7 +15,7 @@ import pytest
 
 from foldflight import RejectedError, RetryableError
 from foldflight.client import FlightTransport
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.call import Call
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
 
@@ -70,7 +70,7 @@ def test_hundreds_of_exchanges_at_once(spawn: Spawn) -> None:
     """As many as exchanges_max are open at once over one connection; each one more is OVERLOADED, and none is lost."""
     server = spawn(exchanges_max=150, http_port=0)
     # A place that is free later would be waited for: not here.
-    transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=Bounds(patience_s=0.01))
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0.01))
     exchanges: list[Any] = []
     refused = []
     for _ in range(200):

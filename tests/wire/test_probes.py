@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from foldflight.client import FlightTransport, OpenExchange
 from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError, RetryableError
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.functions.rowkind import RowKind
@@ -162,7 +162,7 @@ def test_metrics_say_what_was_refused_and_why() -> None:
     """A full server, a bound that was passed and an author's mistake each count under their own name."""
     limits = {"exchanges_max": 1, "state_bytes_max": 4}
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0, **limits) as server:
-        transport = FlightTransport([server.url], deadline_s=20, bounds=Bounds(patience_s=0))
+        transport = FlightTransport([server.url], deadline_s=20, bounds=FailoverBounds(patience_s=0))
         with transport.open(opening(Call("count"))) as exchange:
             with pytest.raises(RetryableError, match="exchanges_max"):
                 transport.open(opening(Call("count")))

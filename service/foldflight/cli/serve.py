@@ -9,7 +9,7 @@ from types import FrameType
 
 import click
 
-from foldflight.server.ops.facts import usable_cpus, use_cpus
+from foldflight.server.ops.build import usable_cpus, use_cpus
 from foldflight.server.run.lifecycle import leave_process, run_server
 from foldflight.server.run.settings import CONFIG_FLAG, CONFIG_VARIABLE, SETTINGS, Setting, load_settings
 

@@ -1,4 +1,4 @@
-"""The client's shell: the ways to reach functions, embedded or over Flight, with one interface."""
+"""The client: transports to functions, embedded or over Flight, with one interface."""
 
 from __future__ import annotations
 

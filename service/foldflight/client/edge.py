@@ -1,4 +1,4 @@
-"""The client's error edge: whatever Flight raises becomes an error of the taxonomy."""
+"""Translate exceptions of Flight to errors of foldflight, on the client."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.facts import decode_error
+from foldflight.exchange.messages import decode_error
 
 __all__ = ["translated"]
 
@@ -18,15 +18,15 @@ def translated(error: BaseException, *, url: str, deadline_s: float, expired: bo
     """Return the error to raise instead of `error`.
 
     Args:
-        error: What a Flight call raised.
+        error: The exception of a Flight call.
         url: The server that was called.
         deadline_s: The deadline of the call, for the message.
-        expired: Whether our own watchdog cancelled the call.
+        expired: Whether the watchdog of this client cancelled the call.
 
     Returns:
-        BaseException: The server's own error if it sent one; UNREACHABLE if the server is gone (a refused connection,
-        a reset stream, a cancellation nobody asked for); DEADLINE if it took too long; `error` itself if it is not
-        Flight's.
+        BaseException: The error of the server if it sent one; UNREACHABLE if the server is gone (connection refused,
+        stream reset, or cancelled by the other side); DEADLINE if the call took too long; `error` itself if it does not
+        come from Flight.
     """
     if isinstance(error, FoldflightError):
         return error
@@ -37,7 +37,7 @@ def translated(error: BaseException, *, url: str, deadline_s: float, expired: bo
         return RetryableError("DEADLINE", f"{url} did not answer within {deadline_s:g} s")
     reason = _first_line(error)
     if isinstance(error, (fl.FlightUnauthenticatedError, fl.FlightUnauthorizedError)):
-        return RejectedError("UNAUTHENTICATED", f"{url} does not accept our token: {reason}")
+        return RejectedError("UNAUTHENTICATED", f"{url} does not accept the token of this client: {reason}")
     if isinstance(error, _LOST) or (isinstance(error, OSError) and not isinstance(error, fl.FlightError)):
         return RetryableError("UNREACHABLE", f"{url} is not reachable or was lost: {reason}")
     if isinstance(error, (fl.FlightError, pa.ArrowException)):

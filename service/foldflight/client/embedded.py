@@ -1,7 +1,7 @@
-"""The embedded transport: the server's behaviour in this process, without a socket or a byte of encoding.
+"""The embedded transport: it folds in this process, with the same code as a server, without sockets and encoding.
 
-It travels: pickled, it carries the author's classes by value, so a Spark worker needs foldflight installed and nothing
-else. What arrives in a process is restored once and kept, for tasks come by the thousand.
+Its pickle contains the author's classes by value, so that a Spark worker needs only foldflight. A process restores the
+functions of a transport once and caches them, because it may run thousands of tasks.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from foldflight.exchange.frames import Frame
     from foldflight.functions.spec import Function
 
-__all__ = ["PROGRAMS", "EmbeddedTransport", "Travelled"]
+__all__ = ["PROGRAMS", "EmbeddedTransport", "ShippedFunctions"]
 
 SERVER_ID = "embedded"
-# Transports come and go with tasks and queries; what this process has compiled stays for all of them.
+# Compiled functions, shared by all transports of this process.
 PROGRAMS = Programs(Store("user"))
 _RESTORED_MAX = 16
-_restored: dict[str, tuple[Any, ...]] = {}
+_restored_functions: dict[str, tuple[Any, ...]] = {}
 
-# The engine that embeds the fold bounds its own memory; only what the Arrow format itself bounds is left.
+# The engine that embeds the fold limits its own memory. Only the limits of the Arrow format remain.
 _LIMITS = Limits(
     message_bytes_max=2**31 - 1,
     slots_max=2**31 - 1,
@@ -56,17 +56,21 @@ class EmbeddedTransport:
     """Folds in the calling process.
 
     Args:
-        registry: The functions, or those of a transport that has travelled here.
-        state_key: Signs pickled states, so that a state from elsewhere is refused before it is unpickled.
-        job_parameters: What `FunctionContext.job_parameters` shows; those of an Open win.
+        registry: The functions, possibly still pickled.
+        state_key: Signs pickled states, so that a state from another source is refused before it is unpickled.
+        job_parameters: Values of `FunctionContext.job_parameters`. Those of an Open take precedence.
     """
 
     def __init__(
-        self, registry: Registry | Travelled, *, state_key: bytes, job_parameters: Mapping[str, str] | None = None
+        self,
+        registry: Registry | ShippedFunctions,
+        *,
+        state_key: bytes,
+        job_parameters: Mapping[str, str] | None = None,
     ) -> None:
-        self._travelled: Travelled | None = None
-        if isinstance(registry, Travelled):
-            self._travelled = registry
+        self._shipped: ShippedFunctions | None = None
+        if isinstance(registry, ShippedFunctions):
+            self._shipped = registry
         else:
             self._registry = registry
         self._state_key = state_key
@@ -74,32 +78,32 @@ class EmbeddedTransport:
 
     @functools.cached_property
     def _registry(self) -> Registry:
-        """The functions; those that have travelled here are restored when they are first needed.
+        """The functions. Pickled functions are restored at the first access.
 
-        So an error of code that cannot run here is raised by what uses the transport, not by what unpickles it.
+        So if their code cannot run here, the first use of the transport raises the error, not its unpickling.
         """
-        assert self._travelled is not None
-        return Registry(self._travelled.functions())
+        assert self._shipped is not None
+        return Registry(self._shipped.functions())
 
     def infos(self, *, look: bool = False) -> list[FunctionInfo]:
-        """Return what there is, by name.
+        """Return the descriptions of all functions, sorted by name.
 
         Args:
-            look: Whether to make an instance of each class and look at its code, to tell how it is folded.
+            look: Whether to determine how each function is folded, from an instance and the code of its class.
         """
         functions = [self._registry[name] for name in sorted(self._registry)]
         return [FunctionInfo.of(each, folding=PROGRAMS.folding(each) if look else None) for each in functions]
 
     def register(self, functions: Sequence[Function]) -> list[FunctionInfo]:
-        """Take more functions, and return what they are. Raises RejectedError SIGNATURE where a name is taken."""
+        """Add functions, and return their descriptions. Raises RejectedError SIGNATURE if a name is taken."""
         registry = Registry([*self._registry.authored, *functions])
         PROGRAMS.demand_all(functions)
         self._registry = registry
-        self._travelled = None
+        self._shipped = None
         return [FunctionInfo.of(function) for function in functions]
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
-        """Return what an exchange would be opened with. Raises what opening it would raise."""
+        """Return the Opened of an exchange without opening it. Raises the errors of opening."""
         return describe(self._complete(open), self._registry, _LIMITS, SERVER_ID, PROGRAMS)
 
     def open(self, open: Open) -> OpenExchange:  # noqa: A002
@@ -121,9 +125,9 @@ class EmbeddedTransport:
         return dataclasses.replace(opening, job_parameters={**self._job_parameters, **opening.job_parameters})
 
     def __reduce__(self) -> tuple[Callable[..., EmbeddedTransport], tuple[Any, ...]]:
-        if self._travelled is None:
-            self._travelled = Travelled.of(self._registry.authored)
-        return _restore, (self._travelled, self._state_key, self._job_parameters)
+        if self._shipped is None:
+            self._shipped = ShippedFunctions.of(self._registry.authored)
+        return _restore, (self._shipped, self._state_key, self._job_parameters)
 
 
 class EmbeddedLink(Link):
@@ -145,17 +149,17 @@ class EmbeddedLink(Link):
         try:
             self._server.close()
         except FunctionError:
-            if not self._failed:  # else its first error is on its way, and says more
+            if not self._failed:  # otherwise the first error, which says more, is being raised
                 raise
 
 
 @dataclasses.dataclass(frozen=True)
-class Travelled:
-    """Functions on their way between processes.
+class ShippedFunctions:
+    """Functions in pickled form, to send them to another process.
 
     Args:
         names: Their names.
-        code: What `pickled` made of them.
+        code: The result of `pickled`.
         digest: The SHA-256 of the code, hexadecimal.
     """
 
@@ -164,35 +168,35 @@ class Travelled:
     digest: str
 
     @classmethod
-    def of(cls, functions: Sequence[Function]) -> Travelled:
-        """Pickle functions. Raises RejectedError SIGNATURE, where they refer to something that cannot be pickled."""
+    def of(cls, functions: Sequence[Function]) -> ShippedFunctions:
+        """Pickle functions. Raises RejectedError SIGNATURE if they refer to an object that cannot be pickled."""
         code = pickled(functions)
         return cls(tuple(each.name for each in functions), code, hashlib.sha256(code).hexdigest())
 
     def functions(self) -> tuple[Function, ...]:
-        """Return the functions. Raises RejectedError MODULE, where their code cannot run here."""
-        functions = _restored.get(self.digest)
+        """Return the functions. Raises RejectedError MODULE if their code cannot run here."""
+        functions = _restored_functions.get(self.digest)
         if functions is None:
             try:
                 functions = unpickled(self.code, self.digest)
             except (Exception, SystemExit) as error:
-                raise self._unreadable(error) from error
-            while len(_restored) >= _RESTORED_MAX:
-                _restored.pop(next(iter(_restored)))
-            _restored[self.digest] = functions
+                raise self._restore_error(error) from error
+            while len(_restored_functions) >= _RESTORED_MAX:
+                _restored_functions.pop(next(iter(_restored_functions)))
+            _restored_functions[self.digest] = functions
         return functions
 
-    def _unreadable(self, error: BaseException) -> RejectedError:
+    def _restore_error(self, error: BaseException) -> RejectedError:
         names = ", ".join(self.names)
         if isinstance(error, ModuleNotFoundError):
             return RejectedError("MODULE", f"{names} cannot be folded here: {missing_module(error)}")
         last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
         return RejectedError(
             "MODULE",
-            f"{names} cannot be folded here: their code cannot be read: {last}. Install the same versions of all that "
-            "they import on the driver and on the workers",
+            f"{names} cannot be folded here: their code cannot be unpickled: {last}. Install the same versions of "
+            "their imports on the driver and on the workers",
         )
 
 
-def _restore(travelled: Travelled, state_key: bytes, job_parameters: Mapping[str, str]) -> EmbeddedTransport:
-    return EmbeddedTransport(travelled, state_key=state_key, job_parameters=job_parameters)
+def _restore(shipped: ShippedFunctions, state_key: bytes, job_parameters: Mapping[str, str]) -> EmbeddedTransport:
+    return EmbeddedTransport(shipped, state_key=state_key, job_parameters=job_parameters)

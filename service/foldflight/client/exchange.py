@@ -1,4 +1,4 @@
-"""An open exchange, as an engine holds it: the verbs, and the answers to them, whatever carries the frames."""
+"""An open exchange for an engine: its verbs and their answers, independent of what carries the frames."""
 
 from __future__ import annotations
 
@@ -21,77 +21,77 @@ __all__ = ["Carrier", "OpenExchange"]
 
 
 class Carrier(Protocol):
-    """What carries the frames of an exchange: a link to one server, or one that survives its servers."""
+    """Carries the frames of an exchange: a link to one server, or a `SurvivingLink` to several."""
 
     @property
     def opened(self) -> Opened:
-        """What the server answered that has the exchange now."""
+        """The Opened frame of the current server."""
 
     def send(self, frame: Any) -> None:
         """Send a frame of the engine."""
 
     def answer(self) -> Answer:
-        """Wait for the answer to the oldest frame that asks for one and has not been taken."""
+        """Wait for the oldest answer that has not been taken."""
 
     def take_logs(self) -> Sequence[LogRecord]:
-        """Return what functions logged since last asked."""
+        """Return the log records of functions since the last call."""
 
     def close(self) -> None:
-        """End the exchange and free what it holds; safe to call twice and after an error."""
+        """End the exchange and release its resources. It is safe to call this twice and after an error."""
 
     def cut(self) -> None:
-        """End the exchange at once, whatever it still owes."""
+        """End the exchange at once, even if answers are due."""
 
 
 class OpenExchange(Verbs[None]):
-    """One exchange, from the engine's side; a context manager that closes itself.
+    """One open exchange, for an engine. It is a context manager that closes the exchange.
 
-    Every method may raise any error of the taxonomy; after an error only `close` may be called.
+    Every method may raise any error of foldflight. After an error only `close` may be called.
 
     Args:
         carrier: Carries the frames.
-        opening: What the exchange was opened with.
+        opening: The Open frame of the exchange.
     """
 
     def __init__(self, carrier: Carrier, opening: Open) -> None:
         self.carrier = carrier
         self._opening = opening
-        # The frames whose answers are due, oldest first; and the answers that came before they were asked for.
+        # The frames whose answers are due, oldest first, and the answers that were read but not taken yet.
         self._due: deque[EngineFrame] = deque()
         self._early: list[tuple[EngineFrame, Answer]] = []
 
     @property
     def opened(self) -> Opened:
-        """What the server answered that has the exchange now."""
+        """The Opened frame of the current server."""
         return self.carrier.opened
 
     def results(self, epoch: int) -> pa.Table:
-        """Wait for the results of an epoch: dirty slots, ascending, in the schema of `opened.schema`."""
-        return self._answer_to(
+        """Wait for the results of an epoch: the dirty slots, ascending, in the schema `opened.schema`."""
+        return self._take_answer(
             lambda frame: isinstance(frame, Barrier) and frame.epoch == epoch,
             f"no results of epoch {epoch} are due: no barrier {epoch} was sent",
         )
 
     def initial_outputs(self) -> pa.RecordBatch:
-        """Return the outputs that answer the oldest `states` not yet asked about."""
-        return self._answer_to(
+        """Return the outputs of the oldest `states` whose answer has not been taken."""
+        return self._take_answer(
             lambda frame: isinstance(frame, States),
-            "no initial_outputs are due: Open did not ask for them, or no states was sent",
+            "no initial_outputs are due: Open does not request them, or no states were sent",
         )
 
     def row_outputs(self) -> pa.RecordBatch:
-        """Return the outputs after each row of the oldest `chunk` not yet asked about."""
-        return self._answer_to(
+        """Return the outputs after each row of the oldest `chunk` whose answer has not been taken."""
+        return self._take_answer(
             lambda frame: isinstance(frame, Chunk),
-            "no row_outputs are due: Open did not ask for them, or no chunk was sent",
+            "no row_outputs are due: Open does not request them, or no chunk was sent",
         )
 
     def take_logs(self) -> Sequence[LogRecord]:
-        """Return what functions logged since last asked."""
+        """Return the log records of functions since the last call."""
         return self.carrier.take_logs()
 
     def close(self) -> None:
-        """End the exchange and free what it holds; safe to call twice and after an error."""
+        """End the exchange and release its resources. It is safe to call this twice and after an error."""
         self.carrier.close()
 
     def __enter__(self) -> Self:
@@ -101,23 +101,23 @@ class OpenExchange(Verbs[None]):
         if exception_type is None:
             self.carrier.close()
         else:
-            self.carrier.cut()  # whatever went wrong, nobody wants the rest
+            self.carrier.cut()  # after an error the remaining answers are not needed
 
     def _give(self, frame: EngineFrame) -> None:
         self.carrier.send(frame)
-        if self._opening.asks(frame):
+        if self._opening.is_answered(frame):
             self._due.append(frame)
 
-    def _answer_to(self, is_asked: Callable[[EngineFrame], bool], missing: str) -> Any:
-        """Return the answer to the oldest frame that fits, and keep those that come before it."""
+    def _take_answer(self, matches: Callable[[EngineFrame], bool], missing: str) -> Any:
+        """Return the answer to the oldest frame that matches, and keep the answers that arrive before it."""
         for place, (frame, answer) in enumerate(self._early):
-            if is_asked(frame):
+            if matches(frame):
                 del self._early[place]
                 return answer
-        if not any(map(is_asked, self._due)):
+        if not any(map(matches, self._due)):
             raise RejectedError("BAD_FRAME", missing)
         while True:
             answer, frame = self.carrier.answer(), self._due.popleft()
-            if is_asked(frame):
+            if matches(frame):
                 return answer
             self._early.append((frame, answer))

@@ -1,4 +1,4 @@
-"""An exchange that survives its servers: it carries out what the coordinator says, with real links and a real clock."""
+"""Failover with real links and a real clock: carry out the instructions of the coordinator."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ _LOGGER = "foldflight.client"
 
 
 class Clock(Protocol):
-    """Time, as the shell knows it."""
+    """A monotonic clock."""
 
     def now_s(self) -> float:
-        """Return seconds that only ever grow."""
+        """Return the current time, in seconds."""
 
     def rest_until(self, until_s: float) -> None:
-        """Return at that time."""
+        """Sleep until this time."""
 
 
 class SurvivingLink:
-    """Carries one exchange over one server after another.
+    """A carrier that moves one exchange from server to server.
 
     Args:
-        coordinator: Decides.
-        dial: Opens a link to a server: one exchange, which fails with its server.
-        clock: Tells the time, and lets it pass.
+        coordinator: Makes all decisions.
+        dial: Opens a link to one server.
+        clock: Tells the time, and sleeps.
 
     Raises:
-        FoldflightError: When the coordinator gives up.
+        FoldflightError: The coordinator gave up.
     """
 
     def __init__(self, coordinator: Coordinator, dial: Callable[[str, Open], Link], clock: Clock) -> None:
@@ -74,45 +74,45 @@ class SurvivingLink:
         self._is_over = False
         self._answers: deque[Answer] = deque()
         self._logs: list[LogRecord] = []
-        self._tell(Started())
+        self._process(Started())
 
     @property
     def opened(self) -> Opened:
-        """What the server answered that has the exchange now."""
+        """The Opened frame of the current server."""
         opened = self.coordinator.opened
         if opened is None:
-            raise AssertionError("an exchange that did not open has raised")
+            raise AssertionError("the constructor raises if no server opens the exchange")
         return opened
 
     def send(self, frame: States | Chunk | Forget | Barrier) -> None:
         """Send a frame."""
-        self._tell(FrameGiven(frame))
+        self._process(FrameGiven(frame))
 
     def answer(self) -> Answer:
-        """Wait for the answer to the oldest frame that asks for one and has not been taken."""
+        """Wait for the oldest answer that has not been taken."""
         while not self._answers:
-            self._tell(AnswerWanted())
+            self._process(AnswerWanted())
         return self._answers.popleft()
 
     def take_logs(self) -> Sequence[LogRecord]:
-        """Return what functions logged since last asked."""
+        """Return the log records of functions since the last call."""
         logs, self._logs = self._logs, []
         return logs
 
     def close(self) -> None:
-        """End the exchange and free what it holds; safe to call twice and after an error."""
+        """End the exchange and release its resources. It is safe to call this twice and after an error."""
         self._is_over = True
         link, self._link = self._link, None
         if link is not None:
             link.close()
 
     def cut(self) -> None:
-        """End the exchange at once, whatever it still owes."""
+        """End the exchange at once, even if answers are due."""
         self._is_over = True
         self._cut()
 
-    def _tell(self, event: Event) -> None:
-        """Tell the coordinator, and carry out what it says until it has nothing more to say."""
+    def _process(self, event: Event) -> None:
+        """Pass an event to the coordinator, and carry out its instructions until there are no more."""
         if self._is_over:
             raise RejectedError("BAD_FRAME", "the exchange is closed")
         following: Event | None = event
@@ -120,13 +120,13 @@ class SurvivingLink:
             while following is not None:
                 instructions, following = self.coordinator.handle(following, self._clock.now_s()), None
                 for instruction in instructions:
-                    following = self._carry_out(instruction)
+                    following = self._execute(instruction)
         except BaseException:
             self._is_over = True
             self._cut()
             raise
 
-    def _carry_out(self, instruction: Instruction) -> Event | None:
+    def _execute(self, instruction: Instruction) -> Event | None:
         match instruction:
             case OpenLink() | SendFrame() | AwaitAnswer():
                 try:
@@ -158,7 +158,7 @@ class SurvivingLink:
             return LinkOpened(self._link.opened)
         link = self._link
         if link is None:
-            raise AssertionError("the coordinator spoke of a link that is not there")
+            raise AssertionError("the coordinator returned an instruction for a link, and there is none")
         if isinstance(instruction, SendFrame):
             link.send(instruction.frame)
             return FrameSent()

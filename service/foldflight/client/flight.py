@@ -1,7 +1,7 @@
-"""The Flight transport: connections cached per process, a deadline on every step, several servers in turns.
+"""The Flight transport: connections cached per process, a deadline on every step, round robin over several servers.
 
-What is asked once (`infos`, `describe`) is asked of one server after another. An exchange survives its server: see
-`failover`. A `FlightLink` is one link of it.
+`infos` and `describe` ask one server after another until one answers. An exchange survives the loss of its server: see
+`failover`. A `FlightLink` is its link to one server.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from foldflight.client.link import Link
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.codec import Message, decode, encode, encode_open
-from foldflight.exchange.facts import decode_info
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.steps import Bounds
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Frame, FunctionInfo, Open, Opened
 from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import decode_info
 from foldflight.shipping.bundles import REGISTER_ACTION
 from foldflight.shipping.pickling import bundle_of
 
@@ -47,36 +47,36 @@ R = TypeVar("R")
 Tls = tuple[tuple[str, bytes], ...]
 
 _OPTIONS = [
-    ("grpc.max_metadata_size", 64 * 1024),  # errors travel in trailers
+    ("grpc.max_metadata_size", 64 * 1024),  # errors are sent in trailers
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # The pings themselves are as rare as servers allow; but only with them does gRPC set TCP_USER_TIMEOUT, below.
+    # The pings are as rare as servers allow. They are on because gRPC sets TCP_USER_TIMEOUT (below) only with them.
     ("grpc.keepalive_time_ms", 300_000),
 ]
 
 
 def _options(deadline_s: float) -> list[tuple[str, int]]:
-    """Return the channel's options.
+    """Return the options of a channel.
 
-    A write that waits for a hung server's full socket cannot be cancelled: the cancellation waits behind it. The kernel
-    can end the connection, though, when nothing was taken for `grpc.keepalive_timeout_ms` (TCP_USER_TIMEOUT).
+    A write that blocks because a hung server does not read cannot be cancelled: the cancellation waits behind it. The
+    kernel ends the connection, though, if no data was acknowledged for `grpc.keepalive_timeout_ms` (TCP_USER_TIMEOUT).
     """
     return [*_OPTIONS, ("grpc.keepalive_timeout_ms", max(int(deadline_s * 1000), 500))]
 
 
 def server_urls(target: str) -> tuple[str, ...]:
-    """Return the URLs of servers that a text names, separated by commas.
+    """Parse URLs of servers, separated by commas.
 
     Raises:
-        RejectedError: SIGNATURE, when there are none, or one is not `grpc://host:port` or `grpc+tls://host:port`.
+        RejectedError: SIGNATURE if there is none, or one is not `grpc://host:port` or `grpc+tls://host:port`.
     """
     urls = [url for url in target.split(",") if url.strip()]
     return tuple(server_url(url) for url in urls or (target,))
 
 
 def server_url(url: str) -> str:
-    """Return the URL of one server. Raises RejectedError SIGNATURE for what is none."""
+    """Check the URL of one server, and return it without surrounding spaces. Raises RejectedError SIGNATURE."""
     url = url.strip()
     try:
         parts = urlsplit(url)
@@ -84,24 +84,28 @@ def server_url(url: str) -> str:
     except ValueError:
         is_valid = False
     if not is_valid or "," in url:
-        raise RejectedError("SIGNATURE", f"{url!r} is no server; give grpc://host:port or grpc+tls://host:port")
+        raise RejectedError(
+            "SIGNATURE",
+            f'{url!r} is not the URL of a server; give "grpc://host:port" or "grpc+tls://host:port"',
+        )
     return url
 
 
 class FlightTransport:
     """Folds on Flight servers.
 
-    Args:
-        urls: The servers, `grpc://host:port` or `grpc+tls://host:port`; they take turns, and one that fails is passed
-            over for a while.
-        deadline_s: Longest wait for any one step.
-        bounds: What it may cost that exchanges survive their servers.
-        token: Bearer token, if the servers ask for one.
-        tls: Certificates as pyarrow's client takes them: `tls_root_certs`, `cert_chain`, `private_key`, PEM.
-        job_parameters: What `FunctionContext.job_parameters` shows; those of an Open win.
-        bundle_key: Signs functions that are registered. It stays in this process; what it has signed travels.
+    The transport has no connection of its own, so it can be pickled, and used on both sides of a fork.
 
-    It holds no connection itself, so it can be pickled, and used on both sides of a fork.
+    Args:
+        urls: The servers, `grpc://host:port` or `grpc+tls://host:port`. They are used in turns; a server that fails is
+            skipped for some time.
+        deadline_s: Longest wait for any one step.
+        bounds: Limits on the cost of failover.
+        token: Bearer token, if the servers require one.
+        tls: Certificates in PEM format, by the argument names of pyarrow's client: `tls_root_certs`, `cert_chain`,
+            `private_key`.
+        job_parameters: Values of `FunctionContext.job_parameters`. Those of an Open take precedence.
+        bundle_key: Signs functions that are registered. The key stays in this process; signed bundles are sent.
     """
 
     def __init__(
@@ -109,49 +113,50 @@ class FlightTransport:
         urls: Sequence[str],
         *,
         deadline_s: float,
-        bounds: Bounds | None = None,
+        bounds: FailoverBounds | None = None,
         token: str | None = None,
         tls: Mapping[str, bytes] | None = None,
         job_parameters: Mapping[str, str] | None = None,
         bundle_key: str | None = None,
     ) -> None:
         self.urls = tuple(urls)
-        self._bounds = Bounds() if bounds is None else bounds
+        self._bounds = FailoverBounds() if bounds is None else bounds
         self._deadline_s = deadline_s
         self._token = token
         self._tls = tuple(sorted((tls or {}).items()))
         self._job_parameters = dict(job_parameters or {})
         self._bundle_key = bundle_key
-        self._bundles: dict[str, bytes] = {}  # name of a function to the bundle that it is in
+        self._bundles: dict[str, bytes] = {}  # name of a function -> the bundle that contains it
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_bundle_key": None}
 
-    def infos(self, *, look: bool = False) -> list[FunctionInfo]:  # noqa: ARG002 - servers have looked already
-        """Return what the servers offer, by name (they are taken to offer the same).
+    def infos(self, *, look: bool = False) -> list[FunctionInfo]:  # noqa: ARG002 - servers always report it
+        """Return the functions of the servers, sorted by name. All servers are assumed to have the same functions.
 
         Raises:
-            RetryableError: UNREACHABLE or DEADLINE, when no server answers.
+            RetryableError: UNREACHABLE or DEADLINE if no server answers.
         """
 
         def ask(client: Any, options: Any, _url: str) -> list[FunctionInfo]:
             return [decode_info(flight.app_metadata) for flight in client.list_flights(options=options)]
 
-        return sorted(self._on_any(ask), key=lambda info: info.name)
+        return sorted(self._ask_servers(ask), key=lambda info: info.name)
 
     def register(self, functions: Sequence[Function]) -> list[FunctionInfo]:
-        """Sign functions, ask a server whether it takes them, and bring them along with each exchange that calls them.
+        """Sign functions, check with one server that it accepts them, and send them with each exchange that calls them.
 
-        No server has to remember them: whichever takes an exchange finds them in its Open.
+        Servers do not store the functions: every Open contains those that it calls.
 
         Raises:
-            RejectedError: SETTINGS without a key here or there, UNAUTHENTICATED for a wrong one, MODULE for other
-                versions of Python, SIGNATURE for a name that is taken or what cannot be pickled, LIMIT.
+            RejectedError: SETTINGS if the client or the server has no key; UNAUTHENTICATED for a wrong key; MODULE for
+                other versions of Python; SIGNATURE if a name is taken or an object cannot be pickled; LIMIT.
         """
         if self._bundle_key is None:
             raise RejectedError(
                 "SETTINGS",
-                "functions are shipped signed: give connect(..., bundle_key=...) a bundle key of the servers",
+                "functions can be shipped only with a signature; pass a bundle key of the servers to "
+                "connect(..., bundle_key=...)",
             )
         bundle = bundle_of(functions, self._bundle_key)
 
@@ -159,25 +164,25 @@ class FlightTransport:
             answers = client.do_action(fl.Action(REGISTER_ACTION, bundle), options)
             return [decode_info(answer.body.to_pybytes()) for answer in answers]
 
-        infos = self._on_any(ask)
+        infos = self._ask_servers(ask)
         self._bundles.update({function.name: bundle for function in functions})
         return infos
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
-        """Return what an exchange would be opened with, from any server. Raises what opening would, as late."""
+        """Return the Opened of an exchange, from any server, without opening it. Raises the errors of opening."""
         descriptor = fl.FlightDescriptor.for_command(encode_open(self._complete(open)))
 
         def ask(client: Any, options: Any, url: str) -> Opened:
             flight = client.get_flight_info(descriptor, options)
-            return _opened(decode(Message(flight.app_metadata, _empty(flight.schema)), Role.SERVER), url)
+            return _check_opened(decode(Message(flight.app_metadata, _empty_batch(flight.schema)), Role.SERVER), url)
 
-        return self._on_any(ask, patience_s=self._bounds.patience_s)
+        return self._ask_servers(ask, patience_s=self._bounds.patience_s)
 
     def open(self, open: Open) -> OpenExchange:  # noqa: A002
-        """Open an exchange on the server whose turn it is, or on the next one that takes it.
+        """Open an exchange on the next server in turn, or on the first one after it that accepts the exchange.
 
         Raises:
-            RetryableError: The last server's error, when none takes it in time.
+            RetryableError: The error of the last server, if none accepts the exchange in time.
         """
         opening = self._complete(open)
         coordinator = Coordinator(opening, self.urls, _connections_of_this_process().circuits, bounds=self._bounds)
@@ -203,10 +208,10 @@ class FlightTransport:
             ),
         )
 
-    def _on_any(self, ask: Callable[[Any, Any, str], R], *, patience_s: float = 0.0) -> R:
-        """Ask the servers in turn until one answers; only a retryable error moves on to the next.
+    def _ask_servers(self, ask: Callable[[Any, Any, str], R], *, patience_s: float = 0.0) -> R:
+        """Ask the servers in turn until one answers. Only after a retryable error is the next one asked.
 
-        With patience they are asked again and again: behind the one name of a balancer may be others.
+        Within `patience_s` all servers are asked repeatedly: one URL may be a load balancer before many servers.
         """
         connections = _connections_of_this_process()
         circuits = connections.circuits
@@ -232,7 +237,7 @@ class FlightTransport:
 
 
 class FlightLink(Link):
-    """One exchange over a DoExchange stream. After an error the stream is cancelled, so the server frees it at once."""
+    """One exchange over a DoExchange stream. After an error it is cancelled, so that the server frees it at once."""
 
     def __init__(self, opening: Open, client: Any, url: str, *, deadline_s: float, token: str | None) -> None:
         super().__init__(opening)
@@ -286,13 +291,13 @@ class FlightLink(Link):
             if self._failed:
                 self._reader.cancel()
             else:
-                self._close_politely()
+                self._finish_stream()
         finally:
             self._guard.close()
-            self._drop_stream()
+            self._close_writer()
 
-    def _close_politely(self) -> None:
-        """Say that no more comes and wait for the server to end: then it has freed the exchange."""
+    def _finish_stream(self) -> None:
+        """Close the direction to the server, and wait until the server has ended and freed the exchange."""
         try:
             with self._guard:
                 self._writer.done_writing()
@@ -301,14 +306,14 @@ class FlightLink(Link):
         except StopIteration:
             pass
         except (pa.ArrowException, OSError):
-            self._reader.cancel()  # all results are in: a server lost now loses nothing
+            self._reader.cancel()  # all results have arrived, so losing the server now has no effect
 
-    def _drop_stream(self) -> None:
+    def _close_writer(self) -> None:
         try:
             with self._guard:
                 self._writer.close()
         except (pa.ArrowException, OSError):
-            pass  # says again what the stream ended with
+            pass  # repeats the error with which the stream ended
 
 
 class _Clock:
@@ -322,12 +327,12 @@ class _Clock:
 
 
 class _Connections:
-    """The connections of one process, and which servers failed lately."""
+    """The connections of one process, and the circuit breakers of their servers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._clients: dict[tuple[str, float, Tls], Any] = {}
-        # Each process starts with another server, so that many workers with few exchanges each spread evenly.
+        # Each process starts with a random server, so that many workers with few exchanges each spread evenly.
         self.circuits = Circuits(random.random, first_turn=random.randrange(2**16))  # noqa: S311  (not for secrets)
 
     def client(self, url: str, deadline_s: float, tls: Tls) -> Any:
@@ -338,11 +343,11 @@ class _Connections:
             return self._clients[key]
 
     def drop(self, url: str, error: RetryableError) -> None:
-        """Forget the connection to a server that is gone."""
+        """Remove the connections to a server that is gone."""
         if error.code in _GONE:
             with self._lock:
                 for key in [key for key in self._clients if key[0] == url]:
-                    del self._clients[key]  # open exchanges on it keep it until they end
+                    del self._clients[key]  # open exchanges keep a reference until they end
 
     def close(self) -> None:
         with self._lock:
@@ -356,14 +361,14 @@ _connections: dict[int, _Connections] = {}
 
 
 def _connections_of_this_process() -> _Connections:
-    """Return this process's connections: gRPC's do not survive a fork, and PySpark forks its workers."""
+    """Return the connections of this process. PySpark forks its workers, and gRPC connections do not survive a fork."""
     pid = os.getpid()
-    # Threads that come first at the same time get the same: `setdefault` is one step.
+    # `setdefault` is atomic, so threads that arrive at the same time get the same object.
     return _connections.get(pid) or _connections.setdefault(pid, _Connections())
 
 
 def close_connections() -> None:
-    """Close this process's cached connections; later calls connect again."""
+    """Close the cached connections of this process. Later calls connect again."""
     _connections_of_this_process().close()
 
 
@@ -371,11 +376,11 @@ def _headers(token: str | None) -> list[tuple[bytes, bytes]]:
     return [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
 
 
-def _opened(frame: Frame, url: str) -> Opened:
+def _check_opened(frame: Frame, url: str) -> Opened:
     if not isinstance(frame, Opened):
-        raise RetryableError("UNREACHABLE", f"{url} answered with {type(frame).__name__} where Opened was due")
+        raise RetryableError("UNREACHABLE", f"{url} answered with {type(frame).__name__} instead of Opened")
     return frame
 
 
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

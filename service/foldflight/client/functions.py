@@ -1,4 +1,4 @@
-"""What a query writes: functions by name, and uses of them over columns."""
+"""Functions by name, and their uses over columns in a query."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Aggregate:
     """One use of a function in a query; made by calling a `FunctionHandle`.
 
     Args:
-        function: What is used.
-        columns: The arguments: column names, SQL expressions or an engine's own column objects, opaque here.
-        condition: FILTER: only rows for which it is true count; None counts all.
+        function: The function that is used.
+        columns: The arguments: column names, SQL expressions or column objects of the engine. They are opaque here.
+        condition: FILTER: only rows for which it is true are folded. None: all rows are folded.
         is_distinct: Whether equal argument rows count once.
-        literals: Direct arguments, fixed for the call.
-        transport: The way to the function.
-        name: The name of the output; None until `alias` gives it.
+        literals: Direct arguments, constant for the call.
+        transport: The transport of the function.
+        name: The name of the output; None before `alias`.
     """
 
     function: FunctionInfo
@@ -50,9 +50,9 @@ class Aggregate:
     name: str | None = None
 
     def alias(self, name: str) -> Aggregate:
-        """Return the same use with a name for its output: `agg(count().alias("n"))` is `agg(n=count())`."""
+        """Return the same use with a name for its output: `agg(count().alias("n"))` is the same as `agg(n=count())`."""
         if not isinstance(name, str):
-            raise RejectedError("SIGNATURE", f"the name of an output is a text, and {_shown(name)} is none")
+            raise RejectedError("SIGNATURE", f"the name of an output must be a str, and it is {_shown(name)}")
         return dataclasses.replace(self, name=name)
 
     def where(self, condition: object) -> Aggregate:
@@ -60,7 +60,7 @@ class Aggregate:
         if self.condition is not None:
             raise RejectedError(
                 "SIGNATURE",
-                f"{self.function.name} has a condition already; combine the two with AND",
+                f"{self.function.name} already has a condition; combine both conditions with AND",
                 function=self.function.name,
             )
         return dataclasses.replace(self, condition=condition)
@@ -70,7 +70,7 @@ class Aggregate:
         if not self.columns:
             raise RejectedError(
                 "SIGNATURE",
-                f"{self.function.name}() has no argument to be distinct by; name a column",
+                f"distinct() needs an argument, and {self.function.name}() has none; give a column",
                 function=self.function.name,
             )
         return dataclasses.replace(self, is_distinct=True)
@@ -88,7 +88,7 @@ class FunctionHandle:
 
     Args:
         info: Its name, signature and capabilities.
-        transport: The way to it.
+        transport: Its transport.
     """
 
     def __init__(self, info: FunctionInfo, transport: Transport) -> None:
@@ -101,8 +101,8 @@ class FunctionHandle:
         """Use the function over columns, with direct arguments by name.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH for a wrong number of columns, SIGNATURE for direct arguments that are
-                unknown, missing or no constants.
+            RejectedError: SCHEMA_MISMATCH for a wrong number of columns; SIGNATURE for direct arguments that are
+                unknown, missing or not constant.
         """
         self._check_columns(columns)
         check_names(self.info, literals)
@@ -110,8 +110,8 @@ class FunctionHandle:
             if not _is_constant(value):
                 raise RejectedError(
                     "SIGNATURE",
-                    f"the direct argument {name} of {self.name} is {_shown(value)}, which is no constant; give a "
-                    "number, a text, a date, or a list or dict of such (columns and expressions are given without a "
+                    f"the direct argument {name} of {self.name} is {_shown(value)}, which is not a constant; give a "
+                    "number, a text, a date, or a list or dict of these (columns and expressions are passed without a "
                     "name)",
                     function=self.name,
                 )
@@ -133,10 +133,10 @@ class FunctionHandle:
 
 
 def _is_constant(value: object) -> bool:
-    """Tell whether a value is the same in every process.
+    """Return whether a value is the same in every process.
 
-    An expression (PySpark's Column) is not even equal to itself: to compare it makes another expression. What shows its
-    address (a function, a lock) is another one elsewhere.
+    An expression, such as a Column of PySpark, is not: comparing it returns another expression. An object whose `repr`
+    has its address, such as a function or a lock, is not, either.
     """
     if isinstance(value, np.ndarray):
         return value.dtype != object
@@ -148,7 +148,7 @@ def _is_constant(value: object) -> bool:
         return True
     try:
         return bool(value == value or value != value) and not _ADDRESS.search(repr(value))  # noqa: PLR0124 - see above
-    except Exception:  # noqa: BLE001 - each engine has its own error for that
+    except Exception:  # noqa: BLE001 - the exception depends on the engine
         return False
 
 
@@ -158,16 +158,16 @@ def _shown(value: object) -> str:
 
 
 class Functions(Mapping[str, FunctionHandle]):
-    """The functions that a transport reaches: by name, as attributes, and by a call where there is only one.
+    """The functions of a transport: by name, as attributes, or by a call if there is only one.
 
-    `functions["weighted_avg"]` and `functions.weighted_avg` are the same. Where one function was asked for,
-    as in `spread = connect(Spread)`, `spread("value")` uses it.
+    `functions["weighted_avg"]` and `functions.weighted_avg` are the same. If there is exactly one function besides the
+    built-in ones, as in `spread = connect(Spread)`, `spread("value")` uses it.
 
     Args:
-        transport: The way to them; asked once, here.
+        transport: The transport. Its functions are read once, by this constructor.
 
     Raises:
-        RetryableError: UNREACHABLE or DEADLINE when no server answers.
+        RetryableError: UNREACHABLE or DEADLINE if no server answers.
     """
 
     def __init__(self, transport: FlightTransport | EmbeddedTransport) -> None:
@@ -175,22 +175,22 @@ class Functions(Mapping[str, FunctionHandle]):
         self._handles = {info.name: FunctionHandle(info, transport) for info in transport.infos()}
 
     def __call__(self, /, *columns: object, **literals: object) -> Aggregate:
-        """Use the one function that there is besides the built-in ones. Raises what its own call raises.
+        """Use the only function besides the built-in ones. Raises the errors of calling it.
 
         Raises:
-            RejectedError: SIGNATURE, when there is none, or several.
+            RejectedError: SIGNATURE if there is none, or more than one.
         """
-        own = self._own()
+        own = self._authored_names()
         if len(own) != 1:
-            there = f"there are {', '.join(own)}" if own else "there are built-in functions only"
+            there = f"there are {', '.join(own)}" if own else "there are only built-in functions"
             raise RejectedError(
-                "SIGNATURE", f"{there}; say which one to use: functions.{own[0] if own else 'count'}(...)"
+                "SIGNATURE", f"{there}; name the one to use: functions.{own[0] if own else 'count'}(...)"
             )
         return self._handles[own[0]](*columns, **literals)
 
     def __getattr__(self, name: str) -> FunctionHandle:
-        """Return the function of this name. Raises AttributeError, naming close matches."""
-        if name.startswith("_"):  # asked by copy, pickle and notebooks, also before there are handles
+        """Return the function of this name. Raises AttributeError with close matches."""
+        if name.startswith("_"):  # copy, pickle and notebooks look these up, possibly before there are handles
             raise AttributeError(name)
         try:
             return self[name]
@@ -204,12 +204,12 @@ class Functions(Mapping[str, FunctionHandle]):
         return list(self._handles)
 
     def __repr__(self) -> str:
-        own = self._own()
+        own = self._authored_names()
         built_in = ", ".join(name for name in self._handles if name not in own)
         lines = [*(f"  {self._handles[name].info.signature}" for name in own), f"  built-in: {built_in}"]
         return "\n".join(["<functions", *lines]) + ">"
 
-    def _own(self) -> list[str]:
+    def _authored_names(self) -> list[str]:
         """Return the names of the functions that are not built in."""
         built_in = Registry()
         return [name for name in self._handles if name not in built_in]
@@ -218,14 +218,14 @@ class Functions(Mapping[str, FunctionHandle]):
         """Return the function of this name.
 
         Raises:
-            RejectedError: UNKNOWN_FUNCTION, naming close matches.
+            RejectedError: UNKNOWN_FUNCTION with close matches.
         """
         try:
             return self._handles[name]
         except KeyError:
             close = difflib.get_close_matches(name, self._handles, n=3)
             hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(sorted(self._handles))}"
-            raise RejectedError("UNKNOWN_FUNCTION", f"no function {name!r}; {hint}", function=name) from None
+            raise RejectedError("UNKNOWN_FUNCTION", f"there is no function {name!r}; {hint}", function=name) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._handles
@@ -237,23 +237,23 @@ class Functions(Mapping[str, FunctionHandle]):
         return len(self._handles)
 
     def register(self, *sources: object) -> Functions:
-        """Bring functions along, and return these and them: `connect(url).register(WeightedAvg)["weighted_avg"]`.
+        """Add functions, and return all: `connect(url).register(WeightedAvg)["weighted_avg"]`.
 
-        Servers get them as signed bundles, and take them only if they were started with the bundle key that `connect`
-        was given. What a class refers to in its own package travels with it; what it imports besides must be there.
-        From servers, a function that is registered again is the new one in every exchange that is opened from then on,
-        also for uses that were made before; to have both, connect twice.
+        Functions are shipped to servers as signed bundles. A server accepts them only if it was started with the
+        `bundle_key` of `connect`. Objects in a class's own package are shipped with it; other imports must be installed
+        on the server. If a function is registered again for servers, every exchange that opens later uses the new
+        version, even for uses made before. To use both versions, call `connect` twice.
 
         Args:
             sources: Classes under `@udaf`, modules, or names of modules.
 
         Raises:
-            RejectedError: SETTINGS, UNAUTHENTICATED, MODULE, SIGNATURE or LIMIT: what a server says of them.
+            RejectedError: SETTINGS, UNAUTHENTICATED, MODULE, SIGNATURE or LIMIT, as the server answers.
         """
         added = self.transport.register(Registry.load(sources).authored)
         self._handles.update({info.name: FunctionHandle(info, self.transport) for info in added})
         return self
 
     def infos(self) -> list[FunctionInfo]:
-        """Return what each function is: signature, version, capabilities."""
+        """Return the description of each function: signature, version, capabilities."""
         return [handle.info for handle in self._handles.values()]

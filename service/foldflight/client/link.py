@@ -1,8 +1,8 @@
-"""One server's turn at an exchange: frames go out, and the answers to them come back whole.
+"""The link of an exchange to one server: it sends frames and returns complete answers.
 
-A frame is only sent when every answer to earlier frames has been read: a server that blocks on its answers while the
-engine blocks on its chunks would wait for ever. A barrier may be sent and its results fetched later; what is sent in
-between fetches them first.
+A frame is sent only after all answers to earlier frames have been read. Otherwise the server could block on writing an
+answer while the engine blocks on writing a chunk. The results of a barrier may be taken later; a frame that is sent in
+between reads them first.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Link"]
 
-# What a message has besides its columns' bytes: offsets, validity, headers.
+# Bytes of a message beside the data of its columns: offsets, validity, headers.
 _OVERHEAD_BYTES = 16 * 1024
-# A number of 31 bits as a varint.
+# Size of a slot in Forget: a number of 31 bits as a varint.
 _FORGOTTEN_BYTES = 5
 
 
 class Link(abc.ABC):
-    """One exchange with one server; a subclass carries the frames.
+    """One exchange with one server. A subclass transports the frames.
 
-    After an error the link is of no more use; `cut` it.
+    After an error the link is unusable: `cut` it.
 
     Args:
-        opening: What the exchange is opened with.
+        opening: The Open frame of the exchange.
 
     Attributes:
-        opened: What the server answered.
-        reopen: Whether the server asks to be left.
+        opened: The Opened frame of the server.
+        reopen: Whether the server requests that the engine reopen the exchange elsewhere.
     """
 
     def __init__(self, opening: Open) -> None:
@@ -62,13 +62,13 @@ class Link(abc.ABC):
         self._engine = EngineExchange(opening)
         self._failed = False
         self._closed = False
-        # How many parts each question was sent in whose answer nobody has taken yet, oldest first; the parts that came.
-        self._questions: deque[int] = deque()
+        # For each frame whose answer has not been taken, oldest first, the number of parts in which it was sent.
+        self._parts_due: deque[int] = deque()
         self._answers: deque[Answer] = deque()
         self._due = 0
         self._logs: list[LogRecord] = []
 
-    # -- what a subclass gives ---------------------------------------------------------------------------------------
+    # -- implemented by subclasses -----------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _write(self, frame: Frame) -> None:
@@ -80,59 +80,59 @@ class Link(abc.ABC):
 
     @abc.abstractmethod
     def _end(self) -> None:
-        """Free what the link holds; `_failed` tells whether the exchange ended with an error."""
+        """Release the resources of the link. `_failed` tells whether the exchange ended with an error."""
 
-    # -- what carries an exchange ------------------------------------------------------------------------------------
+    # -- the interface of a carrier ----------------------------------------------------------------------------------
 
     def send(self, frame: EngineFrame) -> None:
-        """Send a frame, in as many messages as the server's bound asks for; read the answers that are due first.
+        """Read the answers that are due, then send a frame, split into messages within the bound of the server.
 
         Raises:
-            FoldflightError: The frame may not be sent now, or the server has failed.
+            FoldflightError: The frame may not be sent now, or the server failed.
         """
-        asks = self._opening.asks(frame)
+        expects_answer = self._opening.is_answered(frame)
         parts = 0
-        with self._failing():
+        with self._remember_failure():
             for part in self._split(frame):
                 while self._due:
                     self._pull()
                 self._engine.send(part)
                 self._write(part)
                 parts += 1
-                self._due += asks
-        if asks:
-            self._questions.append(parts)
+                self._due += expects_answer
+        if expects_answer:
+            self._parts_due.append(parts)
 
     def answer(self) -> Answer:
-        """Wait for the answer to the oldest frame that asks for one and has not been taken.
+        """Wait for the oldest answer that has not been taken.
 
         Raises:
             RejectedError: BAD_FRAME, when no answer is due.
             FoldflightError: The server has failed.
         """
-        with self._failing():
-            if not self._questions:
-                raise RejectedError("BAD_FRAME", "no answer is due: no frame that asks for one was sent")
-            parts = self._questions[0]
+        with self._remember_failure():
+            if not self._parts_due:
+                raise RejectedError("BAD_FRAME", "no answer is due: no frame that has an answer was sent")
+            parts = self._parts_due[0]
             while len(self._answers) < parts:
                 self._pull()
-        self._questions.popleft()
+        self._parts_due.popleft()
         found = [self._answers.popleft() for _ in range(parts)]
         return found[0] if parts == 1 else pa.concat_batches(found)
 
     def take_logs(self) -> Sequence[LogRecord]:
-        """Return what functions logged since last asked."""
+        """Return the log records of functions since the last call."""
         logs, self._logs = self._logs, []
         return logs
 
     def close(self) -> None:
-        """End the exchange and free what it holds; safe to call twice and after an error."""
+        """End the exchange and release its resources. It is safe to call this twice and after an error."""
         if not self._closed:
             self._closed = True
             self._end()
 
     def cut(self) -> None:
-        """End the exchange at once, whatever it still owes."""
+        """End the exchange at once, even if answers are due."""
         self._failed = True
         self.close()
 
@@ -140,7 +140,7 @@ class Link(abc.ABC):
 
     def _start(self) -> None:
         """Read Opened, the first frame."""
-        with self._failing():
+        with self._remember_failure():
             frame = self._next()[0]
             if not isinstance(frame, Opened):
                 raise RejectedError("BAD_FRAME", f"the first reply was {type(frame).__name__}, not Opened")
@@ -159,12 +159,12 @@ class Link(abc.ABC):
     def _next(self) -> tuple[Frame, Answer | None]:
         frame = self._read()
         if frame is None:
-            raise RetryableError("UNREACHABLE", "the server ended the exchange before it had answered everything")
+            raise RetryableError("UNREACHABLE", "the server ended the exchange before it sent all answers")
         return frame, self._engine.receive(frame)
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Remember an error, so that the exchange is cut off and not ended politely."""
+    def _remember_failure(self) -> Iterator[None]:
+        """Remember an error, so that the exchange is cancelled and not ended in the regular way."""
         if self._closed:
             raise RejectedError("BAD_FRAME", "the exchange is closed")
         try:
@@ -174,7 +174,7 @@ class Link(abc.ABC):
             raise
 
     def _split(self, frame: EngineFrame) -> Iterator[EngineFrame]:
-        """Yield a frame in parts that stay within the server's bound; a fold does not see where a chunk is cut."""
+        """Yield a frame in parts within the bound of the server. Splitting a chunk does not change what is folded."""
         room = max(self.opened.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
         match frame:
             case States():
@@ -191,7 +191,7 @@ class Link(abc.ABC):
 
 
 def _slices(batch: pa.RecordBatch, room: int) -> Iterator[pa.RecordBatch]:
-    # A row without columns, too, takes a slot's room on the server.
+    # A row without columns also needs memory on the server: that of its slot.
     pieces = -(-max(batch.nbytes, batch.num_rows * SLOT_BYTES) // room)
     if pieces <= 1 or batch.num_rows <= 1:
         yield batch

@@ -1,4 +1,4 @@
-"""Where a process that is no server logs to: what its user has set up, else its standard error."""
+"""Logging of clients: with the configuration of the application, or to standard error if there is none."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["log_event", "set_up"]
 
 
 def set_up(name: str, level: int) -> logging.Logger:
-    """Return the logger of this name; where nobody has set logging up, it writes to standard error from `level` on.
+    """Return the logger of this name. If logging is not configured, it writes to standard error from `level` on.
 
-    Spark keeps the standard error of its workers with the executor's.
+    Spark stores the standard error of its Python workers with that of the executor.
     """
     logger = logging.getLogger(name)
     if not logger.hasHandlers():
@@ -28,7 +28,7 @@ def set_up(name: str, level: int) -> logging.Logger:
 
 
 def log_event(logger: logging.Logger, level: int, event: str, fields: Mapping[str, Any]) -> None:
-    """Log an event with its fields: as `key=value` in the text, and as attributes of the record for other formats."""
+    """Log an event with its fields, as `key=value` in the text and as attributes of the record."""
     text = " ".join([event, *(f"{key}={_shown(value)}" for key, value in fields.items())])
     logger.log(level, "%s", text, extra={"event": event, **fields})
 

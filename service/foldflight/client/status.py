@@ -1,4 +1,4 @@
-"""What servers say of themselves and their fleet: the action `status` (its JSON: `foldflight.server.ops.status`)."""
+"""Read the status of servers with the action `status`. `foldflight.server.ops.status` documents its JSON."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _ACTION = "status"
 
 
 class StatusReader:
-    """Asks one URL, again and again, over one connection.
+    """Reads the status from one URL, repeatedly, over one connection.
 
     Args:
-        url: A server, or a balancer before servers: `grpc://host:port` or `grpc+tls://host:port`.
+        url: A server or a load balancer: `grpc://host:port` or `grpc+tls://host:port`.
         deadline_s: Longest wait for an answer.
-        token: As for `connect`, and so the rest.
+        token: As for `connect`, like the following arguments.
 
     Raises:
-        RejectedError: SIGNATURE, for another kind of URL.
+        RejectedError: SIGNATURE for another kind of URL.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class StatusReader:
 
         Raises:
             RetryableError: UNREACHABLE or DEADLINE.
-            RejectedError: UNAUTHENTICATED; BAD_FRAME, when the server has no such action.
+            RejectedError: UNAUTHENTICATED; BAD_FRAME if the server does not have this action.
         """
         try:
             options = fl.FlightCallOptions(timeout=self._deadline_s, headers=self._headers)

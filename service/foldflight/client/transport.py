@@ -1,4 +1,4 @@
-"""What a transport offers: the same interface embedded and over Flight."""
+"""The interface of transports, which is the same embedded and over Flight."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["Transport"]
 
 
 class Transport(Protocol):
-    """A way to reach functions; picklable, so that an engine's workers can carry it."""
+    """A connection to functions. It can be pickled, so that the workers of an engine can use it."""
 
     def infos(self, *, look: bool = False) -> list[FunctionInfo]:
-        """Return what is served, by name.
+        """Return the descriptions of all functions, sorted by name.
 
         Args:
-            look: Whether to find out how each function is folded, which makes an instance of its class and looks at
-                its code. Servers have done so when they started, and tell in any case.
+            look: Whether to determine how each function is folded. This creates an instance of each class and inspects
+                its code. Servers did so at their start, and always report it.
         """
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
-        """Return what an exchange would be opened with, without opening it."""
+        """Return the Opened of an exchange without opening it."""
 
     def open(self, open: Open) -> OpenExchange:  # noqa: A002
         """Open an exchange."""

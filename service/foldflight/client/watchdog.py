@@ -1,7 +1,7 @@
-"""Deadlines for calls that cannot take one: a blocked Flight read or write ends only when its stream is cancelled.
+"""Deadlines for calls without a timeout: a blocked Flight read or write ends only when its stream is cancelled.
 
-One daemon thread per process looks at all guarded exchanges a few times per deadline; it starts with the first
-exchange and ends with the last. Setting and clearing a deadline costs an attribute each, no lock.
+One daemon thread per process checks all guarded exchanges several times per deadline. It starts with the first exchange
+and ends with the last. Setting and clearing a deadline assigns one attribute and takes no lock.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _PAUSE_S_MIN = 0.01
 
 
 class Guard:
-    """Cancels one exchange when a step of it takes longer than the deadline.
+    """Cancels an exchange if one of its steps takes longer than the deadline.
+
+    Use it as a context manager around each step. `close` ends the monitoring.
 
     Args:
-        deadline_s: Longest time for one step.
-        cancel: Ends the blocked call; called at most once, from the watchdog's thread.
-
-    Use it as a context manager around each step; `close` ends the watch.
+        deadline_s: Longest time of one step.
+        cancel: Ends the blocked call. It is called at most once, from the thread of the watchdog.
     """
 
     def __init__(self, deadline_s: float, cancel: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ class Guard:
             self._cancel()
 
     def close(self) -> None:
-        """End the watch; safe to call twice."""
+        """End the monitoring. It is safe to call this twice."""
         self._due = None
         self._watch.remove(self)
 
@@ -96,7 +96,7 @@ _watches: dict[int, _Watch] = {}
 
 
 def _watch_of_this_process() -> _Watch:
-    """Return this process's watch: after a fork the parent's thread and lock are not here."""
+    """Return the watchdog of this process. After a fork, the thread and lock of the parent are not usable."""
     pid = os.getpid()
-    # Threads that come first at the same time get the same: `setdefault` is one step.
+    # `setdefault` is atomic, so threads that arrive at the same time get the same object.
     return _watches.get(pid) or _watches.setdefault(pid, _Watch())

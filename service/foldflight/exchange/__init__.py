@@ -1,1 +1,1 @@
-"""The exchange without IO: frames, their bytes, which may follow which, and both ends of one exchange."""
+"""The exchange without I/O: frames, their encoding, the table of transitions, and both ends of one exchange."""

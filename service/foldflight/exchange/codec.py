@@ -1,8 +1,8 @@
-"""Frames to bytes and back. Whatever comes in, nothing but an error of the taxonomy comes out.
+"""Encode and decode frames. Decoding raises only errors of foldflight, whatever the bytes are.
 
-A message is a record batch with metadata (protobuf). Nothing may look at a batch, not even at its size, before `decode`
-has validated it in full: offsets that point outside their buffers, invalid UTF-8 and wrong lengths end here, and
-reading them elsewhere would end the process.
+A message is a record batch with metadata (protobuf). No code may read a received batch, not even its size, before
+`decode` has validated it in full. Offsets outside their buffers, invalid UTF-8 and wrong lengths are errors here;
+reading them without validation can crash the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.facts import parse_message, utf8
 from foldflight.exchange.frames import (
     PROTOCOL_VERSION,
     Barrier,
@@ -38,6 +37,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.ipc import refuse_compressed
 from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import parse_message, utf8
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord
 from foldflight.functions.types import check_plain
@@ -58,11 +58,11 @@ _SIZELESS_MAX: Final = 1 << 20
 
 @dataclass(frozen=True)
 class Message:
-    """What travels: a batch and its metadata.
+    """One message of the stream: a batch and its metadata.
 
     Args:
         metadata: The frame, without its batch.
-        batch: The data; of zero rows where the frame has none. None where a message came without one.
+        batch: The data; a batch of zero rows if the frame has no data. None if a message arrived without a batch.
     """
 
     metadata: bytes
@@ -70,7 +70,7 @@ class Message:
 
 
 def encode_open(opening: Open) -> bytes:
-    """Return Open as the command of a descriptor."""
+    """Encode Open, for the command of a descriptor."""
     message = pb.Open(
         protocol_version=opening.protocol_version,
         columns=opening.columns.serialize().to_pybytes(),
@@ -99,20 +99,20 @@ def encode_open(opening: Open) -> bytes:
 
 
 def decode_open(command: bytes) -> Open:
-    """Return the Open that a descriptor's command holds.
+    """Decode the Open of a descriptor's command.
 
     Raises:
-        RejectedError: BAD_FRAME; PROTOCOL_VERSION, naming the versions that are served.
+        RejectedError: BAD_FRAME; PROTOCOL_VERSION, with the version of this server.
     """
     message = parse_message(pb.Open, command, "the descriptor")
     if message.protocol_version != PROTOCOL_VERSION:
         raise RejectedError(
             "PROTOCOL_VERSION",
-            f"the engine speaks protocol version {message.protocol_version}; this server serves {PROTOCOL_VERSION}",
+            f"the engine uses protocol version {message.protocol_version}; this server serves {PROTOCOL_VERSION}",
         )
     if not message.calls:
         raise RejectedError("BAD_FRAME", "Open has no calls; give at least one")
-    columns = _guarded(lambda: _schema(message.columns), "Open.columns is no Arrow IPC schema")
+    columns = _bad_frame_on_error(lambda: _read_schema(message.columns), "Open.columns is not a valid Arrow IPC schema")
     return Open(
         calls=tuple(_decode_call(call) for call in message.calls),
         columns=columns,
@@ -135,11 +135,11 @@ def _encode_literals(call: Call) -> bytes:
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise RejectedError(
             "SIGNATURE",
-            f"a direct argument of {call.function} has no Arrow type: {error}; "
+            f"a direct argument of {call.function} cannot be converted to an Arrow type: {error}; "
             "give numbers, texts, dates, lists or dicts",
             function=call.function,
         ) from None
-    return _stream(batch)
+    return _write_stream(batch)
 
 
 def _decode_call(call: pb.Call) -> Call:
@@ -147,9 +147,9 @@ def _decode_call(call: pb.Call) -> Call:
     if call.literals:
         batch = _read_stream(call.literals, "the direct arguments of a call")
         if batch.num_rows != 1:
-            raise RejectedError("BAD_FRAME", f"direct arguments are one row, and here are {batch.num_rows}")
-        literals = _guarded(
-            lambda: batch.to_pylist(maps_as_pydicts="strict")[0], "direct arguments that are no Python values"
+            raise RejectedError("BAD_FRAME", f"Call.literals must have one row, and it has {batch.num_rows}")
+        literals = _bad_frame_on_error(
+            lambda: batch.to_pylist(maps_as_pydicts="strict")[0], "Call.literals cannot be converted to Python values"
         )
     return Call(
         function=call.function,
@@ -163,16 +163,16 @@ def _decode_call(call: pb.Call) -> Call:
 
 
 def encode(frame: Frame, schema: pa.Schema) -> Message:
-    """Return a frame as a message.
+    """Encode a frame as a message.
 
     Args:
-        frame: Any frame but Open, which is a descriptor.
-        schema: The schema of this direction, for the batch of zero rows that a frame without data rides on.
+        frame: Any frame except Open, which is sent as the descriptor.
+        schema: The schema of this direction. A frame without data is sent with a batch of zero rows in this schema.
     """
-    nothing = _no_rows(schema)
+    empty = _empty_batch(schema)
     match frame:
         case States():
-            engine = pb.EngineFrame(states=pb.States(batch=_stream(frame.batch), unanswered=frame.unanswered))
+            engine = pb.EngineFrame(states=pb.States(batch=_write_stream(frame.batch), unanswered=frame.unanswered))
         case Chunk():
             return Message(pb.EngineFrame(chunk=pb.Chunk()).SerializeToString(), frame.batch)
         case Barrier():
@@ -182,16 +182,16 @@ def encode(frame: Frame, schema: pa.Schema) -> Message:
         case Checkpoint():
             engine = pb.EngineFrame(checkpoint=pb.Checkpoint(if_reopen=frame.if_reopen))
         case Open():
-            raise AssertionError("Open travels as the descriptor: encode_open")
+            raise AssertionError("Open is sent as the descriptor: use encode_open")
         case _:
-            return _encode_server(frame, nothing)
-    return Message(engine.SerializeToString(), nothing)
+            return _encode_server(frame, empty)
+    return Message(engine.SerializeToString(), empty)
 
 
-def _encode_server(frame: Frame, nothing: pa.RecordBatch) -> Message:
+def _encode_server(frame: Frame, empty: pa.RecordBatch) -> Message:
     match frame:
         case Opened():
-            server, batch = pb.ServerFrame(opened=_encode_opened(frame)), nothing
+            server, batch = pb.ServerFrame(opened=_encode_opened(frame)), empty
         case InitialOutputs():
             server, batch = pb.ServerFrame(initial_outputs=pb.InitialOutputs()), frame.batch
         case RowOutputs():
@@ -213,26 +213,26 @@ def _encode_server(frame: Frame, nothing: pa.RecordBatch) -> Message:
                 )
                 for r in frame.records
             ]
-            server, batch = pb.ServerFrame(log=pb.Log(records=records)), nothing
+            server, batch = pb.ServerFrame(log=pb.Log(records=records)), empty
         case _:
-            raise AssertionError(f"no server sends {type(frame).__name__}")
+            raise AssertionError(f"a server does not send {type(frame).__name__}")
     return Message(server.SerializeToString(), batch)
 
 
 def decode(message: Message, sender: Role) -> Frame:
-    """Return the frame of a message that came in.
+    """Decode and validate a received message.
 
     Args:
         message: The message.
-        sender: Who sent it.
+        sender: The role of the sender.
 
     Raises:
-        RejectedError: BAD_FRAME, for bytes that are no frame and batches that contradict themselves.
+        RejectedError: BAD_FRAME if the metadata is not a frame of the sender or the batch is invalid.
     """
     if message.batch is None:
-        raise RejectedError("BAD_FRAME", "a message without a record batch; send one of zero rows")
+        raise RejectedError("BAD_FRAME", "a message has no record batch; send a batch of zero rows")
     batch = message.batch
-    _guarded(lambda: _check_batch(batch), "the record batch of a message is invalid")
+    _bad_frame_on_error(lambda: _check_batch(batch), "the record batch of a message is invalid")
     if sender is Role.ENGINE:
         return _decode_engine(parse_message(pb.EngineFrame, message.metadata, "the metadata of a message"), batch)
     return _decode_server(parse_message(pb.ServerFrame, message.metadata, "the metadata of a message"), batch)
@@ -244,7 +244,7 @@ def _decode_engine(frame: pb.EngineFrame, batch: pa.RecordBatch) -> Frame:
         return Chunk(batch)
     if kind is not None and batch.num_rows:
         raise RejectedError(
-            "BAD_FRAME", f"a {kind} frame rides on a batch of {batch.num_rows} rows; only chunks have rows"
+            "BAD_FRAME", f"a {kind} frame has a batch of {batch.num_rows} rows; only chunk frames have rows"
         )
     match kind:
         case "states":
@@ -256,7 +256,7 @@ def _decode_engine(frame: pb.EngineFrame, batch: pa.RecordBatch) -> Frame:
         case "checkpoint":
             return Checkpoint(frame.checkpoint.if_reopen)
         case _:
-            raise RejectedError("BAD_FRAME", "the metadata of a message holds no frame that an engine sends")
+            raise RejectedError("BAD_FRAME", "the metadata of a message contains no frame that an engine sends")
 
 
 def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
@@ -280,7 +280,7 @@ def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
                 )
             )
         case _:
-            raise RejectedError("BAD_FRAME", "the metadata of a message holds no frame that a server sends")
+            raise RejectedError("BAD_FRAME", "the metadata of a message contains no frame that a server sends")
 
 
 def _encode_opened(frame: Opened) -> pb.Opened:
@@ -316,7 +316,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
                 can_retract=call.can_retract,
                 can_merge=call.can_merge,
                 is_invertible=call.is_invertible,
-                input_types=tuple(_guarded(lambda call=call: _schema(call.input_types), "input types").types),  # type: ignore[misc]
+                input_types=_decode_input_types(call),
                 can_migrate=call.can_migrate,
             )
             for call in opened.calls
@@ -327,20 +327,30 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
     )
 
 
+def _decode_input_types(call: pb.OpenedCall) -> tuple[pa.DataType, ...]:
+    schema = _bad_frame_on_error(
+        lambda: _read_schema(call.input_types), "OpenedCall.input_types is not a valid Arrow IPC schema"
+    )
+    return tuple(schema.types)
+
+
 def sliced_to(batch: pa.RecordBatch, bytes_max: int) -> list[pa.RecordBatch]:
-    """Cut a batch into batches of at most about `bytes_max` bytes, at least one row each; one empty batch stays one."""
+    """Split a batch into batches of about `bytes_max` bytes or less, with at least one row each.
+
+    An empty batch is returned as it is.
+    """
     if batch.num_rows <= 1 or batch.nbytes <= bytes_max:
         return [batch]
-    # Rows are not all of one size: halve what is still too large.
+    # Rows differ in size, so halve each part until it fits.
     half = batch.num_rows // 2
     return [*sliced_to(batch.slice(0, half), bytes_max), *sliced_to(batch.slice(half), bytes_max)]
 
 
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, type_) for type_ in schema.types], schema=schema)
 
 
-def _stream(batch: pa.RecordBatch) -> bytes:
+def _write_stream(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -355,14 +365,14 @@ def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
             table = reader.read_all()
         table.validate(full=True)
         batches = table.combine_chunks().to_batches()
-        batch = batches[0] if batches else _no_rows(table.schema)
+        batch = batches[0] if batches else _empty_batch(table.schema)
         _check_sizeless(batch)
         return batch
 
-    return _guarded(read, f"{what} is no valid Arrow IPC stream")
+    return _bad_frame_on_error(read, f"{what}: not a valid Arrow IPC stream")
 
 
-def _schema(data: bytes) -> pa.Schema:
+def _read_schema(data: bytes) -> pa.Schema:
     schema = pa.ipc.read_schema(pa.py_buffer(data))
     _check_names(schema)
     return schema
@@ -409,7 +419,7 @@ def _sizeless(array: pa.Array) -> int:
 
 
 def _check_schema(schema: pa.Schema) -> None:
-    """Raise an error for what must not be read of a batch: names that are not UTF-8, and types that are not folded.
+    """Raise an error for column names that are not UTF-8 and for types that are not supported.
 
     What is not folded is not even measured: the offsets of a dense union pass `validate(full=True)` wherever they
     point, and so do views behind a NULL.
@@ -420,18 +430,18 @@ def _check_schema(schema: pa.Schema) -> None:
 
 
 def _check_names(schema: pa.Schema) -> None:
-    """Raise UnicodeDecodeError now for names that are not UTF-8: pyarrow decodes them whenever they are looked at."""
+    """Raise UnicodeDecodeError for names that are not UTF-8. pyarrow would raise it later, at the first access."""
     schema.names  # noqa: B018
     for type_ in schema.types:
         if pa.types.is_nested(type_):
             str(type_)
 
 
-def _guarded(read: Callable[[], _T], wrong: str) -> _T:
+def _bad_frame_on_error(read: Callable[[], _T], wrong: str) -> _T:
     try:
         return read()
     except RejectedError:
         raise
-    except Exception as error:  # noqa: BLE001 - hostile bytes make Arrow and Python raise what they like
+    except Exception as error:  # noqa: BLE001 - invalid bytes may raise any exception in Arrow or Python
         first = (str(error).splitlines() or [""])[0][:200]
         raise RejectedError("BAD_FRAME", f"{wrong}: {first or type(error).__name__}") from None

@@ -1,4 +1,4 @@
-"""The engine's side of one exchange: it makes frames, checks replies, and puts the results of an epoch together."""
+"""The engine's side of one exchange: it makes frames, checks replies and assembles the results of an epoch."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = ["Answer", "EngineExchange", "Saved", "check_chunk", "check_isolates"]
 
 @dataclass(frozen=True)
 class Saved:
-    """What a checkpoint brought.
+    """The answer to a checkpoint.
 
     Args:
         states: n rows in the schema of the results, with NULL outputs.
-        problem: Why there are none; empty if there are.
+        problem: Why there are no states; empty if there are.
     """
 
     states: pa.Table
@@ -42,12 +42,12 @@ class Saved:
 
 
 Answer: TypeAlias = pa.Table | pa.RecordBatch | Saved
-"""What a frame of the engine is answered with: the results of a barrier, initial outputs or outputs after each row, or
-what a checkpoint saved."""
+"""The answer to a frame of the engine: the results of a barrier, initial outputs, outputs after each row, or the states
+of a checkpoint."""
 
 
 def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
-    """Raise RejectedError SCHEMA_MISMATCH for a chunk that Open did not announce."""
+    """Raise RejectedError SCHEMA_MISMATCH if the schema of a chunk differs from `Open.columns`."""
     if batch.schema != opening.columns:
         raise RejectedError(
             "SCHEMA_MISMATCH",
@@ -56,19 +56,19 @@ def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
 
 
 def check_isolates(opened: Opened, opening: Open) -> None:
-    """Raise RejectedError PROTOCOL_VERSION for a server that was asked to isolate errors and does not know how."""
+    """Raise RejectedError PROTOCOL_VERSION if Open requests the isolation of errors and the server lacks it."""
     if opening.isolate_errors and ERROR not in opened.schema.names:
         raise RejectedError(
             "PROTOCOL_VERSION",
-            f"server {opened.server_id} is too old to isolate errors; bring it up to date, or let errors fail",
+            f"server {opened.server_id} is too old to isolate errors; upgrade it, or do not isolate errors",
         )
 
 
 class EngineExchange(Verbs[Frame]):
-    """One exchange, from the engine's side, without IO. Its verbs return the frame to send.
+    """The engine's side of one exchange, without I/O. Its verbs return the frame to send.
 
     Args:
-        opening: What it is opened with.
+        opening: The Open frame of the exchange.
     """
 
     def __init__(self, opening: Open) -> None:
@@ -84,46 +84,53 @@ class EngineExchange(Verbs[Frame]):
         return self._machine.story
 
     def checkpoint(self, *, if_reopen: bool = False) -> Frame:
-        """Return the frame that asks for states within an epoch, or, if so, whether the server wants to be left."""
+        """Return the frame that requests states within an epoch.
+
+        Args:
+            if_reopen: Whether the server returns states only if it requests that the engine reopen the exchange.
+        """
         return self._give(Checkpoint(if_reopen=if_reopen))
 
     def send(self, frame: EngineFrame) -> None:
-        """Note a frame that is about to be sent.
+        """Check and record a frame that is about to be sent.
 
         Raises:
-            RejectedError: BAD_FRAME, when it may not be sent now; SCHEMA_MISMATCH, for a chunk that was not announced.
+            RejectedError: BAD_FRAME if the frame may not be sent now; SCHEMA_MISMATCH if the schema of a chunk differs
+                from `Open.columns`.
         """
         if isinstance(frame, Chunk):
             check_chunk(frame.batch, self._opening)
         self._machine.send(frame)
 
     def receive(self, frame: Frame) -> Answer | None:
-        """Check a frame of the server; return the answer that it completes, if it completes one.
+        """Check a frame of the server, and return the answer that it completes; None if it completes none.
 
         Raises:
-            RejectedError: BAD_FRAME, when it was not due; SCHEMA_MISMATCH, when its batch has another schema.
+            RejectedError: BAD_FRAME if the frame was not due; SCHEMA_MISMATCH if its batch has another schema.
         """
         self._machine.receive(frame)
         match frame:
             case Opened():
-                self._take(frame)
+                self._check_opened(frame)
             case Results() | SavedStates():
-                return self._part(frame)
+                return self._collect_part(frame)
             case InitialOutputs() | RowOutputs():
                 return frame.batch
             case _:
                 pass
         return None
 
-    def _take(self, opened: Opened) -> None:
+    def _check_opened(self, opened: Opened) -> None:
         if len(opened.calls) != len(self._opening.calls):
-            raise RejectedError("BAD_FRAME", f"Opened names {len(opened.calls)} calls, not {len(self._opening.calls)}")
+            raise RejectedError(
+                "BAD_FRAME", f"Opened describes {len(opened.calls)} calls, and Open has {len(self._opening.calls)}"
+            )
         check_isolates(opened, self._opening)
         self.opened = opened
 
-    def _part(self, frame: Results | SavedStates) -> Answer | None:
+    def _collect_part(self, frame: Results | SavedStates) -> Answer | None:
         if self.opened is None or frame.batch.schema != self.opened.schema:
-            raise RejectedError("SCHEMA_MISMATCH", "results have another schema than Opened announced")
+            raise RejectedError("SCHEMA_MISMATCH", "the schema of the results differs from that of Opened")
         self._parts.append(frame.batch)
         if not frame.last:
             return None

@@ -1,6 +1,6 @@
 """The frames of an exchange, as values.
 
-How they become bytes is the business of `codec`; which may follow which, of `machine`.
+`codec` converts frames to bytes. `machine` defines the order in which frames may be sent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 PROTOCOL_VERSION = 1
-# What a row of a chunk counts for at least: its slot, which the server makes where the chunk has none.
+# Least number of bytes that a row of a chunk counts for: its slot. The server adds the slot if the chunk has none.
 SLOT_BYTES = 4
 
 
@@ -68,13 +68,14 @@ class Open:
         calls: The calls; call i has the columns `state_i` and `output_i` in the results.
         columns: Schema of the chunks: optionally `slot` int32 and `kind` int8, then argument and filter columns.
         returns: What Results carry.
-        initial_outputs: Whether each States frame is answered with the outputs of its slots, unless it says otherwise.
-        row_outputs: Whether each Chunk is answered with the outputs after each row.
-        job_parameters: What functions read from their context.
+        initial_outputs: Whether the server answers each States frame with the outputs of its slots. A frame with
+            `unanswered` is the exception.
+        row_outputs: Whether the server answers each Chunk with the outputs after each row.
+        job_parameters: Parameters that functions read from their context.
         trace_context: W3C trace context of the caller, for logs.
-        isolate_errors: Whether a function that raises fails its slot alone: results then have a column `error`.
-        bundles: Functions that the engine brings along, each sealed (`exchange.bundles`).
-        protocol_version: The version that the engine speaks.
+        isolate_errors: Whether a function that raises fails only its slot. Results then have a column `error`.
+        bundles: Shipped functions, each a signed bundle (`shipping.bundles`).
+        protocol_version: The protocol version of the engine.
     """
 
     calls: tuple[Call, ...]
@@ -88,8 +89,8 @@ class Open:
     bundles: tuple[bytes, ...] = field(default=(), repr=False)
     protocol_version: int = PROTOCOL_VERSION
 
-    def asks(self, frame: Frame) -> bool:
-        """Tell whether the server answers a frame of the engine in an exchange that was opened so."""
+    def is_answered(self, frame: Frame) -> bool:
+        """Return whether the server answers this frame of the engine in an exchange with this Open."""
         match frame:
             case Barrier() | Checkpoint():
                 return True
@@ -106,9 +107,9 @@ class States:
     """Merge states into slots.
 
     Args:
-        batch: n rows: `slot` int32 and `state_i` for each call; a NULL state is no state. With no rows at all it asks,
-            where initial outputs were asked for, for the output of slot 0.
-        unanswered: Whether no initial outputs are wanted for this frame, though Open asks for them.
+        batch: n rows: `slot` int32 and `state_i` for each call. A NULL state means that there is no state. If Open
+            requests initial outputs, a batch without rows requests the output of slot 0.
+        unanswered: Whether the server omits the initial outputs of this frame although Open requests them.
     """
 
     batch: pa.RecordBatch
@@ -131,7 +132,7 @@ class Barrier:
     """End an epoch.
 
     Args:
-        epoch: Its number: any for the first, then one more each time.
+        epoch: Number of the epoch. The first may be any number; each later one is its predecessor plus one.
     """
 
     epoch: int
@@ -142,7 +143,7 @@ class Forget:
     """Drop accumulators.
 
     Args:
-        slots: Whose, int32.
+        slots: The slots of these accumulators, int32.
     """
 
     slots: pa.Int32Array
@@ -152,10 +153,10 @@ class Forget:
 class Checkpoint:
     """Return, within an epoch, the states that changed since states were last returned.
 
-    The engine then need not keep the chunks before it. What the next barrier returns stays the same.
+    The engine may then discard the chunks that it sent before. The results of the next barrier do not change.
 
     Args:
-        if_reopen: Whether states are wanted only if the server asks to be left.
+        if_reopen: Whether the server returns states only if it requests that the engine reopen the exchange.
     """
 
     if_reopen: bool = False
@@ -167,12 +168,12 @@ class Limits:
 
     Args:
         message_bytes_max: Bytes of one message.
-        slots_max: A slot is below this.
+        slots_max: Number of slots of one exchange; every slot is below it.
         state_bytes_max: Bytes of one state.
         exchange_state_bytes_max: Bytes of all states that one barrier returns.
-        exchanges_max: Exchanges open at once.
-        idle_s_max: Seconds without a frame after which an exchange is ended.
-        age_s_max: Seconds after which an exchange is asked to reopen.
+        exchanges_max: Number of exchanges that are open at once.
+        idle_s_max: Seconds without a frame after which the server ends an exchange.
+        age_s_max: Seconds after which the server requests that the engine reopen the exchange.
     """
 
     message_bytes_max: int
@@ -185,21 +186,21 @@ class Limits:
 
     @classmethod
     def of(cls, source: object) -> Limits:
-        """Return the bounds that settings, or a message of the protocol, hold under the same names."""
+        """Return the bounds of an object whose attributes have the same names: settings or a protobuf message."""
         return cls(**{each.name: getattr(source, each.name) for each in fields(cls)})
 
 
 @dataclass(frozen=True)
 class OpenedCall:
-    """What the server says of one call.
+    """Description of one call by the server.
 
     Args:
-        fingerprint: What its states depend on.
-        can_retract: Whether it takes rows back.
+        fingerprint: Digest of everything that the format of its states depends on.
+        can_retract: Whether it retracts rows.
         can_merge: Whether it merges states.
-        is_invertible: Whether a row may be taken back before it has come.
+        is_invertible: Whether a row may be retracted before it is accumulated.
         input_types: The types that its arguments are cast to.
-        can_migrate: Whether it takes states of its other versions.
+        can_migrate: Whether it accepts states of its other versions.
     """
 
     fingerprint: str
@@ -215,12 +216,12 @@ class Opened:
     """The first frame of the server.
 
     Args:
-        server_id: Which server this is.
-        protocol_version: The version it speaks.
-        calls: What it says of each call.
-        limits: Its bounds.
-        schema: Schema of its batches: `slot`, then `state_i` and `output_i` of each call i.
-        knows_if_reopen: Whether it knows `Checkpoint.if_reopen`.
+        server_id: Identifier of the server.
+        protocol_version: The protocol version of the server.
+        calls: A description of each call.
+        limits: The bounds of the server.
+        schema: Schema of the server's batches: `slot`, then `state_i` and `output_i` of each call i.
+        knows_if_reopen: Whether the server supports `Checkpoint.if_reopen`.
     """
 
     server_id: str
@@ -237,7 +238,7 @@ class Opened:
 
     @property
     def can_retract(self) -> tuple[bool, ...]:
-        """Whether each call takes rows back."""
+        """Whether each call retracts rows."""
         return tuple(call.can_retract for call in self.calls)
 
     @property
@@ -279,7 +280,7 @@ class RowOutputs:
     """The outputs after each row of one chunk.
 
     Args:
-        batch: n rows in `Opened.schema`, with NULL states; row i stands for row i of the chunk.
+        batch: n rows in `Opened.schema`, with NULL states. Row i has the outputs after row i of the chunk.
     """
 
     batch: pa.RecordBatch
@@ -287,12 +288,12 @@ class RowOutputs:
 
 @dataclass(frozen=True)
 class SavedStates:
-    """What a checkpoint asked for.
+    """The states that a checkpoint requested.
 
     Args:
         batch: n rows in `Opened.schema`, with NULL outputs, slots ascending over all batches of the checkpoint.
         last: Whether the checkpoint has no further batch.
-        problem: Why there are no states; empty if there are. The exchange goes on either way.
+        problem: Why there are no states; empty if there are. The exchange continues in both cases.
         reopen: Whether the engine should end this exchange now and open another.
     """
 
@@ -304,10 +305,10 @@ class SavedStates:
 
 @dataclass(frozen=True)
 class Log:
-    """What functions logged since the last barrier or checkpoint.
+    """The log records of functions since the last barrier or checkpoint.
 
     Args:
-        records: The lines, oldest first.
+        records: The records, oldest first.
     """
 
     records: tuple[LogRecord, ...]
@@ -320,12 +321,12 @@ Frame = EngineFrame | ServerFrame
 
 @dataclass(frozen=True)
 class ParameterInfo:
-    """One direct argument, as far as it can be told over a wire.
+    """Description of one direct argument that can be sent over the wire.
 
     Args:
         name: Its name.
         required: Whether a call must give it.
-        default: Its default as Python writes it; empty if it is required.
+        default: The `repr` of its default; empty if it is required.
         annotation: Its annotation as text.
     """
 
@@ -337,24 +338,24 @@ class ParameterInfo:
 
 @dataclass(frozen=True)
 class FunctionInfo:
-    """What a function is, as far as it can be told over a wire.
+    """Description of a function that can be sent over the wire.
 
     Args:
         name: Its name.
         version: The author's version.
         signature: Its signature as text.
         doc: Its documentation.
-        retract: Whether it takes rows back.
+        retract: Whether it retracts rows.
         merge: Whether it merges states.
-        invertible: Whether a row may be taken back before it has come.
+        invertible: Whether a row may be retracted before it is accumulated.
         deterministic: Whether the same rows always give the same result.
         codec: `typed`, `custom` or `pickle`.
-        codec_reason: Why that codec.
+        codec_reason: Why this codec is used.
         parameters: Its direct arguments.
         input_names: Names of its arguments.
         input_types: SQL names of their types; None if they depend on the arguments.
         result_type: SQL name of the result's type; None if it depends on the arguments.
-        folding: How it is folded; None where nobody has looked.
+        folding: How it is folded; None if this was not determined.
         inputs_min: The least number of arguments that a call may give.
     """
 
@@ -377,12 +378,12 @@ class FunctionInfo:
 
     @property
     def folded(self) -> str:
-        """How it is folded, as text: a mode, and `: ` and the reason where it is interpreted; empty if unknown."""
+        """How it is folded, as text: the mode, and `: ` and the reason if it is interpreted; empty if unknown."""
         return "" if self.folding is None else str(self.folding)
 
     @classmethod
     def of(cls, function: Function, *, folding: Folding | None = None) -> FunctionInfo:
-        """Return what there is to tell of a function, with what the caller knows of how it is folded."""
+        """Return the description of a function. The caller determines how it is folded."""
         can = function.capabilities
         inputs, result = function.input_types, function.result_type
         return cls(
@@ -409,5 +410,5 @@ class FunctionInfo:
 
 
 def columns_text(schema: pa.Schema) -> str:
-    """Return the columns of a schema as errors show them, with all that makes two schemas differ."""
+    """Return the columns of a schema as text for error messages: names, types and nullability."""
     return ", ".join(f"{each.name} {each.type}{'' if each.nullable else ' not null'}" for each in schema) or "none"

@@ -1,12 +1,12 @@
-"""Which frame may follow which: the exchange as a table of transitions, for both roles.
+"""The state machine of an exchange: a table of transitions for both roles.
 
 The rules:
 
-- Each side has its own state; a frame moves the state of the side that sends it. Both ends keep both states, so the end
-  that receives a frame knows as well as the end that sends it whether it was due.
-- A pair of state and frame that is not in the table is the error: BAD_FRAME, with the last steps as its story.
-- The engine may send a barrier before the results of the last one have come: the server answers barriers in order.
-- The first epoch may have any number; each later one is the one before plus one.
+- Each side has its own state. A frame changes the state of the side that sends it. Both ends track both states, so the
+  receiver can check each frame as well as the sender.
+- A pair of state and frame that is not in the table is an error: BAD_FRAME, with the last steps as its story.
+- The engine may send a barrier before it has the results of the previous one. The server answers barriers in order.
+- The first epoch may have any number. Each later epoch has the number of its predecessor plus one.
 
 `python -m foldflight.exchange.machine` prints the table as the diagram of ARCHITECTURE.md.
 """
@@ -52,7 +52,7 @@ class Role(Enum):
 
 
 class State(Enum):
-    """Where one side of an exchange stands."""
+    """The state of one side of an exchange."""
 
     IDLE = "IDLE"
     OPEN = "OPEN"
@@ -61,8 +61,8 @@ class State(Enum):
     FAILED = "FAILED"
 
 
-# What each side may send: (its state, frame) -> its next state. ANSWERING: some batches of an epoch's results are out;
-# SAVING: some of a checkpoint's states.
+# The frames that each side may send: (its state, frame) -> its next state. ANSWERING: some batches of the results of an
+# epoch have been sent. SAVING: some batches of the states of a checkpoint have been sent.
 TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
     Role.ENGINE: {
         (State.IDLE, Open): State.OPEN,
@@ -86,10 +86,10 @@ TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
 
 
 class Exchange:
-    """One end of one exchange: it checks every frame that goes out or comes in.
+    """One end of one exchange. It checks every frame that is sent or received.
 
     Args:
-        role: Which end this is.
+        role: The role of this end.
     """
 
     def __init__(self, role: Role) -> None:
@@ -99,7 +99,7 @@ class Exchange:
         self._due: dict[type[Frame], deque[int]] = {
             kind: deque() for kind in (Results, InitialOutputs, RowOutputs, SavedStates)
         }
-        self._asked: Open | None = None
+        self._opening: Open | None = None
         self._story: deque[str] = deque(maxlen=_STORY_STEPS)
 
     @property
@@ -113,48 +113,48 @@ class Exchange:
         return tuple(self._due[Results])
 
     def send(self, frame: Frame) -> None:
-        """Note a frame that this end sends. Raises RejectedError BAD_FRAME if it may not."""
+        """Record a frame that this end sends. Raises RejectedError BAD_FRAME if it may not be sent now."""
         self._step(self.role, frame)
 
     def receive(self, frame: Frame) -> None:
-        """Note a frame that the other end has sent. Raises RejectedError BAD_FRAME if it may not."""
+        """Record a frame that the other end sent. Raises RejectedError BAD_FRAME if it may not be sent now."""
         self._step(self.role.peer, frame)
 
     def _step(self, sender: Role, frame: Frame) -> None:
         state = self.states[sender]
-        self._story.append(f"{sender.value} {_short(frame)}")
+        self._story.append(f"{sender.value} {_step_text(frame)}")
         following = TABLES[sender].get((state, type(frame)))
         if following is None:
-            raise self._refused(f"the {sender.value} may not send {type(frame).__name__} when it is {state.value}")
+            raise self._bad_frame(f"the {sender.value} may not send {type(frame).__name__} when it is {state.value}")
         if self.states[sender.peer] is State.IDLE and not isinstance(frame, Open) and sender is Role.SERVER:
-            raise self._refused(f"the server may not send {type(frame).__name__} before Open")
-        self.states[sender] = self._after(frame, following)
+            raise self._bad_frame(f"the server may not send {type(frame).__name__} before Open")
+        self.states[sender] = self._next_state(frame, following)
 
-    def _after(self, frame: Frame, following: State) -> State:
-        """Check what the table cannot say: what was asked for, and the order of epochs."""
+    def _next_state(self, frame: Frame, following: State) -> State:
+        """Return the next state of the sender. Check what the table cannot express: due answers and epoch numbers."""
         match frame:
             case Open():
-                self._asked = frame
-            case States() if self._asked is not None and self._asked.asks(frame):
+                self._opening = frame
+            case States() if self._opening is not None and self._opening.is_answered(frame):
                 self._due[InitialOutputs].append(frame.batch.num_rows or 1)
-            case Chunk() if self._asked is not None and self._asked.asks(frame):
+            case Chunk() if self._opening is not None and self._opening.is_answered(frame):
                 self._due[RowOutputs].append(frame.batch.num_rows)
             case Barrier():
-                self._barrier(frame.epoch)
+                self._check_barrier(frame.epoch)
             case Checkpoint():
                 self._due[SavedStates].append(0)
             case SavedStates():
                 if not self._due[SavedStates]:
-                    raise self._refused("SavedStates is not due")
+                    raise self._bad_frame("SavedStates is not due")
                 if frame.last:
                     self._due[SavedStates].popleft()
                     return State.OPEN
             case InitialOutputs() | RowOutputs():
-                self._answer(frame)
+                self._check_answer(frame)
             case Results():
                 if not self._due[Results] or self._due[Results][0] != frame.epoch:
                     due = ", ".join(map(str, self._due[Results])) or "none"
-                    raise self._refused(f"results of epoch {frame.epoch} are not due (due: {due})")
+                    raise self._bad_frame(f"results of epoch {frame.epoch} are not due (due: {due})")
                 if frame.last:
                     self._due[Results].popleft()
                     return State.OPEN
@@ -162,33 +162,33 @@ class Exchange:
                 pass
         return following
 
-    def _barrier(self, epoch: int) -> None:
+    def _check_barrier(self, epoch: int) -> None:
         if self._epoch is not None and epoch != self._epoch + 1:
             kind = "repeated" if epoch == self._epoch else "older" if epoch < self._epoch else "skipping"
-            raise self._refused(
+            raise self._bad_frame(
                 f"a {kind} barrier: epoch {epoch} after epoch {self._epoch}, expected {self._epoch + 1}"
             )
         self._epoch = epoch
         self._due[Results].append(epoch)
 
-    def _answer(self, frame: InitialOutputs | RowOutputs) -> None:
+    def _check_answer(self, frame: InitialOutputs | RowOutputs) -> None:
         due = self._due[type(frame)]
         if not due:
-            raise self._refused(f"{type(frame).__name__} is not due")
+            raise self._bad_frame(f"{type(frame).__name__} is not due")
         expected = due.popleft()
         if frame.batch.num_rows != expected:
-            raise self._refused(f"{type(frame).__name__} has {frame.batch.num_rows} rows, expected {expected}")
+            raise self._bad_frame(f"{type(frame).__name__} has {frame.batch.num_rows} rows, expected {expected}")
 
     def fail(self) -> None:
-        """Let nothing pass any more: what a frame asked for has gone wrong."""
+        """Refuse all further frames, because the processing of a frame failed."""
         self.states = {Role.ENGINE: State.FAILED, Role.SERVER: State.FAILED}
 
-    def _refused(self, why: str) -> RejectedError:
+    def _bad_frame(self, why: str) -> RejectedError:
         self.fail()
-        return RejectedError("BAD_FRAME", f"{why}; the exchange is over, open another", story=self.story)
+        return RejectedError("BAD_FRAME", f"{why}; the exchange is over: open another one", story=self.story)
 
 
-def _short(frame: Frame) -> str:
+def _step_text(frame: Frame) -> str:
     match frame:
         case Open():
             return f"Open({', '.join(call.function for call in frame.calls)})"
@@ -211,7 +211,7 @@ def _short(frame: Frame) -> str:
 
 
 def diagram() -> str:
-    """Return the table as a mermaid diagram."""
+    """Return the table of transitions as a mermaid diagram."""
     lines = ["stateDiagram-v2"]
     for role, table in TABLES.items():
         lines.append(f"  state {role.value} {{")

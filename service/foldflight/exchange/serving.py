@@ -1,4 +1,4 @@
-"""The server's whole behaviour in one exchange: frames in, frames out, no IO."""
+"""The server's side of one exchange: it takes frames and returns frames, without I/O."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ from foldflight.fold import Accelerator, BoundRequest, Mode, Request, Resources,
 from foldflight.functions import LogRecord, MetricSink, Registry
 from foldflight.functions.types import check_plain
 
-__all__ = ["ServerExchange", "Stats", "describe"]
+__all__ = ["ExchangeStats", "ServerExchange", "describe"]
 
 _LOG_RECORDS_MAX: Final = 1000
 _CALLS_MAX: Final = 1024
-# The batch that a States or Results message carries is not all of the message.
+# Bytes of a States or Results message beside its batch.
 _OVERHEAD_BYTES: Final = 16 * 1024
 
 
 @dataclass
-class Stats:
-    """What an exchange has done so far.
+class ExchangeStats:
+    """Counters of one exchange.
 
     Args:
         rows: Rows folded.
         chunks: Chunks folded.
         barriers: Barriers answered.
         state_bytes: Bytes of the states that the last barrier returned.
-        isolated: Slots that have failed while the others went on, by the function that raised.
+        isolated: Number of slots that failed with isolated errors, by the function that raised.
     """
 
     rows: int = 0
@@ -65,22 +65,22 @@ class Stats:
 
 
 class ServerExchange:
-    """One exchange, from the server's side.
+    """The server's side of one exchange.
 
     After an error the exchange is over: close it.
 
     Args:
-        opening: What the engine asks for.
+        opening: The Open frame of the engine.
         registry: The functions.
-        limits: The bounds that are kept and announced.
-        server_id: Which server this is.
+        limits: The bounds that are enforced and announced.
+        server_id: Identifier of this server.
         signer: Signs and checks pickled states.
-        metrics: Where the functions' metrics go.
-        accelerator: Evaluates calls faster than the interpreter; None: there is none.
+        metrics: Receives the metrics of the functions.
+        accelerator: Evaluates calls faster than the interpreter. None: all calls are interpreted.
 
     Raises:
-        RejectedError: What `describe` raises; SETTINGS, when states would be pickled and there is no signer.
-        FunctionError: USER_CODE, when a class cannot be made or its `open` raises.
+        RejectedError: As `describe`; SETTINGS if states would be pickled and there is no signer.
+        FunctionError: USER_CODE if the constructor of a class or its `open` raises.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ServerExchange:
         metrics: MetricSink | None = None,
         accelerator: Accelerator | None = None,
     ) -> None:
-        self.stats = Stats()
+        self.stats = ExchangeStats()
         self._opening = opening
         self._limits = limits
         self._machine = Exchange(Role.SERVER)
@@ -110,7 +110,7 @@ class ServerExchange:
 
     @property
     def groups(self) -> int:
-        """The slots in use."""
+        """Number of slots in use."""
         return self._evaluator.slot_count
 
     @property
@@ -119,10 +119,10 @@ class ServerExchange:
         return self._evaluator.kinds
 
     def handle(self, frame: Frame) -> Iterator[Frame]:
-        """Take a frame of the engine and yield the replies to it.
+        """Process a frame of the engine and yield the replies.
 
         Raises:
-            FoldflightError: The exchange is over.
+            FoldflightError: The frame could not be processed. The exchange is over.
         """
         try:
             self._machine.receive(frame)
@@ -138,16 +138,16 @@ class ServerExchange:
             self._machine.fail()
             raise CorruptError(
                 "INVARIANT",
-                f"foldflight itself failed at {type(frame).__name__}: {type(error).__name__}: {error}",
+                f"internal error of foldflight at the frame {type(frame).__name__}: {type(error).__name__}: {error}",
                 story=self._machine.story,
             ) from error
 
     def request_reopen(self) -> None:
-        """Ask the engine, with the next results or saved states, to end this exchange and open another."""
+        """Request, with the next results or saved states, that the engine reopen the exchange on another server."""
         self._reopen = True
 
     def close(self) -> None:
-        """Let the functions release what they hold."""
+        """Close the functions, so that they release their resources."""
         self._evaluator.close()
 
     def _replies(self, frame: Frame) -> Iterator[Frame]:
@@ -164,7 +164,7 @@ class ServerExchange:
             case Checkpoint():
                 yield from self._checkpoint(frame)
             case _:
-                raise AssertionError(f"the machine let {type(frame).__name__} pass")
+                raise AssertionError(f"the state machine accepted {type(frame).__name__} from an engine")
 
     def _states(self, frame: States) -> Iterator[Frame]:
         batch = frame.batch
@@ -184,11 +184,11 @@ class ServerExchange:
         if "slot" in batch.schema.names:
             check_slots(batch.column("slot"), self.opened.limits.slots_max)
         elif batch.num_rows * SLOT_BYTES > self._limits.message_bytes_max:
-            # Rows need not have a byte on the wire, but each takes a slot's room here.
+            # A row without columns has no bytes on the wire, but its slot needs memory here.
             raise RejectedError(
                 "LIMIT",
-                f"a chunk of {batch.num_rows} rows, each {SLOT_BYTES} bytes of slot, is larger than message_bytes_max, "
-                f"{self._limits.message_bytes_max}; send several",
+                f"a chunk has {batch.num_rows} rows, which need {SLOT_BYTES} bytes each for their slots; together that "
+                f"exceeds message_bytes_max, {self._limits.message_bytes_max}: send smaller chunks",
                 limit="message_bytes_max",
             )
         outputs = self._evaluator.chunk(batch)
@@ -204,38 +204,38 @@ class ServerExchange:
             self._check_state_bytes(batch)
         self.stats.barriers += 1
         self.stats.state_bytes = self._evaluator.state_bytes
-        yield from self._log()
+        yield from self._pending_log()
         reopen, self._reopen = self._reopen, False
         for part, last in self._parts(batch):
             yield Results(epoch, part, last=last, reopen=reopen and last)
 
     def _checkpoint(self, frame: Checkpoint) -> Iterator[Frame]:
-        # Not taken back, as results take it back: an engine that does not know of it here is told again there.
+        # Results reset the request; saved states do not. An engine that ignores it here gets it with its next results.
         reopen = self._reopen
         if frame.if_reopen and not reopen:
-            yield SavedStates(self._nothing())
+            yield SavedStates(self._empty_batch())
             return
         try:
             batch = self._evaluator.unsaved()
             self._check_state_bytes(batch)
         except FoldflightError as error:
-            # The engine asked to be safe, not because the query needs these states: it goes on without.
-            yield SavedStates(self._nothing(), problem=f"{error.code}: {error.message}", reopen=reopen)
+            # A checkpoint only limits the cost of failover. The query continues without it.
+            yield SavedStates(self._empty_batch(), problem=f"{error.code}: {error.message}", reopen=reopen)
             return
-        yield from self._log()
+        yield from self._pending_log()
         for part, last in self._parts(batch):
             yield SavedStates(part, last=last, reopen=reopen and last)
 
-    def _nothing(self) -> pa.RecordBatch:
+    def _empty_batch(self) -> pa.RecordBatch:
         schema = self.opened.schema
         return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
-    def _log(self) -> Iterator[Frame]:
+    def _pending_log(self) -> Iterator[Frame]:
         if self._logs or self._logs_dropped:
-            yield Log(self._drain_logs())
+            yield Log(self._take_records())
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
-        """Yield a batch in parts that fit into messages, and whether it is the last."""
+        """Yield the parts of a batch that fit into messages, each with whether it is the last."""
         parts = sliced_to(batch, self._limits.message_bytes_max - _OVERHEAD_BYTES)
         for place, part in enumerate(parts, 1):
             yield part, place == len(parts)
@@ -250,11 +250,11 @@ class ServerExchange:
         if total > self._limits.exchange_state_bytes_max:
             raise RejectedError(
                 "LIMIT",
-                f"the states have {total} bytes together, and exchange_state_bytes_max is "
+                f"the states have {total} bytes in total, and exchange_state_bytes_max is "
                 f"{self._limits.exchange_state_bytes_max}; use fewer groups in one exchange",
                 limit="exchange_state_bytes_max",
             )
-        # No state can be larger than all of them; only then is it worth looking at each.
+        # Check single states only if a whole column exceeds the bound of one state.
         for call, column in columns:
             if column.nbytes > self._limits.state_bytes_max:
                 self._check_each_state(call, column, batch.column("slot"))
@@ -266,7 +266,8 @@ class ServerExchange:
                 name = self._opening.calls[call].function
                 raise RejectedError(
                     "LIMIT",
-                    f"a state of {name} has {size} bytes, and state_bytes_max is {self._limits.state_bytes_max}",
+                    f"a state of {name} has {size} bytes, and state_bytes_max is {self._limits.state_bytes_max}; "
+                    "keep less in the accumulator, or raise the setting",
                     function=name,
                     slot=slots[place].as_py(),
                     limit="state_bytes_max",
@@ -278,7 +279,7 @@ class ServerExchange:
         else:
             self._logs_dropped += 1
 
-    def _drain_logs(self) -> tuple[LogRecord, ...]:
+    def _take_records(self) -> tuple[LogRecord, ...]:
         records, dropped = self._logs, self._logs_dropped
         self._logs, self._logs_dropped = [], 0
         if dropped:
@@ -289,12 +290,12 @@ class ServerExchange:
 def describe(
     opening: Open, registry: Registry, limits: Limits, server_id: str, accelerator: Accelerator | None = None
 ) -> Opened:
-    """Return what an exchange would be opened with, without opening one; the arguments are those of `ServerExchange`.
+    """Return the Opened of an exchange without opening it. The arguments are those of `ServerExchange`.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH; SIGNATURE, also for direct arguments that the function does
-            not take, and for what is declared `compile=True` and cannot be compiled for these types.
-        FunctionError: USER_CODE, when `__init__` raises without a direct argument.
+            not have, and for functions with `compile=True` that cannot be compiled for these types.
+        FunctionError: USER_CODE if `__init__` raises without a direct argument.
     """
     bound = _bind(opening, registry, server_id)
     bound.check(accelerator)
@@ -304,14 +305,16 @@ def describe(
 def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
     if len(opening.calls) > _CALLS_MAX:
         raise RejectedError(
-            "LIMIT", f"Open has {len(opening.calls)} calls, and one exchange takes {_CALLS_MAX}", limit="calls"
+            "LIMIT",
+            f"Open has {len(opening.calls)} calls, and one exchange takes at most {_CALLS_MAX}; use several exchanges",
+            limit="calls",
         )
     columns = opening.columns
     for name, type_ in (("slot", pa.int32()), ("kind", pa.int8())):
         if name in columns.names and (columns.names.count(name) > 1 or columns.field(name).type != type_):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the column {name} is {type_}, once, and here the columns are {columns_text(columns)}",
+                f"there must be at most one column `{name}`, of type {type_}; the columns are {columns_text(columns)}",
             )
     for column in columns:
         try:
@@ -344,7 +347,7 @@ def _opened(bound: BoundRequest, limits: Limits, server_id: str) -> Opened:
             )
             for call in bound.calls
         ),
-        # Each call has accumulators of its own for a slot: the bound is on all of them together.
+        # Each call has an accumulator for each slot. The bound applies to the accumulators of all calls together.
         limits=replace(limits, slots_max=max(limits.slots_max // max(len(bound.calls), 1), 1)),
         schema=bound.schema,
         knows_if_reopen=True,

@@ -1,4 +1,4 @@
-"""Slots: checking those that came in, and sets of them."""
+"""Checks of received slots, and sets of slots."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Slots = npt.NDArray[np.int32]
 
 
 def check_slots(slots: pa.Array, slots_max: int) -> None:
-    """Refuse slots that are none.
+    """Check the type and the range of slots.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, when they are not int32 without NULLs; LIMIT, when one is out of bounds.
+        RejectedError: SCHEMA_MISMATCH if they are not int32 without NULLs; LIMIT if one is out of bounds.
     """
     if slots.type != pa.int32() or slots.null_count:
         found = f"{slots.type}" + (f" with {slots.null_count} NULLs" if slots.null_count else "")
@@ -33,14 +33,15 @@ def check_slots(slots: pa.Array, slots_max: int) -> None:
 
 
 def check_states(batch: pa.RecordBatch, slots_max: int) -> None:
-    """Refuse states whose slots are none. Raises RejectedError SCHEMA_MISMATCH, LIMIT."""
-    if batch.schema.names.count("slot") != 1:
-        raise RejectedError("SCHEMA_MISMATCH", "States have no column slot, or more than one")
+    """Check the slots of a batch of states. Raises RejectedError SCHEMA_MISMATCH, LIMIT."""
+    found = batch.schema.names.count("slot")
+    if found != 1:
+        raise RejectedError("SCHEMA_MISMATCH", f"States must have one column `slot`, and this batch has {found}")
     check_slots(batch.column("slot"), slots_max)
 
 
 def slots_of(batch: pa.RecordBatch) -> Slots:
-    """Return the slots that a chunk or states go to; without the column `slot`, all rows go to slot 0."""
+    """Return the slots of a chunk or of states. Without a column `slot`, all rows belong to slot 0."""
     if "slot" not in batch.schema.names:
         return np.zeros(min(batch.num_rows, 1), np.int32)
     slots: Slots = batch.column("slot").to_numpy(zero_copy_only=False)
@@ -48,31 +49,31 @@ def slots_of(batch: pa.RecordBatch) -> Slots:
 
 
 class SlotSet:
-    """A set of slots: a bit, in a byte, for each slot up to the highest seen."""
+    """A set of slots, stored as one boolean for each slot up to the highest that was added."""
 
     def __init__(self) -> None:
         self._has = np.zeros(0, np.bool_)
 
     def __bool__(self) -> bool:
-        """Tell whether any slot is in it."""
+        """Return whether the set has any slot."""
         return bool(self._has.any())
 
     def add(self, slots: Slots) -> None:
-        """Put n slots in."""
+        """Add n slots."""
         needed = int(slots.max(initial=-1)) + 1
         if needed > len(self._has):
             more = np.zeros(max(needed, 2 * len(self._has)) - len(self._has), np.bool_)
             self._has = np.concatenate([self._has, more])
-        self._has[slots.astype(np.intp)] = True  # several times as fast as at places of 32 bits
+        self._has[slots.astype(np.intp)] = True  # several times as fast as indexing with int32
 
     def discard(self, slots: Slots) -> None:
-        """Take n slots out."""
+        """Remove n slots."""
         self._has[slots[slots < len(self._has)]] = False
 
     def clear(self) -> None:
-        """Take all out."""
+        """Remove all slots."""
         self._has = np.zeros(0, np.bool_)
 
     def to_numpy(self) -> Slots:
-        """Return its slots, ascending."""
+        """Return the slots of the set, ascending."""
         return np.flatnonzero(self._has).astype(np.int32)

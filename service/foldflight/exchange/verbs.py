@@ -1,4 +1,4 @@
-"""The verbs of an engine: what it may say in an exchange, each as one frame."""
+"""The verbs of an engine. Each verb corresponds to one frame."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ Given_co = TypeVar("Given_co", covariant=True)
 
 
 class Verbs(abc.ABC, Generic[Given_co]):
-    """An engine's verbs. What becomes of the frame of a verb is a subclass's to say."""
+    """The verbs of an engine. A subclass decides what happens to the frame of a verb."""
 
     @abc.abstractmethod
     def _give(self, frame: States | Chunk | Forget | Barrier | Checkpoint) -> Given_co:
-        """Take the frame of a verb."""
+        """Process the frame of a verb."""
 
     def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> Given_co:
         """Merge states into slots: columns `slot` int32 and one `state_i` for each call.
 
         Args:
-            batch: n rows; a slot may appear many times, and one without accumulator is loaded.
-            unanswered: Whether no initial outputs are wanted for these slots, though Open asks for them.
+            batch: n rows. A slot may appear many times. A state for an empty slot is loaded.
+            unanswered: Whether the server omits the initial outputs of these slots although Open requests them.
         """
         return self._give(States(batch, unanswered=unanswered))
 
     def chunk(self, batch: pa.RecordBatch) -> Given_co:
-        """Fold rows: a batch of the columns that Open announced."""
+        """Fold the rows of a batch. Its schema is `Open.columns`."""
         return self._give(Chunk(batch))
 
     def forget(self, slots: pa.Int32Array) -> Given_co:
@@ -39,5 +39,5 @@ class Verbs(abc.ABC, Generic[Given_co]):
         return self._give(Forget(slots))
 
     def barrier(self, epoch: int) -> Given_co:
-        """End an epoch; its results are the answer. The first epoch is free, each later one is one more."""
+        """End an epoch; the answer is its results. The first epoch has any number, each later one the next number."""
         return self._give(Barrier(epoch))

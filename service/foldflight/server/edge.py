@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 import pyarrow.flight as fl
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RetryableError
-from foldflight.exchange.facts import encode_error
+from foldflight.exchange.messages import encode_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable

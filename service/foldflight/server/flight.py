@@ -17,9 +17,9 @@ import pyarrow.flight as fl
 
 from foldflight.errors import CorruptError, FoldflightError, RejectedError
 from foldflight.exchange.codec import Message, decode, decode_open, encode
-from foldflight.exchange.facts import encode_info
 from foldflight.exchange.frames import FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.functions.registry import unknown_function
 from foldflight.server.bundles import Bundles

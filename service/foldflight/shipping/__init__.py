@@ -1,1 +1,1 @@
-"""Functions that travel as code: pickled by value, sealed by the sender, opened by a server that trusts the key."""
+"""Shipped functions: code that is pickled by value and signed, for servers and workers that trust the sender."""

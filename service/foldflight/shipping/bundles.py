@@ -1,7 +1,7 @@
-"""Functions that travel as code: sealed by who may send them, opened by a server that trusts the seal.
+"""Signed bundles of shipped functions: sign them, verify them and unpickle their code.
 
-The signature is over the content with a name of its own in front, so that nothing else that is signed with the same
-key, such as a state, is ever taken for a bundle.
+The signed bytes begin with a constant that is unique to bundles. So nothing else that is signed with the same key, such
+as a state, is accepted as a bundle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from foldflight.errors import RejectedError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.facts import parse_message
+from foldflight.exchange.messages import parse_message
 
 __all__ = [
     "BUNDLE_KEY_BYTES_MIN",
@@ -35,19 +35,19 @@ __all__ = [
 REGISTER_ACTION = "register"
 BUNDLE_KEY_BYTES_MIN = 16
 _PURPOSE = b"foldflight.v1.BundleContent\0"
-# What cloudpickle makes classes with: the last arguments of each are the class's id and an extra.
+# The functions with which cloudpickle creates classes. Their last two arguments are the id of the class and an extra.
 _MAKERS = ("_make_skeleton_class", "_make_skeleton_enum")
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """What travels.
+    """A bundle of functions.
 
     Args:
         functions: Names of the functions.
-        made_with: The versions of what the code needs to run, as `made_here` says them.
-        code: The functions, pickled: reading it runs it.
-        digest: The SHA-256 of all that, hexadecimal, once it is sealed: the name of the bundle.
+        made_with: Versions of the software that the code needs, as returned by `made_here`.
+        code: The pickled functions. Unpickling executes code.
+        digest: SHA-256 of the content, hexadecimal, which identifies the bundle. Empty before it is signed.
     """
 
     functions: tuple[str, ...]
@@ -57,7 +57,7 @@ class Bundle:
 
 
 def seal(bundle: Bundle, key: bytes) -> bytes:
-    """Return a bundle as signed bytes."""
+    """Encode and sign a bundle."""
     content = pb.BundleContent(
         functions=bundle.functions, made_with=bundle.made_with, code=bundle.code
     ).SerializeToString(deterministic=True)
@@ -67,27 +67,27 @@ def seal(bundle: Bundle, key: bytes) -> bytes:
 
 
 def unseal(sealed: bytes, keys: Sequence[bytes]) -> Bundle:
-    """Return the bundle of signed bytes.
+    """Verify and decode a signed bundle.
 
     Args:
-        sealed: What `seal` returned, or what a stranger says it did.
-        keys: Secret keys; any of them may have signed, so that they can be rotated.
+        sealed: Bytes from an untrusted source, as `seal` returns them.
+        keys: Secret keys. A signature with any of them is valid, so that keys can be rotated.
 
     Raises:
-        RejectedError: BAD_FRAME for damaged bytes, UNAUTHENTICATED where no key of ours signed exactly these.
+        RejectedError: BAD_FRAME for damaged bytes; UNAUTHENTICATED if no key matches the signature.
     """
     message = parse_message(pb.Bundle, sealed, "a bundle")
     if hashlib.sha256(message.content).digest() != message.digest:
         raise RejectedError(
-            "BAD_FRAME", "a bundle was damaged on its way: its content is not what its digest says; register it again"
+            "BAD_FRAME", "a bundle was damaged in transit: its content does not match its digest; register it again"
         )
-    # All keys are tried, whichever fits: the time says nothing.
+    # All keys are tried, so that the time does not depend on which one matches.
     genuine = [hmac.compare_digest(_signature(key, message.content), message.signature) for key in keys]
     if not any(genuine):
         raise RejectedError(
             "UNAUTHENTICATED",
-            "a bundle of functions is signed with none of this server's bundle keys; it was not unpickled. "
-            "Give connect(..., bundle_key=...) one of them",
+            "a bundle of functions is not signed with a bundle key of this server and was not unpickled; "
+            "pass one of the server's bundle keys to connect(..., bundle_key=...)",
         )
     content = parse_message(pb.BundleContent, message.content, "the content of a bundle")
     return Bundle(tuple(content.functions), dict(content.made_with), content.code, message.digest.hex())
@@ -95,7 +95,7 @@ def unseal(sealed: bytes, keys: Sequence[bytes]) -> Bundle:
 
 @functools.cache
 def made_here() -> Mapping[str, str]:
-    """Return what code that is pickled here can be read with: the next Python has other byte code."""
+    """Return the versions that a process needs to unpickle code from this one. Byte code differs between Pythons."""
     return {
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "cloudpickle": version("cloudpickle").partition(".")[0],
@@ -104,27 +104,27 @@ def made_here() -> Mapping[str, str]:
 
 
 def check_made_with(bundle: Bundle) -> None:
-    """Refuse a bundle whose code cannot be read here. Raises RejectedError MODULE, naming both versions."""
+    """Check that the code of a bundle can be unpickled here. Raises RejectedError MODULE with both versions."""
     for name, here in made_here().items():
         there = bundle.made_with.get(name, "unknown")
         if there != here:
             raise RejectedError(
                 "MODULE",
-                f"a bundle of {', '.join(bundle.functions)} was made with {name} {there}, and this server has {here}: "
-                f"code travels between equals only; use the same {name} on both, or start the server with the module",
+                f"a bundle of {', '.join(bundle.functions)} was made with {name} {there}, and this server has {here}; "
+                f"use the same version of {name} on both, or start the server with the module of the functions",
             )
 
 
 def unpickled(code: bytes, digest: str) -> Any:
-    """Return what cloudpickle was given, by running it: whoever calls this trusts the code.
+    """Unpickle an object that cloudpickle pickled. This executes code: call it only for trusted bytes.
 
-    cloudpickle gives a class the same id in all of its pickles, and who reads a second one gets the class of the first,
-    changed to be like the second. Here a class is the same only within the same bytes: one that was changed and pickled
-    again is another, and the first stays what it was.
+    cloudpickle gives a class the same id in all of its pickles. A process that unpickles a second version of a class
+    would therefore get the class object of the first version, modified in place. Here the digest is part of the id, so
+    a changed class becomes a new class object, and the first one stays unchanged.
 
     Args:
-        code: What cloudpickle made of it.
-        digest: A name for exactly these bytes.
+        code: The output of cloudpickle.
+        digest: A digest of these bytes.
     """
     return _Unpickler(code, digest).load()
 
@@ -133,13 +133,13 @@ def _signature(key: bytes, content: bytes) -> bytes:
     return hmac.digest(key, _PURPOSE + content, hashlib.sha256)
 
 
-class _Unpickler(pickle.Unpickler):  # noqa: S301 - of those who are trusted
+class _Unpickler(pickle.Unpickler):  # noqa: S301 - the callers trust the bytes
     def __init__(self, code: bytes, digest: str) -> None:
         super().__init__(io.BytesIO(code))
         self._digest = digest
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a pickle refers to; makers of classes with the digest in front of their ids."""
+        """Return the object that a pickle refers to. Functions that create classes get ids with the digest."""
         found = super().find_class(module, name)
         if module == "cloudpickle.cloudpickle" and name in _MAKERS:
             return functools.partial(_make, found, self._digest)

@@ -1,4 +1,4 @@
-"""Authors' functions as bytes: their classes, and what those refer to in their packages, by value."""
+"""Pickle functions by value: their classes, and everything in their own packages that the classes refer to."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
 if TYPE_CHECKING:
     from foldflight.functions.spec import Function
 
-__all__ = ["bundle_of", "pickled", "travelled"]
+__all__ = ["bundle_of", "pickled", "unpickled_copy"]
 
-# The set of modules that cloudpickle pickles by value belongs to the process: without a lock, the thread that is done
-# first would remove the modules of another. The lock is re-entrant because a class may refer to a transport.
+# The set of modules that cloudpickle pickles by value is global to the process. Without a lock, one thread could remove
+# modules that another still needs. The lock is reentrant because a class may refer to a transport.
 _pickling = threading.RLock()
 _TRACED_MAX: Final = 10_000
 
@@ -32,20 +32,20 @@ def bundle_of(functions: Sequence[Function], key: str) -> bytes:
     """Return functions as a signed bundle, for servers that trust the key.
 
     Raises:
-        RejectedError: SIGNATURE, when they refer to something that cannot be pickled.
+        RejectedError: SIGNATURE if they refer to an object that cannot be pickled.
     """
     names = tuple(function.name for function in functions)
     return seal(Bundle(names, made_here(), pickled(functions)), key.encode())
 
 
 def pickled(functions: Sequence[Function]) -> bytes:
-    """Return functions, pickled by value: a process that has foldflight and what their packages import can read them.
+    """Pickle functions by value. To unpickle them, a process needs foldflight and the imports of their packages.
 
-    Each function takes the names of what travels with it along (`Function.own`).
+    Each function records the classes and functions that are pickled with it (`Function.own`).
 
     Raises:
-        RejectedError: SIGNATURE, when a function refers to something that cannot be pickled: it names function and
-            variable.
+        RejectedError: SIGNATURE if a function refers to an object that cannot be pickled. The message names the
+            function and the variable.
     """
     with _pickling, _by_value(_packages_of(functions)):
         try:
@@ -60,15 +60,15 @@ def pickled(functions: Sequence[Function]) -> bytes:
             raise
 
 
-def travelled(functions: Sequence[Function]) -> tuple[Function, ...]:
-    """Return functions as another process gets them. Raises RejectedError SIGNATURE, as `pickled` does."""
+def unpickled_copy(functions: Sequence[Function]) -> tuple[Function, ...]:
+    """Pickle and unpickle functions, as another process would receive them. Raises as `pickled`."""
     code = pickled(functions)
     functions_there: tuple[Function, ...] = unpickled(code, hashlib.sha256(code).hexdigest())
     return functions_there
 
 
 def _packages_of(functions: Iterable[Function]) -> list[ModuleType]:
-    """Return the outermost packages that the functions come from; foldflight itself is installed everywhere."""
+    """Return the top-level packages of the functions, except foldflight itself, which is installed everywhere."""
     names = {function.cls.__module__.partition(".")[0] for function in functions} - {"foldflight", "__main__"}
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
@@ -87,7 +87,7 @@ def _by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
 
 
 class _Nowhere(io.RawIOBase):
-    """A file that keeps nothing."""
+    """A file that discards everything written to it."""
 
     def writable(self) -> bool:
         return True
@@ -97,7 +97,7 @@ class _Nowhere(io.RawIOBase):
 
 
 class _Recorder(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Pickles into nothing, and records the classes and functions that go by value."""
+    """Discards the pickle, and records the classes and functions that are pickled by value."""
 
     def __init__(self) -> None:
         super().__init__(_Nowhere())
@@ -111,7 +111,7 @@ class _Recorder(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
 
 
 def _own(function: Function) -> Mapping[tuple[str, str], Any]:
-    """Return the classes and functions that go with a function by value, by name; those whose name is not unique."""
+    """Return the classes and functions that are pickled by value with a function, except those with ambiguous names."""
     recorder = _Recorder()
     recorder.dump(replace(function, own={}))
     return {
@@ -122,10 +122,10 @@ def _own(function: Function) -> Mapping[tuple[str, str], Any]:
 
 
 def _failure(value: object) -> Exception | None:
-    """Return why a value cannot be pickled; None if it can be."""
+    """Return the exception that pickling a value raises; None if it can be pickled."""
     try:
         cloudpickle.Pickler(_Nowhere()).dump(value)
-    except Exception as error:  # noqa: BLE001 - what pickling runs may raise anything
+    except Exception as error:  # noqa: BLE001 - pickling runs foreign code, which may raise anything
         return error
     return None
 
@@ -137,13 +137,13 @@ def _not_picklable(function: Function, failure: Exception) -> RejectedError:
         "SIGNATURE",
         f"{function.name} cannot be sent to the processes that fold: {where} cannot be pickled "
         f"({type(failure).__name__}: {failure}). A class must not refer to open files, locks or connections: "
-        "make them in open(self, context), and keep them in self",
+        "create them in open(self, context) and store them in self",
         function=function.name,
     )
 
 
 def _culprit(cls: type) -> tuple[str, object]:
-    """Return the innermost variable of a class that cannot be pickled, as a path and its value."""
+    """Return the path and the value of the innermost part of a class that cannot be pickled."""
     path = ""
     value: object = cls
     seen = {id(cls)}
@@ -161,7 +161,7 @@ def _culprit(cls: type) -> tuple[str, object]:
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """Yield what pickling a value by value pickles with it, as names and values."""
+    """Yield the names and values of the objects that are pickled together with a value."""
     if isinstance(value, type):
         for name, part in vars(value).items():
             yield f"{value.__qualname__}.{name}", part
@@ -190,7 +190,7 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, object]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield f"the variable {name}", cell.cell_contents
-        except ValueError:  # not assigned yet
+        except ValueError:  # the variable is not assigned yet
             continue
     for part in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
         yield "a default", part

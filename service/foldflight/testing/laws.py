@@ -22,7 +22,7 @@ from foldflight.client.embedded import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Function, Registry, RowKind, function_of
-from foldflight.shipping.pickling import travelled
+from foldflight.shipping.pickling import unpickled_copy
 
 __all__ = ["LAWS", "LawResult", "check_laws", "iterate_laws", "rows_of"]
 
@@ -73,7 +73,7 @@ def iterate_laws(
     function: Function, *, literals: Mapping[str, Any] | None = None, examples: int = 100
 ) -> Iterator[LawResult]:
     """Check the laws of a function one by one, as `check_laws` does, and yield each result when it is there."""
-    (there,) = travelled([function])
+    (there,) = unpickled_copy([function])
     subject = _Subject(there, dict(literals or {}))
     for law in LAWS:
         yield _check(law, subject, examples)

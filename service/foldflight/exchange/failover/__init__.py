@@ -1,1 +1,1 @@
-"""Failover: one exchange goes on at another server. The decisions, without IO and without a clock."""
+"""Failover: move one exchange to another server. The decisions are made without I/O and without a clock."""

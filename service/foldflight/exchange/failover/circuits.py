@@ -1,8 +1,8 @@
-"""Which servers are worth asking: a circuit for each.
+"""Circuit breakers: choose the server to try next.
 
-A server that fails rests, longer each time, with jitter, so that a fleet's many exchanges do not all come back at once.
-When its rest is over, one exchange may try it while others still pass it over; the first success closes the circuit.
-Exchanges that lose a server at the same time count as one failure.
+A server that fails is skipped for a time that doubles with each failure and has jitter, so that not all exchanges of a
+fleet return to it at once. After that time one exchange may try it while others still skip it. The first success
+closes the circuit. Exchanges that lose a server at the same time count as one failure.
 
 Source: M. Nygard, "Release It!" (2007), circuit breaker; M. Brooker, "Exponential backoff and jitter" (2015).
 """
@@ -31,8 +31,8 @@ class Circuits:
     """The servers of a process, shared by its exchanges.
 
     Args:
-        draw: Returns a random number from 0 up to 1 each time.
-        first_turn: How many turns there have been; another number in each process spreads their exchanges.
+        draw: Returns a random number in [0, 1).
+        first_turn: Start of the rotation over servers. A different number in each process spreads the exchanges.
     """
 
     def __init__(self, draw: Callable[[], float], first_turn: int = 0) -> None:
@@ -41,13 +41,13 @@ class Circuits:
         self._circuits: dict[str, _Circuit] = {}
 
     def turn(self, urls: Sequence[str], now_s: float) -> list[str]:
-        """Return all servers, beginning with the one whose turn it is; those that rest come last."""
+        """Return all servers in round-robin order; resting servers come last."""
         first = self._turns % len(urls)
         self._turns += 1
         return sorted([*urls[first:], *urls[:first]], key=lambda url: self._rests_until_s(url) > now_s)
 
     def choose(self, urls: Sequence[str], now_s: float) -> str | None:
-        """Return the server to try; None if all of them rest."""
+        """Return the server to try; None if all servers rest."""
         for url in self.turn(urls, now_s):
             if self._rests_until_s(url) > now_s:
                 continue
@@ -59,11 +59,11 @@ class Circuits:
         return None
 
     def rested_at_s(self, urls: Collection[str]) -> float:
-        """Return when the first of these servers has rested."""
+        """Return the earliest time at which one of these servers has rested."""
         return min(self._rests_until_s(url) for url in urls)
 
     def failed(self, url: str, now_s: float) -> None:
-        """Note that a server refused or was lost."""
+        """Record that a server refused an exchange or was lost."""
         circuit = self._circuits.setdefault(url, _Circuit())
         if circuit.rests_until_s > now_s and not circuit.is_tried:
             return
@@ -72,7 +72,7 @@ class Circuits:
         circuit.rests_until_s = now_s + self._rest_s(circuit)
 
     def worked(self, url: str) -> None:
-        """Note that a server did what it was asked."""
+        """Record a success of a server."""
         self._circuits.pop(url, None)
 
     def _rest_s(self, circuit: _Circuit) -> float:

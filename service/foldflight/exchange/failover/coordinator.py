@@ -1,20 +1,20 @@
-"""Keeps one exchange going while servers come and go: events in, instructions out, no IO and no clock.
+"""Keep one exchange running while servers fail or drain. Takes events and returns instructions; no I/O and no clock.
 
-The shell that owns sockets and clocks tells what happened (`handle`), carries out what comes back, and tells what came
-of it. At most one instruction that waits for a server is out at a time, and it is the last of its list.
+The shell, which owns sockets and clocks, reports each event with `handle` and carries out the returned instructions. At
+most one instruction that waits for a server is pending at a time, and it is the last of its list.
 
 The rules:
 
-- One link at a time. What a lost link had answered in part is gone with it, so an answer never comes from two servers.
-- Whatever a lost server held is in the journal: on a new link its states are loaded, and its frames sent again.
-- An answer that the engine has is dropped when it comes again. So outputs are delivered once, and what was delivered is
-  the only truth, for functions that are not deterministic, too.
-- A frame goes out when every answer to earlier frames is in: a server that blocks on its answers while the engine
-  blocks on its chunks would wait for ever.
-- Within an epoch the server is asked now and then, before a frame is sent, whether it wants to be left: then its states
-  come along, and no row is folded again elsewhere.
-- A server that is not the first must be like the first: the same fingerprints, or it is passed over.
-- Patience ends: after `losses_max` losses without an answer, or `patience_s` without a server.
+- There is one link at a time. A partial answer of a lost link is discarded, so an answer never mixes two servers.
+- The journal has everything that a lost server had: a new link gets its states, and then its frames again.
+- An answer that the engine already has is dropped when it arrives again. So each output is delivered once, even if the
+  function is not deterministic.
+- A frame is sent only after all answers to earlier frames have arrived. Otherwise the server could block on writing an
+  answer while the engine blocks on writing a chunk.
+- Within an epoch the coordinator asks the server at intervals, before it sends a frame, whether the exchange should
+  move. The answer then has the states, so that no row is folded again on the next server.
+- Every later server must report the same fingerprints as the first one. Otherwise it is skipped.
+- The coordinator gives up after `losses_max` losses without an answer, or after `patience_s` without a server.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ from foldflight.exchange.failover.steps import (
     AnswerCame,
     AnswerWanted,
     AwaitAnswer,
-    Bounds,
     CutLink,
     Deliver,
     Event,
+    FailoverBounds,
+    FailoverStats,
     FrameGiven,
     FrameSent,
     GiveUp,
@@ -53,7 +54,6 @@ from foldflight.exchange.failover.steps import (
     Rested,
     SendFrame,
     Started,
-    Stats,
 )
 from foldflight.exchange.frames import (
     Barrier,
@@ -78,36 +78,36 @@ _STORY_STEPS: Final = 30
 
 @dataclass
 class _Link:
-    """One server's turn at the exchange."""
+    """The connection of the exchange to one server."""
 
     url: str
     is_open: bool = False
-    is_restored: bool = False  # it was given states, so its first results are about more slots than those that changed
-    is_leaving: bool = False
-    is_kept: bool = False  # it wanted to be left and could not give its states, so it is kept until its next barrier
-    asked_at_s: float = 0.0  # when it last said whether it wants to be left
-    has_everything: bool = False
+    is_restored: bool = False  # states were loaded, so its first results also contain slots that did not change
+    is_leaving: bool = False  # the server requested that the exchange reopen elsewhere
+    must_stay: bool = False  # as is_leaving, but the server could not return its states: stay until the next barrier
+    asked_at_s: float = 0.0  # when the server last reported whether the exchange should reopen elsewhere
+    is_caught_up: bool = False
     unsent: deque[Entry] = field(default_factory=deque)
-    owed: deque[Entry] = field(default_factory=deque)
+    awaited: deque[Entry] = field(default_factory=deque)
 
 
 class Coordinator:
     """One exchange over many servers.
 
     Args:
-        opening: What it is opened with.
+        opening: The Open frame of the exchange.
         urls: The servers.
-        circuits: Which of them are worth asking.
-        bounds: What failover may cost.
+        circuits: The circuit breakers of the servers.
+        bounds: Limits on the cost of failover.
 
     Attributes:
-        opened: What the newest server said; None before the first.
-        stats: What failover has cost.
+        opened: The Opened frame of the newest server; None before the first.
+        stats: The cost of failover so far.
     """
 
-    def __init__(self, opening: Open, urls: Sequence[str], circuits: Circuits, *, bounds: Bounds) -> None:
+    def __init__(self, opening: Open, urls: Sequence[str], circuits: Circuits, *, bounds: FailoverBounds) -> None:
         self.opened: Opened | None = None
-        self.stats = Stats()
+        self.stats = FailoverStats()
         self._opening = opening
         self._urls = tuple(urls)
         self._circuits = circuits
@@ -117,54 +117,54 @@ class Coordinator:
         self._journal = Journal(returns_states=opening.returns.states)
         self._link: _Link | None = None
         self._is_wanted = False  # the engine waits for an answer
-        self._is_needed = False  # there is something to do on a link
+        self._is_needed = False  # the exchange needs a link
         self._is_saving = False  # an answer with states is due, so no checkpoint is needed
-        self._bare = ""  # why a loss could not be made good
-        self._losses = 0  # in a row
-        self._trouble_since_s: float | None = None
-        self._tried: set[str] = set()
+        self._no_failover_reason = ""  # why the exchange cannot move to another server; empty if it can
+        self._losses = 0  # consecutive losses without an answer
+        self._unserved_since_s: float | None = None
+        self._tried_urls: set[str] = set()
         self._error: FoldflightError | None = None
-        self._lost_at_s: float | None = None  # since then the engine goes without a server
-        self._refolded = 0  # rows that the operator has been told of
-        self._began_s: float | None = None
+        self._lost_at_s: float | None = None  # start of the current interruption
+        self._reported_refolds = 0  # value of stats.rows_refolded in the last report
+        self._started_at_s: float | None = None
         self._story: deque[str] = deque(maxlen=_STORY_STEPS)
 
     def story(self) -> tuple[str, ...]:
-        """Return what happened to links, oldest first, in seconds since the exchange began."""
+        """Return the events of all links, oldest first, with seconds since the start of the exchange."""
         return tuple(self._story)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the states and frames that are kept."""
+        """Bytes of the states and frames in the journal."""
         return self._journal.kept.nbytes + self._journal.frame_bytes
 
     def handle(self, event: Event, now_s: float) -> list[Instruction]:
-        """Take what happened, and return what to do.
+        """Process an event and return the instructions that follow from it.
 
         Raises:
-            RejectedError: BAD_FRAME, SCHEMA_MISMATCH, LIMIT, for a frame that the engine may not send.
+            RejectedError: BAD_FRAME, SCHEMA_MISMATCH, LIMIT for a frame that the engine may not send.
         """
-        if self._began_s is None:
-            self._began_s = now_s
+        if self._started_at_s is None:
+            self._started_at_s = now_s
         done: list[Instruction] = []
         match event:
             case Started():
                 self._is_needed = True
             case FrameGiven():
-                self._given(event.frame, now_s)
+                self._accept(event.frame, now_s)
             case AnswerWanted():
                 self._is_wanted = self._is_needed = True
             case LinkOpened():
                 refusal = self._refusal(event.opened)
                 if refusal is not None:
                     return self._lost(refusal, now_s)
-                self._begin(event.opened, now_s)
+                self._start_link(event.opened, now_s)
             case FrameSent():
                 link = self._open_link()
                 entry = link.unsent.popleft()
                 entry.sent = True
-                if entry.asks:
-                    link.owed.append(entry)
+                if entry.expects_answer:
+                    link.awaited.append(entry)
             case AnswerCame():
                 done += self._answered(event, now_s)
             case LinkLost():
@@ -175,37 +175,42 @@ class Coordinator:
 
     # -- the engine's frames -----------------------------------------------------------------------------------------
 
-    def _given(self, frame: States | Chunk | Forget | Barrier, now_s: float) -> None:
+    def _accept(self, frame: States | Chunk | Forget | Barrier, now_s: float) -> None:
         self._check(frame)
         self._machine.send(frame)
         if isinstance(frame, (States, Chunk)) and self._should_ask(now_s):
-            self._add(Entry(Checkpoint(if_reopen=True), asks=True))
-        self._add(Entry(frame, asks=self._opening.asks(frame)))
+            self._append(Entry(Checkpoint(if_reopen=True), expects_answer=True))
+        self._append(Entry(frame, expects_answer=self._opening.is_answered(frame)))
         self._is_needed |= not isinstance(frame, Forget)
         self._is_saving |= isinstance(frame, Barrier) and self._opening.returns.states
         if self._journal.is_idle():
             self._journal.clear()
-            self._bare = ""
-        elif self._bare:
+            self._no_failover_reason = ""
+        elif self._no_failover_reason:
             self._journal.clear()
         elif self._journal.frame_bytes > self._bounds.replay_bytes_max and not self._is_saving:
             self._is_saving = True
-            self._add(Entry(Checkpoint(), asks=True))
+            self._append(Entry(Checkpoint(), expects_answer=True))
 
     def _should_ask(self, now_s: float) -> bool:
-        """Tell whether it is time to ask the server if it wants to be left."""
+        """Return whether it is time to ask the server if the exchange should reopen elsewhere."""
         link = self._link
         if link is None or self.opened is None or not self.opened.knows_if_reopen:
             return False
-        if link.is_leaving or link.is_kept or self._bare or now_s - link.asked_at_s < self._bounds.ask_s:
+        if (
+            link.is_leaving
+            or link.must_stay
+            or self._no_failover_reason
+            or now_s - link.asked_at_s < self._bounds.ask_s
+        ):
             return False
-        # What a barrier or checkpoint brings says so, too.
-        return not any(isinstance(each.frame, (Barrier, Checkpoint)) for each in (*link.owed, *link.unsent))
+        # The answer to a barrier or checkpoint reports it, too.
+        return not any(isinstance(each.frame, (Barrier, Checkpoint)) for each in (*link.awaited, *link.unsent))
 
     def _check(self, frame: EngineFrame) -> None:
-        """Refuse what every server would refuse, before it is kept."""
+        """Refuse, before it is recorded, a frame that every server would refuse."""
         if self.opened is None:
-            raise RejectedError("BAD_FRAME", "the exchange is not open")
+            raise RejectedError("BAD_FRAME", "the exchange is not open; start it before frames are sent")
         slots_max = self.opened.limits.slots_max
         match frame:
             case States():
@@ -219,7 +224,7 @@ class Coordinator:
             case _:
                 pass
 
-    def _add(self, entry: Entry) -> None:
+    def _append(self, entry: Entry) -> None:
         self._journal.add(entry)
         if self._link is not None:
             self._link.unsent.append(entry)
@@ -228,15 +233,15 @@ class Coordinator:
 
     def _answered(self, event: AnswerCame, now_s: float) -> list[Instruction]:
         link = self._open_link()
-        entry = link.owed.popleft()
+        entry = link.awaited.popleft()
         answer = event.answer
         if isinstance(entry.frame, (Barrier, Checkpoint)):
             link.asked_at_s = now_s
-            link.is_kept = event.reopen and isinstance(answer, Saved) and bool(answer.problem)
-            link.is_leaving |= event.reopen and not link.is_kept
+            link.must_stay = event.reopen and isinstance(answer, Saved) and bool(answer.problem)
+            link.is_leaving |= event.reopen and not link.must_stay
         if isinstance(entry.frame, Barrier) and link.is_restored:
             link.is_restored = False
-            answer = _only(answer, entry.changed)
+            answer = _select_slots(answer, entry.changed)
         if entry.answered:
             return []
         entry.answered = True
@@ -246,15 +251,15 @@ class Coordinator:
                 self._journal.drop_questions()
                 return []
             self._is_saving &= entry.frame.if_reopen
-            self._saved(entry, answer)
+            self._checkpoint_answered(entry, answer)
             return [Deliver(entry.frame, None, event.logs)] if event.logs else []
         match entry.frame:
             case Barrier():
                 self._is_saving = False
                 self._machine.receive(Results(entry.frame.epoch, answer))
-                if not self._bare:
+                if not self._no_failover_reason:
                     self._journal.commit(entry, answer)
-                    self._bound_kept()
+                    self._check_kept_bytes()
             case States():
                 self._machine.receive(InitialOutputs(answer))
             case _:
@@ -262,84 +267,87 @@ class Coordinator:
         self._is_wanted = False
         return [Deliver(entry.frame, answer, event.logs)]
 
-    def _saved(self, entry: Entry, saved: Saved) -> None:
+    def _checkpoint_answered(self, entry: Entry, saved: Saved) -> None:
         if saved.problem:
-            self._go_bare(f"the server could not save its states: {saved.problem}")
+            self._disable_failover(f"the server could not save its states: {saved.problem}")
             return
         self.stats.checkpoints += 1
         self._journal.commit(entry, saved.states)
-        self._bound_kept()
+        self._check_kept_bytes()
 
-    def _bound_kept(self) -> None:
+    def _check_kept_bytes(self) -> None:
         kept = self._journal.kept.nbytes
         if kept > self._bounds.kept_bytes_max:
-            self._go_bare(f"its states have {kept} bytes, more than the {self._bounds.kept_bytes_max} that are kept")
+            self._disable_failover(
+                f"its states have {kept} bytes, and the client keeps at most {self._bounds.kept_bytes_max}"
+            )
 
-    def _go_bare(self, why: str) -> None:
-        self._bare = why
+    def _disable_failover(self, why: str) -> None:
+        self._no_failover_reason = why
         self._journal.clear()
 
     # -- links -------------------------------------------------------------------------------------------------------
 
     def _next(self, now_s: float) -> list[Instruction]:
-        """Return the next step on the link, or towards one."""
+        """Return the next instructions: for the link, or to open one."""
         link = self._link
         if link is None:
             return self._connect(now_s) if self._is_needed else []
-        if link.is_leaving and not link.owed and not self._bare:
-            self._note(now_s, f"left {link.url}, which asked for it")
+        if link.is_leaving and not link.awaited and not self._no_failover_reason:
+            self._record(now_s, f"left {link.url} at its request")
             self._link = None
             self._is_needed = any(not isinstance(entry.frame, Forget) for entry in link.unsent)
             return [LeaveLink(), *self._next(now_s)]
-        if not link.unsent and not link.has_everything:
-            link.has_everything = True
-            self._trouble_since_s = None
-            self._tried.clear()
+        if not link.unsent and not link.is_caught_up:
+            link.is_caught_up = True
+            self._unserved_since_s = None
+            self._tried_urls.clear()
             self._circuits.worked(link.url)
-        if link.owed and (link.unsent or self._is_wanted):
-            return [AwaitAnswer(link.owed[0].frame)]
+        if link.awaited and (link.unsent or self._is_wanted):
+            return [AwaitAnswer(link.awaited[0].frame)]
         if link.unsent:
             return [SendFrame(link.unsent[0].frame)]
-        return self._settled(link, now_s)
+        return self._report_recovery(link, now_s)
 
     def _connect(self, now_s: float) -> list[Instruction]:
-        if self._trouble_since_s is None:
-            self._trouble_since_s = now_s
-        until_s = self._trouble_since_s + self._bounds.patience_s
+        if self._unserved_since_s is None:
+            self._unserved_since_s = now_s
+        until_s = self._unserved_since_s + self._bounds.patience_s
         url = self._circuits.choose(self._urls, now_s) if now_s <= until_s else None
         if url is None:
             rested_at_s = max(self._circuits.rested_at_s(self._urls), now_s)
             if rested_at_s <= until_s:
                 return [Rest(rested_at_s)]
-            # Patience is over, but each server is asked once, even one that rests for what it did to others.
-            url = next((url for url in self._circuits.turn(self._urls, now_s) if url not in self._tried), None)
+            # patience_s is over, but each server is tried once, even if other exchanges made it rest.
+            url = next((url for url in self._circuits.turn(self._urls, now_s) if url not in self._tried_urls), None)
             if url is None:
                 return [self._give_up(f"no server took the exchange within {self._bounds.patience_s:g} s")]
-        self._tried.add(url)
+        self._tried_urls.add(url)
         self._link = _Link(url)
         return [OpenLink(url, self._opening)]
 
     def _refusal(self, opened: Opened) -> RejectedError | None:
-        """Return why a server cannot take over what another began."""
+        """Return the reason why a server cannot take over the exchange; None if it can."""
         first = self.opened
         if first is None or (opened.fingerprints == first.fingerprints and opened.schema.equals(first.schema)):
             return None
         return RejectedError(
             "STATE_MISMATCH",
-            f"server {opened.server_id} serves other versions of the functions than {first.server_id}, which began",
+            f"server {opened.server_id} serves other versions of the functions than {first.server_id}, on which the "
+            "exchange began; deploy the same versions on all servers",
         )
 
-    def _begin(self, opened: Opened, now_s: float) -> None:
+    def _start_link(self, opened: Opened, now_s: float) -> None:
         link = self._open_link()
         link.is_open = True
         link.asked_at_s = now_s
         if self.opened is None:
             self._machine.receive(opened)
-            # From now on only a server with the same functions will do, and it says so itself.
+            # Every later server must have the same fingerprints. Open has them, so the server itself refuses others.
             calls = zip(self._opening.calls, opened.calls, strict=True)
             self._opening = dataclasses.replace(
                 self._opening,
-                calls=tuple(dataclasses.replace(call, fingerprint=told.fingerprint) for call, told in calls),
+                calls=tuple(dataclasses.replace(call, fingerprint=described.fingerprint) for call, described in calls),
             )
         else:
             self.stats.replays += 1
@@ -347,19 +355,19 @@ class Coordinator:
             states = self._journal.kept.to_batch()
             if states is not None:
                 link.is_restored = True
-                # They may be of the middle of an epoch, where nobody has asked for outputs, and a function may raise.
-                link.unsent.append(Entry(States(states, unanswered=True), asks=False))
+                # Outputs in the middle of an epoch are not needed, and computing them may raise.
+                link.unsent.append(Entry(States(states, unanswered=True), expects_answer=False))
             link.unsent.extend(self._journal)
-        self._note(now_s, f"opened {link.url} ({opened.server_id}), to send {len(link.unsent)} frames")
+        self._record(now_s, f"opened {link.url} ({opened.server_id}), to send {len(link.unsent)} frames")
         self.opened = opened
 
-    def _settled(self, link: _Link, now_s: float) -> list[Instruction]:
-        """Tell the operator once the engine has what it waited for, from another server than it began with."""
+    def _report_recovery(self, link: _Link, now_s: float) -> list[Instruction]:
+        """Report to the operator, once after each interruption, that another server has taken over."""
         if self._lost_at_s is None or self._error is None:
             return []
         stall_s, self._lost_at_s = now_s - self._lost_at_s, None
         self.stats.stall_s_max = max(self.stats.stall_s_max, stall_s)
-        again, self._refolded = self.stats.rows_refolded - self._refolded, self.stats.rows_refolded
+        again, self._reported_refolds = self.stats.rows_refolded - self._reported_refolds, self.stats.rows_refolded
         fields: dict[str, str | int | float] = {
             "server": link.url,
             "server_id": "" if self.opened is None else self.opened.server_id,
@@ -374,48 +382,51 @@ class Coordinator:
     def _lost(self, error: FoldflightError, now_s: float) -> list[Instruction]:
         link = self._link
         if link is None:
-            raise AssertionError("a link was lost that nobody opened")
+            raise AssertionError("LinkLost was reported without a link")
         self._link = None
         self._is_needed = True
         self._journal.drop_questions()
-        if not self._is_another_servers_turn(error, link):
+        if not self._may_succeed_elsewhere(error, link):
             return [CutLink(), GiveUp(error)]
         self._circuits.failed(link.url, now_s)
-        self._tried.add(link.url)
-        self._note(now_s, f"{'lost' if link.is_open else 'refused by'} {link.url}: {_told(error)}")
-        if self._trouble_since_s is None:
-            self._trouble_since_s = now_s
+        self._tried_urls.add(link.url)
+        self._record(now_s, f"{'lost' if link.is_open else 'refused by'} {link.url}: {_summary(error)}")
+        if self._unserved_since_s is None:
+            self._unserved_since_s = now_s
         if self._lost_at_s is None:
             self._lost_at_s = now_s
         if link.is_open:
             self._losses += 1
             self.stats.losses += 1
         self._error = error
-        if self.opened is not None and self._bare:
-            return [CutLink(), self._give_up(f"the exchange could not move, for {self._bare}")]
+        if self.opened is not None and self._no_failover_reason:
+            return [
+                CutLink(),
+                self._give_up(f"the exchange could not move to another server: {self._no_failover_reason}"),
+            ]
         if self._losses > self._bounds.losses_max:
             return [CutLink(), self._give_up(f"{self._losses} servers were lost in a row without an answer")]
         return [CutLink(), *self._connect(now_s)]
 
-    def _is_another_servers_turn(self, error: FoldflightError, link: _Link) -> bool:
-        """Tell whether another server may do better, or the job itself must change."""
+    def _may_succeed_elsewhere(self, error: FoldflightError, link: _Link) -> bool:
+        """Return whether another server may succeed. If not, the job itself must change."""
         if isinstance(error, RetryableError):
             return True
         if not isinstance(error, RejectedError):
             return False
         if not link.is_open:
-            # Fingerprints come from a server: what this one refuses, that one has agreed to. A token that nobody has
-            # accepted yet is the job's.
+            # Fingerprints in all calls mean that some server accepted the same Open before. If no server has accepted
+            # the token yet, the token itself is wrong.
             is_agreed = all(call.fingerprint for call in self._opening.calls)
             return is_agreed and (error.code != "UNAUTHENTICATED" or self.opened is not None)
-        # The engine's own table lets no wrong frame out: BAD_FRAME is damage on the way. And what this server cannot
-        # load, another has saved.
+        # The engine checks its own frames, so BAD_FRAME means that a frame was damaged in transit. States that this
+        # server cannot load were saved by another server.
         return error.code == "BAD_FRAME" or (error.code == "STATE_MISMATCH" and link.is_restored)
 
     def _give_up(self, why: str) -> GiveUp:
         error = self._error
         if error is None:
-            raise AssertionError("nothing is given up without an error")
+            raise AssertionError("the coordinator gives up only after an error")
         return GiveUp(type(error)(error.code, f"{error.message}; {why}", story=self.story()))
 
     def _open_link(self) -> _Link:
@@ -423,15 +434,15 @@ class Coordinator:
             raise AssertionError("there is no link")
         return self._link
 
-    def _note(self, now_s: float, what: str) -> None:
-        self._story.append(f"{now_s - (self._began_s or 0.0):.1f}s {what}"[:200])
+    def _record(self, now_s: float, what: str) -> None:
+        self._story.append(f"{now_s - (self._started_at_s or 0.0):.1f}s {what}"[:200])
 
 
-def _told(error: FoldflightError) -> str:
+def _summary(error: FoldflightError) -> str:
     return f"{error.code}: {error.message}"
 
 
-def _only(results: pa.Table, slots: Slots) -> pa.Table:
+def _select_slots(results: pa.Table, slots: Slots) -> pa.Table:
     """Return the rows of these slots."""
     kept = pc.is_in(results.column("slot"), pa.array(slots, pa.int32()))
     return results.filter(kept)

@@ -1,10 +1,10 @@
-"""What the engine keeps of one exchange, so that any server can take it over: states, and the frames since.
+"""The journal of one exchange: the states and frames that another server needs to take it over.
 
-The states are those of the last barrier or checkpoint, one for each slot; only slots that changed come back, so they
-are merged with what was there. The frames are the ones sent after it, in order. A server that loads the states and then
-handles the frames holds the same accumulators as the one that was lost.
+The states are those of the last barrier or checkpoint, one for each slot. An answer has only the slots that changed, so
+it is merged into the older states. The frames are those that were sent after it, in order. A server that loads the
+states and then processes the frames has the same accumulators as the lost one.
 
-Where barriers return no states, frames stay until a checkpoint brings them, or until every slot is forgotten.
+If barriers return no states, frames are kept until a checkpoint returns the states or until every slot is forgotten.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from foldflight.fold import ERROR
 
 __all__ = ["Entry", "Journal", "KeptStates"]
 
-# Stale rows that are tolerated beside as many live ones before all are copied together.
+# Number of stale rows that is tolerated, in addition to one for each live row, before the batches are compacted.
 _STALE_ROWS_MIN: Final = 1024
 
 
@@ -33,21 +33,21 @@ class Entry:
 
     Args:
         frame: The frame.
-        asks: Whether a server answers it.
+        expects_answer: Whether a server answers it.
         sent: Whether it has been sent to any server.
-        answered: Whether the answer has reached the engine: if it comes again, from another server, it is dropped.
-        changed: Of a barrier, the slots that its results are about.
+        answered: Whether the engine has the answer. The same answer from another server is then dropped.
+        changed: For a barrier, the slots of its results.
     """
 
     frame: EngineFrame
-    asks: bool
+    expects_answer: bool
     sent: bool = False
     answered: bool = False
     changed: Slots = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def bytes(self) -> int:
-        """What keeping it costs."""
+        """Bytes that the journal needs for the frame."""
         match self.frame:
             case States() | Chunk():
                 return max(int(self.frame.batch.nbytes), self.frame.batch.num_rows * SLOT_BYTES)
@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def rows(self) -> int:
-        """Rows that a server folds for it."""
+        """Number of rows that a server folds for this frame."""
         return int(self.frame.batch.num_rows) if isinstance(self.frame, Chunk) else 0
 
 
@@ -74,7 +74,7 @@ class Journal:
         self.frame_bytes = 0
         self._returns_states = returns_states
         self._entries: list[Entry] = []
-        self._live = SlotSet()  # slots that hold an accumulator, whichever server it is on
+        self._live = SlotSet()  # slots that have an accumulator, on whichever server
         self._changed = SlotSet()  # slots of the next results
 
     def __iter__(self) -> Iterator[Entry]:
@@ -84,7 +84,7 @@ class Journal:
         return len(self._entries)
 
     def add(self, entry: Entry) -> None:
-        """Note a frame."""
+        """Append a frame."""
         match entry.frame:
             case States() | Chunk():
                 slots = slots_of(entry.frame.batch)
@@ -103,36 +103,36 @@ class Journal:
         self.frame_bytes += entry.bytes
 
     def is_idle(self) -> bool:
-        """Tell whether no slot holds anything and no answer is due: then there is nothing to take over."""
-        return not self._live and all(entry.answered or not entry.asks for entry in self._entries)
+        """Return whether every slot is empty and no answer is due, so that a new server needs nothing."""
+        return not self._live and all(entry.answered or not entry.expects_answer for entry in self._entries)
 
     def clear(self) -> None:
-        """Forget everything but the frames whose answer is due."""
+        """Drop everything except frames whose answer is due."""
         self.kept = KeptStates()
-        self._keep([entry for entry in self._entries if entry.asks and not entry.answered])
+        self._replace_entries([entry for entry in self._entries if entry.expects_answer and not entry.answered])
 
     def drop_questions(self) -> None:
-        """Take out what asked one server whether it wants to be left: for any other it is another question."""
+        """Remove checkpoints with `if_reopen`, which concern one server only."""
         self._entries = [each for each in self._entries if each.frame != Checkpoint(if_reopen=True)]
 
     def commit(self, entry: Entry, states: pa.Table) -> None:
-        """Note the answer to a barrier or checkpoint: where it has states, what led to them is forgotten."""
+        """Record the answer to a barrier or checkpoint. If it has states, drop the frames that they cover."""
         place = self._entries.index(entry) + 1
-        failed = _failed(states) if isinstance(entry.frame, Barrier) else np.zeros(0, np.int32)
+        failed = _failed_slots(states) if isinstance(entry.frame, Barrier) else np.zeros(0, np.int32)
         if isinstance(entry.frame, Barrier) and not self._returns_states:
-            # Also where a function that is not deterministic does not raise again, its slot begins empty.
+            # A failed slot must be empty on a new server, even if the function does not raise there again.
             if len(failed):
-                forgetting = Entry(Forget(pa.array(failed, pa.int32())), asks=False)
-                self._keep([*self._entries[:place], forgetting, *self._entries[place:]])
+                forgetting = Entry(Forget(pa.array(failed, pa.int32())), expects_answer=False)
+                self._replace_entries([*self._entries[:place], forgetting, *self._entries[place:]])
             return
         for past in self._entries[:place]:
             if isinstance(past.frame, Forget):
                 self.kept.forget(past.frame.slots.to_numpy(zero_copy_only=False))
         self.kept.update(states)
         self.kept.forget(failed)
-        self._keep(self._entries[place:])
+        self._replace_entries(self._entries[place:])
 
-    def _keep(self, entries: list[Entry]) -> None:
+    def _replace_entries(self, entries: list[Entry]) -> None:
         self._entries = entries
         self.frame_bytes = sum(entry.bytes for entry in entries)
 
@@ -140,22 +140,22 @@ class Journal:
 class KeptStates:
     """The newest state of each slot.
 
-    Results are kept as they came, and a slot knows which row is its own; when most rows are stale they are copied
-    together. So each state is copied a bounded number of times, however many barriers there are.
+    Batches of results are kept unchanged, with an index from slot to row. When most rows are stale, the live ones are
+    copied into one batch. So the number of copies of each state is bounded, however many barriers there are.
 
     Attributes:
-        nbytes: Bytes that are held, stale rows among them.
+        nbytes: Bytes of all rows, including stale ones.
     """
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
-        # Where the state of a slot stands in the batches, one after another; -1: it has none.
-        self._places: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        # Row number of the state of each slot, counted over all batches; -1 if the slot has none.
+        self._row_by_slot: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._rows = 0
         self.nbytes = 0
 
     def update(self, states: pa.Table) -> None:
-        """Put n states in, each in place of its slot's older one.
+        """Add n states. Each replaces the older state of its slot.
 
         Args:
             states: n rows: `slot`, ascending, and `state_i` among other columns.
@@ -164,44 +164,44 @@ class KeptStates:
         for batch in states.select(wanted).to_batches():
             slots = slots_of(batch)
             needed = int(slots.max(initial=-1)) + 1
-            if needed > len(self._places):
-                more = np.full(max(needed, 2 * len(self._places)) - len(self._places), -1, np.int64)
-                self._places = np.concatenate([self._places, more])
-            self._places[slots] = self._rows + np.arange(batch.num_rows)
+            if needed > len(self._row_by_slot):
+                more = np.full(max(needed, 2 * len(self._row_by_slot)) - len(self._row_by_slot), -1, np.int64)
+                self._row_by_slot = np.concatenate([self._row_by_slot, more])
+            self._row_by_slot[slots] = self._rows + np.arange(batch.num_rows)
             self._batches.append(batch)
             self.nbytes += int(batch.nbytes)
             self._rows += batch.num_rows
-        if self._rows > 2 * int((self._places >= 0).sum()) + _STALE_ROWS_MIN:
+        if self._rows > 2 * int((self._row_by_slot >= 0).sum()) + _STALE_ROWS_MIN:
             self._compact()
 
     def forget(self, slots: Slots) -> None:
-        """Take the states of n slots out."""
-        self._places[slots[slots < len(self._places)]] = -1
-        if not (self._places >= 0).any():
+        """Remove the states of n slots."""
+        self._row_by_slot[slots[slots < len(self._row_by_slot)]] = -1
+        if not (self._row_by_slot >= 0).any():
             self._batches, self._rows, self.nbytes = [], 0, 0
 
     def to_batch(self) -> pa.RecordBatch | None:
-        """Return all states as one batch, slots ascending; None if there are none."""
+        """Return all states as one batch, with ascending slots; None if there are none."""
         if not self._batches:
             return None
         self._compact()
         return self._batches[0]
 
     def _compact(self) -> None:
-        places = self._places[self._places >= 0]
+        places = self._row_by_slot[self._row_by_slot >= 0]
         table = pa.Table.from_batches(self._batches).take(pa.array(places)).combine_chunks()
-        self._batches = [pa.RecordBatch.from_arrays([_one(column) for column in table.columns], schema=table.schema)]
+        self._batches = [pa.RecordBatch.from_arrays([_merged(column) for column in table.columns], schema=table.schema)]
         self._rows, self.nbytes = len(places), int(self._batches[0].nbytes)
-        self._places[self._places >= 0] = np.arange(len(places))
+        self._row_by_slot[self._row_by_slot >= 0] = np.arange(len(places))
 
 
-def _failed(results: pa.Table) -> Slots:
-    """Return the slots that have failed in an epoch: they are empty after it."""
+def _failed_slots(results: pa.Table) -> Slots:
+    """Return the slots that failed in an epoch. They are empty after it."""
     if ERROR not in results.column_names:
         return np.zeros(0, np.int32)
     slots: Slots = results.filter(results[ERROR].is_valid())["slot"].to_numpy()
     return slots
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def _merged(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -1,4 +1,4 @@
-"""What a coordinator is told and what it says: events are past or noun, instructions imperative."""
+"""The events that a coordinator processes and the instructions that it returns."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = [
     "AnswerCame",
     "AnswerWanted",
     "AwaitAnswer",
-    "Bounds",
     "CutLink",
     "Deliver",
     "Event",
+    "FailoverBounds",
+    "FailoverStats",
     "FrameGiven",
     "FrameSent",
     "GiveUp",
@@ -31,21 +32,20 @@ __all__ = [
     "Rested",
     "SendFrame",
     "Started",
-    "Stats",
 ]
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """What failover may cost.
+class FailoverBounds:
+    """Limits on the cost of failover.
 
     Args:
-        patience_s: Longest time without a server that takes the exchange; 0: every server is tried once.
-        replay_bytes_max: Bytes of frames that are kept to be sent again; past it, a checkpoint brings their states.
-        kept_bytes_max: Bytes of states that are kept; past it, the exchange cannot move, and a loss is an error.
-        losses_max: Servers lost in a row without one answer: past it, what is sent is what kills them.
-        ask_s: Time within an epoch after which the server is asked whether it wants to be left; well below the time
-            that servers give a drain.
+        patience_s: Longest time without a server that takes the exchange. 0: every server is tried once.
+        replay_bytes_max: Bytes of frames that are kept for replay. Beyond it, a checkpoint replaces them by states.
+        kept_bytes_max: Bytes of states that are kept. Beyond it, failover is off, and the loss of a server is an error.
+        losses_max: Consecutive losses without an answer. Beyond it, the input itself probably crashes the servers.
+        ask_s: Interval within an epoch at which the server is asked whether the exchange should reopen elsewhere. It
+            must be well below the drain time of servers.
     """
 
     patience_s: float = 60.0
@@ -56,15 +56,15 @@ class Bounds:
 
 
 @dataclass
-class Stats:
-    """What failover has cost.
+class FailoverStats:
+    """The cost of failover so far.
 
     Args:
-        losses: Links that were lost.
-        replays: Links that took the exchange over, after a loss or because the server asked for it.
-        rows_refolded: Rows that had been sent and were sent again.
-        checkpoints: Checkpoints that brought states.
-        stall_s_max: The longest time from a loss until a server had everything again.
+        losses: Number of lost links.
+        replays: Number of links that took the exchange over, after a loss or at the request of a server.
+        rows_refolded: Number of rows that were sent again.
+        checkpoints: Number of checkpoints that returned states.
+        stall_s_max: The longest time from a loss until another server was up to date.
     """
 
     losses: int = 0
@@ -79,7 +79,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class Started:
-    """The engine wants an exchange."""
+    """The engine starts the exchange."""
 
 
 @dataclass(frozen=True)
@@ -96,24 +96,24 @@ class AnswerWanted:
 
 @dataclass(frozen=True)
 class LinkOpened:
-    """The server took the exchange."""
+    """The server opened the exchange."""
 
     opened: Opened
 
 
 @dataclass(frozen=True)
 class FrameSent:
-    """The frame is on its way."""
+    """The frame was sent."""
 
 
 @dataclass(frozen=True)
 class AnswerCame:
-    """The awaited answer came, whole.
+    """The awaited answer arrived in full.
 
     Args:
         answer: `Saved` for a checkpoint, otherwise rows in the schema of `Opened`.
-        logs: What functions logged before it.
-        reopen: Whether the server asks to be left.
+        logs: The log records of functions before it.
+        reopen: Whether the server requests that the engine reopen the exchange elsewhere.
     """
 
     answer: Any
@@ -130,7 +130,7 @@ class LinkLost:
 
 @dataclass(frozen=True)
 class Rested:
-    """The time to rest until has come."""
+    """The time of the instruction `Rest` was reached."""
 
 
 Event = Started | FrameGiven | AnswerWanted | LinkOpened | FrameSent | AnswerCame | LinkLost | Rested
@@ -141,7 +141,7 @@ Event = Started | FrameGiven | AnswerWanted | LinkOpened | FrameSent | AnswerCam
 
 @dataclass(frozen=True)
 class OpenLink:
-    """Open an exchange on this server, and tell `LinkOpened` or `LinkLost`."""
+    """Open the exchange on this server, and report `LinkOpened` or `LinkLost`."""
 
     url: str
     opening: Open
@@ -149,21 +149,21 @@ class OpenLink:
 
 @dataclass(frozen=True)
 class SendFrame:
-    """Send a frame, and tell `FrameSent` or `LinkLost`."""
+    """Send a frame, and report `FrameSent` or `LinkLost`."""
 
     frame: EngineFrame
 
 
 @dataclass(frozen=True)
 class AwaitAnswer:
-    """Wait for the answer to this frame, and tell `AnswerCame` or `LinkLost`."""
+    """Wait for the answer to this frame, and report `AnswerCame` or `LinkLost`."""
 
     frame: EngineFrame
 
 
 @dataclass(frozen=True)
 class Rest:
-    """Wait until this time, and tell `Rested`."""
+    """Wait until this time, and report `Rested`."""
 
     until_s: float
 
@@ -179,21 +179,21 @@ class Deliver:
 
 @dataclass(frozen=True)
 class CutLink:
-    """Cancel the link; nothing that it still says counts."""
+    """Cancel the link, and ignore everything that still arrives on it."""
 
 
 @dataclass(frozen=True)
 class LeaveLink:
-    """End the link politely: all answers are in."""
+    """End the link in the regular way. All answers have arrived."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Tell the operator.
+    """Log an event for the operator.
 
     Args:
         event: What happened.
-        fields: The facts of it.
+        fields: Details, by name.
     """
 
     event: str

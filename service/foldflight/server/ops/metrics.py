@@ -5,7 +5,7 @@ docs/reference/server.md.
 
 One `Metrics` per server, each with its own registry. When the environment of the process names a directory for
 prometheus_client's multiprocess mode, values live in files there and `shared_registry` sums those of all processes.
-What is known rather than counted (build, limits, processes) comes from `server/ops/facts.py`.
+What is known rather than counted (build, limits, processes) comes from `server/ops/build.py`.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RetryableError
 from foldflight.fold import Mode
-from foldflight.server.ops.facts import BUILD, PARENT
+from foldflight.server.ops.build import BUILD, PARENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

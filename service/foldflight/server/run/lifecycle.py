@@ -41,7 +41,7 @@ from foldflight.functions.registry import Registry
 from foldflight.server.flight import FlightServer, authority
 from foldflight.server.keys import check_keys
 from foldflight.server.limits.memory import memory_limit_of
-from foldflight.server.ops.facts import Facts
+from foldflight.server.ops.build import ServerCollector
 from foldflight.server.ops.health import HealthServer
 from foldflight.server.ops.http import HttpServer
 from foldflight.server.ops.logs import make_logger, taking_over
@@ -182,7 +182,7 @@ class Server:
         self.metrics = Metrics()
         self.metrics.expect(registry)
         self.metrics.registry.register(
-            Facts(
+            ServerCollector(
                 exchanges_max=settings.exchanges_max,
                 memory_limit=memory_limit_of(settings),
                 cpus=pa.cpu_count(),

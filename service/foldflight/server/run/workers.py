@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from foldflight.errors import RetryableError
 from foldflight.server.limits.memory import memory_limit_of
 from foldflight.server.limits.watch import GRACE_S
-from foldflight.server.ops.facts import PARENT, Facts, usable_cpus
+from foldflight.server.ops.build import PARENT, ServerCollector, usable_cpus
 from foldflight.server.ops.metrics import forget_process, shared_registry
 from foldflight.server.run.lifecycle import (
     EXIT_CUT_OFF,
@@ -147,7 +147,7 @@ def _registry(metrics_dir: str, workers: list[_Worker], settings: Settings, cpus
     """Return what the workers count together, and what their parent knows of them."""
     registry = shared_registry(metrics_dir)
     registry.register(
-        Facts(
+        ServerCollector(
             exchanges_max=settings.exchanges_max * len(workers),
             memory_limit=memory_limit_of(settings),
             cpus=cpus,

@@ -9,7 +9,7 @@ import pyarrow.flight as fl
 
 from foldflight.client.edge import translated
 from foldflight.errors import RejectedError
-from foldflight.exchange.facts import decode_error
+from foldflight.exchange.messages import decode_error
 from foldflight.testing.conformance import discovery, epochs, opening, states
 from foldflight.testing.conformance.checks import SERVER_CHECKS, ServerCheck
 from foldflight.testing.conformance.raw import RawServer

@@ -13,7 +13,6 @@ import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.codec import Message, decode, decode_open, encode
-from foldflight.exchange.facts import encode_info
 from foldflight.exchange.frames import (
     EngineFrame,
     Frame,
@@ -23,6 +22,7 @@ from foldflight.exchange.frames import (
     Results,
 )
 from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.fold import StateSigner
 from foldflight.functions import Registry

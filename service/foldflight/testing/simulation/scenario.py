@@ -24,7 +24,7 @@ from foldflight.client.failover import SurvivingLink
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.steps import Bounds, Stats
+from foldflight.exchange.failover.steps import FailoverBounds, FailoverStats
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 from foldflight.exchange.serving import describe
 from foldflight.fold import ERROR
@@ -72,7 +72,7 @@ class Report:
     commits: int = 0
     retries: int = 0
     harms: Counter[str] = field(default_factory=Counter)
-    stats: Stats = field(default_factory=Stats)
+    stats: FailoverStats = field(default_factory=FailoverStats)
 
 
 class SimulatedTransport:
@@ -84,8 +84,8 @@ class SimulatedTransport:
         bounds: What failover may cost.
     """
 
-    def __init__(self, world: World, registry: Registry, bounds: Bounds) -> None:
-        self.stats: list[Stats] = []
+    def __init__(self, world: World, registry: Registry, bounds: FailoverBounds) -> None:
+        self.stats: list[FailoverStats] = []
         self._world = world
         self._registry = registry
         self._bounds = bounds
@@ -215,7 +215,7 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
     """
     chance = random.Random(f"scenario {seed}")  # noqa: S311  (not for secrets)
     registry = functions()
-    bounds = Bounds(
+    bounds = FailoverBounds(
         patience_s=chance.choice([3.0, 20.0]),
         replay_bytes_max=chance.choice([600, 3_000, 1 << 20]),
         ask_s=0.01 if seed % 2 else 1.0,
@@ -244,7 +244,7 @@ def _run(
     partitions: list[_Partition],
     world: World,
     registry: Registry,
-    bounds: Bounds,
+    bounds: FailoverBounds,
     report: Report,
     chance: random.Random,
 ) -> None:
@@ -287,7 +287,7 @@ def _has_reason(error: FoldflightError) -> bool:
     return given_up and any(" lost " in step or " refused by " in step for step in error.story)
 
 
-def _check_bounds(exchange: OpenExchange, bounds: Bounds) -> None:
+def _check_bounds(exchange: OpenExchange, bounds: FailoverBounds) -> None:
     assert isinstance(exchange.carrier, SurvivingLink)
     held, most = exchange.carrier.coordinator.held_bytes, bounds.replay_bytes_max + _KEPT_BYTES_MAX
     assert held <= most, f"{held} bytes are kept for failover, and {most} are the most"
@@ -308,7 +308,7 @@ def _compare(partitions: list[_Partition], registry: Registry) -> None:
                 )
 
 
-def _add(stats: Stats, transport: SimulatedTransport) -> None:
+def _add(stats: FailoverStats, transport: SimulatedTransport) -> None:
     for each in transport.stats:
         stats.losses += each.losses
         stats.replays += each.replays

@@ -19,9 +19,9 @@ from typing import Final
 from foldflight.client.link import Link
 from foldflight.errors import FoldflightError, RetryableError
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
-from foldflight.exchange.facts import decode_error, encode_error
 from foldflight.exchange.frames import Frame, Limits, Open
 from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import decode_error, encode_error
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold import StateSigner
 from foldflight.functions import Registry

@@ -1,4 +1,4 @@
-"""What travels beside frames: errors, as extra info of a Flight error; what a function is, in its FlightInfo."""
+"""Encoding of messages that are not frames: errors (extra info of a Flight error) and descriptions of functions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _Parsed = TypeVar("_Parsed", bound=Protobuf)
 
 
 def parse_message(cls: type[_Parsed], data: bytes, what: str) -> _Parsed:
-    """Return the message of class `cls` that these bytes hold. Raises RejectedError BAD_FRAME."""
+    """Parse bytes as a protobuf message of class `cls`. Raises RejectedError BAD_FRAME."""
     try:
         return cls.FromString(data)
     except (DecodeError, ValueError, RecursionError):
-        raise RejectedError("BAD_FRAME", f"{what} is no {cls.DESCRIPTOR.full_name} message") from None
+        raise RejectedError("BAD_FRAME", f"{what} is not a {cls.DESCRIPTOR.full_name} message") from None
 
 
 def utf8(text: str) -> str:
-    """Return a text that has bytes: Python's may hold halves of characters (file names, other people's data)."""
+    """Escape lone surrogates so that the text encodes as UTF-8. File names and foreign data may contain them."""
     return text.encode(errors="backslashreplace").decode()
 
 
@@ -47,7 +47,7 @@ def encode_error(error: FoldflightError) -> bytes:
 
 
 def decode_error(extra_info: bytes) -> FoldflightError | None:
-    """Return the error that these bytes hold; None if they hold none of ours."""
+    """Decode an error of foldflight; None if the bytes are not one."""
     try:
         message = pb.Error.FromString(extra_info)
     except (DecodeError, ValueError):
@@ -68,7 +68,7 @@ def decode_error(extra_info: bytes) -> FoldflightError | None:
 
 
 def encode_info(info: FunctionInfo) -> bytes:
-    """Return what a function is as bytes, for the metadata of its FlightInfo."""
+    """Encode the description of a function, for the metadata of its FlightInfo."""
     return pb.FunctionInfo(
         name=info.name,
         version=info.version,
@@ -93,7 +93,7 @@ def encode_info(info: FunctionInfo) -> bytes:
 
 
 def decode_info(metadata: bytes) -> FunctionInfo:
-    """Return what a function is. Raises RejectedError BAD_FRAME."""
+    """Decode the description of a function. Raises RejectedError BAD_FRAME."""
     message = parse_message(pb.FunctionInfo, metadata, "the description of a function")
     inputs_min = len(message.input_names) if message.HasField("input_types") else 0
     return FunctionInfo(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric as Family
 
-__all__ = ["BUILD", "PARENT", "Facts", "usable_cpus", "use_cpus"]
+__all__ = ["BUILD", "PARENT", "ServerCollector", "usable_cpus", "use_cpus"]
 
 BUILD: Mapping[str, str] = {
     "version": version("foldflight"),
@@ -31,7 +31,7 @@ PARENT = "parent"  # the name of the process that relays to those that fold, whe
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-class Facts:
+class ServerCollector:
     """A collector for a registry of prometheus_client.
 
     Args:

@@ -233,7 +233,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         r"\.accumulate is a coroutine.*no async",
     ),
     "a generator": ({"get_value": _one_by_one}, {}, r"\.get_value is a coroutine or a generator.*no yield"),
-    "unbound result": ({}, {"input_types": ["T"], "result_type": "U"}, "uses the type variable U, which no argument binds"),
+    "unbound result": (
+        {},
+        {"input_types": ["T"], "result_type": "U"},
+        "uses the type variable U, which no argument binds",
+    ),
     "unbound item": ({}, {"input_types": ["ARRAY<T>"]}, "uses the type variable T, which no argument binds"),
     "anything in init": ({"__init__": lambda self, **options: None}, {}, r"has \*args or \*\*kwargs; name each"),
 }
@@ -510,7 +514,7 @@ def test_fingerprints_follow_what_a_state_depends_on() -> None:
 
 def test_registry_names_close_matches() -> None:
     """An unknown function is refused with the names that come close."""
-    with pytest.raises(RejectedError, match=r"'cuont'; did you mean count") as caught:
+    with pytest.raises(RejectedError, match=r"'cuont' here; did you mean count") as caught:
         Registry()["cuont"]
     assert caught.value.code == "UNKNOWN_FUNCTION"
     assert "cuont" not in Registry()

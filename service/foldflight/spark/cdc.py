@@ -118,8 +118,8 @@ def from_debezium(df: DataFrame, schema: str | st.StructType | None = None) -> D
 
     Args:
         df: A batch or streaming DataFrame: one row for each event. Without `schema` it has the columns `op`, `before`
-            and `after`, as decoded from Avro. With `schema` it has a column `value` of JSON, as read from Kafka, with or
-            without the schema envelope (`payload`).
+            and `after`, as decoded from Avro. With `schema` it has a column `value` of JSON, as read from Kafka, with
+            or without the schema envelope (`payload`).
         schema: The columns of the table and their types in JSON, as text (`"id BIGINT, amount INT"`) or StructType.
 
     Returns:
@@ -174,7 +174,7 @@ def from_canal(df: DataFrame, schema: str | st.StructType) -> DataFrame:
 
     Args:
         df: A batch or streaming DataFrame with a column `value` of JSON, as Kafka gives it.
-        schema: The columns of the table, as text (`"id BIGINT, amount INT"`) or StructType. Values are cast to its types.
+        schema: The columns of the table, as text (`"id BIGINT, amount INT"`) or StructType. Values are cast to them.
 
     Returns:
         DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is truncated or

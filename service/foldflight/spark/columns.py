@@ -156,8 +156,8 @@ class Columns:
     def refuse_types(self, aggregates: Sequence[Aggregate], columns: pa.Schema) -> None:
         """Refuse an argument whose type its function does not accept, with Spark's names of types.
 
-        Use it when a server has refused an exchange. The server's message has the SQL names of functions' authors, which
-        Spark interprets differently (TIMESTAMP) or does not know (TIMESTAMPTZ).
+        Use it when a server has refused an exchange. The server's message has the type names of functions' authors,
+        which Spark interprets differently (TIMESTAMP) or does not know (TIMESTAMPTZ).
 
         Args:
             aggregates: The uses.
@@ -208,7 +208,7 @@ def text_of(written: object) -> str:
 
 @contextmanager
 def rejecting(code: str, what: str) -> Iterator[None]:
-    """Turn what Spark refuses to resolve into a RejectedError: what it was, and Spark's message."""
+    """Convert Spark's resolution errors into a RejectedError with a description and Spark's message."""
     try:
         yield
     except (AnalysisException, ParseException) as error:

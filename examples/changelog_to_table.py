@@ -29,7 +29,7 @@ def merge_statement(table: str, changes: str, keys: Sequence[str], columns: Sequ
 
     Args:
         table: The table, with the columns `columns`.
-        changes: The changes: `row_kind` and `columns`. Each key has at most one row besides `-U` rows, which are ignored.
+        changes: The changes: `row_kind` and `columns`. Each key has at most one row besides its `-U`, which is ignored.
         keys: The columns that identify a row. NULL is a valid key.
         columns: All columns of the table.
     """

@@ -35,7 +35,7 @@ class Engine:
         self.url, self.deadline_s, self.patience_s = url, deadline_s, patience_s
         self.headers = [(b"authorization", b"Bearer " + token.encode())] if token else []
         self.slots = {}  # key -> slot: dense, and the same in every exchange
-        self.states = None  # slots and states of the last barrier, one row for each slot, with the metadata of their columns
+        self.states = None  # slots and states of the last barrier, with the metadata of their columns
         self.number = 0
         self.writer = self.reader = None
 
@@ -113,7 +113,7 @@ class Engine:
             yield from self.parts(batch.slice(half))
 
     def send(self, frame, batch=None):
-        """Send a frame, with an empty batch if it has no rows. The engine awaits no answer here, so it cannot deadlock."""
+        """Send a frame, with an empty batch if it has no rows. No answer is due, so the server keeps reading."""
         carrier = batch if batch is not None else pa.RecordBatch.from_pylist([], schema=self.columns)
         with self.lost():
             self.writer.write_with_metadata(carrier, frame.SerializeToString())

@@ -1,8 +1,8 @@
-"""Orders that a database changes, through a stream, into a table of totals: Debezium in, MERGE out.
+"""Maintain a table of totals from a database's change events: Debezium events in, MERGE statements out.
 
-`merge_statement` is standard SQL. Spark runs it on tables whose format has row-level changes, such as Delta and
-Iceberg; databases such as PostgreSQL and DuckDB run it themselves. An epoch that comes again after a failure merges the
-same rows again, so the table is exact.
+`merge_statement` is standard SQL. Spark runs it on table formats with row-level changes, such as Delta and Iceberg;
+databases such as PostgreSQL and DuckDB run it too. If an epoch is repeated after a failure, it merges the same rows
+again, so the table stays exact.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame
 from foldflight import connect
 from foldflight.spark import from_debezium, group_by
 
-ORDERS = "id BIGINT, customer STRING, amount BIGINT"  # the columns of the database's table, as they are in JSON
+ORDERS = "id BIGINT, customer STRING, amount BIGINT"  # the columns of the database's table, with their types in JSON
 
 
 def totals(events: DataFrame) -> DataFrame:
-    """The stream: one row for each customer whose total has changed, with what became of it in `row_kind`."""
+    """Return the stream of totals: one row for each customer whose total has changed, with its `row_kind`."""
     functions = connect("embedded:")
     orders = from_debezium(events, ORDERS)
     return group_by(orders, "customer", row_kind="row_kind").agg(
@@ -25,12 +25,12 @@ def totals(events: DataFrame) -> DataFrame:
 
 
 def merge_statement(table: str, changes: str, keys: Sequence[str], columns: Sequence[str]) -> str:
-    """Return the statement that brings a table up to date with the changes of one epoch.
+    """Return the statement that applies the changes of one epoch to a table.
 
     Args:
-        table: The table; it has `columns`.
-        changes: The changes: `row_kind` and `columns`, and for each key one row beside its `-U`, which is not needed.
-        keys: The columns that identify a row. NULL is a key, too.
+        table: The table, with the columns `columns`.
+        changes: The changes: `row_kind` and `columns`. Each key has at most one row besides its `-U`, which is ignored.
+        keys: The columns that identify a row. NULL is a valid key.
         columns: All columns of the table.
     """
     values = [column for column in columns if column not in keys]
@@ -43,11 +43,11 @@ def merge_statement(table: str, changes: str, keys: Sequence[str], columns: Sequ
         WHEN MATCHED THEN UPDATE SET {", ".join(f"{column} = new.{column}" for column in values)}
         WHEN NOT MATCHED AND new.row_kind <> '-D' THEN
             INSERT ({", ".join(columns)}) VALUES ({", ".join(f"new.{column}" for column in columns)})
-    """  # noqa: S608 - names are the program's own
+    """  # noqa: S608 - all names come from this program
 
 
 def merge_into(table: str, keys: Sequence[str]) -> Callable[[DataFrame, int], None]:
-    """Return what `foreachBatch` calls to merge each epoch into a table of Spark's catalog.
+    """Return the function for `foreachBatch` that merges each epoch into a table of Spark's catalog.
 
     totals(events).writeStream.foreachBatch(merge_into("totals", ["customer"])).outputMode("update").start()
     """

@@ -1,10 +1,10 @@
-"""The flights of New York in 2013 as a stream of changes, aggregated while they change; part of `make demo`.
+"""The flights of New York in 2013 as a stream of changes, with two continuous aggregations; part of `make demo`.
 
     python -m examples.flights_stream
 
-Each month's schedule is published a month ahead: a row +I for each flight, whose delay nobody knows. When the month is
-over, flights that arrived are corrected, -U and +U, and flights that were cancelled are deleted, -D. Two queries keep a
-table each. In the end both tables must hold, value for value, what Spark SQL computes over the flights that took place.
+Each month's schedule is published a month ahead: a row +I for each flight, with an unknown delay. After the month,
+flights that arrived are corrected (-U and +U) and cancelled flights are deleted (-D). Each of two queries maintains a
+table. At the end, both tables must equal what Spark SQL computes over the flights that took place.
 """
 
 import os
@@ -23,9 +23,9 @@ from foldflight.cli.flights import write_flights
 from foldflight.spark import group_by, tumble
 from foldflight.spark.java import prepare_local
 
-MONTHS = range(13)  # in epoch 0 nothing has flown yet, and January is published
+MONTHS = range(13)  # epoch 0 only publishes January
 SETTINGS = {
-    # The state table needs these two; the README says what the others save.
+    # The state table needs the first two; the README explains the others.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -42,7 +42,7 @@ QUIET = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "
 
 
 def changes_of(flights: DataFrame, month: int) -> DataFrame:
-    """What happens when a month is over: its flights are corrected, and the next month's are published."""
+    """Return the changes at the end of a month: its flights are corrected, and the next month's are published."""
 
     def rows(op: str, which: str, arr_delay: str = "CAST(NULL AS INT)") -> DataFrame:
         scheduled = "make_timestamp_ntz(year, month, day, hour, minute, 0) AS scheduled"
@@ -59,13 +59,13 @@ def changes_of(flights: DataFrame, month: int) -> DataFrame:
 
 
 def aggregated(changes: DataFrame) -> dict[str, tuple[tuple[str, ...], DataFrame]]:
-    """The queries: by name, their keys and the stream of changes of the table that they keep."""
+    """Return the queries by name: the keys and the stream of changes of each table."""
     functions = connect("embedded:examples.weighted_avg")
     weighted_avg, avg, largest, count = (functions[name] for name in ("weighted_avg", "avg", "max", "count"))
     values = {
         "weighted": weighted_avg("arr_delay", "distance").where("arr_delay IS NOT NULL"),
         "mean": avg("arr_delay"),
-        "worst": largest("arr_delay"),  # append-only: it needs the rows of its group to take one back (materialize)
+        "worst": largest("arr_delay"),  # has no retract, so it needs materialize=True
         "flights": count(),
     }
     hour = tumble("scheduled", "1 hour")
@@ -78,7 +78,7 @@ def aggregated(changes: DataFrame) -> dict[str, tuple[tuple[str, ...], DataFrame
 
 
 def answers(flights: DataFrame) -> dict[str, DataFrame]:
-    """The same tables by Spark SQL, over the flights that took place."""
+    """Return the same tables, computed by Spark SQL over the flights that took place."""
     scheduled = sf.expr("make_timestamp_ntz(year, month, day, hour, minute, 0)")
     flown = flights.where("dep_time IS NOT NULL").withColumn("window", sf.window(scheduled, "1 hour"))
     values = (
@@ -98,7 +98,7 @@ def answers(flights: DataFrame) -> dict[str, DataFrame]:
 
 
 class KeptTable:
-    """What a stream of changes adds up to: one row for each key. An epoch may come twice, which changes nothing."""
+    """The table that results from a stream of changes: one row for each key. Repeated epochs do not change it."""
 
     def __init__(self, keys: tuple[str, ...]):
         self.keys = keys
@@ -120,7 +120,7 @@ class KeptTable:
 
 
 class Progress(StreamingQueryListener):
-    """Print the figures of each epoch, and know when all queries have ended."""
+    """Print the metrics of each epoch, and record when all queries have ended."""
 
     def __init__(self, console: Console, queries: int):
         self.console, self.running, self.ended = console, queries, Event()
@@ -140,7 +140,7 @@ class Progress(StreamingQueryListener):
             self.ended.set()
 
     def onQueryStarted(self, event):
-        """Nothing to show yet."""
+        """Do nothing: there is no progress yet."""
 
 
 def run(spark: SparkSession, flights: DataFrame, folder: Path, console: Console) -> int:

@@ -1,4 +1,4 @@
-"""The largest values of each group: lists that are bounded, with vectorised methods over the lists of all groups."""
+"""The largest values of each group: bounded lists, with vectorised methods for the lists of all groups."""
 
 import math
 
@@ -9,7 +9,7 @@ from foldflight import udaf
 
 @udaf(input_types=["DOUBLE"], result_type="ARRAY<DOUBLE>", skip_nulls=True)
 class Largest:
-    """Find the largest `count` values, the largest first; NaN is left out."""
+    """Find the largest `count` values, in descending order; NaN is ignored."""
 
     def __init__(self, count: int = 10):
         self.count = count
@@ -29,7 +29,7 @@ class Largest:
     def get_value(self, accumulator):
         return accumulator
 
-    # The same for whole chunks: `accumulators` is a foldflight.Lists, the lists of all slots.
+    # The same for whole chunks: `accumulators` is a foldflight.Lists with the lists of all slots.
 
     def fold_many(self, accumulators, slots, signs, values):
         numbers = ~np.isnan(values)

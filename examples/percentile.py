@@ -1,4 +1,4 @@
-"""An exact percentile: lists that grow, with vectorised methods over the lists of all groups at once."""
+"""An exact percentile: growing lists, with vectorised methods for the lists of all groups."""
 
 import math
 
@@ -9,7 +9,7 @@ from foldflight import udaf
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE", skip_nulls=True)
 class Percentile:
-    """Find the value below which a fraction of the values is, between the two nearest ones; NaN is left out."""
+    """Find the value below which a fraction of the values lies, by linear interpolation; NaN is ignored."""
 
     def __init__(self, fraction: float = 0.5):
         self.fraction = fraction
@@ -36,7 +36,7 @@ class Percentile:
         low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
         return low + (high - low) * (place - math.floor(place))
 
-    # The same for whole chunks: `accumulators` is a foldflight.Lists, the lists of all slots.
+    # The same for whole chunks: `accumulators` is a foldflight.Lists with the lists of all slots.
 
     def fold_many(self, accumulators, slots, signs, values):
         numbers = ~np.isnan(values)
@@ -50,6 +50,6 @@ class Percentile:
         ordered = accumulators.sorted()
         place = self.fraction * np.maximum(ordered.lengths - 1, 0)
         below = np.floor(place)
-        items = np.append(ordered.items, 0.0)  # an empty list at the end begins there
+        items = np.append(ordered.items, 0.0)  # an empty list at the end starts at this item
         low, high = (items[ordered.starts + step.astype(int)] for step in (below, np.ceil(place)))
         return np.ma.array(low + (high - low) * (place - below), mask=ordered.lengths == 0)

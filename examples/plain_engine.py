@@ -1,10 +1,10 @@
-"""A whole engine, with nothing of foldflight but its protocol: `select key, sum(value), count(value) group by key`.
+"""A complete engine that uses only foldflight's protocol: `select key, sum(value), count(value) group by key`.
 
     python -m grpc_tools.protoc -I proto/foldflight/v1 --python_out=. exchange.proto
     python plain_engine.py grpc://127.0.0.1:8815 rows.csv    # a CSV with the columns key and value
 
-It owns keys and states: a server may be lost, full or restarted at any instant, and the answer stays the same. It keeps
-the rules of proto/README.md, which `foldflight conform engine` tries.
+It owns keys and states, so the result is the same if a server fails, is full or restarts at any time. It follows the
+rules of proto/README.md, which `foldflight conform engine` checks.
 """
 
 import argparse
@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.flight as fl
 
-HEADER_BYTES = 8 * 1024  # what a message has beside its columns
+HEADER_BYTES = 8 * 1024  # size of a message without its columns
 
 
 class LostError(Exception):
-    """The exchange is over, and another one may succeed."""
+    """The exchange has failed, and another attempt may succeed."""
 
 
 class Engine:
@@ -34,13 +34,13 @@ class Engine:
     def __init__(self, url, token=None, deadline_s=10.0, patience_s=60.0):
         self.url, self.deadline_s, self.patience_s = url, deadline_s, patience_s
         self.headers = [(b"authorization", b"Bearer " + token.encode())] if token else []
-        self.slots = {}  # key to slot: dense, and the same in every exchange
-        self.states = None  # slot and states of the last barrier, one row a slot, with the metadata of their columns
+        self.slots = {}  # key -> slot: dense, and the same in every exchange
+        self.states = None  # slots and states of the last barrier, with the metadata of their columns
         self.number = 0
         self.writer = self.reader = None
 
     def epoch(self, keys, values):
-        """Fold the rows of an epoch, however often it takes, and return the outputs that changed, by key."""
+        """Fold the rows of an epoch, with retries, and return the changed outputs by key."""
         slots = [self.slots.setdefault(key, len(self.slots)) for key in keys]
         rows = pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), values], ["slot", "value"])
         self.number += 1
@@ -59,7 +59,7 @@ class Engine:
         return {names[row["slot"]]: [row["output_0"], row["output_1"]] for row in outputs}
 
     def attempt(self, rows):
-        """Send the rows and a barrier; only complete results change what is kept."""
+        """Send the rows and a barrier. The states are updated only after all results have arrived."""
         if self.writer is None:
             self.open()
         for part in self.parts(rows):
@@ -82,7 +82,7 @@ class Engine:
         return results
 
     def command(self):
-        """Return what the exchange is opened with: states and outputs of the groups that change."""
+        """Return the Open command, which requests states and outputs of changed groups."""
         columns = self.columns.serialize().to_pybytes()
         return pb.Open(protocol_version=1, calls=self.calls, columns=columns, return_states=True, return_outputs=True)
 
@@ -90,7 +90,7 @@ class Engine:
         """Open an exchange, read Opened, and load the states of the last barrier."""
         descriptor = fl.FlightDescriptor.for_command(self.command().SerializeToString())
         with self.lost():
-            # A pool of its own: a connection that is lost is not used again.
+            # Use a separate connection pool, so that a lost connection is not reused.
             self.client = fl.FlightClient(self.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
             self.writer, self.reader = self.client.do_exchange(descriptor, fl.FlightCallOptions(headers=self.headers))
             self.writer.begin(self.columns)
@@ -104,7 +104,7 @@ class Engine:
             self.send(pb.EngineFrame(states=pb.States(batch=sink.getvalue().to_pybytes())))
 
     def parts(self, batch):
-        """Yield slices whose messages stay within the server's bound."""
+        """Yield slices whose messages stay within the server's limit."""
         if batch.nbytes + HEADER_BYTES <= self.limits.message_bytes_max or batch.num_rows < 2:
             yield batch
         else:
@@ -113,13 +113,13 @@ class Engine:
             yield from self.parts(batch.slice(half))
 
     def send(self, frame, batch=None):
-        """Send a frame, on a batch without rows unless it has some; no answer is due then, so the server reads."""
+        """Send a frame, with an empty batch if it has no rows. No answer is due, so the server keeps reading."""
         carrier = batch if batch is not None else pa.RecordBatch.from_pylist([], schema=self.columns)
         with self.lost():
             self.writer.write_with_metadata(carrier, frame.SerializeToString())
 
     def read(self):
-        """Return the next frame that is no Log, and its batch."""
+        """Return the next frame other than Log, and its batch."""
         while True:
             with self.lost():
                 message = self.reader.read_chunk()
@@ -129,7 +129,7 @@ class Engine:
 
     @contextlib.contextmanager
     def lost(self):
-        """Watch one step: a deadline, and what its errors mean."""
+        """Run one step with a deadline, and translate its errors."""
         watch = threading.Timer(self.deadline_s, lambda: self.reader and self.reader.cancel())
         watch.start()
         try:
@@ -142,13 +142,13 @@ class Engine:
             watch.cancel()
 
     def judge(self, told, error):
-        """Try elsewhere what may succeed there: RetryableError, and a connection that is gone, which says no Error."""
+        """Raise LostError if another server may succeed: for a RetryableError, or a lost connection (no Error)."""
         if told.error_class in ("", "RetryableError"):
             raise LostError(told.message or str(error).splitlines()[0])
         sys.exit(f"{told.error_class} {told.code}: {told.message}\n{told.trace}")
 
     def end(self):
-        """End politely: close our direction, and read the other to its end."""
+        """End the exchange: close the sending direction, and read the other one to its end."""
         if self.writer is not None:
             with contextlib.suppress(LostError, StopIteration), self.lost():
                 self.writer.done_writing()

@@ -1,4 +1,4 @@
-"""The weighted average of the README: one class, folded wherever it is used."""
+"""The weighted average of the README."""
 
 from foldflight import udaf
 
@@ -10,7 +10,7 @@ class State:
 
 @udaf(input_types=["BIGINT", "INT"], result_type="BIGINT")
 class WeightedAvg:
-    """Average the values, each counted as often as its weight says."""
+    """Average the values, weighted by their weights."""
 
     def create_accumulator(self) -> State:
         accumulator = State()

@@ -1,4 +1,4 @@
-"""A weighted average of floats, with vectorised methods beside the scalar ones that say what it means."""
+"""A weighted average of floats, with vectorised methods in addition to the scalar ones that define it."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ class Sums:
 
 @udaf(input_types=["DOUBLE", "DOUBLE"], result_type="DOUBLE", skip_nulls=True)
 class WeightedMean:
-    """Average the values, each counted as often as its weight says."""
+    """Average the values, weighted by their weights."""
 
     def create_accumulator(self) -> Sums:
         return Sums()
@@ -35,7 +35,7 @@ class WeightedMean:
     def get_value(self, accumulator):
         return accumulator.products / accumulator.weights if accumulator.weights else None
 
-    # The same for whole chunks: `accumulators` is a structured array, `slots` tells whose each row is.
+    # The same for whole chunks: `accumulators` is a structured array, and `slots` holds the slot of each row.
 
     def fold_many(self, accumulators, slots, signs, values, weights):
         np.add.at(accumulators["products"], slots, signs * (values * weights))

@@ -13,15 +13,15 @@ from foldflight.spark.steps import mapping
 
 @pytest.fixture(autouse=True)
 def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(worker, "_settled", [0])
+    monkeypatch.setattr(worker, "_modules_frozen", [0])
     yield
     gc.unfreeze()
 
 
 def test_the_collector_passes_over_what_a_task_has_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of a task that has brought modules, all that is there is settled; of other tasks nothing is kept."""
+    """At the end of a task that has brought modules, all existing objects are frozen; other tasks freeze nothing."""
     monkeypatch.setitem(sys.modules, "a_new_module", types.ModuleType("a_new_module"))
-    worker.settle()
+    worker.freeze_garbage_collector()
     gc.unfreeze()
     list(mapping(iter, "step")(iter([])))
     assert gc.get_freeze_count() == 0

@@ -215,7 +215,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "one type of PySpark, no list": ({}, {"input_types": LongType()}, r"write a list: input_types=\[LongType\(\)\]"),
     "one annotation, no list": ({}, {"input_types": int}, r"write a list: input_types=\[int\]"),
     "a class of PySpark's types": ({}, {"result_type": LongType}, "result_type: "),
-    "retarct": ({"retarct": Plain.accumulate}, {}, "has a method retarct, which no fold calls; did you mean retract"),
+    "retarct": ({"retarct": Plain.accumulate}, {}, "has a method retarct, which is never called; did you mean retract"),
     "mrege": ({"mrege": lambda self, a, b: a}, {}, "did you mean merge"),
     "serialise": ({"serialise": lambda self, a: b""}, {}, "did you mean serialize"),
     "no get_value but getValue": ({**without("get_value"), "getValue": Plain.get_value}, {}, "did you mean get_value"),
@@ -224,18 +224,22 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "untyped argument": (
         {"accumulate": lambda self, a, value: None},
         {},
-        "does not say the type of value; annotate it",
+        "does not declare the type of value; annotate it",
     ),
-    "untyped result": ({"get_value": lambda self, a: 1}, {}, "does not say the type of the result"),
+    "untyped result": ({"get_value": lambda self, a: 1}, {}, "does not declare the type of the result"),
     "a coroutine": (
         {"accumulate": _later},
         {"input_types": ["INT"]},
-        r"\.accumulate does not run when.*no async",
+        r"\.accumulate is a coroutine.*no async",
     ),
-    "a generator": ({"get_value": _one_by_one}, {}, r"\.get_value does not run when called.*no yield"),
-    "unbound result": ({}, {"input_types": ["T"], "result_type": "U"}, "uses the type U, which stands for nothing"),
-    "unbound item": ({}, {"input_types": ["ARRAY<T>"]}, "uses the type T, which stands for nothing"),
-    "anything in init": ({"__init__": lambda self, **options: None}, {}, "takes any arguments; name each"),
+    "a generator": ({"get_value": _one_by_one}, {}, r"\.get_value is a coroutine or a generator.*no yield"),
+    "unbound result": (
+        {},
+        {"input_types": ["T"], "result_type": "U"},
+        "uses the type variable U, which no argument binds",
+    ),
+    "unbound item": ({}, {"input_types": ["ARRAY<T>"]}, "uses the type variable T, which no argument binds"),
+    "anything in init": ({"__init__": lambda self, **options: None}, {}, r"has \*args or \*\*kwargs; name each"),
 }
 
 
@@ -553,7 +557,7 @@ def test_modules_that_cannot_be_loaded(tmp_path: Any, monkeypatch: pytest.Monkey
         Registry.load(["no_such_module"])
     with pytest.raises(RejectedError, match="module empty_module has no function"):
         Registry.load(["empty_module"])
-    with pytest.raises(RejectedError, match="is no function"):
+    with pytest.raises(RejectedError, match="is not a function"):
         Registry.load([5])
 
 

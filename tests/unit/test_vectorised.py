@@ -313,7 +313,7 @@ def test_a_subclass_may_not_inherit_what_it_changes() -> None:
         def accumulate(self, accumulator: int, value: int) -> int:
             return accumulator + 2 * value
 
-    with pytest.raises(RejectedError, match="changes accumulate and inherits fold_many"):
+    with pytest.raises(RejectedError, match="overrides accumulate but inherits fold_many"):
         udaf(Doubled)
     for verb in ("fold_many", "merge_many", "get_values"):
         setattr(Doubled, verb, None)

@@ -1,1 +1,1 @@
-"""The engine: what drives an exchange and owns keys, states and changelogs, without knowing Spark."""
+"""The engine: drives exchanges and owns keys, states and changelogs. It is independent of Spark."""

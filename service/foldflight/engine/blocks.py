@@ -1,4 +1,4 @@
-"""Spark's small Arrow batches gathered into blocks, for every frame of an exchange costs the same whatever its size."""
+"""Gathering of Spark's small Arrow batches into blocks, because each frame of an exchange has a fixed cost."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ __all__ = ["BlockBounds", "gather", "one_batch"]
 
 @dataclass(frozen=True)
 class BlockBounds:
-    """How much a task holds at once.
+    """Limits of the data that a task holds at once.
 
     Args:
         rows_max: Rows of a block.
-        bytes_max: Bytes of a block, unless a single batch of Spark has more.
-        groups_max: Groups that a partial fold may hold before it gives them away.
-        state_bytes_max: Bytes of states, as its first rows show them, that a partial fold may hold.
-        unfolded_groups_min: From so many new groups on, a block in which most rows are new groups passes on as it is:
-            folding it would save nothing, and every state costs more than its row.
-        folded_bytes_max: Bytes of rows that a partial fold takes before it gives its groups away: states that grow with
-            their rows (lists, sets) stay within the same order.
+        bytes_max: Bytes of a block, unless a single Spark batch has more.
+        groups_max: Groups that a partial fold may hold before it emits their states.
+        state_bytes_max: Bytes of states that a partial fold may hold, estimated from its first rows.
+        unfolded_groups_min: From this number of new groups on, a block in which most rows are new groups is emitted
+            unfolded: folding it would not reduce the rows, and a state costs more than its row.
+        folded_bytes_max: Bytes of rows that a partial fold takes before it emits its states. It limits states that grow
+            with their rows (lists, sets).
     """
 
     rows_max: int = 1 << 18
@@ -35,7 +35,7 @@ class BlockBounds:
     folded_bytes_max: int = 256 << 20
 
     def within(self, slots_max: int, state_bytes_max: int) -> BlockBounds:
-        """Return bounds that also keep within what a server allows one exchange."""
+        """Return bounds that also respect a server's limits for one exchange."""
         rows = max(min(self.rows_max, slots_max // 2), 1)
         return replace(
             self,
@@ -48,12 +48,12 @@ class BlockBounds:
 
 
 def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: BlockBounds) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of many batches, in order, as few blocks; never an empty one.
+    """Yield the rows of many batches, in order, as few blocks. No block is empty.
 
     Args:
-        batches: What Spark hands over; columns by position.
-        schema: The schema of the blocks; Spark's own may differ in nullability and names of zones.
-        bounds: `rows_max` and `bytes_max` hold for each block; a larger batch is cut.
+        batches: Batches from Spark, with columns in the order of `schema`.
+        schema: The schema of the blocks. Spark's schema may differ in nullability and time zone names.
+        bounds: `rows_max` and `bytes_max` apply to each block; larger batches are split.
     """
     held: list[pa.RecordBatch] = []
     rows = bytes_ = 0
@@ -71,7 +71,7 @@ def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: BlockBo
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """Return the rows of a table as one batch, also where there are none."""
+    """Return the rows of a table as one batch, which may be empty."""
     columns = [column.combine_chunks() for column in table.columns]
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 

@@ -1,8 +1,8 @@
-"""The changelog of one epoch: what became of each group's output row, as rows with kinds.
+"""The changelog of one epoch: the change of each group's output row, as rows with kinds.
 
-Per group, at each barrier: a first live row gives `+I new`; a changed value gives `-U old` (only if asked for) and
-`+U new`; an unchanged value gives nothing; the last row gone gives `-D old`; a group that comes and goes within the
-epoch gives nothing.
+At each barrier a group emits `+I new` if it is new, `-U old` (only on request) and `+U new` if its value has changed,
+and `-D old` if its last row has been retracted. It emits nothing if its value is unchanged, or if the group appeared
+and disappeared within the epoch.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ def changelog(
     """Return the changelog of n groups.
 
     Args:
-        before: n rows, one for each group: keys and outputs before the epoch; whatever, where the group was not there.
+        before: n rows, one for each group: keys and outputs before the epoch. Rows of new groups are not used.
         after: n rows of the same groups in the same order and schema: keys and outputs at the barrier.
         existed: bool, shape (n,): whether the group had live rows before the epoch.
-        exists: bool, shape (n,): whether it has any at the barrier.
-        update_before: Whether `-U old` is wanted before `+U new`.
+        exists: bool, shape (n,): whether the group has live rows at the barrier.
+        update_before: Whether to emit `-U old` before `+U new`.
 
     Returns:
-        The row kinds, int8, and the rows, as many of each; the changes of a group stand together, groups in order.
+        The row kinds (int8) and the same number of rows. The changes of a group are adjacent, and groups keep their
+        order.
     """
     differs = ~(existed & exists & equal_rows(before, after))
     updated = existed & exists & differs
@@ -56,7 +57,7 @@ def changelog(
 
 
 def equal_rows(before: pa.RecordBatch, after: pa.RecordBatch) -> Mask:
-    """Tell which rows are equal: NULL equals NULL, and NaN equals NaN."""
+    """Return which rows are equal. NULL equals NULL, and NaN equals NaN."""
     equal = np.ones(before.num_rows, np.bool_)
     for old, new in zip(before.columns, after.columns, strict=True):
         equal &= _equal_column(old, new)
@@ -69,7 +70,7 @@ def _equal_column(old: pa.Array, new: pa.Array) -> Mask:
     if pa.types.is_null(old.type):
         return np.ones(len(old), np.bool_)
     if pa.types.is_nested(old.type) or pa.types.is_interval(old.type):
-        # Arrow has no equality for nested values; a scalar's is by value, with NaN unequal to itself.
+        # Arrow cannot compare nested arrays. Scalars are compared by value, with NaN unequal to itself.
         return np.fromiter(map(_same, old, new), np.bool_, len(old))
     same = pc.fill_null(pc.equal(old, new), False).to_numpy(zero_copy_only=False)
     both_null = pc.and_(pc.is_null(old), pc.is_null(new)).to_numpy(zero_copy_only=False)
@@ -80,7 +81,7 @@ def _equal_column(old: pa.Array, new: pa.Array) -> Mask:
 
 
 def _same(old: pa.Scalar, new: pa.Scalar) -> bool:
-    """Tell whether two values are equal, with NaN within them equal to itself."""
+    """Return whether two values are equal. NaN within them is equal to NaN."""
     if old.equals(new):
         return True
     if not (old.is_valid and new.is_valid):
@@ -97,16 +98,16 @@ def _same(old: pa.Scalar, new: pa.Scalar) -> bool:
 def live_rows(
     slots: npt.NDArray[np.int32], retracts: Mask, live: npt.NDArray[np.int64]
 ) -> tuple[Mask, npt.NDArray[np.int64]]:
-    """Count the live rows of groups, and find the rows that take back what was never there.
+    """Count the live rows of groups, and find retractions of rows that are not in their group.
 
     Args:
         slots: int32, shape (n,): the slot of each row, in order.
         retracts: bool, shape (n,): which rows retract.
-        live: int64, shape (slots,): the live rows of each slot before.
+        live: int64, shape (slots,): the live rows of each slot before these rows.
 
     Returns:
-        Which of the n rows count (bool, shape (n,)), and the live rows of each slot after them. A row that would take a
-        group below zero does not count, whatever comes after it.
+        Which of the n rows count (bool, shape (n,)), and the live rows of each slot after them. A retraction from a
+        group without live rows does not count, even if the row is inserted later.
     """
     order = np.argsort(slots, kind="stable")
     sorted_slots = slots[order]
@@ -118,7 +119,7 @@ def live_rows(
     running = np.cumsum(steps)
     running -= np.repeat(running[starts] - steps[starts], lengths)
     depth = running + np.repeat(live[sorted_slots[starts]], lengths)
-    # A walk that is not let below zero ignores a step down exactly when the free walk reaches a new minimum below zero.
+    # A count that is limited to zero ignores a decrement exactly if the unlimited count reaches a new minimum below 0.
     lowest = _running_minimum(depth, starts, lengths)
     before = np.r_[0, lowest[:-1]]
     before[starts] = 0
@@ -133,8 +134,8 @@ def live_rows(
 def _running_minimum(
     values: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Return the minimum so far within each stretch; stretches begin at `starts` and have `lengths`."""
-    # Each stretch is lifted below all values of the stretch before it, so one running minimum serves them all.
+    """Return the running minimum within each segment; segments begin at `starts` and have `lengths`."""
+    # Each segment is shifted below all values of the previous one, so a single running minimum suffices.
     span = int(values.max() - values.min()) + 1
     lift = np.repeat(np.arange(len(starts), dtype=np.int64) * span, lengths)
     result: npt.NDArray[np.int64] = np.minimum.accumulate(values - lift) + lift

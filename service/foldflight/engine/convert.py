@@ -1,7 +1,7 @@
-"""Conversion of arrays between an Arrow type and the type that carries it through an engine.
+"""Conversion of arrays between an Arrow type and its carrier type in a host.
 
-A host such as Spark lacks some Arrow types. The values of such a type travel as another type of the same bits, and are
-converted back on arrival.
+A host such as Spark lacks some Arrow types. Values of these types are passed through the host as another type with the
+same bits and are converted back afterwards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["convert", "without_nullability"]
 
 
 def without_nullability(type_: pa.DataType) -> pa.DataType:
-    """Return the same type with all its members nullable and named as pyarrow names them: Spark's own differ."""
+    """Return the same type with nullable members and pyarrow's member names, which differ from Spark's."""
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(field.name, without_nullability(field.type)) for field in type_])
     if pa.types.is_map(type_):
@@ -27,7 +27,7 @@ def without_nullability(type_: pa.DataType) -> pa.DataType:
 
 
 def convert(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return the same n values as an array of `type_`: to a carrier, or back from it.
+    """Convert n values to a carrier type, or back from it.
 
     Raises:
         pa.ArrowInvalid: A value does not fit (a decimal of more than 38 digits as a result).
@@ -50,7 +50,7 @@ def convert(array: pa.Array, type_: pa.DataType) -> pa.Array:
         return convert(array, pa.list_(type_.value_type)).cast(type_)
     if type_ == pa.null() or array.type == pa.null():
         return pa.nulls(len(array), type_)
-    if kinds.is_struct(type_) or kinds.is_struct(array.type):  # a struct without members, and the flag in its place
+    if kinds.is_struct(type_) or kinds.is_struct(array.type):  # a struct without members, carried as a boolean flag
         return _empty_struct(array, type_)
     return _convert_leaf(array, type_)
 
@@ -64,7 +64,7 @@ def _empty_struct(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _convert_list(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    # `flatten` leaves out what stands under a NULL or outside a slice; offsets are made anew to match.
+    # `flatten` omits values under NULLs and outside the slice, so the offsets are computed anew.
     values = convert(array.flatten(), type_.value_type)
     return pa.ListArray.from_arrays(_offsets(array), values, type=type_, mask=array.is_null())
 
@@ -103,5 +103,5 @@ def _is_opaque(type_: pa.DataType) -> bool:
 
 
 def _reinterpreted(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return the same bits of fixed width under another type (`view` does not know all of them)."""
+    """Reinterpret values of fixed width as another type (`view` does not support all types)."""
     return pa.Array.from_buffers(type_, len(array), array.buffers(), offset=array.offset)

@@ -26,7 +26,7 @@ class HeldRows:
 
     Args:
         rows: The schema of the rows.
-        bytes_max: What is kept in memory; beyond, rows go to a file.
+        bytes_max: Bytes that are kept in memory. Further rows are written to a file.
     """
 
     def __init__(self, rows: pa.Schema, *, bytes_max: int = _HELD_BYTES_MAX) -> None:
@@ -55,7 +55,7 @@ class HeldRows:
         self._held, self._bytes = [], 0
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, in order, in batches with their slots; they are not kept any more."""
+        """Yield all rows, in order, in batches with their slots, and release them."""
         if self._writer is not None and self._file is not None:
             self._writer.close()
             self._file.seek(0)
@@ -65,7 +65,7 @@ class HeldRows:
         self.close()
 
     def close(self) -> None:
-        """Let go of the rows."""
+        """Release the rows."""
         self._held, self._bytes, self._writer = [], 0, None
         if self._file is not None:
             self._file.close()
@@ -97,12 +97,12 @@ class Failed:
 
         Args:
             held: The rows of the epoch.
-            owners: int32: the group's slot for each slot of the rows, -1 for none; unless given, they are the same.
+            owners: int32: the group's slot for each slot of the rows, -1 for none. Default: both slots are the same.
         """
         if not len(self):
             held.close()
             return
-        place_of = np.full(int(self.slots.max()) + 2, -1, np.int64)  # the last stands for slots beyond
+        place_of = np.full(int(self.slots.max()) + 2, -1, np.int64)  # the last entry stands for all larger slots
         place_of[self.slots] = np.arange(len(self))
         has_rows = np.zeros(len(self), np.bool_)
         for batch in held.take():

@@ -1,10 +1,11 @@
-"""Values to ids 0, 1, 2... in order of first appearance, the same in all batches; without Python for a row or a value.
+"""Encoders assign ids 0, 1, 2... to values in order of first appearance, consistently over all batches.
 
-`Numbers` look 64 bits up in an array, where they lie close together, or in a hash table; `Texts` hash bytes, and
-compare those whose hashes are equal; a `Chain` numbers the pairs of ids of several columns. `Values` are all else.
+Except for `Values`, they run no Python code for a row or a value. `Numbers` looks up 64-bit numbers in an array (if
+they are dense) or in a hash table. `Texts` hashes bytes and compares values with equal hashes. `Chain` numbers the
+pairs of ids of several columns. `Values` handles all other types.
 
-The hash table is one of open addressing with linear probing (D. E. Knuth, "The Art of Computer Programming", 6.4), at
-most half full, searched for all rows of a batch at once: each step looks one place further for those not found yet.
+The hash table uses open addressing with linear probing (D. E. Knuth, "The Art of Computer Programming", 6.4) and is at
+most half full. All rows of a batch are searched at once: each step probes the next place for rows not found yet.
 """
 
 from __future__ import annotations
@@ -30,31 +31,31 @@ _NONE: Final = np.zeros(0, np.intp)
 # The finalizer of MurmurHash3 (Austin Appleby, public domain).
 _MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _HALF: Final = np.uint64(33)
-# Another one in each process that Python hashes texts in another way in, so that nobody can think of keys that meet.
+# The seed differs between processes, like Python's hash seed, so that nobody can construct colliding keys.
 _SEED: Final = np.uint64(hash("foldflight") & (2**64 - 1))
-# An array by number has at most so many places for each number it may come to hold.
+# Maximum number of places of a lookup array for each number that it may hold.
 _PLACES_PER_NUMBER: Final = 16
 _SMALLEST: Final = 1 << 8
 _SAMPLE: Final = 1 << 10
-# So many values at most have their ids from a dict.
+# Maximum number of values whose ids are looked up in a dict.
 _FEW: Final = 1 << 10
-# Texts are hashed eight bytes at a time up to here, and by Python beyond.
+# Texts up to this length are hashed eight bytes at a time; longer ones are hashed by Python.
 _WORDS_MAX: Final = 16
 _MASKS: Final = np.array([(1 << (8 * size)) - 1 for size in range(9)], np.uint64)
 
 
 class Encoder(Protocol):
-    """What gives ids to the values of one column."""
+    """Assigns ids to the values of one column."""
 
     def __len__(self) -> int:
-        """Return how many different values there are."""
+        """Return the number of distinct values."""
 
     def ids(self, values: Any) -> tuple[Ids, Rows]:
-        """Return the ids of n values; and where the values that are new come first, ascending."""
+        """Return the ids of n values, and the rows in which new values appear first, ascending."""
 
 
 class Values:
-    """Ids of Python objects that are equal where the values are: right for every type, and of few the fastest."""
+    """Ids of Python objects. It works for every type and is the fastest encoder for few values."""
 
     def __init__(self) -> None:
         self._ids: defaultdict[Any, int] = defaultdict(count().__next__)
@@ -80,7 +81,7 @@ class Numbers:
     def __init__(self) -> None:
         self._few: Values | None = Values()
         self._held = _Growing(np.int64)
-        # Either the ids by number, from the least on; or a hash table.
+        # Either an array of ids, indexed by number minus the least number, or a hash table.
         self._base = 0
         self._by_number: Ids | None = np.zeros(0, np.int32)
         self._table = _Table()
@@ -107,7 +108,7 @@ class Numbers:
         return self._added(values, self._table.find(_mixed(values.view(np.uint64))))
 
     def _added(self, values: Codes, found: Ids) -> tuple[Ids, Rows]:
-        """Return the ids of n values, once those that have none (-1) have been given one."""
+        """Assign ids to the values without one (-1), and return the ids of all n values."""
         unknown = np.flatnonzero(found < 0)
         if not len(unknown):
             return found, _NONE
@@ -123,7 +124,7 @@ class Numbers:
         return found, _firsts(places, len(fresh), unknown)
 
     def _reach(self, least: int, most: int, rows: int) -> None:
-        """Make the array reach all numbers from `least` to `most`, or give it up for a hash table."""
+        """Extend the array to the numbers from `least` to `most`, or replace it by a hash table."""
         assert self._by_number is not None
         base, end = self._base, self._base + len(self._by_number)
         if base <= least and most < end:
@@ -135,9 +136,9 @@ class Numbers:
             self._by_number = None
             self._table.extend(_mixed(self._held.values.view(np.uint64)))
             return
-        if 0 <= least < span:  # from zero on, so that nothing need be subtracted
+        if 0 <= least < span:  # start at zero, so that nothing needs to be subtracted
             least = 0
-        # What grows, grows on.
+        # Reserve space for further growth.
         size = max(most + 1 - least, min(2 * len(self._by_number), span_max))
         reaching = np.full(size, -1, np.int32)
         reaching[base - least : end - least] = self._by_number
@@ -145,7 +146,7 @@ class Numbers:
 
 
 class Texts:
-    """Ids of texts or bytes: an Arrow array of n, none of them NULL."""
+    """Ids of texts or bytes: an Arrow array of n values without NULLs."""
 
     def __init__(self) -> None:
         self._few: Values | None = Values()
@@ -153,7 +154,7 @@ class Texts:
         self._ends = _Growing(np.int64)
         self._ends.extend(np.zeros(1, np.int64))
         self._table = _Table()
-        # Different texts with one hash, and their ids.
+        # Different texts with the same hash, and their ids.
         self._doubles: dict[bytes, int] = {}
 
     def __len__(self) -> int:
@@ -206,11 +207,11 @@ class Texts:
 
 
 class WithNull:
-    """Ids of values of which some are NULL, which is a value, too.
+    """Ids of values some of which are NULL. NULL has an id of its own.
 
     Args:
-        inner: Gives ids to those that are not.
-        prepare: Returns n values that are not NULL as `inner` takes them.
+        inner: Assigns ids to the values that are not NULL.
+        prepare: Converts n values that are not NULL to the input of `inner`.
     """
 
     def __init__(self, inner: Encoder, prepare: Callable[[pa.Array], Any]) -> None:
@@ -231,7 +232,7 @@ class WithNull:
         inner, fresh = self._inner.ids(self._prepare(values.drop_null()))
         fresh = rows[fresh]
         if self._null is None:
-            # It comes after what came before it, in this batch as well.
+            # The id of NULL follows the ids of all values before it, including those of this batch.
             first = int(np.argmin(valid))
             self._null = max(known, int(inner[: np.searchsorted(rows, first)].max(initial=-1)) + 1)
             fresh = np.sort(np.append(fresh, first))
@@ -244,7 +245,7 @@ class WithNull:
 
 
 class Chain:
-    """Ids of the rows of several columns, as many values each.
+    """Ids of the rows of several columns of equal length.
 
     Args:
         parts: The encoder of each column.
@@ -266,7 +267,7 @@ class Chain:
 
 
 class _Growing:
-    """An array that grows at its end."""
+    """A growable array."""
 
     def __init__(self, dtype: Any) -> None:
         self._room = np.zeros(0, dtype)
@@ -290,14 +291,14 @@ class _Growing:
 
 
 class _Table:
-    """Ids by hash: the id of the n-th hash that came is n."""
+    """Ids by hash: the id of a hash is the number of hashes added before it."""
 
     def __init__(self) -> None:
         self._hashes = _Growing(np.uint64)
         self._ids: Ids = np.full(_SMALLEST, -1, np.int32)
 
     def find(self, hashes: Words) -> Ids:
-        """Return the id of each of n hashes, one of them where several have it; -1 for what is not there."""
+        """Return an id for each of n hashes (any one if several values have the hash), or -1 if it is not present."""
         if not len(self._hashes):
             return np.full(len(hashes), -1, np.int32)
         held = self._hashes.values
@@ -328,7 +329,7 @@ class _Table:
         while len(pending):
             free = self._ids[places] < 0
             self._ids[places[free]] = pending[free]
-            # Of several that met at one free place, one has it.
+            # If several hashes probe the same free place, one of them gets it.
             lost = self._ids[places] != pending
             pending, places = pending[lost], (places[lost] + 1) & (len(self._ids) - 1)
 
@@ -337,9 +338,9 @@ class _Table:
 
 
 def _by_different(looked_up: Callable[[pa.Array], tuple[Ids, Rows]], values: pa.Array) -> tuple[Ids, Rows]:
-    """Return what `looked_up` says of n values: of the different ones where they come again and again.
+    """Return the result of `looked_up` for n values. If values repeat often, only distinct values are looked up.
 
-    Arrow finds these faster than all could be looked up.
+    Arrow finds distinct values faster than all values can be looked up.
     """
     sample = values[:_SAMPLE]
     if 2 * len(sample.dictionary_encode().dictionary) > len(sample):
@@ -353,7 +354,7 @@ def _by_different(looked_up: Callable[[pa.Array], tuple[Ids, Rows]], values: pa.
 
 
 def _mixed(words: Words) -> Words:
-    """Return n words, one for one, with their bits in disorder."""
+    """Return n words with mixed bits; the mapping is one-to-one."""
     mixed = words ^ _SEED
     mixed ^= mixed >> _HALF
     mixed *= _MIX_1
@@ -364,21 +365,21 @@ def _mixed(words: Words) -> Words:
 
 
 def _firsts(places: npt.NDArray[Any], size: int, rows: Rows) -> Rows:
-    """Return where each of `size` places comes first: of several values for one index NumPy keeps the last."""
+    """Return the first row of each of `size` places. NumPy keeps the last of several values for an index."""
     firsts = np.zeros(size, np.intp)
     firsts[places[::-1]] = rows[::-1]
     return firsts
 
 
 def _parts(texts: pa.Array) -> tuple[Codes, npt.NDArray[np.uint8]]:
-    """Return the n + 1 bounds of n texts, and the bytes that these are places in."""
+    """Return the n + 1 offsets of n texts, and the bytes that they refer to."""
     _, bounds, data = texts.buffers()
     starts = np.frombuffer(bounds, np.int64)[texts.offset : texts.offset + len(texts) + 1]
     return starts, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
 
 
 def _hashed(texts: pa.Array) -> Words:
-    """Return the hashes of n texts, eight bytes of all of them at a time."""
+    """Return the hashes of n texts. Each step processes eight bytes of all texts."""
     starts, data = _parts(texts)
     padded = np.concatenate([data[starts[0] : starts[-1]], np.zeros(8, np.uint8)])
     words: Any = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))

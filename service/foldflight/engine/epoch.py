@@ -1,8 +1,8 @@
-"""One epoch of one bucket: rows in, changelog out, with the state table before and after.
+"""One epoch of one bucket: folds rows, returns the changelog and updates the state table.
 
-    rows > slots (KeyIndex) > states of groups met for the first time (StateTable) > exchange > changelog + one new run
+    rows > slots (KeyIndex) > states of groups seen for the first time (StateTable) > exchange > changelog + one new run
 
-Memory is that of the groups that the epoch touches; rows pass block by block.
+Memory is proportional to the groups that the epoch touches. Rows are processed block by block.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["BucketEpoch", "ClosedWindows", "EpochStats", "changes_of"]
 
 @dataclass
 class EpochStats:
-    """What one epoch of one bucket did: the figures that a query's progress shows, summed over buckets.
+    """The metrics of one epoch of one bucket. A query's progress shows their sums over buckets.
 
     Args:
         rows: Rows folded.
         groups: Groups touched.
-        late_rows: Rows left out because their window was closed.
-        ignored_retractions: Rows that took back what was not there.
-        isolated_groups: Groups among those touched whose function raised, where errors are isolated.
-        isolated_rows: Rows among those folded that became dead letters.
+        late_rows: Rows dropped because their window was closed.
+        ignored_retractions: Retractions of rows that were not in their group.
+        isolated_groups: Touched groups whose function raised, if errors are isolated.
+        isolated_rows: Folded rows that became dead letters.
         exchange_ms: Milliseconds in the exchange.
         buckets: 1 for a bucket that had rows.
         runs: Runs of the bucket's state table now.
@@ -58,19 +58,19 @@ class BucketEpoch:
     """Folds the rows of one bucket and epoch.
 
     Args:
-        exchange: The exchange of the task: it gives initial outputs, states and outputs.
+        exchange: The exchange of the task. It must return initial outputs, states and outputs.
         layout: The columns.
         table: The bucket's state table.
-        is_strict: Whether a retraction of what is not there is an error.
-        merges: Whether blocks hold partial states, and rows, rather than rows alone.
-        closed_us: Windows (of which the last key is the end) up to this time are closed, in microseconds since 1970;
-            None where windows do not close.
-        is_always_there: Whether the group of a query without keys is there before its first row counts. In Spark it is
-            not: an epoch without rows reaches no bucket, and rows that take back what is not there change nothing.
+        is_strict: Whether a retraction of a row that is not in its group is an error.
+        merges: Whether blocks hold partial states and rows (`Layout.partial`) instead of rows only.
+        closed_us: Windows that end at or before this time, in microseconds since 1970, are closed. The last key is the
+            window's end. None if windows do not close.
+        is_always_there: Whether the group of a query without keys exists before its first row counts. In Spark it does
+            not: an epoch without rows reaches no bucket.
 
     Attributes:
-        stats: What it did.
-        open_ends_us: The ends of the windows that its rows lie in, in microseconds since 1970.
+        stats: The metrics of the epoch.
+        open_ends_us: The ends of the windows of its rows, in microseconds since 1970.
     """
 
     def __init__(
@@ -93,26 +93,26 @@ class BucketEpoch:
         self._is_strict = is_strict
         self._merges = merges
         self._is_always_there = is_always_there
-        # Without keys there is one group. It is kept even when its last row is gone, so it counts one row more.
+        # Without keys there is one group. It counts one extra row, so that it is never removed.
         self._groups = Groups(layout)
         self._kept_rows = 0 if len(layout.keys) else 1
         self._live_before = np.zeros(0, np.int64)
         self._live = np.zeros(0, np.int64)
         self._existed = np.zeros(0, np.bool_)
-        # Where the output before the epoch of a slot stands in `_before`; -1 for a group that was not there.
+        # The position in `_before` of each slot's output before the epoch; -1 for a new group.
         self._before_at = np.zeros(0, np.int64)
         self._before: list[pa.RecordBatch] = []
         self._held: HeldRows | None = None
         self._failed: Failed | None = None
 
     def run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
-        """Fold all blocks, store what became of their groups, and return the changelog.
+        """Fold all blocks, store the new states of their groups, and return the changelog.
 
         Args:
-            blocks: Rows: keys, kind where rows have kinds, arguments and filters; or `Layout.partial`.
+            blocks: Rows of keys, the row kind (if rows have kinds), arguments and filters; or of `Layout.partial`.
 
         Returns:
-            n row kinds (int8) and n rows of keys and outputs, as the exchange gives them; `-U` rows are among them.
+            n row kinds (int8), including `-U`, and n rows of keys and outputs in the types of the exchange.
 
         Raises:
             FunctionError: With the group's keys.
@@ -129,12 +129,12 @@ class BucketEpoch:
         return self._finish(self._sound(results))
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of groups that have failed, once `run` is through, in the schema of the query's results."""
+        """Yield the rows of failed groups, in the schema of the query's results. Call it after `run`."""
         if self._held is not None and self._failed is not None:
             yield from self._failed.letters(self._held)
 
     def _sound(self, results: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the results of groups that have not failed; nothing is written for the others, so they stay."""
+        """Return the results of groups that have not failed. Failed groups are not written and keep their states."""
         if not self._layout.isolates:
             return results
         sound, self._failed = split_failed(self._layout, results, self._groups.keys)
@@ -142,7 +142,7 @@ class BucketEpoch:
         return sound
 
     def _inserts_first(self, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that add, then those that take back: Spark keeps no order between partitions."""
+        """Yield accumulated rows first, then retracted ones: Spark does not keep the order between partitions."""
         if not self._layout.has_kinds:
             yield from blocks
             return
@@ -181,18 +181,18 @@ class BucketEpoch:
             self._exchange.chunk(slots, block)
 
     def _row_counts(self, block: pa.RecordBatch) -> npt.NDArray[np.int64]:
-        """Return how many rows each row of a block stands for: those that a partial state holds."""
+        """Return the number of input rows for each row of a block; a partial state may hold several."""
         if not self._merges:
             return np.ones(block.num_rows, np.int64)
         return block.column(LIVE).fill_null(1).to_numpy()
 
     def _merge(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
         if len(slots):
-            # The outputs before the epoch have come already.
+            # The outputs before the epoch have been received already.
             self._exchange.states(slots, [block.column(name) for name in self._layout.states.names])
 
     def _in_time(self, block: pa.RecordBatch, closed_us: int) -> pa.RecordBatch:
-        """Return the rows whose window is open, and note the windows."""
+        """Return the rows whose window is open, and record the ends of the windows."""
         ends = _ends_us(block, self._layout)
         late = ends <= closed_us
         if late.any():
@@ -205,13 +205,13 @@ class BucketEpoch:
         if self._is_strict:
             raise RejectedError(
                 "CANNOT_RETRACT",
-                "a row takes back what is not there (strict mode); correct the input, or leave strict mode: then such "
-                "rows are counted, and the query goes on",
+                "a retracted row is not in its group (strict mode); correct the input, or disable strict mode to count "
+                "such rows and continue",
             ).with_group(self._groups.name(int(slots[~counted][0])))
         self.stats.ignored_retractions += int((~counted).sum())
 
     def _slots(self, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
-        """Return the slots of n rows; the states of groups met for the first time are loaded."""
+        """Return the slots of n rows, and load the states of groups seen for the first time."""
         known = len(self._live)
         slots = self._groups.slots(block)
         if len(self._groups) > known:
@@ -259,7 +259,7 @@ class BucketEpoch:
 
     def _outputs_before(self, slots: npt.NDArray[np.int32], results: pa.RecordBatch) -> pa.RecordBatch:
         if not self._before:
-            return results  # nobody was there before, so nobody looks
+            return results  # no group existed before, so the rows are not used
         places = self._before_at[slots]
         chosen = pa.array(np.maximum(places, 0), mask=places < 0)
         return pa.concat_batches(self._before).take(chosen)
@@ -269,7 +269,7 @@ class BucketEpoch:
 
 
 def changes_of(layout: Layout, keys: pa.RecordBatch, outputs: Sequence[pa.Array]) -> pa.RecordBatch:
-    """Return n keys and n outputs of each call as rows of a changelog, as the exchange gives them."""
+    """Return n keys and n outputs of each call as rows of a changelog, in the types of the exchange."""
     names = [f"output_{place}" for place in range(len(layout.outputs))]
     return pa.RecordBatch.from_arrays([*keys.columns, *outputs], names=[*layout.keys.names, *names])
 
@@ -278,15 +278,15 @@ class ClosedWindows:
     """The groups of a bucket whose window is closed.
 
     Args:
-        exchange: The exchange of the task: it gives initial outputs.
+        exchange: The exchange of the task. It must return initial outputs.
         layout: The columns; the last key is the window's end.
         table: The bucket's state table.
-        closed_us: Windows that end up to this time are closed, in microseconds since 1970.
+        closed_us: Windows that end at or before this time, in microseconds since 1970, are closed.
 
     Attributes:
-        dead_letters: Windows whose function would not show them as they closed, in the schema of the query's results.
-        next_end_us: A time at or before the earliest end of the windows that stay, in microseconds since 1970, once
-            `drop` is through; None without any.
+        dead_letters: Closed windows whose function raised in `get_value`, in the schema of the query's results.
+        next_end_us: After `drop`: a time at or before the earliest end of the remaining windows, in microseconds since
+            1970; None if no windows remain.
     """
 
     def __init__(self, exchange: GroupedExchange, layout: Layout, table: StateTable, closed_us: int) -> None:
@@ -298,7 +298,7 @@ class ClosedWindows:
         self._closed_us = closed_us
 
     def drop(self, *, wants_outputs: bool) -> Iterator[pa.RecordBatch]:
-        """Drop their state, and yield their keys and outputs where they are wanted."""
+        """Drop their states, and yield their keys and outputs if `wants_outputs`."""
         for batch in list(self._table.scan(self._are_closed)):
             if wants_outputs:
                 yield self._outputs(batch)
@@ -306,9 +306,9 @@ class ClosedWindows:
             self._table.commit(batch.select(self._layout.keys.names), np.zeros(batch.num_rows, np.int64), states)
 
     def _are_closed(self, rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Tell which of n stored rows are of closed windows, and note when the next may close.
+        """Return which of n stored rows belong to closed windows, and record when the next window may close.
 
-        A row that is not the newest of its group may make that too early: then it is looked for again, once.
+        That time may be too early because of an outdated row of a group. This causes one unnecessary search.
         """
         ends = _ends_us(rows, self._layout)
         closed: npt.NDArray[np.bool_] = ends <= self._closed_us
@@ -321,7 +321,7 @@ class ClosedWindows:
     def _outputs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         layout, groups = self._layout, Groups(self._layout)
         with self._exchange.turn(groups):
-            # Each row is a group of its own, so its slot is its place.
+            # Each row is a different group, so its slot is its position.
             slots = groups.slots(batch)
             outputs = self._exchange.outputs_of(slots, [batch.column(name) for name in layout.states.names])
             held = self._exchange.held

@@ -1,12 +1,12 @@
 """One exchange whose slots stand for groups.
 
-A driver (a task of a batch query, an epoch of a stream, the test kit) has rows and keys; a server sees dense slots.
-This module is what lies between: the keys of the slots in use, chunks and states with their slots, the names of groups
-in errors and logs, and the rows that may become dead letters.
+A driver (a task of a batch query, an epoch of a stream, the test kit) has rows and keys, and a server has dense slots.
+This module connects the two: the keys of the slots in use, chunks and states with their slots, the names of groups in
+errors and logs, and the rows that may become dead letters.
 
-The groups of one exchange come and go: `turn` begins without any, and drops the accumulators of those before. So all
-buckets of a task share one exchange. To open one costs more than to fold the few rows that a bucket has in most epochs:
-functions are bound, and on a fleet there is a round trip, a thread and the choice of a balancer as well.
+The groups of an exchange can be replaced: `turn` drops the accumulators of the previous groups. Therefore all buckets
+of a task share one exchange. Opening an exchange costs more than folding the few rows that a bucket has in most epochs:
+it binds functions, and on a fleet it also needs a round trip, a thread and a decision of the load balancer.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ Clock = Callable[[], float]
 
 
 class SlotNames(Protocol):
-    """The slots in use, and the groups that they stand for."""
+    """The slots in use and the keys of their groups."""
 
     def __len__(self) -> int:
-        """Return the number of slots in use; they are 0 to this number."""
+        """Return the number of slots in use. Slots are numbered from 0."""
 
     def name(self, slot: int) -> dict[str, Any]:
         """Return the key of a slot's group, by the user's names."""
@@ -45,7 +45,7 @@ class Groups:
     """Groups by slot, in the order of their first appearance.
 
     Args:
-        layout: The columns of the query; without keys there is one group.
+        layout: The columns of the query. Without keys there is one group.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -56,7 +56,7 @@ class Groups:
         return 1 if self._index is None else len(self._index)
 
     def slots(self, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
-        """Return the slots of n rows; a key that is new gets the next one."""
+        """Return the slots of n rows. A new key gets the next slot."""
         if self._index is None:
             return np.zeros(block.num_rows, np.int32)
         return self._index.slots([block.column(name) for name in self.layout.keys.names]).to_numpy()
@@ -73,19 +73,19 @@ class Groups:
 
 
 class GroupedExchange:
-    """One exchange, opened when it is first used.
+    """One exchange, which is opened when it is first used.
 
-    After an error within `turn`, or within the exchange as a context, the exchange is cut off.
+    After an error within `turn`, or within the exchange as a context manager, the exchange is aborted.
 
     Args:
-        transport: The way to the functions.
-        opening: What the exchange is opened with.
+        transport: The connection to the functions.
+        opening: The Open command of the exchange.
         layout: The columns of the query.
-        clock: Returns the time in seconds, to measure what is spent in the exchange; default: nothing is measured.
+        clock: Returns the time in seconds, to measure the time in the exchange. Default: it is not measured.
 
     Attributes:
         elapsed_s: Seconds spent in the exchange so far.
-        held: The rows of the present turn, where errors are isolated.
+        held: The rows of the current turn, if errors are isolated.
     """
 
     def __init__(self, transport: Transport, opening: Open, layout: Layout, *, clock: Clock = lambda: 0.0) -> None:
@@ -102,13 +102,13 @@ class GroupedExchange:
 
     @property
     def opened(self) -> Opened:
-        """What the server answered when the exchange was opened."""
+        """The server's answer to the Open command."""
         with self._exchanging() as exchange:
             return exchange.opened
 
     @contextmanager
     def turn(self, groups: SlotNames) -> Iterator[None]:
-        """Begin with the slots of `groups`, and cut the exchange off if an error leaves the context."""
+        """Use the slots of `groups` within the context, and abort the exchange if an error leaves it."""
         try:
             self.begin(groups)
             yield
@@ -117,7 +117,7 @@ class GroupedExchange:
             raise
 
     def begin(self, groups: SlotNames) -> None:
-        """Drop the accumulators of the groups before, and go on with the slots of `groups`."""
+        """Drop the accumulators of the previous groups, and use the slots of `groups`."""
         if self._is_used and self._groups is not None:
             with self._exchanging() as exchange:
                 exchange.forget(pa.array(np.arange(len(self._groups), dtype=np.int32)))
@@ -135,12 +135,12 @@ class GroupedExchange:
             exchange.chunk(batch)
 
     def states(self, slots: npt.NDArray[np.int32], states: Sequence[pa.Array], errors: pa.Array | None = None) -> None:
-        """Merge n states of each call into n slots; nobody asks for the outputs then.
+        """Merge n states of each call into n slots, without computing outputs.
 
         Args:
             slots: int32, shape (n,).
             states: One array of n states for each call.
-            errors: The errors of n states, where errors are isolated and some of the slots have failed.
+            errors: The errors of n states, if errors are isolated and some of the slots have failed.
         """
         batch = self._layout.states_of(slots, states, errors)
         self._is_used = True
@@ -150,7 +150,7 @@ class GroupedExchange:
     def outputs_of(
         self, slots: npt.NDArray[np.int32], states: Sequence[pa.Array], errors: pa.Array | None = None
     ) -> pa.RecordBatch:
-        """Merge n states of each call into n slots, as `states` does, and return the outputs of these slots then."""
+        """Merge n states of each call into n slots, like `states`, and return the resulting outputs of these slots."""
         batch = self._layout.states_of(slots, states, errors)
         self._is_used = True
         with self._exchanging() as exchange:
@@ -158,7 +158,7 @@ class GroupedExchange:
             return exchange.initial_outputs()
 
     def barrier(self) -> None:
-        """End the epoch; `results` returns what changed."""
+        """End the epoch; `results` returns the changed slots."""
         with self._exchanging() as exchange:
             exchange.barrier(self._epoch + 1)
             self._epoch += 1
@@ -185,7 +185,7 @@ class GroupedExchange:
 
     @contextmanager
     def _exchanging(self) -> Iterator[OpenExchange]:
-        """Give the open exchange; errors and logs of functions get the keys of their groups, which no server knows."""
+        """Yield the open exchange, and add the keys of groups, which servers do not know, to errors and logs."""
         start_s = self._clock()
         try:
             with naming_group(self._name):

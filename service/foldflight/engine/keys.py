@@ -1,10 +1,10 @@
-"""Group keys to dense slots: the engine's half of GROUP BY.
+"""Mapping of group keys to dense slots: the engine's part of GROUP BY.
 
-Each column has an encoder (`encoders.py`) that gives its values ids, the same in all batches; the ids of several
-columns are numbered in pairs. Numbers, dates, times, truth values, decimals, texts and bytes cost no Python for a row.
+Each column has an encoder (`encoders.py`), which assigns ids to its values. The ids of several columns are numbered in
+pairs. Numbers, dates, times, booleans, decimals, texts and bytes are encoded without Python code for each row.
 
-NULL is a group, all NaN are one group, and -0.0 is 0.0: floats are made canonical before anything compares them.
-Nested keys (struct, list, map) are compared as Python values; the same rules hold at every depth.
+NULL is a group, all NaN values are one group, and -0.0 equals 0.0: floats are made canonical before they are compared.
+Nested keys (struct, list, map) are compared as Python values, by the same rules at every depth.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Codes = npt.NDArray[np.int64]
 
 
 class KeyIndex:
-    """Keys of any number of columns, and the slot of each: 0, 1, 2... in order of first appearance.
+    """Assigns slots 0, 1, 2... to keys of one or more columns, in order of first appearance.
 
-    Memory is proportional to the number of distinct keys, never to the number of rows.
+    Memory is proportional to the number of distinct keys, not to the number of rows.
 
     Args:
         fields: Names and types of the key columns; at least one.
@@ -53,11 +53,11 @@ class KeyIndex:
         self._chunks: list[list[pa.Array]] = [[] for _ in fields]
 
     def __len__(self) -> int:
-        """Return how many distinct keys there are."""
+        """Return the number of distinct keys."""
         return len(self._encoder)
 
     def slots(self, columns: Sequence[pa.Array]) -> pa.Int32Array:
-        """Return the slot of each row; keys not seen before get the next free slots.
+        """Return the slot of each row. New keys get the next free slots.
 
         Args:
             columns: One array of n keys for each field, of its type.
@@ -80,7 +80,7 @@ class KeyIndex:
         """Return the keys of slots, floats in canonical form.
 
         Args:
-            slots: n slots that `slots` has given; None for all of them, ascending.
+            slots: n slots; None for all slots, ascending.
 
         Returns:
             n rows of the schema `fields`.
@@ -107,7 +107,7 @@ class KeyIndex:
 
 
 def _storage(type_: pa.DataType) -> pa.DataType:
-    """Return the type that keys of `type_` are kept in."""
+    """Return the storage type of keys of `type_`."""
     if isinstance(type_, pa.BaseExtensionType):
         return _storage(type_.storage_type)
     if pa.types.is_dictionary(type_):
@@ -137,10 +137,10 @@ def _canonical(array: pa.Array) -> pa.Array:
 
 
 def _encoder(type_: pa.DataType) -> Encoder:
-    """Return what gives ids to the keys of one column, in its storage type."""
+    """Return the encoder for a key column of this storage type."""
     kinds = pa.types
     if kinds.is_decimal128(type_) or kinds.is_decimal256(type_):
-        # The bytes of a decimal say all: its column has one scale.
+        # The bytes of a decimal identify it, because all values of a column have the same scale.
         return WithNull(Chain([Numbers() for _ in range(type_.byte_width // 8)]), _words)
     if kinds.is_null(type_) or (kinds.is_primitive(type_) and not kinds.is_interval(type_)):
         return WithNull(Numbers(), _numbers)
@@ -151,7 +151,7 @@ def _encoder(type_: pa.DataType) -> Encoder:
 
 
 def _numbers(array: pa.Array) -> Codes:
-    """Return n keys as int64, equal for equal ones; none of them is NULL."""
+    """Return n keys without NULLs as int64 numbers, which are equal exactly for equal keys."""
     type_ = array.type
     if pa.types.is_null(type_):
         return np.zeros(0, np.int64)

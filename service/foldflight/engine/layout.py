@@ -1,4 +1,4 @@
-"""The columns of a query on their way: what Spark's tasks hand to an exchange, and to each other."""
+"""The columns of a query, in the forms in which Spark's tasks pass them to an exchange and to each other."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = [
 
 BUCKET, FOLDED, HASH, KIND, LIVE, REAL, SLOT = "bucket", "folded", "hash", "kind", "live", "real", "slot"
 
-# The columns that a result may have beside the keys and outputs.
+# The columns that a result may have in addition to keys and outputs.
 DEAD_LETTER = "dead_letter"
 ROW_KIND = "row_kind"
 
 RETRACTING = tuple(int(kind) for kind in RowKind if kind.retracts)
-"""The kinds of rows that take an earlier row back, as numbers."""
+"""The row kinds that retract a row, as numbers."""
 
 
 _NOTHING = pa.schema([])
@@ -48,14 +48,14 @@ class Layout:
 
     Args:
         keys: The key columns under internal names, with their Arrow types; none for one group of all rows.
-        names: The names under which the user sees the keys.
+        names: The user's names of the keys.
         columns: The argument and filter columns under internal names.
-        shown: Their names in chunks: what the user wrote.
+        shown: Their names in chunks, from the user's texts.
         has_kinds: Whether rows have a kind (column `kind`, int8).
-        states: The state columns of the exchange, `state_0`...: as the server announced them, with fingerprints.
-        carried: The same columns as they cross Spark.
-        outputs: The output columns, by the user's names, as Spark shows them.
-        isolates: Whether errors are isolated: results have dead letters among them.
+        states: The state columns of the exchange, `state_0`..., as announced by the server, with fingerprints.
+        carried: The same columns with their carrier types in Spark.
+        outputs: The output columns, with the user's names and their carrier types in Spark.
+        isolates: Whether errors are isolated, so that results include dead letters.
     """
 
     keys: pa.Schema
@@ -70,7 +70,7 @@ class Layout:
 
     @property
     def rows(self) -> pa.Schema:
-        """Rows as they come from Spark: keys, kind, arguments and filters; `real` if nothing else is there."""
+        """The schema of rows from Spark: keys, kind, arguments and filters; `real` if there are no other columns."""
         fields = [*self.keys, *([pa.field(KIND, pa.int8())] if self.has_kinds else []), *self.columns]
         return pa.schema(fields or [pa.field(REAL, pa.bool_())])
 
@@ -94,7 +94,7 @@ class Layout:
 
         Args:
             slots: int32, shape (n,).
-            states: One array of n states for each call; those that crossed Spark in another type are converted back.
+            states: One array of n states for each call; states with a carrier type are converted back.
             errors: n errors of `ERROR_TYPE`; default: the batch has no such column.
         """
         columns = [convert(column, field.type) for column, field in zip(states, self.states, strict=True)]
@@ -109,18 +109,18 @@ class Layout:
         return [results.column(f"output_{place}") for place in range(len(self.outputs))]
 
     def group(self, keys: pa.RecordBatch) -> dict[str, Any]:
-        """Return the one key in a batch by the user's names, as errors show it; a text that is not UTF-8 as bytes."""
+        """Return the single key of a batch by the user's names, for errors. Texts that are not UTF-8 become bytes."""
         return {name: _shown(column[0]) for name, column in zip(self.names, keys.columns, strict=False)}
 
     @property
     def partial(self) -> pa.Schema:
-        """What the first stage gives: rows, or states with their live rows; `folded` tells which."""
+        """The output of the first stage: rows, or states with their live rows; `folded` distinguishes them."""
         rows = [field for field in self.rows if field.name != REAL]
         return pa.schema([*rows, pa.field(LIVE, pa.int64()), *self.carried, pa.field(FOLDED, pa.bool_())])
 
     def parted(self, block: pa.RecordBatch) -> tuple[npt.NDArray[np.bool_], pa.RecordBatch, pa.RecordBatch]:
-        """Return which rows of a block of `partial` are states, the rows, and the states; mixed ones are copied."""
-        # The seed is NULL throughout, and stands for a state of nothing.
+        """Return which rows of a `partial` block are states, its rows, and its states. Mixed blocks are copied."""
+        # The seed row is entirely NULL and counts as an empty state.
         folded = block.column(FOLDED).fill_null(True).to_numpy(zero_copy_only=False)
         rows = block.select([name for name in self.rows.names if name != REAL])
         states = block.select([LIVE, *self.carried.names])
@@ -132,13 +132,13 @@ class Layout:
 
     @property
     def results(self) -> pa.Schema:
-        """What the query gives: keys and outputs under the user's names, and dead letters where errors are isolated."""
+        """The query's result: keys and outputs with the user's names, and dead letters if errors are isolated."""
         letter = [pa.field(DEAD_LETTER, self.letter)] if self.isolates else []
         return pa.schema([*_named(self.keys, self.names), *self.outputs, *letter])
 
     @property
     def letter(self) -> pa.StructType:
-        """A dead letter: key, error, and row under the user's names; without keys or columns, without these members."""
+        """The type of a dead letter: key (if the query has keys), error, and row (if the query reads columns)."""
         texts = ("code", "function", "message", "trace", "at", "row_kind")
         members = [pa.field(name, pa.string()) for name in texts]
         if len(self.keys):
@@ -149,7 +149,7 @@ class Layout:
 
 
 def retracts(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    """Return which of n rows with kinds take an earlier row back; bool, shape (n,)."""
+    """Return which of n rows with kinds are retractions; bool, shape (n,)."""
     return np.isin(rows.column(KIND).to_numpy(zero_copy_only=False), RETRACTING)
 
 

@@ -1,4 +1,4 @@
-"""What functions log and raise, with the keys of their groups, which the server does not know."""
+"""Adding of group keys, which the server does not know, to the logs and errors of functions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LEVELS = {
 
 @contextmanager
 def naming_group(group_of: Callable[[int], dict[str, Any]]) -> Iterator[None]:
-    """Give an error of a function the keys of its group.
+    """Add the group's keys to errors of functions.
 
     Args:
-        group_of: Gives a slot's keys.
+        group_of: Returns the keys of a slot.
     """
     try:
         yield
@@ -44,8 +44,8 @@ def forward(records: Sequence[LogRecord], group_of: Callable[[int], dict[str, An
     """Log records under `foldflight.functions.<function>`, with the keys of their groups.
 
     Args:
-        records: Lines of functions.
-        group_of: Gives a slot's keys.
+        records: Lines logged by functions.
+        group_of: Returns the keys of a slot.
     """
     if not records:
         return

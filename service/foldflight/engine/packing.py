@@ -1,7 +1,7 @@
-"""Rows to one Arrow blob for each bucket, and back: what a stream's rows look like on their way through Spark.
+"""Packing of a stream's rows into one Arrow blob for each bucket, and unpacking.
 
-A stateful operator of Spark calls Python once for each key, and hands it rows one by one. So groups are gathered into
-buckets by the hash of their key, and the rows of a bucket travel as one binary value: an Arrow IPC stream.
+Spark's stateful operator calls Python once for each key and passes rows one by one. Therefore groups are assigned to
+buckets by the hash of their key, and the rows of a bucket are passed as one binary value: an Arrow IPC stream.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ def blob_of(batch: pa.RecordBatch) -> bytes:
 
 
 def rows_of(blob: bytes) -> pa.RecordBatch:
-    """Return the batch of a blob that this job has made itself."""
+    """Return the batch of a blob. The blob must come from this job: it is not validated."""
     with pa.ipc.open_stream(pa.py_buffer(blob)) as reader:
         return reader.read_next_batch()
 
 
 @dataclass(frozen=True)
 class Pack:
-    """Gather the rows of a partition into one blob for each bucket and block.
+    """Packs the rows of a partition into one blob for each bucket and block.
 
-    Bucket 0 gets a blob in every epoch, if need be one without rows: it is there that a query which has changed since
-    its checkpoint is found out, whichever buckets its rows go to.
+    Bucket 0 gets a blob in every epoch, which may be empty. It detects a query that has changed since its checkpoint,
+    whichever buckets have rows.
 
     Args:
-        rows: The schema of the rows, without the bucket, which comes last.
-        bounds: How much is held at once.
-        first: What is done with the rows before.
+        rows: The schema of the rows, without the bucket, which is the last column.
+        bounds: The limits of the rows held at once.
+        first: Processes the rows before they are packed.
     """
 
     rows: pa.Schema
@@ -73,7 +73,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Unpack:
-    """Turn blobs of results into rows.
+    """Unpacks blobs of results into rows.
 
     Args:
         results: The schema of the rows.
@@ -82,7 +82,7 @@ class Unpack:
     results: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Unpack one partition; a batch of one column, the blobs."""
+        """Unpack one partition, whose batches have one column of blobs."""
         for batch in batches:
             for blob in batch.column(0):
                 rows = rows_of(blob.as_py())

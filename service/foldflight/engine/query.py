@@ -1,7 +1,7 @@
-"""A query as a value: what is asked, checked against the functions, and how it is carried out and why.
+"""A query as a value: its calls, checked against the functions, and the decisions of its plan with their reasons.
 
-`Query.of` asks a transport what an exchange would be opened with: result types, capabilities and fingerprints. What it
-returns is frozen and picklable. The plans of a host (a batch, a stream) carry it out, and `explain` shows it.
+`Query.of` describes the calls through a transport: result types, capabilities and fingerprints. A query is frozen and
+picklable. The plans of a host (batch and stream) execute it, and `explain` describes it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Emit = Literal["update", "changelog", "append"]
 
 
 class HostTypes(NamedTuple):
-    """How the types of states and results are carried by the host of an engine.
+    """The carrier types of states and results in the host of an engine.
 
     Args:
-        carrier: Returns the type in which the host carries states of a type.
-        results: Returns the types in which the host shows outputs of these names and types. Raises RejectedError
-            SCHEMA_MISMATCH, naming an output that it cannot show.
+        carrier: Returns the host's type for states of a type.
+        results: Returns the host's types for outputs of these names and types. Raises RejectedError SCHEMA_MISMATCH,
+            naming an output whose type the host cannot represent.
     """
 
     carrier: Callable[[pa.DataType], pa.DataType]
@@ -40,15 +40,15 @@ class HostTypes(NamedTuple):
 
 
 ARROW = HostTypes(carrier=lambda type_: type_, results=lambda _names, types: types)
-"""A host that carries every Arrow type as it is."""
+"""A host that supports every Arrow type."""
 
 
 class Choice(NamedTuple):
     """A decision of the plan.
 
     Args:
-        taken: What was decided.
-        why: The reason, for people.
+        taken: The decision.
+        why: The reason, as text for users.
     """
 
     taken: bool
@@ -57,15 +57,15 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What concerns streams only.
+    """The options of streams.
 
     Args:
-        emit: What comes out at each barrier.
-        buckets: How many buckets the groups are spread over.
-        strict: Whether a retraction of what is not there is an error.
-        closing_lateness_ms: How long after its end a window closes, in milliseconds of the watermark; None: never.
+        emit: The emit mode.
+        buckets: The number of buckets of the groups.
+        strict: Whether a retraction of a row that is not in its group is an error.
+        closing_lateness_ms: Time from a window's end until it closes, in milliseconds of the watermark; None: never.
         has_sessions: Whether windows are sessions, which merge.
-        window: How time is cut. It is stored with the state, which a query with other windows is refused.
+        window: The kind and lengths of the windows. They are stored with the state; a query with others is refused.
     """
 
     emit: Emit = "update"
@@ -85,12 +85,12 @@ class Query:
     """A query, resolved and checked.
 
     Args:
-        transport: The way to the functions.
-        opening: What its exchanges are opened with. Each call names the fingerprint that the query was made with, so
-            that every server must have the very functions.
-        opened: What the functions told of each call.
+        transport: The connection to the functions.
+        opening: The Open command of its exchanges. Each call has the fingerprint of its function, so that every server
+            must have the same functions.
+        opened: The description of each call.
         layout: The columns.
-        bounds: How much a task holds at once.
+        bounds: The limits of the data that a task holds at once.
         stream: The options of a stream; None for a batch.
     """
 
@@ -112,19 +112,19 @@ class Query:
         materialize: bool = False,
         types: HostTypes = ARROW,
     ) -> Query:
-        """Ask what an exchange would be opened with, and check the calls against it.
+        """Describe the calls through the transport, and check them.
 
         Args:
-            transport: The way to the functions.
+            transport: The connection to the functions.
             calls: The calls by output name; their arguments and filters are columns of `layout.shown`.
-            layout: Keys, columns and flags; states and outputs are filled in.
-            stream: The options of a stream; default: a batch.
-            materialize: Whether groups keep their rows for calls that cannot do what the query needs.
-            types: What the host can carry.
+            layout: Keys, columns and flags. States and outputs are added here.
+            stream: The options of a stream. Default: a batch.
+            materialize: Whether groups keep their rows for calls without a capability that the query needs.
+            types: The carrier types of the host.
 
         Raises:
             RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH, CANNOT_RETRACT, CANNOT_MERGE.
-            RetryableError: UNREACHABLE, DEADLINE, when no server answers.
+            RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
         opening = Open(calls=tuple(calls.values()), columns=layout.chunk, isolate_errors=layout.isolates)
         opened = transport.describe(opening)
@@ -146,7 +146,7 @@ class Query:
 
     @property
     def folds_before_shuffle(self) -> Choice:
-        """Whether rows are folded before they are shuffled by key, so that states travel instead of rows."""
+        """Whether rows are folded before they are shuffled by key, so that states are shuffled instead of rows."""
         layout, functions = self.layout, [call.function for call in self.opening.calls]
         if layout.isolates:
             return Choice(
@@ -169,20 +169,20 @@ class Query:
         return Choice(taken=True, why="every call merges")
 
     def opening_for(self, *, states: bool, outputs: bool, initial_outputs: bool = False) -> Open:
-        """Return what an exchange of the query is opened with.
+        """Return the Open command of an exchange of the query.
 
         Args:
-            states: Whether results bring states.
-            outputs: Whether results bring outputs.
-            initial_outputs: Whether states that are loaded are answered with their outputs.
+            states: Whether results contain states.
+            outputs: Whether results contain outputs.
+            initial_outputs: Whether the server answers loaded states with their outputs.
         """
         return replace(self.opening, returns=Returns(states=states, outputs=outputs), initial_outputs=initial_outputs)
 
     def explain(self) -> str:
-        """Return what the query does, as text: its calls and how each is folded, the plan with its reasons, its bounds.
+        """Return a description of the query: its calls and how each is folded, the plan with its reasons, its bounds.
 
         Raises:
-            RetryableError: UNREACHABLE, DEADLINE, when no server tells how functions are folded.
+            RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
         infos = {info.name: info.folded for info in self.transport.infos(look=True)}
         layout, bounds, folds = self.layout, self.bounds, self.folds_before_shuffle
@@ -244,17 +244,17 @@ def _pinned(calls: Sequence[Call], opened: Opened) -> Iterator[Call]:
 
 @dataclass(frozen=True)
 class _Needs:
-    """What each function of a query must be able to do."""
+    """The capabilities that each function of a query needs."""
 
     retract: bool
     merge: bool
 
     def are_met(self, call: OpenedCall) -> bool:
-        """Tell whether a call can do it."""
+        """Return whether a call has the needed capabilities."""
         return (call.can_retract or not self.retract) and (call.can_merge or not self.merge)
 
     def check(self, calls: Sequence[Call], opened: Opened) -> None:
-        """Refuse a call that cannot. Raises RejectedError CANNOT_RETRACT, CANNOT_MERGE."""
+        """Refuse a call without the needed capabilities. Raises RejectedError CANNOT_RETRACT, CANNOT_MERGE."""
         for call, found in zip(calls, opened.calls, strict=True):
             if self.retract and not found.can_retract:
                 raise RejectedError(

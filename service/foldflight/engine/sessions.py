@@ -1,14 +1,14 @@
-"""One epoch of one bucket whose windows are sessions: rows merge sessions, also those of epochs before.
+"""One epoch of one bucket whose windows are sessions. Rows may merge sessions, including those of earlier epochs.
 
-    rows > short sessions of each block, folded into slots of their own > barrier
-         > with the stored sessions of their keys: chains of sessions that touch > states merged > barrier > changelog
+    rows > sessions within each block, each folded into its own slot > barrier
+         > with the stored sessions of their keys: chains of touching sessions > states merged > barrier > changelog
 
-Sessions touch when one begins before the other has ended, or just then. A session is known by its key, start and end:
-one that grows is gone (`-D`) and another has come (`+I`). A chain that has ended by the watermark is late; sessions
-that are closed already grow no more.
+Two sessions touch if one begins before, or exactly when, the other ends. A session is identified by its key, start and
+end: a session that grows is removed (`-D`) and replaced by another one (`+I`). A chain that ends before the watermark
+is late, and closed sessions do not grow.
 
-Where errors are isolated, a chain fails as a whole: if a function raises for any part of it, the stored sessions of the
-chain stay as they were, and its new rows become dead letters.
+If errors are isolated, a chain fails as a whole: if a function raises for any part of it, the stored sessions of the
+chain are kept unchanged, and its new rows become dead letters.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def chains(keys: Numbers, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numbers]:
-    """Find which of n sessions touch, directly or through others.
+    """Find chains of sessions: n sessions that touch, directly or through others.
 
     Args:
         keys: int64, shape (n,): the key of each session, as a number from 0.
@@ -45,13 +45,14 @@ def chains(keys: Numbers, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numb
         ends: int64, shape (n,): its end, not before its start.
 
     Returns:
-        An order of the n sessions, by key and start, and for each in this order the number of its chain, from 0.
+        An order of the n sessions by key and start, and the number of each session's chain in this order, from 0.
     """
     order = np.lexsort((ends, starts, keys))
     if not len(order):
         return order, order
     keys, starts, ends = keys[order], starts[order], ends[order]
-    # Times as ranks: those of each key are lifted above all of the key before it, and one running maximum serves all.
+    # Times are replaced by ranks. The ranks of each key are above those of the previous key, so that a single running
+    # maximum suffices.
     times = np.unique(np.concatenate([starts, ends]))
     lift = keys * len(times)
     reached = np.maximum.accumulate(np.searchsorted(times, ends) + lift)
@@ -62,7 +63,7 @@ def chains(keys: Numbers, starts: Numbers, ends: Numbers) -> tuple[Numbers, Numb
 
 @dataclass
 class _Sessions:
-    """Sessions side by side: the key's number, start and end in microseconds since 1970, and live rows of each."""
+    """Columns of sessions: the key's number, start and end in microseconds since 1970, and live rows."""
 
     keys: Numbers
     starts: Numbers
@@ -84,7 +85,7 @@ class _Sessions:
         return _Sessions(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in names))
 
     def chained(self, chain: Numbers) -> _Sessions:
-        """Return each chain of n sessions, in the order that `chains` gives, as one session."""
+        """Return each chain of n sessions, in the order of `chains`, as one session."""
         if not len(chain):
             return self
         first = np.flatnonzero(np.r_[True, chain[1:] != chain[:-1]])
@@ -97,7 +98,7 @@ class _Sessions:
 
 
 class _SessionGroups:
-    """Slots of sessions: each session has one of its own, and many may have the same key.
+    """Slots of sessions. Each session has its own slot, and several sessions may have the same key.
 
     Args:
         layout: The columns; the last two keys are start and end of a session.
@@ -124,7 +125,7 @@ class _SessionGroups:
 
     @property
     def key_count(self) -> int:
-        """The number of keys; without key columns there is one."""
+        """The number of keys; 1 without key columns."""
         return 1 if self._index is None else len(self._index)
 
     def columns(self, numbers: Numbers) -> list[pa.Array]:
@@ -145,17 +146,17 @@ class _SessionGroups:
 
 
 class SessionEpoch:
-    """Folds the rows of one bucket and epoch into sessions; beside `BucketEpoch`.
+    """Folds the rows of one bucket and epoch into sessions; the counterpart of `BucketEpoch`.
 
     Args:
-        exchange: The exchange of the task: it gives initial outputs, states and outputs.
-        layout: The columns; the last two keys are start and end of the session of one row.
-        table: The bucket's state table; its hashed keys are the others.
-        closed_us: Sessions that have ended by then are closed, in microseconds since 1970; None: none closes.
+        exchange: The exchange of the task. It must return initial outputs, states and outputs.
+        layout: The columns. The last two keys are start and end of the session of a single row.
+        table: The bucket's state table. Its hashed keys are all other keys.
+        closed_us: Sessions that end at or before this time, in microseconds since 1970, are closed; None: none closes.
 
     Attributes:
-        stats: What it did.
-        open_ends_us: The earliest end of the sessions that it stored, in microseconds since 1970; empty without any.
+        stats: The metrics of the epoch.
+        open_ends_us: The earliest end of the stored sessions, in microseconds since 1970; empty if there are none.
     """
 
     def __init__(
@@ -172,17 +173,17 @@ class SessionEpoch:
         self._came = _Sessions.none()
         self._held: HeldRows | None = None
         self._failed: Failed | None = None
-        # The final session of each session that came, by the slots of both; -1: it is late.
+        # Slot of a new session -> slot of the final session that contains it; -1 if it is late.
         self._owners = np.zeros(0, np.int32)
 
     def run(self, blocks: Iterator[pa.RecordBatch]) -> tuple[pa.Array, pa.RecordBatch]:
-        """Fold all blocks, store what became of their sessions, and return the changelog.
+        """Fold all blocks, store the resulting sessions, and return the changelog.
 
         Args:
             blocks: Rows: keys, arguments and filters.
 
         Returns:
-            n row kinds (int8) and n rows of keys and outputs, as the exchange gives them.
+            n row kinds (int8) and n rows of keys and outputs, in the types of the exchange.
 
         Raises:
             FunctionError: With the key of the sessions.
@@ -197,7 +198,7 @@ class SessionEpoch:
         return changes
 
     def dead_letters(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of chains that have failed, once `run` is through, in the schema of the query's results."""
+        """Yield the rows of failed chains, in the schema of the query's results. Call it after `run`."""
         if self._held is not None and self._failed is not None:
             yield from self._failed.letters(self._held, self._owners)
 
@@ -211,7 +212,7 @@ class SessionEpoch:
         self._exchange.chunk(slots[chain], block.take(pa.array(order)))
 
     def _sessions_of(self, block: pa.RecordBatch) -> _Sessions:
-        """Return each row as a session of its own."""
+        """Return a session for each row."""
         start, end = self._times(block)
         return _Sessions(self._groups.numbers(block), start, end, np.ones(block.num_rows, np.int64))
 
@@ -220,13 +221,13 @@ class SessionEpoch:
         return batch.column(start).view(pa.int64()).to_numpy(), batch.column(end).view(pa.int64()).to_numpy()
 
     def _merged(self) -> tuple[pa.Array, pa.RecordBatch]:
-        """Merge what came with what is stored, chain by chain; store it, and return the changelog."""
+        """Merge new and stored sessions by chain, store the results, and return the changelog."""
         came_states = self._results()
         stored, stored_rows = self._stored()
         everything = stored.followed_by(self._came)
         order, chain = chains(everything.keys, everything.starts, everything.ends)
         final, wanted = self._wanted(everything.take(order), chain, order >= len(stored))
-        # The members of chains that are wanted, and the chain of each; first come the stored ones among all sessions.
+        # The members of the wanted chains, and the chain of each. Stored sessions come first.
         members, chain = order[wanted[chain]], (np.cumsum(wanted) - 1)[chain[wanted[chain]]]
         old = members[members < len(stored)]
         old_chain = chain[members < len(stored)]
@@ -245,7 +246,7 @@ class SessionEpoch:
             is_new = members >= len(stored)
             sound = ~self._set_aside(final, after, slots, members[is_new] - len(stored), chain[is_new])
             final, after = final.take(sound), after.filter(pa.array(sound))
-            # The chains that are left are numbered anew; old sessions of the others are not touched.
+            # The remaining chains are renumbered. Stored sessions of failed chains are not changed.
             kept = sound[old_chain]
             old, old_chain = old[kept], (np.cumsum(sound) - 1)[old_chain[kept]]
             before = before.filter(pa.array(kept))
@@ -259,7 +260,7 @@ class SessionEpoch:
     def _set_aside(
         self, final: _Sessions, after: pa.RecordBatch, slots: npt.NDArray[np.int32], came: Numbers, chain: Numbers
     ) -> npt.NDArray[np.bool_]:
-        """Note and return the chains that have failed; `came` are the sessions that came, `chain` those of each."""
+        """Record and return the failed chains; `came` are the new sessions, and `chain` has the chain of each."""
         failed: npt.NDArray[np.bool_] = after.column(ERROR).is_valid().to_numpy(zero_copy_only=False)
         self._owners = np.full(len(self._came), -1, np.int32)
         self._owners[came] = slots[chain]
@@ -272,7 +273,7 @@ class SessionEpoch:
         return failed
 
     def _stored(self) -> tuple[_Sessions, pa.RecordBatch]:
-        """Return the open sessions of all keys that have come, and their rows of the state table."""
+        """Return the open sessions of all keys of this epoch, and their rows in the state table."""
         owners, rows = self._table.lookup_together(self._groups.all_keys(), self._groups.key_count)
         start, end = self._times(rows)
         stored = _Sessions(owners, start, end, rows.column(LIVE).to_numpy())
@@ -284,7 +285,7 @@ class SessionEpoch:
     def _wanted(
         self, ordered: _Sessions, chain: Numbers, is_new: npt.NDArray[np.bool_]
     ) -> tuple[_Sessions, npt.NDArray[np.bool_]]:
-        """Return the chains that are to be stored, and which of all chains they are: those with new rows in time."""
+        """Return the chains to be stored (those with new rows that are not late), and a mask of them in all chains."""
         final = ordered.chained(chain)
         new_rows = np.bincount(chain, np.where(is_new, ordered.live, 0), len(final)).astype(np.int64)
         wanted = new_rows > 0
@@ -302,7 +303,7 @@ class SessionEpoch:
         return self._exchange.outputs_of(self._groups.new_slots(keys), [rows.column(name) for name in self._states])
 
     def _results(self, count: int | None = None) -> pa.RecordBatch:
-        """End an epoch and return its results by slot: of the last `count` slots, or of all."""
+        """End an epoch and return its results by slot, for the last `count` slots or for all."""
         self._exchange.barrier()
         found = one_batch(self._exchange.results().sort_by(SLOT))
         return found if count is None else found.slice(found.num_rows - count)
@@ -328,14 +329,14 @@ class SessionEpoch:
         was: Numbers,
         after: pa.RecordBatch,
     ) -> tuple[pa.Array, pa.RecordBatch]:
-        """Return the changelog: of sessions that are gone, then of those that are there.
+        """Return the changelog: first of removed sessions, then of present ones.
 
         Args:
-            old: The stored sessions that new rows touched; `gone` tells which are not there any more.
-            gone: bool, shape (old,).
+            old: The stored sessions that were touched by new rows.
+            gone: bool, shape (old,): which of them are removed.
             before: Their outputs.
-            final: The sessions that are there.
-            was: int64, shape (final,): which of the old ones each still is; -1: none.
+            final: The present sessions.
+            was: int64, shape (final,): the position of the same session in `old`; -1 if it is new.
             after: Their outputs.
         """
         ended = np.flatnonzero(gone)
@@ -358,7 +359,7 @@ class SessionEpoch:
 
 
 def _errors(before: pa.RecordBatch, old: Numbers, came: pa.RecordBatch, stored: int) -> pa.Array:
-    """Return the errors of all sessions, the stored ones first, of which `before` has the outputs of those in `old`."""
+    """Return the errors of all sessions, stored ones first. `before` has the outputs of the sessions in `old`."""
     places = np.full(stored, -1, np.int64)
     places[old] = np.arange(len(old))
     held = before.column(ERROR).take(pa.array(np.maximum(places, 0), mask=places < 0))

@@ -1,14 +1,14 @@
-"""What runs in Spark's Python workers: one call for each partition, Arrow batches in, Arrow batches out.
+"""The tasks of a batch query: each is called once for a partition, with Arrow batches as input and output.
 
-`PartialFold` is the first stage of the two-phase plan: rows in, keys and partial states out. Its memory is bounded by
-`BlockBounds`: when it holds too many groups, or has folded too many bytes, it gives its states away and starts afresh.
-That a key then comes out twice does not matter: the second stage merges. A block in which most rows are groups never
-seen before passes on as it is, for folding it would only turn rows into as many states.
+`PartialFold` is the first stage of the two-phase plan: it folds rows to keys and partial states. `BlockBounds` limits
+its memory: if it holds too many groups, or has folded too many bytes, it emits its states and starts again. A key may
+then be emitted twice, which is correct, because the second stage merges. A block in which most rows are new groups is
+emitted unfolded, because folding it would produce as many states as rows.
 
-`FinalFold` ends both plans. It gets all rows (or partial states) of its groups, sorted by the hash of the key, so a
-group is complete as soon as the hash changes: its outputs leave and its accumulator is dropped. Its memory is therefore
-one block, whether the partition has a thousand groups or ten million; only a group's own accumulator can be larger. The
-sort is Spark's, which spills to disk.
+`FinalFold` is the last stage of both plans. It gets all rows (or partial states) of its groups, sorted by the hash of
+the key. A group is complete when the hash changes; then its outputs are emitted and its accumulator is dropped.
+Therefore its memory is one block for any number of groups, unless a single accumulator is larger. Spark sorts, and
+spills to disk.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from foldflight.engine.query import Query
 __all__ = ["FinalFold", "PartialFold"]
 
 _GC_THRESHOLD = 10_000
-# After a block of new groups so many blocks pass on unseen, for looking costs, too.
+# Number of blocks that are emitted without a check after a block of new groups, because the check has a cost.
 _UNSEEN_BLOCKS = 3
-# How many rows show how large states are.
+# Number of rows from which the size of states is estimated.
 _FIRST_ROWS = 1 << 13
 
 
 class _Groups(Groups):
-    """The groups of one epoch, with their live rows, and their buckets where groups have buckets."""
+    """The groups of one epoch, with their live rows, and with their buckets if the query has buckets."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
@@ -66,9 +66,10 @@ class _Groups(Groups):
 
 
 class _Folding:
-    """One exchange, epoch by epoch, each with groups of its own.
+    """One exchange over several epochs, each with its own groups.
 
-    The results of an epoch are fetched only when the next block is there: the server works while Spark reads.
+    The results of an epoch are fetched only when the next block is available, so that the server works while Spark
+    reads.
     """
 
     def __init__(self, query: Query, *, states: bool, outputs: bool) -> None:
@@ -80,17 +81,17 @@ class _Folding:
         self.exchange.begin(self.groups)
 
     def barrier(self) -> None:
-        """End the epoch; its groups are done with once `take` has its results."""
+        """End the epoch. `take` returns its results."""
         self.exchange.barrier()
         self._is_due = True
 
     def renew(self) -> None:
-        """Begin again without groups."""
+        """Start an epoch without groups."""
         self.groups = _Groups(self._layout)
         self.exchange.begin(self.groups)
 
     def take(self) -> Iterator[tuple[_Groups, pa.Table, HeldRows | None]]:
-        """Yield the results that are due, if any, with the groups and rows of their epoch, and begin the next one."""
+        """Yield pending results, if any, with the groups and rows of their epoch, and start the next epoch."""
         if not self._is_due:
             return
         self._is_due = False
@@ -99,8 +100,8 @@ class _Folding:
         yield groups, results, held
 
     def __enter__(self) -> Self:
-        # Accumulators by the hundred thousand are no garbage, yet Python looks through all of them again and again: it
-        # takes a quarter of the time at many groups.
+        # Garbage collection scans hundreds of thousands of live accumulators repeatedly, which takes a quarter of the
+        # time with many groups. It is disabled during the task.
         self._gc_thresholds = gc.get_threshold()
         gc.set_threshold(_GC_THRESHOLD, *self._gc_thresholds[1:])
         return self
@@ -115,9 +116,9 @@ class PartialFold:
     """The first stage: fold the rows of a partition to partial states.
 
     Args:
-        query: What the query does.
-        bounds: How much is held at once.
-        keeps_buckets: Whether rows come with the bucket of their group (int32, last), and leave with it.
+        query: The query.
+        bounds: The limits of the data held at once.
+        keeps_buckets: Whether the last column of the input is the group's bucket (int32), which the output keeps.
     """
 
     query: Query
@@ -143,22 +144,22 @@ class PartialFold:
 
 
 class _PartialPartition:
-    """One partition in the first stage, and what was learnt of it so far."""
+    """One partition in the first stage, with statistics of its rows so far."""
 
     def __init__(self, folding: _Folding, layout: Layout, output: pa.Schema, bounds: BlockBounds) -> None:
         self._folding = folding
         self._layout = layout
         self._output = output
         self._bounds = bounds
-        # Bytes alone do not tell whether an epoch is open: a column of type NULL has none.
+        # A flag is needed besides the bytes, because a column of type NULL has no bytes.
         self._is_open = False
         self._folded_bytes = 0
         self._unseen = 0
-        # Unknown until the first few rows have been an epoch of their own.
+        # Unknown until the first few rows have been folded as a separate epoch.
         self._groups_max = 0
 
     def take(self, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Fold a block, and yield what leaves."""
+        """Fold a block, and yield emitted batches."""
         start = 0
         while start < block.num_rows:
             yield from self._results()
@@ -171,7 +172,7 @@ class _PartialPartition:
             yield from self._fold(piece)
 
     def end(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is left."""
+        """Yield the remaining batches."""
         if self._is_open:
             yield from self._results()
             self._folding.barrier()
@@ -216,7 +217,7 @@ class _PartialPartition:
         return self._filled(block.num_rows, columns, is_folded=False)
 
     def _filled(self, rows: int, columns: dict[str, pa.Array], *, is_folded: bool) -> pa.RecordBatch:
-        """Return n rows or n states in the one schema that both have on their way."""
+        """Return n rows or n states in the common schema of both."""
         columns[FOLDED] = pa.array(np.full(rows, is_folded))
         return pa.RecordBatch.from_arrays(
             [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in self._output],
@@ -226,11 +227,11 @@ class _PartialPartition:
 
 @dataclass(frozen=True)
 class FinalFold:
-    """The last stage: fold or merge all that belongs to the groups of a partition, sorted by `hash`, to outputs.
+    """The last stage: fold the rows, or merge the states, of a partition sorted by `hash` to outputs.
 
     Args:
-        query: What the query does.
-        merges: Whether the input is partial states rather than rows.
+        query: The query.
+        merges: Whether the input has partial states instead of rows.
     """
 
     query: Query
@@ -243,7 +244,7 @@ class FinalFold:
 
     @property
     def input(self) -> pa.Schema:
-        """What comes from Spark; without keys and states, `real` is false for the row that stands for no row."""
+        """The input schema. Without keys and states, `real` is false for the seed row."""
         schema = self.layout.partial if self.merges else self.layout.rows
         if len(self.layout.keys):
             return schema.append(pa.field(HASH, pa.int64()))
@@ -278,7 +279,7 @@ class FinalFold:
         if self.layout.has_kinds:
             counted, groups.live = live_rows(slots, retracts(block), groups.live)
             if not counted.all():
-                # A row that takes back what never came changes nothing; other groups go on.
+                # Ignore retractions of rows that are not in their group.
                 slots, block = slots[counted], block.filter(pa.array(counted))
         folding.exchange.chunk(slots, block)
 
@@ -295,7 +296,7 @@ class FinalFold:
             folding.exchange.states(slots, [states.column(name) for name in self.layout.states.names])
 
     def _without_seed(self, folding: _Folding, block: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the real rows; the seed, which comes even if none do, makes the one group appear."""
+        """Return the real rows. The seed row creates the single group even if there are no real rows."""
         real = block.column(REAL)
         if real.true_count < len(real):
             nothing = [pa.nulls(1, field.type) for field in self.layout.states]
@@ -321,14 +322,14 @@ class FinalFold:
                 yield pa.RecordBatch.from_arrays(columns, schema=self.layout.results)
 
     def _kept(self, groups: _Groups, part: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out groups that have no rows left. The one group of a query without keys always stays."""
+        """Drop groups without live rows. The single group of a query without keys is always kept."""
         if not self.layout.has_kinds or not len(self.layout.keys):
             return part
         return part.filter(pa.array(groups.live[part.column(SLOT).to_numpy()] > 0))
 
 
 def _last_hash(block: pa.RecordBatch) -> int:
-    """Return the place of the first row of the last hash in a block sorted by hash."""
+    """Return the position of the first row with the last hash of a sorted block."""
     hashes = block.column(HASH).to_numpy()
     return int(np.searchsorted(hashes, hashes[-1], side="left"))
 

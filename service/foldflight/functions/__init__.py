@@ -1,4 +1,4 @@
-"""What an author touches: `udaf`, types, the context, the built-in functions, and how functions are found."""
+"""The API for authors: `udaf`, types, the context, the built-in functions and the registry."""
 
 from foldflight.functions.call import Call
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink, NullMetrics

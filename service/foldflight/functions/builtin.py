@@ -33,7 +33,7 @@ __all__ = [
 
 
 class _Picked:
-    """What `first` and `last` share: which row comes first is the engine's to say, so they are not deterministic."""
+    """The common part of `first` and `last`. The engine decides the order of rows, so they are not deterministic."""
 
     def __init__(self, ignore_nulls: bool = False) -> None:
         self.ignore_nulls = ignore_nulls
@@ -47,7 +47,7 @@ class _Picked:
 
 @udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", deterministic=False)
 class First(_Picked):
-    """Take the value of the first row (with `ignore_nulls`, of the first that has one)."""
+    """Take the value of the first row. With `ignore_nulls`, rows whose value is NULL are skipped."""
 
     def accumulate(self, accumulator: Extreme, value: Any) -> None:
         if not accumulator.seen and not (value is None and self.ignore_nulls):
@@ -61,7 +61,7 @@ class First(_Picked):
 
 @udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", deterministic=False)
 class Last(_Picked):
-    """Take the value of the last row (with `ignore_nulls`, of the last that has one)."""
+    """Take the value of the last row. With `ignore_nulls`, rows whose value is NULL are skipped."""
 
     def accumulate(self, accumulator: Extreme, value: Any) -> None:
         if not (value is None and self.ignore_nulls):
@@ -75,7 +75,7 @@ class Last(_Picked):
 
 @udaf(input_types=["STRING"], result_type="STRING", skip_nulls=True, deterministic=False)
 class StringAgg:
-    """Join the texts with `delimiter` between them; NULL without any."""
+    """Join the texts with `delimiter` between them; NULL if there are none."""
 
     def __init__(self, delimiter: str = ",") -> None:
         self.delimiter = delimiter

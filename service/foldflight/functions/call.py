@@ -16,12 +16,12 @@ class Call:
     Args:
         function: Name of the function.
         arguments: Names of the chunk's columns, in the order of the function's arguments.
-        filter: Name of a boolean column; only rows where it is true count (NULL is not true).
-        distinct: Whether equal argument rows count once.
-        materialize: Whether groups keep their rows of arguments and fold them anew for each value: so an append-only
-            function takes rows back.
-        literals: Direct arguments: fixed for the call, given to the class's `__init__` by name.
-        fingerprint: The fingerprint that the engine expects; the empty text accepts any.
+        filter: Name of a boolean column. Only rows where it is true are folded (NULL is not true).
+        distinct: Whether rows with equal arguments are folded once.
+        materialize: Whether each group keeps its argument rows and folds all of them again for each value. With this
+            option, a function without `retract` supports retractions.
+        literals: Direct arguments. They are fixed for the call and are passed to the class's `__init__` by name.
+        fingerprint: The fingerprint that the engine expects. An empty string accepts any.
     """
 
     function: str

@@ -1,4 +1,4 @@
-"""What vectorised methods see of an attribute that is no single number: one object for the accumulators of all."""
+"""Columns of attributes that are not single numbers: one object holds the values of all accumulators."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["AttributeColumn", "number_format"]
 
 
 def number_format(type_: pa.DataType) -> str | None:
-    """Return the NumPy format, at its widest, that holds values of an Arrow type; None where there is none."""
+    """Return the widest NumPy format for values of an Arrow type, or None if NumPy has none."""
     kinds = pa.types
     if kinds.is_boolean(type_):
         return "?"
@@ -23,14 +23,14 @@ def number_format(type_: pa.DataType) -> str | None:
         return "f8"
     if kinds.is_date32(type_):
         return "M8[D]"
-    # Python has no nanoseconds, and the scalar methods would see less than these.
+    # Python's datetime has no nanoseconds, so the scalar methods would see truncated values.
     return f"M8[{type_.unit}]" if kinds.is_timestamp(type_) and type_.unit != "ns" else None
 
 
 class AttributeColumn(ABC):
     """The values of one attribute of n accumulators, by slot.
 
-    A fresh value (an empty list, a sum of nothing) is what a slot begins with.
+    Each slot begins with a fresh value, such as an empty list or an empty sum.
     """
 
     @abstractmethod
@@ -38,7 +38,7 @@ class AttributeColumn(ABC):
 
     @abstractmethod
     def grow(self, count: int) -> None:
-        """Make room for `count` accumulators; the new ones have fresh values."""
+        """Grow to `count` accumulators; the new ones have fresh values."""
 
     @abstractmethod
     def take(self, slots: Any) -> Self:
@@ -46,11 +46,11 @@ class AttributeColumn(ABC):
 
     @abstractmethod
     def put(self, slots: Any, others: Self) -> None:
-        """Replace the values of n different slots by n others."""
+        """Replace the values of n different slots with n other values."""
 
     @abstractmethod
     def clear(self, slots: Any) -> None:
-        """Make the values of n slots fresh."""
+        """Reset the values of n slots to fresh values."""
 
     def save(self, slots: Any) -> Self:
         """Return what `restore` needs to undo later changes in n slots."""
@@ -62,12 +62,12 @@ class AttributeColumn(ABC):
 
     @abstractmethod
     def to_arrow(self) -> pa.Array | None:
-        """Return the n values as n states; None where one does not fit its type."""
+        """Return the n values as n states, or None if a value does not fit its type."""
 
     @abstractmethod
     def from_arrow(self, states: pa.Array) -> Self | None:
-        """Return n states as n values of the same kind; None where one holds what they cannot.
+        """Return a column of the same kind with the values of n states, or None if the column cannot hold one of them.
 
         Raises:
-            ValueError: A state is one that no fold writes.
+            ValueError: A state is malformed.
         """

@@ -1,4 +1,4 @@
-"""What a function may ask of the world it runs in: job parameters, a logger, metrics."""
+"""The context of a function: job parameters, a logger and metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LogRecord:
         function: Name of the function.
         message: The event text.
         fields: The event's other fields, as text.
-        slot: The group's slot, where the line belongs to one.
+        slot: The slot of the group that the line belongs to, if any.
     """
 
     level: str
@@ -34,7 +34,7 @@ class LogRecord:
 
 
 class MetricSink(Protocol):
-    """Where the metrics of functions go."""
+    """Receives the metrics of functions."""
 
     def add(self, function: str, metric: str, amount: float) -> None:
         """Add to a counter or a meter."""
@@ -47,7 +47,7 @@ class MetricSink(Protocol):
 
 
 class NullMetrics:
-    """Metrics that nobody reads."""
+    """A metric sink that discards everything."""
 
     def add(self, function: str, metric: str, amount: float) -> None:
         """Drop the amount."""
@@ -60,7 +60,7 @@ class NullMetrics:
 
 
 class Counter:
-    """A count of events that only grows."""
+    """A count of events that never decreases."""
 
     def __init__(self, add: Callable[[float], None]) -> None:
         self._add = add
@@ -71,7 +71,7 @@ class Counter:
 
 
 class Meter(Counter):
-    """A count of events whose rate is of interest; a Prometheus counter, whose rate the query takes."""
+    """A count of events whose rate is of interest. It is exported as a Prometheus counter; use `rate()` in queries."""
 
     def mark(self, amount: float = 1) -> None:
         """Count `amount` more events."""
@@ -90,7 +90,7 @@ class Gauge:
 
 
 class Distribution:
-    """Observations whose count, sum and buckets are kept."""
+    """A histogram: the count, sum and buckets of observations."""
 
     def __init__(self, observe: Callable[[float], None]) -> None:
         self._observe = observe
@@ -101,13 +101,13 @@ class Distribution:
 
 
 class FunctionContext:
-    """What `open(self, context)` receives, once for each call of the function in an exchange.
+    """The argument of `open(self, context)`, which runs once for each call of the function in an exchange.
 
     Args:
         function: Name of the function.
-        job_parameters: What the job passed to `connect(..., job_parameters=...)`.
-        metrics: Where metrics go.
-        log: Takes each logged line.
+        job_parameters: The parameters that the job passed to `connect(..., job_parameters=...)`.
+        metrics: Receives the metrics.
+        log: Receives each logged line.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class FunctionContext:
             wrapper_class=structlog.make_filtering_bound_logger(0),
         )
         self._log = log
-        # The fold says here which group it is at, so that a line names the group that it is about.
+        # The fold sets the current group's slot here, so that each logged line names its group.
         self.slot_at_work: Callable[[], int | None] = lambda: None
 
     def counter(self, name: str) -> Counter:

@@ -1,4 +1,4 @@
-"""`udaf`: how an author's class becomes a function."""
+"""`udaf`: registers an author's class as an aggregate function."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["function_of", "udaf"]
 _REGISTERED: Final = "__foldflight_function__"
 _TAKE_ARGUMENTS: Final = ("accumulate", "retract", "fold_many")
 _VECTORISED: Final = ("fold_many", "merge_many", "get_values")
-# What a vectorised method repeats: a class that changes one of these has to change it, too.
+# Each vectorised method with the scalar methods that it implements: a subclass that overrides one must override both.
 _REPEATED: Final = (
     ("fold_many", "accumulate"),
     ("fold_many", "retract"),
     ("merge_many", "merge"),
     ("get_values", "get_value"),
 )
-# How alike two names are, from 0 to 1, where one is taken for a slip of the other: `retarct`, `serialise`, `getValue`.
+# Similarity (0 to 1) from which a name counts as a misspelled verb: `retarct`, `serialise`, `getValue`.
 _ALIKE: Final = 0.85
 C = TypeVar("C", bound=type)
 Inputs = Sequence[str | pa.DataType] | Callable[..., Sequence[Any]]
@@ -69,66 +69,66 @@ def udaf(
 
     The class has `create_accumulator(self)`, `accumulate(self, accumulator, *arguments)` and
     `get_value(self, accumulator)`; optionally `retract` (like `accumulate`), `merge(self, accumulator, other)`,
-    `serialize(self, accumulator)` with `deserialize(self, serialized)`, `open(self, context)` and `close(self)`; and
-    `migrate(self, version, state)`, which returns the accumulator for a state that another version has left: a typed
-    state as its value (a dict of its fields), what `serialize` returned, or what was pickled.
-    `accumulate`, `retract` and `merge` change the accumulator in place and return None, or return a new one; a number,
-    text, tuple or frozen dataclass can only be returned.
+    `serialize(self, accumulator)` with `deserialize(self, serialized)`, `open(self, context)`, `close(self)`, and
+    `migrate(self, version, state)`. `migrate` returns the accumulator for a state of another version. It receives a
+    typed state as a dict of its fields, otherwise the return value of `serialize` or the unpickled object.
+    `accumulate`, `retract` and `merge` change the accumulator in place and return None, or return a new accumulator. An
+    immutable accumulator (a number, text, tuple or frozen dataclass) must be returned.
 
     A class without `create_accumulator` is its own accumulator: `self` holds the state, the methods have no
     `accumulator` parameter, and `merge(self, other)` takes another instance.
 
-    Parameters of `__init__` are the function's *direct arguments*, fixed for a call: with
-    `def __init__(self, fraction=0.5)`, a query says `percentile("x", fraction=0.9)`.
+    Parameters of `__init__` are the function's *direct arguments*, fixed for a call. For example, the query
+    `percentile("x", fraction=0.9)` sets the parameter of `def __init__(self, fraction=0.5)`.
 
-    The state is typed (a readable Arrow struct) if the annotations say what is in the accumulator:
+    The state is typed (a readable Arrow struct) if annotations describe the accumulator:
     `create_accumulator(self) -> State` with annotated attributes on `State`, or `-> int`, `-> dict[str, float]`...
-    Otherwise `serialize` and `deserialize` make it, or else signed pickle.
+    Otherwise the state is made by `serialize` and `deserialize` if the class has them, or by signed pickle.
 
-    Annotate an attribute as `foldflight.ExactSum` for a sum of floats that is never rounded before it is asked for: in
-    floats, what is taken back leaves its rounding errors, and after a large value has left there may be nothing else.
+    Annotate an attribute as `foldflight.ExactSum` for a sum of floats that is rounded only when its value is read. In a
+    sum of plain floats, retracted values leave rounding errors, which may dominate after a large value is retracted.
 
-    A class with `create_accumulator` may also have the *vectorised* methods, which do the same for many rows at once
-    with NumPy; the methods above stay what it means (`foldflight check` compares them), and do what these leave:
+    A class with `create_accumulator` may also have the *vectorised* methods, which fold many rows at once with NumPy.
+    The scalar methods above define the result (`foldflight check` compares both), and are used where the vectorised
+    methods return `NotImplemented`:
 
     - `fold_many(self, accumulators, slots, signs, *columns)` applies n rows, in order. `accumulators` are those of all
-      slots: a structured array with a member for each annotated attribute (shape (slots,); `x?`, a bool beside `x`,
-      tells where an attribute that may be None is not), or a plain array where the accumulator is a number. A list of
-      numbers, dates or timestamps is a `foldflight.Lists` there, and an `ExactSum` a `foldflight.ExactSums`. `slots`
-      (intp, shape (n,)) tells whose row it is, so `numpy.add.at(accumulators["sum"], slots, values)` adds. `signs` is
-      int64, shape (n,): 1 for a row that comes, -1 for one that is taken back; or the number 1 if all come.
-      `columns` have n values each: of numbers, truth values, dates and timestamps NumPy arrays, masked where there are
-      NULLs; of anything else Arrow arrays. They are not to be changed.
+      slots: a structured array with a member for each annotated attribute (shape (slots,)), or a plain array if the
+      accumulator is a number. An optional attribute `x` has a bool member `x?`, which is true where `x` is not None. A
+      list of numbers, dates or timestamps is a `foldflight.Lists`, and an `ExactSum` is a `foldflight.ExactSums`.
+      `slots` (intp, shape (n,)) holds the slot of each row, so `numpy.add.at(accumulators["sum"], slots, values)` adds.
+      `signs` is int64, shape (n,): 1 accumulates the row, -1 retracts it; or the number 1 if no row is retracted.
+      `columns` have n values each: NumPy arrays for numbers, booleans, dates and timestamps (masked if there are
+      NULLs), and Arrow arrays for other types. Do not change them.
     - `merge_many(self, accumulators, slots, others)` merges n accumulators into those of n slots, in order.
-    - `get_values(self, accumulators)` returns the results of n accumulators: a NumPy array, masked where they are
+    - `get_values(self, accumulators)` returns the results of n accumulators: a NumPy array, masked where results are
       NULL, or an Arrow array.
 
-    Their whole numbers have 64 bits, and NumPy wraps. `fold_many` and `merge_many` change `accumulators` in place and
-    return None; or, before any change, `NotImplemented`: then the exchange goes on with the other methods.
+    Integers have 64 bits here, and NumPy wraps on overflow. `fold_many` and `merge_many` change `accumulators` in place
+    and return None. Before any change, they may return `NotImplemented`: the exchange then uses the scalar methods.
 
     Args:
         cls: The class, when used without parentheses.
         input_types: Types of the arguments: SQL names, Arrow types, PySpark types (`LongType()`) or annotations
-            (`int`), or a callable from the actual Arrow types to the declared ones (it raises ValueError for those it
-            does not take). Default: the annotations of `accumulate`. A capital letter (`"T"`) stands for the type of
-            the argument.
+            (`int`), or a callable from the actual Arrow types to the declared ones, which raises ValueError for types
+            that it does not accept. Default: the annotations of `accumulate`. A single capital letter (`"T"`) is a type
+            variable and stands for the type of the argument.
         result_type: Type of the result, or a callable from the input types. Default: the annotation of `get_value`.
-        state_type: Type of a typed state, where annotations cannot say it, or a callable from the input types.
+        state_type: Type of a typed state that annotations cannot express, or a callable from the input types.
         name: Name in queries. Default: the class's name in snake case.
-        version: Changes when states of the old code mean something else to the new code; `migrate` converts them. Or a
-            callable from the input types, where that is so for some types only.
+        version: Version of the states. Change it when the new code reads old states differently; `migrate` converts
+            them. May be a callable from the input types, if only the states of some types change.
         skip_nulls: Do not call the function for rows with a NULL argument.
-        deterministic: False if the same rows may give another result.
-        invertible: Retracting is exact in any order, also before the row it takes back has been seen.
-        compile: `"auto"` compiles the methods to machine code where that cannot be told from Python but by its speed:
-            numbers and truth values as arguments, attributes and results, arithmetic, comparisons, `math`, and
-            methods and functions of that kind; dates and times that are only compared and kept; lists whose length
-            does not change, `Annotated[list[int], 16]`, by index. Numbers of modules and classes stay what they are
-            when an exchange goes over to machine code. True refuses to fold in any other way, before the first row;
-            False always interprets.
+        deterministic: False if the same rows may give different results.
+        invertible: Retracting is exact in any order, even before the retracted row has been accumulated.
+        compile: `"auto"` compiles the methods to machine code if the results are identical to Python's. It supports
+            numbers and booleans as arguments, attributes and results; arithmetic, comparisons, `math`, and methods and
+            functions that use these; dates and times that are only compared and stored; indexed lists of fixed length,
+            `Annotated[list[int], 16]`. Compiled code reads numbers of modules and classes once, when the exchange
+            switches to it. True raises before the first row if the methods cannot be compiled. False always interprets.
 
     Returns:
-        The class itself, so that it stays a plain Python class.
+        The class itself, unchanged.
 
     Raises:
         RejectedError: SIGNATURE, naming the class, the method and the remedy.
@@ -146,7 +146,7 @@ def udaf(
 
 
 def function_of(cls: object) -> Function | None:
-    """Return the function that `udaf` made of this class; None for anything else."""
+    """Return the function that `udaf` registered for this class; None for any other object."""
     found = vars(cls).get(_REGISTERED) if isinstance(cls, type) else None
     return found if isinstance(found, Function) else None
 
@@ -157,12 +157,12 @@ def _snake_case(name: str) -> str:
 
 
 def _is_annotation(declared: object) -> bool:
-    """Tell whether a type is declared by a Python class or a generic one (`int`, `list[int]`)."""
+    """Return whether a type is declared by a Python class or a generic alias (`int`, `list[int]`)."""
     return isinstance(declared, type) or typing.get_origin(declared) is not None
 
 
 def _names_in(method: Any) -> Iterator[str]:
-    """Yield the names that the code of a method, and of the functions within it, looks up."""
+    """Yield the names that are looked up by the code of a method and of its nested functions."""
     codes = [method.__code__]
     while codes:
         code = codes.pop()
@@ -171,18 +171,18 @@ def _names_in(method: Any) -> Iterator[str]:
 
 
 def _misspelled(name: str) -> str | None:
-    """Return the verb that a method's name comes so close to that it is likely to be meant."""
+    """Return the verb that a method's name probably misspells, or None."""
     verbs = {verb.replace("_", ""): verb for verb in VERBS}
     letters = name.replace("_", "").lower()
     close = difflib.get_close_matches(letters, verbs, n=1, cutoff=_ALIKE)
     close = close or [verb for verb in verbs if sorted(verb) == sorted(letters)]
-    if not close or (letters != close[0] and letters.startswith(close[0])):  # `merged` is another word
+    if not close or (letters != close[0] and letters.startswith(close[0])):  # `merged` is a different word
         return None
     return verbs[close[0]]
 
 
 class _Builder:
-    """Reads one class; every mistake is an error that names class, method and remedy."""
+    """Builds a function from a class. Each mistake in the class raises an error that names class, method and remedy."""
 
     def __init__(self, cls: type, name: str) -> None:
         self.cls = cls
@@ -191,7 +191,7 @@ class _Builder:
         self.separate = self.has("create_accumulator")
 
     def has(self, verb: str) -> bool:
-        """Tell whether the class has this method; `retract = None` takes an inherited one away."""
+        """Return whether the class has this method; `retract = None` removes an inherited one."""
         return getattr(self.cls, verb, None) is not None
 
     def error(self, wrong: str, remedy: str) -> RejectedError:
@@ -254,9 +254,9 @@ class _Builder:
         )
 
     def check_near_misses(self) -> None:
-        """Refuse a method that is a verb but for its spelling, such as `retarct`: it would never be called.
+        """Refuse a method whose name is a misspelled verb, such as `retarct`: it would never be called.
 
-        A method that other methods of the class use is theirs, whatever its name looks like.
+        Methods that are used by other methods of the class are accepted.
         """
         found = [
             (name, function)
@@ -269,8 +269,8 @@ class _Builder:
             verb = None if name.startswith("_") else _misspelled(name)
             if verb is not None and not self.has(verb):
                 raise self.error(
-                    f" has a method {name}, which no fold calls",
-                    f"did you mean {verb}? If not, give it a name that is less alike, or one that begins with _",
+                    f" has a method {name}, which is never called",
+                    f"did you mean {verb}? If not, give it a less similar name, or one that begins with _",
                 )
 
     def check_names(self) -> None:
@@ -283,18 +283,19 @@ class _Builder:
         if not self.separate and (self.has("open") or self.has("close")):
             raise self.error(
                 " has open or close but no create_accumulator",
-                "a class that is its own accumulator has no life beyond it; add create_accumulator",
+                "an instance is then a single accumulator, which open and close do not apply to; "
+                "add create_accumulator",
             )
 
     def check_vectorised(self) -> None:
-        """Refuse vectorised methods that are not all there, or that are those of another class."""
+        """Refuse incomplete vectorised methods, and inherited ones whose scalar method is overridden."""
         written = [verb for verb in _VECTORISED if self.has(verb)]
         if not written:
             return
         if not self.separate:
             raise self.error(
                 f" has {written[0]} but no create_accumulator",
-                "its accumulators are records in an array, and it cannot be one itself; add create_accumulator",
+                "vectorised methods keep accumulators in an array, separate from the class; add create_accumulator",
             )
         wanted = [verb for verb in _VECTORISED if verb != "merge_many" or self.has("merge")]
         missing = [verb for verb in wanted if verb not in written]
@@ -305,12 +306,12 @@ class _Builder:
         for verb, scalar in _REPEATED:
             if self.has(scalar) and self.owner(scalar) < self.owner(verb):
                 raise self.error(
-                    f" changes {scalar} and inherits {verb}",
-                    f"define {verb} too, or do without: {' = '.join(_VECTORISED)} = None",
+                    f" overrides {scalar} but inherits {verb}",
+                    f"define {verb} too, or disable the vectorised methods: {' = '.join(_VECTORISED)} = None",
                 )
 
     def owner(self, verb: str) -> int:
-        """Return how far up the class's ancestors the one is that defines a method."""
+        """Return the position, in the class's method resolution order, of the class that defines a method."""
         return next(place for place, cls in enumerate(self.cls.__mro__) if verb in vars(cls))
 
     def shown(self, verb: str) -> str:
@@ -333,7 +334,7 @@ class _Builder:
         return f"{verb}({', '.join(parameters)})"
 
     def check_parameters(self, arguments: int | None) -> None:
-        """Refuse methods that cannot take what the fold will give them."""
+        """Refuse methods whose parameters do not match the fold's calls."""
         for verb, count in VERBS.items():
             method = getattr(self.cls, verb, None)
             if method is None:
@@ -347,7 +348,7 @@ class _Builder:
             bound = isinstance(raw, (staticmethod, classmethod))
             signature = inspect.signature(method)
             if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
-                raise self.error(f".{verb} does not run when called", "make it a plain method, no async, no yield")
+                raise self.error(f".{verb} is a coroutine or a generator", "make it a plain method, no async, no yield")
             try:
                 signature.bind(*[None] * (given + (0 if bound else 1)))
             except TypeError:
@@ -358,14 +359,14 @@ class _Builder:
                 ) from None
 
     def check_variables(self, inputs: Any, *declared: Any) -> None:
-        """Refuse type variables that no argument binds: an argument binds `T` if its type is just `T`."""
+        """Refuse type variables that no argument binds. An argument binds `T` if its type is exactly `T`."""
         texts = [] if callable(inputs) else [each for each in inputs if isinstance(each, str)]
         bound = {each.strip() for each in texts}
         used = [name for each in (*texts, *declared) if isinstance(each, str) for name in type_variables(each)]
         unbound = sorted(set(used) - bound)
         if unbound:
             raise self.error(
-                f" uses the type {unbound[0]}, which stands for nothing",
+                f" uses the type variable {unbound[0]}, which no argument binds",
                 f"give an argument the type {unbound[0]!r} itself, or declare the types by callables",
             )
 
@@ -395,7 +396,7 @@ class _Builder:
         for parameter in self.argument_parameters():
             if parameter.name not in hints:
                 raise self.error(
-                    f".accumulate does not say the type of {parameter.name}",
+                    f".accumulate does not declare the type of {parameter.name}",
                     "annotate it, or give @udaf(input_types=[...])",
                 )
             found.append(self.inferred(hints[parameter.name], f".accumulate, argument {parameter.name}"))
@@ -407,7 +408,7 @@ class _Builder:
         hints = self.hints(self.cls.get_value)  # type: ignore[attr-defined]
         if "return" not in hints:
             raise self.error(
-                ".get_value does not say the type of the result", "annotate it, or give @udaf(result_type=...)"
+                ".get_value does not declare the type of the result", "annotate it, or give @udaf(result_type=...)"
             )
         return self.inferred(hints["return"], ".get_value")
 
@@ -418,7 +419,7 @@ class _Builder:
             return declared
         try:
             if is_spark_type(declared):
-                # Servers, which fold the function without PySpark, get the Arrow type.
+                # Servers fold the function without PySpark, so they get the Arrow type.
                 return parse_type(declared)
             variables = dict.fromkeys(type_variables(declared), pa.null()) if isinstance(declared, str) else {}
             parse_type(declared, variables)
@@ -472,14 +473,14 @@ class _Builder:
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                 if self.cls.__init__ is object.__init__:  # type: ignore[misc]
                     continue
-                raise self.error(".__init__ takes any arguments", "name each direct argument of the function")
+                raise self.error(".__init__ has *args or **kwargs", "name each direct argument of the function")
             required = parameter.default is inspect.Parameter.empty
             annotation = parameter.annotation
             if not isinstance(annotation, str):
                 annotation = "" if annotation is inspect.Parameter.empty else inspect.formatannotation(annotation)
             default = None if required else parameter.default
             hint = hints.get(parameter.name, Any)
-            # What says nothing of values would only make the function heavier, where it travels.
+            # Other annotations check no values and would only make a shipped function larger.
             type_ = hint if names_values(hint) else Any
             found.append(Parameter(parameter.name, required, default, annotation, type_))
         return tuple(found)

@@ -1,7 +1,7 @@
-"""Exact sums of floats: every float and every product of two floats is a whole multiple of one tiny unit.
+"""Exact sums of floats: every float and every product of two floats is an integer multiple of one tiny unit.
 
-A sum is therefore a whole number. It does not depend on the order in which values are added, merged or taken back, and
-it is rounded once, when somebody asks for it. The idea is Kulisch's long accumulator: U. Kulisch and W. L. Miranker,
+A sum is therefore stored as an integer. It does not depend on the order in which values are added, merged or removed,
+and it is rounded once, when its value is read. This is Kulisch's long accumulator: U. Kulisch and W. L. Miranker,
 "The arithmetic of the digital computer: a new approach" (1986).
 """
 
@@ -27,8 +27,8 @@ _HALF: Final = 1 << (_DIGIT - 1)
 _PLACES: Final = (UNIT_BITS + 2048 + 64) // _DIGIT + 1
 # A deposit changes a digit by less than 2**33, and a digit is an int64.
 _DEPOSITS_MAX: Final = 1 << 29
-# Exponents of the largest of some floats, for which all that is done with them is exact in floats; how many digits of
-# them are taken so: the rest of a float that is much smaller than others is left to whole numbers.
+# The exponents of the largest float of a block for which float arithmetic on the block is exact, and the number of
+# digits that are extracted in floats. The remainders of much smaller floats are added with integer arithmetic.
 _FACTOR_MAX: Final = 2.0**200
 _SPLITTER: Final = 2.0**27 + 1
 _FLOATS_MIN: Final = -600
@@ -41,20 +41,20 @@ _SMALLEST_NORMAL: Final = 2.0**-1022
 EXACT: Final = pa.struct([("rounded", pa.float64()), ("digits", pa.binary())])
 """The Arrow type of an exact sum.
 
-`rounded` is the sum as the nearest float (infinite beyond their range). `digits` is empty where `rounded` is the sum
-itself; otherwise it holds, little-endian, int32 p and the words of a whole number in two's complement, without words
-that say nothing at either end: the sum is that number times 2**(32 * p - 2176).
+`rounded` is the float nearest to the sum (infinite beyond the range of floats). `digits` is empty if `rounded` equals
+the sum. Otherwise it holds, little-endian, int32 p and the words of an integer in two's complement, without redundant
+words at either end. The sum is that integer times 2**(32 * p - 2176).
 """
 
 
 class ExactSum:
-    """A sum of finite floats that is never rounded before it is asked for.
+    """A sum of finite floats that is rounded only when its value is read.
 
-    Use it as an attribute of an accumulator, or as the accumulator. What was added can be taken back, in any order, and
-    what is left is exactly the sum of the rest. Vectorised methods see an `ExactSums`.
+    Use it as an attribute of an accumulator, or as the accumulator. Values can be removed in any order, and the result
+    is exactly the sum of the remaining values. Vectorised methods see an `ExactSums`.
 
     Args:
-        value: What the sum begins with.
+        value: The initial value.
 
     Attributes:
         units: The sum, as a multiple of 2**-2176.
@@ -66,11 +66,11 @@ class ExactSum:
         self.units = _units(value)
 
     def add(self, value: float, sign: int = 1) -> None:
-        """Add a value (sign 1) or take it back (sign -1). Raises ValueError for one that is not finite."""
+        """Add a value (sign 1) or remove it (sign -1). Raises ValueError if the value is not finite."""
         self.units += sign * _units(value)
 
     def add_product(self, value: float, factor: float, sign: int = 1) -> None:
-        """Add a product, or take it back, without rounding it. Raises ValueError for what is not finite."""
+        """Add a product (sign 1) or remove it (sign -1) without rounding. Raises ValueError if it is not finite."""
         self.units += sign * (_units(value) * _units(factor) >> UNIT_BITS)
 
     def merge(self, other: ExactSum) -> None:
@@ -82,7 +82,7 @@ class ExactSum:
         return ratio(self.units, _ONE)
 
     def digits(self) -> bytes:
-        """Return what a state holds beside the float: nothing where that is the sum itself (see `EXACT`)."""
+        """Return the `digits` of the state: empty if the nearest float equals the sum (see `EXACT`)."""
         value = self.value()
         if math.isfinite(value) and _units(value) == self.units:
             return b""
@@ -93,7 +93,7 @@ class ExactSum:
 
     @classmethod
     def of_digits(cls, rounded: float, digits: bytes) -> Self:
-        """Return the sum that a state holds. Raises ValueError for what no fold writes."""
+        """Return the sum that a state holds. Raises ValueError if the state is malformed."""
         if not digits:
             return cls(rounded)
         place = int.from_bytes(digits[:4], "little")
@@ -113,7 +113,7 @@ class ExactSum:
 
 
 def ratio(numerator: int, denominator: int) -> float:
-    """Return the float nearest to a ratio, its denominator positive; infinity beyond the range of floats."""
+    """Return the float nearest to a ratio with a positive denominator; infinity beyond the range of floats."""
     try:
         return numerator / denominator
     except OverflowError:
@@ -124,7 +124,9 @@ def _units(value: float) -> int:
     try:
         numerator, denominator = float(value).as_integer_ratio()
     except (OverflowError, ValueError):
-        raise ValueError(f"{value} cannot be added to an exact sum; count values that are not finite apart") from None
+        raise ValueError(
+            f"{value} cannot be added to an exact sum; count values that are not finite separately"
+        ) from None
     return numerator << (UNIT_BITS + 1 - denominator.bit_length())
 
 
@@ -132,9 +134,9 @@ class ExactSums(AttributeColumn):
     """The exact sums of all slots, as vectorised methods see an attribute that is an `ExactSum`.
 
     Args:
-        digits: int64, shape (n, digits): numbers in base 2**32, the lowest digit first. A digit may exceed the base.
+        digits: int64, shape (n, digits): numbers in base 2**32, lowest digit first. A digit may exceed the base.
         first: The place of the first digit.
-        deposits: How often a digit may have been changed since it was below the base.
+        deposits: Upper bound of the changes to one digit since the last carry.
     """
 
     def __init__(self, digits: Any = None, first: int = 0, deposits: int = 0) -> None:
@@ -151,10 +153,10 @@ class ExactSums(AttributeColumn):
         Args:
             slots: intp, shape (n,).
             values: float64, shape (n,), all finite.
-            signs: 1 for a value that is added, -1 for one that is taken back: int64, shape (n,), or one for all.
+            signs: 1 adds the value, -1 removes it: int64, shape (n,), or one sign for all values.
 
         Raises:
-            ValueError: A value is not finite; nothing has changed.
+            ValueError: A value is not finite. No sum has been changed.
         """
         values = np.ascontiguousarray(values, np.float64)
         _check(values)
@@ -163,7 +165,7 @@ class ExactSums(AttributeColumn):
             self._add_floats(slots[rows], [signed])
 
     def add_products(self, slots: Any, values: Any, factors: Any, signs: Any = 1) -> None:
-        """Add n products to the sums of n slots, none of them rounded; otherwise as `add`."""
+        """Add n products to the sums of n slots without rounding them; otherwise like `add`."""
         values, factors = np.ascontiguousarray(values, np.float64), np.ascontiguousarray(factors, np.float64)
         _check(values)
         _check(factors)
@@ -195,7 +197,7 @@ class ExactSums(AttributeColumn):
         return np.concatenate([np.zeros(0), *parts])
 
     def times(self, factors: Any) -> Self:
-        """Return each sum times a whole number: int64, shape (n,), from 0 to less than 2**31."""
+        """Return each sum times an integer factor: int64, shape (n,), at least 0 and less than 2**31."""
         digits = _normal(self._digits) * factors
         return type(self)(np.ascontiguousarray(_carried(digits).T), self._first, 1)
 
@@ -239,7 +241,7 @@ class ExactSums(AttributeColumn):
         return found
 
     def _add_floats(self, slots: Any, terms: list[Any]) -> None:
-        """Add n totals of several terms to n slots, digit by digit from the highest; the terms are used up."""
+        """Add n totals of several terms to n slots, digit by digit from the highest. The terms are overwritten."""
         bounds = [_most(term) for term in terms]
         exponent = math.frexp(max(bounds))[1]
         top = (exponent - 1 + UNIT_BITS) // _DIGIT
@@ -271,12 +273,12 @@ class ExactSums(AttributeColumn):
                 self._deposit(slots[rest], [mantissas & _MASK, mantissas >> _DIGIT], positions)
 
     def _deposit(self, slots: Any, limbs: list[Any], positions: Any) -> None:
-        """Add numbers of several limbs (32 bits each, the last one with the sign) at bit positions to n slots."""
+        """Add numbers of several 32-bit limbs (the last one is signed), shifted to bit positions, to n slots."""
         nothing = limbs[0] == 0
         for limb in limbs[1:]:
             nothing &= limb == 0
         if nothing.any():
-            # Zero has the lowest exponent, and would make room for itself down there.
+            # Zero has the lowest exponent and would allocate digits that it does not need.
             some = ~nothing
             slots, positions, limbs = slots[some], positions[some], [limb[some] for limb in limbs]
         if not len(positions):
@@ -296,7 +298,7 @@ class ExactSums(AttributeColumn):
         np.add.at(flat, places, carried)
 
     def _make_way(self, begin: int, end: int) -> None:
-        """Have digits at least for the places from `begin` to before `end`."""
+        """Allocate digits for the places from `begin` up to, not including, `end`."""
         width = self._digits.shape[1]
         if not width:
             self._first, width = begin, 0
@@ -306,7 +308,7 @@ class ExactSums(AttributeColumn):
             self._first -= before
 
     def _spend(self, deposits: int) -> None:
-        """Note that digits will change so many times; carry first where they might overflow."""
+        """Record that digits will change this many times; carry first if they might overflow."""
         if self._deposits + deposits > _DEPOSITS_MAX:
             self._digits = np.ascontiguousarray(_normal(self._digits).T)
             self._deposits = 1
@@ -315,7 +317,7 @@ class ExactSums(AttributeColumn):
 
 def _check(values: Any) -> None:
     if not np.isfinite(values).all():
-        raise ValueError("a value that is not finite cannot be added to an exact sum; count such values apart")
+        raise ValueError("a value that is not finite cannot be added to an exact sum; count such values separately")
 
 
 def _most(values: Any) -> float:
@@ -324,8 +326,8 @@ def _most(values: Any) -> float:
 
 
 def _cut(values: Any, unit: float) -> Any:
-    """Take the nearest multiples of a unit off n floats, and return them."""
-    # A sum so large that its last bit is the unit.
+    """Subtract from n floats their nearest multiples of a unit, and return the multiples."""
+    # The last bit of a number of this size is the unit, so adding it rounds to multiples of the unit.
     large = 1.5 * 2.0**52 * unit
     parts = values + large
     parts -= large
@@ -338,7 +340,7 @@ def _blocks(count: int) -> list[slice]:
 
 
 def _split(values: Any) -> tuple[Any, Any]:
-    """Return n finite floats as whole numbers of 53 bits with a sign, and the positions of their lowest bits."""
+    """Return n finite floats as signed 53-bit integers, and the positions of their lowest bits."""
     bits = values.view(np.int64)
     exponents = (bits >> 52) & 0x7FF
     mantissas = bits & ((1 << 52) - 1)
@@ -350,7 +352,7 @@ def _split(values: Any) -> tuple[Any, Any]:
 
 
 def _float_products(one: Any, other: Any) -> list[Any] | None:
-    """Return n products as two floats each, whose exact total they are; None where floats are too large or small."""
+    """Return n products as pairs of floats with the same exact total, or None if a float is too large or small."""
     sizes = np.abs(one), np.abs(other)
     if any(size.max() >= _FACTOR_MAX or size.min(where=size != 0, initial=1) < 1 / _FACTOR_MAX for size in sizes):
         return None
@@ -358,7 +360,7 @@ def _float_products(one: Any, other: Any) -> list[Any] | None:
 
 
 def products_of(one: Any, other: Any) -> tuple[Any, Any]:
-    """Return n products of floats, rounded, and what the rounding cut off: exact where nothing is too large or small.
+    """Return n rounded products of floats and their rounding errors; both are exact without overflow or underflow.
 
     Source: T. J. Dekker, "A floating-point technique for extending the available precision" (1971).
     """
@@ -373,7 +375,7 @@ def products_of(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _product(one: Any, other: Any) -> list[Any]:
-    """Return the products of n pairs of whole numbers below 2**53 as four limbs of 32 bits."""
+    """Return the products of n pairs of integers below 2**53 as four limbs of 32 bits."""
     low, high, by_low, by_high = one & _MASK, one >> _DIGIT, other & _MASK, other >> _DIGIT
     first = (low.view(np.uint64) * by_low.view(np.uint64)).view(np.uint64)
     cross, top = low * by_high + high * by_low, high * by_high
@@ -388,12 +390,12 @@ def _product(one: Any, other: Any) -> list[Any]:
 
 
 def _normal(digits: Any) -> Any:
-    """Return digits of shape (n, width) in shape (width, n), below 2**32 each; the highest, of 31 bits, is signed."""
+    """Return digits of shape (n, width) in shape (width, n), each below 2**32; the highest is signed, with 31 bits."""
     return _carried(np.array(digits.T, order="C")) if digits.shape[1] else np.zeros((1, len(digits)), np.int64)
 
 
 def _carried(digits: Any) -> Any:
-    """Carry within digits of shape (width, n), in place; with further digits on top, where they are needed."""
+    """Carry within digits of shape (width, n), in place, and append higher digits if the carry needs them."""
     for place in range(len(digits) - 1):
         digits[place + 1] += digits[place] >> _DIGIT
         digits[place] &= _MASK
@@ -412,13 +414,13 @@ def _magnitudes(normal: Any) -> tuple[Any, Any]:
 
 
 def _rounded(normal: Any, first: int) -> tuple[Any, Any]:
-    """Return the floats nearest to sums of normal digits, and which of these are the sums themselves."""
+    """Return the floats nearest to sums of normal digits, and which of these floats equal their sums."""
     digits, negative = _magnitudes(normal)
     top, padded = _top(digits)
     rows = np.arange(len(top))
     high, middle, low = (padded[top + 3 - place, rows] for place in range(3))
     length = np.frexp(high.astype(np.float64))[1].astype(np.int64)
-    # The highest 64 bits, then the 63 of them that int64 holds: a last bit of 1 stands for all that is cut off.
+    # The highest 64 bits, then the 63 of them that int64 holds. The last bit is 1 (sticky) if nonzero bits are cut off.
     bits = (high << _DIGIT | middle).view(np.uint64)
     bits = bits << (_DIGIT - length).view(np.uint64) | (low >> length).view(np.uint64)
     rest = ((low & ((1 << length) - 1)) != 0) | ((padded != 0).argmax(axis=0) <= top)
@@ -430,7 +432,7 @@ def _rounded(normal: Any, first: int) -> tuple[Any, Any]:
     with np.errstate(over="ignore"):
         rounded = np.ldexp(mantissas, exponents)
     exact = ~rest & (mantissas.astype(np.uint64) == whole.view(np.uint64)) & np.isfinite(rounded)
-    # Below the smallest normal float fewer bits are left, and these would be rounded twice.
+    # Subnormal floats have fewer bits and would be rounded twice.
     for row in np.flatnonzero((rounded <= _SMALLEST_NORMAL) & (high != 0)).tolist():
         units = sum(digit << (_DIGIT * (first + place)) for place, digit in enumerate(digits[:, row].tolist()))
         rounded[row] = ratio(units, _ONE)
@@ -446,16 +448,16 @@ def _states(normal: Any, first: int) -> pa.Array:
 
 
 def _top(digits: Any) -> tuple[Any, Any]:
-    """Return the place of the highest digit that is not 0 of each of n numbers, and the digits above three zeros."""
+    """Return the place of the highest nonzero digit of each of n numbers, and the digits above three zero digits."""
     top = len(digits) - 1 - (digits[::-1] != 0).argmax(axis=0)
     return top, np.concatenate([np.zeros((3, digits.shape[1]), np.int64), digits])
 
 
 def _read(data: pa.Buffer | None, offsets: Any) -> tuple[Any, int]:
-    """Return the digits, shape (n, width), of n states' `digits`, 0 for those without, and their first place.
+    """Return the digits of n states, shape (n, width), and their first place. Empty `digits` are read as zeros.
 
     Raises:
-        ValueError: They are none that a fold writes.
+        ValueError: The digits are malformed.
     """
     sizes = offsets[1:] - offsets[:-1]
     rows = np.flatnonzero(sizes)
@@ -463,15 +465,15 @@ def _read(data: pa.Buffer | None, offsets: Any) -> tuple[Any, int]:
         return np.zeros((len(sizes), 0), np.int64), 0
     read = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
     if (sizes % 4).any() or (sizes == 4).any():
-        raise ValueError("the digits of an exact sum are no words of four bytes")
+        raise ValueError("the digits of an exact sum are not a sequence of four-byte words")
     words = read.view("<i4").astype(np.int64)
     counts, begins = sizes[rows] // 4 - 1, (offsets[rows] - offsets[0]) // 4
     places = words[begins]
     if (places < 0).any() or (places + counts > _PLACES).any():
-        raise ValueError("the digits of an exact sum are beyond the range of sums")
+        raise ValueError("the digits of an exact sum are outside the range of exact sums")
     is_digit = np.ones(len(words), np.bool_)
     is_digit[begins] = False
-    # The last word of a number has its sign.
+    # The last word of a number holds its sign.
     lasts = begins + counts
     signed = words[lasts]
     words &= _MASK
@@ -484,7 +486,7 @@ def _read(data: pa.Buffer | None, offsets: Any) -> tuple[Any, int]:
 
 
 def _binary(digits: Any, rows: Any, count: int, first: int) -> pa.Array:
-    """Return `count` states' `digits`: those of normal digits, shape (width, m), at `rows`; the others are empty."""
+    """Return `digits` of `count` states: at `rows` from normal digits of shape (width, m), elsewhere empty."""
     width = len(digits)
     fill = np.where(digits[-1] < 0, _MASK, 0)
     words = digits & _MASK

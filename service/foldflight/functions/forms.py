@@ -1,4 +1,4 @@
-"""The two forms of an author's class, with a separate accumulator or as its own, and how each becomes verbs."""
+"""The two forms of an author's class: with a separate accumulator, or with instances as accumulators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERBS: Final = {
 
 
 class ClassForm:
-    """Makes verbs of a class whose methods take the accumulator as a parameter."""
+    """Creates the verbs of a class whose methods take the accumulator as a parameter."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -40,7 +40,7 @@ class ClassForm:
 
 
 class AccumulatorForm:
-    """Makes verbs of a class whose instances are the accumulators."""
+    """Creates the verbs of a class whose instances are the accumulators."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -49,7 +49,7 @@ class AccumulatorForm:
         cls: Any = self.cls
 
         def maker(verb: str) -> Any:
-            """Return a verb that makes an accumulator: a plain method fills a fresh instance, or returns another."""
+            """Return a verb that creates an accumulator. A plain method fills a fresh instance or returns another."""
             plain = getattr(cls, verb, None)
             if plain is None or isinstance(inspect.getattr_static(cls, verb), (staticmethod, classmethod)):
                 return plain

@@ -1,4 +1,4 @@
-"""Lists that grow, for vectorised methods: the lists of all slots in one array, whatever their lengths."""
+"""Lists of any length for vectorised methods: the lists of all slots are stored in one array."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from foldflight.functions.columns import AttributeColumn
 
 __all__ = ["Lists"]
 
-# Rows that wait to be put into the lists, at least: to put few of them in means to copy all.
-_WAITING_MIN = 1 << 18
+# Minimum number of pending rows before they are inserted: each insertion copies all lists.
+_PENDING_MIN = 1 << 18
 
 
 class Lists(AttributeColumn):
     """The lists of all slots, as vectorised methods see an attribute that is a list of numbers, dates or the like.
 
-    Rows are kept as they come and put into the lists when these are looked at, so that chunks cost their own rows only.
+    New rows are kept as pending and inserted when the lists are read, so that a chunk costs no more than its own rows.
 
     Args:
         type_: The Arrow type of the items.
-        dtype: Their NumPy type here.
+        dtype: The NumPy type of the items.
     """
 
     def __init__(self, type_: pa.DataType, dtype: Any) -> None:
         self._type = type_
         self._items = np.zeros(0, dtype)
         self._lengths = np.zeros(0, np.int64)
-        # Slots and items that wait; the first `_bounded` pairs are cut to the `_largest` of each list with them.
-        self._waiting: list[tuple[Any, Any]] = []
+        # Pending slots and items. Inserting the first `_bounded` pairs cuts each list to its `_largest` items.
+        self._pending: list[tuple[Any, Any]] = []
         self._bounded = 0
         self._largest: int | None = None
 
@@ -39,57 +39,57 @@ class Lists(AttributeColumn):
 
     @property
     def lengths(self) -> Any:
-        """How many items each list has: int64, shape (len(self),)."""
-        self._settle()
+        """The number of items of each list: int64, shape (len(self),)."""
+        self._insert_pending()
         return self._lengths
 
     @property
     def items(self) -> Any:
         """The items of all lists, one list after the other."""
-        self._settle()
+        self._insert_pending()
         return self._items
 
     @property
     def starts(self) -> Any:
-        """Where each list begins in `items`: int64, shape (len(self),)."""
+        """The start of each list in `items`: int64, shape (len(self),)."""
         return np.cumsum(self.lengths) - self._lengths
 
     def update(self, slots: Any, items: Any, signs: Any = 1) -> Any:
-        """Do what `append(item)` does to the lists of n slots, and `remove(item)` where the sign is -1, row by row.
+        """Append n items to the lists of n slots, or remove them where the sign is -1, like the methods of `list`.
 
         Args:
             slots: intp, shape (n,).
             items: shape (n,).
-            signs: As `fold_many` is given them.
+            signs: The signs that `fold_many` receives.
 
         Returns:
-            None; or, before any change, NotImplemented where an item is not there that is to be removed.
+            None, or NotImplemented if an item to be removed is missing. In that case nothing has been changed.
         """
         items = np.asarray(items).astype(self._items.dtype, casting="same_kind", copy=True)
         signs = np.broadcast_to(signs, len(slots))
         if (signs < 0).any():
             return self._change(slots, items, signs)
-        self._wait(slots.copy(), items)
+        self._add_pending(slots.copy(), items)
         return None
 
     def extend(self, slots: Any, others: Self) -> None:
         """Append n other lists to the lists of n slots."""
-        self._wait(np.repeat(slots, others.lengths), others.items.copy())
+        self._add_pending(np.repeat(slots, others.lengths), others.items.copy())
 
     def keep_largest(self, count: int) -> None:
-        """Sort each list, the largest item first, and keep `count` of them; of equal ones the earlier stay, and first.
+        """Sort each list in descending order and keep its first `count` items.
 
-        NaN counts as the largest.
+        The sort is stable, so earlier ones of equal items come first. NaN counts as the largest.
         """
         if self._largest not in (None, count):
-            self._settle()
-        self._largest, self._bounded = count, len(self._waiting)
-        if sum(len(items) for _, items in self._waiting) > max(_WAITING_MIN, len(self._items)):
-            self._settle()
+            self._insert_pending()
+        self._largest, self._bounded = count, len(self._pending)
+        if sum(len(items) for _, items in self._pending) > max(_PENDING_MIN, len(self._items)):
+            self._insert_pending()
 
     def sorted(self) -> Self:
         """Return the lists, each in ascending order; NaN comes last."""
-        self._settle()
+        self._insert_pending()
         made = self._empty()
         made._lengths = self._lengths  # noqa: SLF001 - it is one of these
         made._items = self._items[_by_item(self._owners(), self._items)]  # noqa: SLF001
@@ -99,7 +99,7 @@ class Lists(AttributeColumn):
         self._lengths = np.concatenate([self._lengths, np.zeros(count - len(self._lengths), np.int64)])
 
     def take(self, slots: Any) -> Self:
-        self._settle()
+        self._insert_pending()
         made = self._empty()
         made._lengths = self._lengths[slots]  # noqa: SLF001
         made._items = self._items[_ranges(self.starts[slots], made._lengths)]  # noqa: SLF001
@@ -110,7 +110,7 @@ class Lists(AttributeColumn):
         self.extend(slots, others)
 
     def clear(self, slots: Any) -> None:
-        self._settle()
+        self._insert_pending()
         kept = np.ones(len(self), np.bool_)
         kept[slots] = False
         self._items = self._items[np.repeat(kept, self._lengths)]
@@ -118,14 +118,14 @@ class Lists(AttributeColumn):
 
     def save(self, slots: Any) -> Self:  # noqa: ARG002 - nothing is changed in place, so all lists are saved as cheaply
         made = self._empty()
-        made.__dict__.update(self.__dict__, _waiting=list(self._waiting))
+        made.__dict__.update(self.__dict__, _pending=list(self._pending))
         return made
 
     def restore(self, slots: Any, saved: Self) -> None:  # noqa: ARG002
-        self.__dict__.update(saved.__dict__, _waiting=list(saved.__dict__["_waiting"]))
+        self.__dict__.update(saved.__dict__, _pending=list(saved.__dict__["_pending"]))
 
     def to_arrow(self) -> pa.Array | None:
-        self._settle()
+        self._insert_pending()
         try:
             offsets = pa.array(np.concatenate([[0], np.cumsum(self._lengths)]), pa.int32())
             items = pa.array(self._items).cast(self._type)
@@ -148,30 +148,30 @@ class Lists(AttributeColumn):
     def _owners(self) -> Any:
         return np.repeat(np.arange(len(self._lengths)), self._lengths)
 
-    def _wait(self, slots: Any, items: Any) -> None:
-        self._waiting.append((slots, items))
+    def _add_pending(self, slots: Any, items: Any) -> None:
+        self._pending.append((slots, items))
 
-    def _settle(self) -> None:
-        """Put what waits into the lists."""
-        waiting, bounded, largest = self._waiting, self._bounded, self._largest
-        self._waiting, self._bounded, self._largest = [], 0, None
+    def _insert_pending(self) -> None:
+        """Insert the pending items into the lists."""
+        pending, bounded, largest = self._pending, self._bounded, self._largest
+        self._pending, self._bounded, self._largest = [], 0, None
         if largest is not None:
-            self._insert(waiting[:bounded])
+            self._insert(pending[:bounded])
             self._cut(largest)
-            waiting = waiting[bounded:]
-        self._insert(waiting)
+            pending = pending[bounded:]
+        self._insert(pending)
 
-    def _insert(self, waiting: list[tuple[Any, Any]]) -> None:
-        if not waiting:
+    def _insert(self, pending: list[tuple[Any, Any]]) -> None:
+        if not pending:
             return
-        slots, items = (np.concatenate(parts) for parts in zip(*waiting, strict=True))
+        slots, items = (np.concatenate(parts) for parts in zip(*pending, strict=True))
         order = _grouped(slots)
         slots, items = slots[order], items[order]
         added = np.bincount(slots, minlength=len(self))
         if not len(self._items):
             self._items, self._lengths = items, added
             return
-        # Each list is followed by what comes to it.
+        # Each list is followed by its new items.
         places = np.arange(len(items)) + np.cumsum(self._lengths)[slots]
         together = np.empty(len(self._items) + len(items), self._items.dtype)
         is_new = np.zeros(len(together), np.bool_)
@@ -181,8 +181,8 @@ class Lists(AttributeColumn):
         self._items, self._lengths = together, self._lengths + added
 
     def _cut(self, largest: int) -> None:
-        """Sort each list, the largest item first, and keep so many."""
-        # Sorted backwards and read backwards, equal items keep their order.
+        """Sort each list in descending order and keep its first `largest` items."""
+        # A stable sort of the reversed items, read in reverse, keeps the order of equal items.
         backwards = len(self) - 1 - self._owners()[::-1]
         items = self._items[::-1][_by_item(backwards, self._items[::-1])[::-1]]
         lengths = np.minimum(self._lengths, largest)
@@ -190,8 +190,8 @@ class Lists(AttributeColumn):
         self._lengths = lengths
 
     def _change(self, slots: Any, items: Any, signs: Any) -> Any:
-        """Append and remove, or return NotImplemented, before any change."""
-        self._settle()
+        """Append and remove items, or return NotImplemented before any change."""
+        self._insert_pending()
         touched = np.zeros(len(self), np.bool_)
         touched[slots] = True
         held = np.repeat(touched, self._lengths)
@@ -208,7 +208,7 @@ class Lists(AttributeColumn):
         running -= (running - sorted_steps)[first][group]
         if (running < 0).any():
             return NotImplemented
-        # Of equal items the first ones are removed, as many as there are rows that remove one.
+        # Each removing row removes the first of the equal items that are left, like `list.remove`.
         added = np.cumsum(sorted_steps > 0)
         rank = added - (added - (sorted_steps > 0))[first][group]
         removed = np.bincount(group, sorted_steps < 0)[group]
@@ -219,24 +219,24 @@ class Lists(AttributeColumn):
         kept[held] = stays[:count]
         self._lengths = np.bincount(self._owners()[kept], minlength=len(self))
         self._items = self._items[kept]
-        self._wait(slots[stays[count:]], items[stays[count:]])
+        self._add_pending(slots[stays[count:]], items[stays[count:]])
         return None
 
 
 def _grouped(slots: Any) -> Any:
-    """Return the order that brings equal slots together, each in its order."""
+    """Return the order that groups rows by slot and keeps the order of rows within a slot."""
     count = len(slots)
     if count >= 1 << 32:
         return np.argsort(slots, kind="stable")
-    # To sort numbers that are all different is several times faster than to sort stably.
+    # Sorting distinct numbers is several times faster than a stable sort.
     keys = slots.astype(np.int64) << 32 | np.arange(count)
     keys.sort()
     return keys & 0xFFFFFFFF
 
 
 def _by_item(owners: Any, items: Any, *, stable: bool = False) -> Any:
-    """Return the order by owner, then by item; equal ones in their order, where it shows or `stable` asks for it."""
-    # Of equal items only 0.0 and -0.0 can be told apart. To sort stably takes four times as long.
+    """Return the order by owner, then by item. Equal items keep their order if they are distinguishable or `stable`."""
+    # Of equal items only 0.0 and -0.0 can be told apart. A stable sort takes four times as long.
     stable = stable or (items.dtype.kind == "f" and bool(np.signbit(items[items == 0]).any()))
     order = np.argsort(items, kind="stable" if stable else "quicksort")
     return order[_grouped(owners[order])]

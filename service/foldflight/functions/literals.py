@@ -1,4 +1,4 @@
-"""Direct arguments: the names that a function takes, and the values that the annotations of `__init__` allow."""
+"""Checks of direct arguments: their names, and their values by the annotations of `__init__`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foldflight.errors import RejectedError
 
 __all__ = ["Described", "check_names", "fits", "names_values"]
 
-# Annotation -> the types of its values. A whole number may stand for a DOUBLE or a decimal, as in SQL.
+# Annotation -> the accepted types of values. As in SQL, an integer is accepted for a DOUBLE or a decimal.
 _VALUES: Final[dict[Any, tuple[type, ...]]] = {
     bool: (bool,),
     int: (int,),
@@ -31,7 +31,7 @@ _VALUES: Final[dict[Any, tuple[type, ...]]] = {
     type(None): (type(None),),
 }
 _ALTERNATIVES: Final = (typing.Union, types.UnionType)
-# Whichever of these is meant, a list may be given: the wire makes no difference between a list and a tuple.
+# A list is accepted for each of these annotations: the wire does not distinguish lists and tuples.
 _LISTS: Final = (list, tuple, Sequence)
 _DICTS: Final = (dict, Mapping)
 
@@ -45,7 +45,7 @@ class _Parameter(Protocol):
 
 
 class Described(Protocol):
-    """A function, or the description of one: what `check_names` needs of it."""
+    """A function or its description, as far as `check_names` needs it."""
 
     @property
     def name(self) -> str:
@@ -61,11 +61,11 @@ class Described(Protocol):
 
 
 def check_names(function: Described, given: Collection[str]) -> None:
-    """Refuse direct arguments that a function does not take, or that are missing.
+    """Refuse unknown and missing direct arguments.
 
     Args:
         function: The function.
-        given: The names in the call.
+        given: The names of the arguments of the call.
 
     Raises:
         RejectedError: SIGNATURE.
@@ -90,7 +90,7 @@ def check_names(function: Described, given: Collection[str]) -> None:
 
 
 def names_values(annotation: Any) -> bool:
-    """Tell whether `fits` knows what an annotation allows: plain values, lists and dicts of them, alternatives."""
+    """Return whether `fits` supports an annotation: plain values, lists and dicts of them, and unions of these."""
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
         return all(type(each) in _VALUES for each in typing.get_args(annotation))
@@ -100,7 +100,7 @@ def names_values(annotation: Any) -> bool:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Tell whether a value may be given where the annotation stands, of which `names_values` is true."""
+    """Return whether a value matches an annotation for which `names_values` is true."""
     if isinstance(value, np.generic):
         value = value.item()
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)

@@ -1,10 +1,10 @@
-"""Built-in functions that are met most: count, sum, avg, min, max, bool_and, bool_or; each with its vectorised form.
+"""The most common built-in functions (count, sum, avg, min, max, bool_and, bool_or) with vectorised methods.
 
-The scalar methods say what a function means. The vectorised ones (see `udaf`) fold whole chunks of numbers with NumPy,
-to the same bits; what they cannot do so (decimals, text, sums that may leave 64 bits) they leave to the scalar ones.
+The scalar methods define a function. The vectorised methods (see `udaf`) fold whole chunks of numbers with NumPy and
+give bit-identical results. Decimals, texts and sums that may exceed 64 bits are left to the scalar methods.
 
-Sums of floats, and what is calculated from them, are exact until they are rounded once (`exact.py`): rows may come, be
-taken back and be merged in any order.
+Sums of floats and the results computed from them are exact and rounded once (`exact.py`), so rows may be accumulated,
+retracted and merged in any order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pyarrow as pa
 from foldflight.functions.decorators import udaf
 from foldflight.functions.exact import EXACT, ExactSum, ExactSums
 
-# ruff: noqa: D101 - the verbs are described once, in `udaf`; each class says what it computes.
+# ruff: noqa: D101 - `udaf` documents the methods; each class documents its result.
 
 _DIGITS_MAX = 38
-# Whole numbers of 64 bits end before 2**63; those up to 2**53 are floats, too.
+# Signed 64-bit integers are below 2**63; integers up to 2**53 are represented exactly as floats.
 _WHOLE_END = 1 << 63
 _FLOAT_END = 1 << 53
 ONE = np.ones(1, np.int64)
@@ -56,7 +56,7 @@ def _sum_type(type_: pa.DataType) -> pa.DataType:
 
 def _avg_type(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_decimal(type_):
-        # Spark's adjustment: keep the digits before the point, cut the scale where 38 digits do not hold both.
+        # As Spark does: keep the digits before the point, and reduce the scale if the total exceeds 38 digits.
         precision, scale = type_.precision + 4, type_.scale + 4
         if precision > _DIGITS_MAX:
             scale = max(min(scale, 6), scale - (precision - _DIGITS_MAX))
@@ -77,17 +77,17 @@ def _avg_state(type_: pa.DataType) -> pa.DataType:
     state = _sum_state(type_)
     if not pa.types.is_integer(type_):
         return state
-    # An average of BIGINTs is in their range even where their sum is not.
+    # The average of BIGINTs fits BIGINT even if their sum does not.
     return pa.struct([pa.field("sum", pa.decimal128(_DIGITS_MAX, 0)), *list(state)[1:]])
 
 
 def _state_version(type_: pa.DataType) -> str:
-    """Return the version of the states of `sum` and `avg`: in the first one, sums of floats were floats."""
+    """Return the version of the states of `sum` and `avg`. In version 1, sums of floats were plain floats."""
     return "2" if pa.types.is_floating(type_) else "1"
 
 
 def fits(held: Any, slots: Any, amounts: Any) -> bool:
-    """Tell whether `held[slots] += amounts`, one after the other, surely stays within 64 bits at every step."""
+    """Return whether `held[slots] += amounts`, one after the other, certainly stays within 64 bits at every step."""
     if not len(slots):
         return True
     near = held if len(held) <= len(slots) else held[slots]
@@ -96,7 +96,7 @@ def fits(held: Any, slots: Any, amounts: Any) -> bool:
         return True
     if amounts.dtype == np.uint64 and each >= _WHOLE_END:
         return False
-    # Sums of floats are off by far less than a half of it.
+    # The rounding error of the float sums is far below half of the bound.
     added = np.bincount(slots, np.abs(amounts.astype(np.float64)))
     return most + float(added.max()) < _WHOLE_END // 2
 
@@ -106,7 +106,7 @@ def _most(numbers: Any) -> int:
 
 
 def merged(accumulators: Any, slots: Any, others: Any, names: tuple[str, ...]) -> Any:
-    """Add up the members of these names; NotImplemented, before any change, where whole numbers may leave 64 bits."""
+    """Add the named members; return NotImplemented, before any change, if integers may exceed 64 bits."""
     for name in names:
         if not isinstance(others[name], ExactSums) and not fits(accumulators[name], slots, others[name]):
             return NotImplemented
@@ -119,9 +119,9 @@ def merged(accumulators: Any, slots: Any, others: Any, names: tuple[str, ...]) -
 
 
 class Total:
-    """A sum that can be taken back: what is not finite is counted, for it would stay in the sum for ever.
+    """A sum that supports retraction. NaN and infinities are counted, because a sum that holds them cannot lose them.
 
-    The sum of floats is an `ExactSum`, from the first one on.
+    From the first float on, the sum is an `ExactSum`.
     """
 
     sum: Any
@@ -135,7 +135,7 @@ class Total:
         self.count = self.nans = self.infinities = self.negative_infinities = 0
 
     def add(self, value: Any, sign: int) -> None:
-        """Add (sign 1) or take back (sign -1) one value."""
+        """Add (sign 1) or remove (sign -1) one value."""
         self.count += sign
         if isinstance(value, float):
             self.add_float(value, sign)
@@ -143,7 +143,7 @@ class Total:
             self.sum += sign * value
 
     def add_float(self, value: float, sign: int) -> None:
-        """Add or take back a float, without counting it."""
+        """Add or remove a float without changing `count`."""
         if math.isfinite(value):
             if not isinstance(self.sum, ExactSum):
                 self.sum = ExactSum()
@@ -169,7 +169,7 @@ class Total:
         self.negative_infinities += other.negative_infinities
 
     def value(self) -> Any:
-        """Return the sum, with what is not finite."""
+        """Return the sum, including NaN and infinities."""
         if self.nans or (self.infinities and self.negative_infinities):
             return math.nan
         if self.infinities:
@@ -215,7 +215,7 @@ class Count:
 
 
 class _Totalled:
-    """What `sum` and `avg` share."""
+    """The common part of `sum` and `avg`."""
 
     def create_accumulator(self) -> Total:
         return Total()
@@ -230,7 +230,7 @@ class _Totalled:
         accumulator.combine(other)
 
     def migrate(self, version: str, state: dict[str, Any]) -> Total:  # noqa: ARG002 - there was one before
-        """Go on from a sum of floats that was a float, rounded at each row."""
+        """Convert a state of version 1, whose sum was a plain float."""
         total = Total()
         total.count, total.nans = state["count"], state["nans"]
         total.infinities, total.negative_infinities = state["infinities"], state["negative_infinities"]
@@ -254,7 +254,7 @@ class _Totalled:
         return None
 
     def fold_special(self, accumulators: Any, slots: Any, signs: Any, values: Any, finite: Any) -> Any:
-        """Do what `fold_many` does with floats some of which are not finite."""
+        """Fold floats some of which are NaN or infinite."""
         if not all(fits(accumulators[name], slots, ONE) for name in _SPECIAL):
             return NotImplemented
         signs = np.broadcast_to(signs, len(slots))
@@ -269,7 +269,7 @@ class _Totalled:
         return merged(accumulators, slots, others, ("sum", "count", *_SPECIAL))
 
     def totals(self, accumulators: Any) -> Any:
-        """Return what `Total.value` returns, of n totals."""
+        """Return the values of n totals, as `Total.value` does."""
         sums, positive, negative = accumulators["sum"], accumulators["infinities"], accumulators["negative_infinities"]
         if not isinstance(sums, ExactSums):
             return sums
@@ -287,7 +287,7 @@ class _Totalled:
     invertible=True,
 )
 class Sum(_Totalled):
-    """Add up the argument; NULL without any value. The sum of floats is exact, and rounded once."""
+    """Add up the argument; NULL if there is no value. The sum of floats is exact and rounded once."""
 
     def get_value(self, accumulator: Total) -> Any:
         return accumulator.value() if accumulator.count else None
@@ -305,7 +305,7 @@ class Sum(_Totalled):
     invertible=True,
 )
 class Avg(_Totalled):
-    """Average the argument; NULL without any value."""
+    """Average the argument; NULL if there is no value."""
 
     def get_value(self, accumulator: Total) -> Any:
         if not accumulator.count:
@@ -320,7 +320,7 @@ class Avg(_Totalled):
         none = counts == 0
         averages = totals / np.where(none, 1, counts)
         if totals.dtype.kind != "f":
-            # NumPy divides floats; the quotient of longer whole numbers is rounded once only by Python.
+            # NumPy divides floats. For integers beyond 2**53, only Python's division rounds once.
             wide = ~((totals < _FLOAT_END) & (totals > -_FLOAT_END) & (counts < _FLOAT_END) & (counts > -_FLOAT_END))
             for place in np.flatnonzero(wide & ~none).tolist():
                 averages[place] = int(totals[place]) / int(counts[place])
@@ -339,7 +339,7 @@ class Extreme:
 
 
 class _Compared:
-    """What `min` and `max` share; NaN is greater than any other number, as in Spark and PostgreSQL."""
+    """The common part of `min` and `max`. NaN is greater than any other number, as in Spark and PostgreSQL."""
 
     def create_accumulator(self) -> Extreme:
         return Extreme()
@@ -360,7 +360,7 @@ class _Compared:
         return accumulator.value
 
     def choose(self, floating: bool) -> np.ufunc:
-        """Return the ufunc that keeps one of two values, neither of them NULL."""
+        """Return the ufunc that chooses between two values that are not NULL."""
         raise NotImplementedError
 
     def fold_many(self, accumulators: Any, slots: Any, _: Any, values: Any) -> Any:
@@ -368,7 +368,7 @@ class _Compared:
         values = values.astype(held.dtype, copy=False)
         unseen = np.flatnonzero(~seen[slots])[::-1]
         if len(unseen):
-            # Of several values for one place NumPy keeps the last: backwards, it is the first row's.
+            # NumPy keeps the last of several values for one slot. The rows are reversed, so that the first row wins.
             held[slots[unseen]] = values[unseen]
             seen[slots[unseen]] = accumulators["value?"][slots[unseen]] = True
         floating = held.dtype.kind == "f"
@@ -376,7 +376,7 @@ class _Compared:
         before = held[slots[zeros]]
         self.choose(floating).at(held, slots, values)
         if len(zeros):
-            # 0.0 and -0.0 are equal: the one that was there before the other stays.
+            # 0.0 and -0.0 are equal: the one that was folded first stays.
             chosen = held[slots[zeros]] == 0
             for places, kept in ((chosen & (before != 0), values[zeros]), (chosen & (before == 0), before)):
                 held[slots[zeros[places]]] = kept[places]
@@ -396,7 +396,7 @@ def _nan(value: Any) -> bool:
 
 @udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", skip_nulls=True)
 class Min(_Compared):
-    """Find the least value; NULL without any."""
+    """Find the least value; NULL if there is no value."""
 
     def wins(self, value: Any, held: Any) -> bool:
         return bool(value < held) or (_nan(held) and not _nan(value))
@@ -407,12 +407,12 @@ class Min(_Compared):
 
 @udaf(input_types=["T"], result_type="T", state_type="STRUCT<value T, seen BOOLEAN>", skip_nulls=True)
 class Max(_Compared):
-    """Find the greatest value; NULL without any."""
+    """Find the greatest value; NULL if there is no value."""
 
     def wins(self, value: Any, held: Any) -> bool:
         return bool(value > held) or (_nan(value) and not _nan(held))
 
-    def choose(self, floating: bool) -> np.ufunc:  # noqa: ARG002 - NaN, the greatest, is what this one keeps
+    def choose(self, floating: bool) -> np.ufunc:  # noqa: ARG002 - np.maximum keeps NaN, which is the greatest
         return np.maximum
 
 
@@ -424,7 +424,7 @@ class Votes:
         self.true = self.false = 0
 
     def add(self, value: bool, sign: int) -> None:
-        """Count (sign 1) or take back (sign -1) one value."""
+        """Add (sign 1) or remove (sign -1) one value."""
         if value:
             self.true += sign
         else:
@@ -459,7 +459,7 @@ class _Voted:
 
 @udaf(input_types=["BOOLEAN"], result_type="BOOLEAN", skip_nulls=True, invertible=True)
 class BoolAnd(_Voted):
-    """Tell whether every value is true; NULL without any."""
+    """Return whether every value is true; NULL if there is no value."""
 
     def get_value(self, accumulator: Votes) -> bool | None:
         return accumulator.false == 0 if accumulator.true or accumulator.false else None
@@ -471,7 +471,7 @@ class BoolAnd(_Voted):
 
 @udaf(input_types=["BOOLEAN"], result_type="BOOLEAN", skip_nulls=True, invertible=True)
 class BoolOr(_Voted):
-    """Tell whether any value is true; NULL without any."""
+    """Return whether any value is true; NULL if there is no value."""
 
     def get_value(self, accumulator: Votes) -> bool | None:
         return accumulator.true != 0 if accumulator.true or accumulator.false else None

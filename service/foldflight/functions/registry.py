@@ -1,4 +1,4 @@
-"""Functions by name, from modules and classes."""
+"""The registry of functions by name, loaded from modules and classes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Registry"]
 
 
 class Registry(Mapping[str, Function]):
-    """Functions by name; the built-in functions are always there.
+    """Functions by name. The built-in functions are always included.
 
     Args:
-        functions: The functions besides the built-in ones.
+        functions: The functions to add to the built-in ones.
     """
 
     def __init__(self, functions: Iterable[Function] = ()) -> None:
@@ -44,8 +44,8 @@ class Registry(Mapping[str, Function]):
             sources: Names of modules, modules, classes under `@udaf`, or functions.
 
         Raises:
-            RejectedError: MODULE, when a module cannot be imported or has no function; SIGNATURE, when a class is not
-                under `@udaf` or two functions share a name.
+            RejectedError: MODULE, if a module cannot be imported or has no function; SIGNATURE, if a class has no
+                `@udaf` decorator or two functions have the same name.
         """
         found: dict[str, Function] = {}
         for source in sources:
@@ -72,7 +72,7 @@ class Registry(Mapping[str, Function]):
 
 
 def unknown_function(name: str, known: Iterable[str], where: str = "here") -> RejectedError:
-    """Return the error for a name that no function has: where it was looked for, and the names that come close."""
+    """Return the error for an unknown function name, with the place of the search and similar names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
@@ -93,7 +93,7 @@ def _functions_in(source: object) -> list[Function]:
     if isinstance(source, str):
         source = _import(source)
     if isinstance(source, ModuleType):
-        # A function that a module only imports belongs to the module that defines it.
+        # Functions that the module only imports are left to the module that defines them.
         own = [value for value in vars(source).values() if getattr(value, "__module__", None) == source.__name__]
         functions = [function for value in own if (function := function_of(value)) is not None]
         if not functions:
@@ -102,7 +102,8 @@ def _functions_in(source: object) -> list[Function]:
     function = function_of(source)
     if function is None:
         raise RejectedError(
-            "SIGNATURE", f"{source!r} is no function: give a class under @udaf, a module, or a module's name"
+            "SIGNATURE",
+            f"{source!r} is not a function: pass a class decorated with @udaf, a module, or a module's name",
         )
     return [function]
 

@@ -1,4 +1,4 @@
-"""What a row does to its group: the four row kinds of a changelog."""
+"""The four row kinds of a changelog, which tell whether a row is accumulated or retracted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["RowKind"]
 
 
 class RowKind(IntEnum):
-    """The kind of a row, with the byte values that Flink gives them.
+    """The kind of a row. The values are those of Flink's `RowKind`.
 
     `INSERT` and `UPDATE_AFTER` accumulate; `UPDATE_BEFORE` and `DELETE` retract.
     """
@@ -22,20 +22,20 @@ class RowKind(IntEnum):
 
     @property
     def short(self) -> str:
-        """The customary two characters: `+I`, `-U`, `+U`, `-D`."""
+        """The two-character notation: `+I`, `-U`, `+U`, `-D`."""
         return ("+I", "-U", "+U", "-D")[self]
 
     @property
     def retracts(self) -> bool:
-        """Whether a row of this kind takes an earlier row back."""
+        """Whether a row of this kind retracts an earlier row."""
         return self in (RowKind.UPDATE_BEFORE, RowKind.DELETE)
 
     @classmethod
     def parse(cls, text: str | RowKind) -> RowKind:
-        """Return the kind that `text` names in short (`+I`) or in full (`INSERT`), or that it is.
+        """Return the row kind for its short name (`+I`) or full name (`INSERT`); a row kind is returned unchanged.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH, when `text` names no kind.
+            RejectedError: SCHEMA_MISMATCH, if `text` is not the name of a kind.
         """
         for kind in cls:
             if text is kind or text in (kind.short, kind.name):

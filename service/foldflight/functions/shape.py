@@ -1,8 +1,8 @@
-"""How an accumulator is laid out in Arrow: the typed state codec.
+"""The typed state codec: the layout of accumulators in Arrow.
 
 A shape converts many accumulators at once, column by column: `to_arrow` takes a list of n accumulators and returns an
-array of n values, `from_arrow` goes back. An accumulator is a number, a text, a date..., a list, a dict, a tuple, or an
-object whose class annotates its attributes (a plain class or a dataclass), to any depth.
+array of n values, and `from_arrow` is the inverse. An accumulator is a scalar (a number, a text, a date...), a list, a
+dict, a tuple, or an object whose class annotates its attributes (a plain class or a dataclass). These can be nested.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 
-class Untyped(Exception):  # noqa: N818 - it is an answer (no typed shape here, and why), not a failure
-    """An annotation that says too little for a typed state."""
+class Untyped(Exception):  # noqa: N818 - not a failure: the state falls back to another codec, with this reason
+    """The annotation is not specific enough for a typed state."""
 
 
 class Shape(ABC):
@@ -48,7 +48,7 @@ class Shape(ABC):
 
     Attributes:
         arrow: The Arrow type of the states.
-        immutable: Whether a method can change such a value only by returning a new one.
+        immutable: Whether values cannot be changed in place, so that methods must return new ones.
     """
 
     arrow: pa.DataType
@@ -56,14 +56,14 @@ class Shape(ABC):
 
     @abstractmethod
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
-        """Return n values as an array of n values. Raises CastError for the first that does not fit."""
+        """Return n values as an array of n values. Raises CastError for the first value that does not fit."""
 
     @abstractmethod
     def from_arrow(self, array: pa.Array) -> list[Any]:
         """Return an array of n values as n values."""
 
     def column(self) -> AttributeColumn | None:
-        """Return what holds such values for vectorised methods, empty; None where no object of its own does."""
+        """Return an empty column of such values for vectorised methods, or None if a plain NumPy array holds them."""
         return None
 
 
@@ -95,7 +95,7 @@ class _Scalar(Shape):
         raise CastError(0, "RESULT_TYPE", f"the values do not fit {self.arrow} together")
 
     def _check_zones(self, values: Sequence[Any]) -> None:
-        # Arrow would drop a zone, or make one up, and what comes back would no longer compare with what is new.
+        # Arrow would drop or invent a zone, and the restored values would not be comparable with new ones.
         zoned = pa.types.is_timestamp(self.arrow) and self.arrow.tz is not None
         for index, value in enumerate(values):
             if value is not None and (value.tzinfo is not None) != zoned:
@@ -118,7 +118,7 @@ class _Scalar(Shape):
             return decimal.Decimal(value)
         if pa.types.is_date(self.arrow) and isinstance(value, datetime.datetime):
             raise CastError(index, "RESULT_TYPE", f"{_shown(value)} has a time, which {self.arrow} would lose")
-        for accepted in self.exact:  # Subclasses (an IntEnum, a bool where an int is meant) keep their value.
+        for accepted in self.exact:  # Subclasses (an IntEnum, or a bool for an int) are converted to the exact type.
             if accepted is not type(None) and isinstance(value, accepted):
                 cast_to: Callable[[Any], Any] = accepted
                 return cast_to(value) if accepted in (int, float, str, bytes) else value
@@ -129,7 +129,7 @@ class _Scalar(Shape):
 
 
 class _Exact(Shape):
-    """Exact sums; a number stands for a sum that began with it."""
+    """Exact sums. A number is accepted as a sum of this value."""
 
     arrow = EXACT
 
@@ -144,7 +144,7 @@ class _Exact(Shape):
             try:
                 found = value if isinstance(value, ExactSum) else ExactSum(value)
             except (TypeError, ValueError):
-                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is no exact sum") from None
+                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not an exact sum") from None
             rounded.append(found.value())
             digits.append(found.digits())
         columns = [pa.array(rounded, pa.float64()), pa.array(digits, pa.binary())]
@@ -208,7 +208,7 @@ class _Object(Shape):
 
 
 class Nullable(Shape):
-    """An accumulator that may be None, in a struct of one field: a NULL state means that there is no state."""
+    """An accumulator that may be None, as a struct of one field, because a NULL state means that there is no state."""
 
     def __init__(self, inner: Shape) -> None:
         self.inner = inner
@@ -238,7 +238,7 @@ class _List(Shape):
                 offsets.append(None)
                 continue
             if not isinstance(value, self.make):
-                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is no {self.make.__name__}")
+                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a {self.make.__name__}")
             offsets.append(len(flat))
             flat.extend(value)
             owners.extend([index] * len(value))
@@ -279,9 +279,9 @@ class _Map(Shape):
                 offsets.append(None)
                 continue
             if not isinstance(value, dict):
-                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is no dict")
+                raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a dict")
             if hasattr(value, "__missing__"):
-                wrong = f"{_shown(value)} would come back as a plain dict, which makes no missing entries"
+                wrong = f"{_shown(value)} would be restored as a plain dict, which does not create missing entries"
                 raise CastError(index, "RESULT_TYPE", f"{wrong}; use dict.get or dict.setdefault")
             offsets.append(len(keys))
             keys.extend(value.keys())
@@ -303,7 +303,7 @@ class _Map(Shape):
 
 
 def _owned(shape: Shape, flat: list[Any], owners: list[int]) -> pa.Array:
-    """Convert the members of collections; an error names the collection, not the member."""
+    """Convert the members of collections. An error has the index of the collection, not that of the member."""
     try:
         return shape.to_arrow(flat)
     except CastError as error:
@@ -330,14 +330,14 @@ _SCALARS: Final[dict[Any, pa.DataType]] = {
 
 
 def members_of(shape: Shape) -> Sequence[tuple[str, Shape]] | None:
-    """Return the attributes of a shape by name, in the order of its struct; None for one that has none."""
+    """Return the attributes of a shape by name, in the order of its struct, or None if it has no attributes."""
     if isinstance(shape, Nullable):
         return [("value", shape.inner)]
     return shape.fields if isinstance(shape, _Object) else None
 
 
 def may_be_none(annotation: Any) -> bool:
-    """Tell whether an annotation is `X | None`."""
+    """Return whether an annotation is `X | None`."""
     origin = typing.get_origin(annotation)
     return origin in (typing.Union, types.UnionType) and type(None) in typing.get_args(annotation)
 
@@ -345,10 +345,10 @@ def may_be_none(annotation: Any) -> bool:
 def shape_of_annotation(annotation: Any) -> Shape:
     """Return the shape that a Python annotation describes.
 
-    `Annotated[int, "INT"]` (or an Arrow type in place of the text) overrides the type of a scalar.
+    `Annotated[int, "INT"]` (or an Arrow type instead of the text) overrides the type of a scalar.
 
     Raises:
-        Untyped: The annotation says too little (a bare `list`, `Any`, a class without annotated attributes).
+        Untyped: The annotation is not specific enough (a bare `list`, `Any`, a class without annotated attributes).
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
@@ -358,7 +358,7 @@ def shape_of_annotation(annotation: Any) -> Shape:
         members = [a for a in arguments if a is not type(None)]
         if len(members) == 1 and len(arguments) == 2:
             return shape_of_annotation(members[0])
-        raise Untyped(f"a union of several types ({annotation}) has no one Arrow type")
+        raise Untyped(f"a union of several types ({annotation}) has no single Arrow type")
     if annotation is ExactSum:
         return _Exact()
     if annotation in _SCALARS:
@@ -369,7 +369,7 @@ def shape_of_annotation(annotation: Any) -> Shape:
         return _Map(shape_of_annotation(arguments[0]), shape_of_annotation(arguments[1]))
     if origin is tuple:
         if not arguments:
-            raise Untyped("an empty tuple holds nothing")
+            raise Untyped("an empty tuple has no members")
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return _List(shape_of_annotation(arguments[0]), tuple)
         return _tuple([(f"f{place}", shape_of_annotation(a)) for place, a in enumerate(arguments)])
@@ -378,14 +378,14 @@ def shape_of_annotation(annotation: Any) -> Shape:
             return _class(annotation)
         except RecursionError:
             raise Untyped(f"{annotation.__name__} contains itself") from None
-    raise Untyped(f"{annotation!r} says too little")
+    raise Untyped(f"{annotation!r} is not specific enough")
 
 
 def _tuple(fields: Sequence[tuple[str, Shape]]) -> Shape:
     def check(value: Any) -> str | None:
         if isinstance(value, tuple) and len(value) == len(fields):
             return None
-        return f"{_shown(value)} is no tuple of {len(fields)}"
+        return f"{_shown(value)} is not a tuple of {len(fields)} members"
 
     return _Object(
         fields,
@@ -398,7 +398,7 @@ def _tuple(fields: Sequence[tuple[str, Shape]]) -> Shape:
 
 def _class(cls: type) -> Shape:
     if cls.__module__ == "builtins" or (issubclass(cls, (list, dict, tuple, set)) and not hasattr(cls, "_fields")):
-        raise Untyped(f"{cls.__name__} does not say what is in it")
+        raise Untyped(f"{cls.__name__} does not declare its contents")
     try:
         hints = typing.get_type_hints(cls, include_extras=True)
     except NameError as error:
@@ -423,7 +423,7 @@ def _class(cls: type) -> Shape:
 
 
 def _maker(cls: Any, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:
-    # Made without __init__, as unpickling does: a state is the attributes, whatever __init__ would do again.
+    # Like unpickling, this does not call __init__: the attributes are the complete state.
     new: Callable[[Any], Any] = cls.__new__
     put = object.__setattr__
 
@@ -455,8 +455,8 @@ def _attribute_check(cls: type, names: tuple[str, ...]) -> Callable[[Any], str |
             extra = sorted({*held, *(name for name in slots if hasattr(value, name))} - expected)
             if extra:
                 return (
-                    f"the accumulator has {', '.join(extra)}, which {cls.__name__} does not annotate, "
-                    "so its state would lose it; annotate it, or define serialize and deserialize"
+                    f"the accumulator has {', '.join(extra)}, which {cls.__name__} does not annotate "
+                    "and its state would lose; annotate it, or define serialize and deserialize"
                 )
         missing = next((name for name in names if not hasattr(value, name)), None)
         return None if missing is None else f"{_shown(value)} has no {missing}, which {cls.__name__} annotates"
@@ -465,12 +465,12 @@ def _attribute_check(cls: type, names: tuple[str, ...]) -> Callable[[Any], str |
 
 
 def list_of_tuples(fields: Sequence[tuple[str, pa.DataType]]) -> Shape:
-    """Return the shape of lists of tuples, whose members have these names and types."""
+    """Return the shape of lists of tuples whose members have these names and types."""
     return _List(_tuple([(name, shape_of_type(type_)) for name, type_ in fields]), list)
 
 
 def shape_of_type(type_: pa.DataType, cls: type | None = None) -> Shape:
-    """Return the shape of values of an Arrow type; structs are objects of `cls`, or dicts without one."""
+    """Return the shape of values of an Arrow type. Structs are objects of `cls`, or dicts if it is None."""
     kinds = pa.types
     if type_ == EXACT:
         return _Exact()
@@ -489,7 +489,7 @@ def shape_of_type(type_: pa.DataType, cls: type | None = None) -> Shape:
         def check(value: Any) -> str | None:
             if isinstance(value, dict) and value.keys() == set(names):
                 return None
-            return f"{_shown(value)} is no dict with the keys {', '.join(names)}"
+            return f"{_shown(value)} is not a dict with the keys {', '.join(names)}"
 
         return _Object(
             fields,

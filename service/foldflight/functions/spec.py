@@ -1,4 +1,4 @@
-"""What foldflight knows of a function: its registration, and its binding to the types of one call."""
+"""Functions: a function's registration, and its binding to the types of one call."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ Declared: TypeAlias = str | pa.DataType | Callable[..., Any]
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a function can do, known when it is registered.
+    """The capabilities of a function, determined when it is registered.
 
     Args:
-        retract: It takes rows back.
-        merge: It combines two accumulators of one group.
-        invertible: Retracting is exact in any order, also before the row it takes back has been seen.
-        deterministic: The same rows in the same order always give the same result.
-        codec: How its accumulators become bytes.
+        retract: Whether it retracts rows.
+        merge: Whether it merges two accumulators of one group.
+        invertible: Whether retracting is exact in any order, even before the retracted row has been accumulated.
+        deterministic: Whether the same rows in the same order always give the same result.
+        codec: The serialization format of its accumulators.
         codec_reason: Why this codec was chosen.
-        migrate: It takes states of its other versions.
+        migrate: Whether it converts states of its other versions.
     """
 
     retract: bool
@@ -54,10 +54,10 @@ class Parameter:
 
     Args:
         name: Its name.
-        required: Whether a call must give it.
-        default: Its value otherwise.
+        required: Whether a call must pass it.
+        default: Its value if a call does not pass it.
         annotation: Its annotation as text; empty if it has none.
-        type: The values that its annotation allows; Any where it does not say.
+        type: The annotation that values are checked against; Any if values are not checked.
     """
 
     name: str
@@ -95,26 +95,26 @@ class Function:
 
     Args:
         name: Its name in queries.
-        declared_version: The author's version, or a callable from the input types; states of another version go through
-            `migrate`, or are refused without it.
+        declared_version: The author's version, or a callable from the input types. States of another version are
+            converted by `migrate`, and refused if the class does not define it.
         doc: The class's docstring.
         cls: The author's class.
-        instantiate: Makes the verbs of a fresh instance from the direct arguments.
+        instantiate: Creates a new instance with the direct arguments and returns its verbs.
         input_names: Names of the arguments, from the signature of `accumulate`.
-        declared_inputs: Types of the arguments, one each; or a callable from the actual types to the declared ones.
-        declared_result: Type of the result; or a callable from the input types.
-        declared_state: Type of the state where the author declares it; or a callable from the input types.
-        shape: The typed layout of the accumulator, where its annotation gives one.
-        accumulator_class: The class of the accumulator, where its annotation names one.
-        skip_nulls: Rows with a NULL argument are not given to the function.
-        capabilities: What it can do.
+        declared_inputs: The types of the arguments, or a callable from the actual types to the declared ones.
+        declared_result: Type of the result, or a callable from the input types.
+        declared_state: Type of the state if the author declares it, or a callable from the input types.
+        shape: The typed layout of the accumulator, if its annotation defines one.
+        accumulator_class: The class of the accumulator, if its annotation names one.
+        skip_nulls: Whether rows with a NULL argument are skipped.
+        capabilities: Its capabilities.
         parameters: Its direct arguments.
-        returns: What `accumulate`, `retract` and `merge` return: `always` the accumulator (which may be None), `some`
-            accumulator that is not None, or they `may` return one or change it in place and return None.
-        compile: Whether folds compile it to machine code: `auto` if they can and it pays.
+        returns: What `accumulate`, `retract` and `merge` return. `always`: the accumulator, which may be None. `some`:
+            an accumulator that is not None. `may`: an accumulator, or None after changing it in place.
+        compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
         vectorised: Whether its class has the vectorised methods.
-        own: Where the function has travelled from another process: the classes and functions that came with it as code,
-            by module and qualified name. Pickled states refer to them by these names.
+        own: For a shipped function, the classes and functions that were shipped as code with it, by module and
+            qualified name. Pickled states refer to them by these names.
     """
 
     name: str
@@ -138,29 +138,29 @@ class Function:
 
     @property
     def version(self) -> str:
-        """The version as it is shown where no types are known."""
+        """The version for display where the input types are not known."""
         return "by type" if callable(self.declared_version) else self.declared_version
 
     @property
     def folds_many(self) -> bool:
-        """Whether folds use its vectorised methods: `compile` chooses the others."""
+        """Whether folds use its vectorised methods; `compile=True` selects the scalar ones."""
         return self.vectorised and self.compile == "auto"
 
     @property
     def inputs_min(self) -> int:
-        """The least number of arguments that a call may give; a function that is asked for its types takes fewer."""
+        """The minimum number of arguments of a call. A function that computes its input types may accept fewer."""
         return 0 if callable(self.declared_inputs) else len(self.input_names)
 
     @property
     def input_types(self) -> tuple[pa.DataType, ...] | None:
-        """The types of the arguments; None for a function whose types depend on its arguments."""
+        """The types of the arguments, or None if they depend on the call."""
         if callable(self.declared_inputs) or any(_variables(each) for each in self.declared_inputs):
             return None
         return tuple(parse_type(each) for each in self.declared_inputs)
 
     @property
     def result_type(self) -> pa.DataType | None:
-        """The type of the result; None for a function whose types depend on its arguments."""
+        """The type of the result, or None if it depends on the call."""
         if callable(self.declared_result) or _variables(self.declared_result):
             return None
         return parse_type(self.declared_result)
@@ -210,7 +210,7 @@ class Function:
         )
 
     def check_literals(self, literals: Mapping[str, Any]) -> None:
-        """Refuse direct arguments that the class does not take, that are missing, or that contradict its annotations.
+        """Refuse direct arguments that are unknown, missing, or contradict the annotations of the class.
 
         Raises:
             RejectedError: SIGNATURE.
@@ -274,12 +274,12 @@ _TEXTUAL: Final = (bool, int, float, str, bytes, decimal.Decimal, datetime.date,
 
 
 def _has_text(value: Any) -> bool:
-    """Tell whether a default is a plain value; the repr of anything else may differ from process to process."""
+    """Return whether a default is a plain value. The repr of other objects may differ between processes."""
     return isinstance(value, _TEXTUAL) or (isinstance(value, (list, tuple)) and all(map(_has_text, value)))
 
 
 def _text(value: Any) -> str:
-    """Return a direct argument as text, the same before and after its way over the wire."""
+    """Return a direct argument as text. The text is the same before and after the argument is sent over the wire."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_text, value))}]"
     return repr(value.item() if isinstance(value, np.generic) else value)
@@ -292,8 +292,8 @@ class BoundFunction:
     Args:
         function: The function.
         version: Its version for these types.
-        input_types: The types that its arguments are cast to.
-        result_type: The type that its results are cast to.
+        input_types: The types to which its arguments are cast.
+        result_type: The type to which its results are cast.
         state_type: The type of its states: a struct or scalar for the typed codec, binary otherwise.
         shape: The layout of its typed states; None for other codecs.
         literals: The direct arguments.
@@ -309,10 +309,10 @@ class BoundFunction:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """What a state of this call depends on, as 16 hexadecimal digits.
+        """A hash of everything that determines the meaning of this call's states, as 16 hexadecimal digits.
 
-        A direct argument counts as much where it is a default as where the call gives it: a default that changes
-        with a release changes what states mean.
+        It covers direct arguments that are passed and defaults alike, because a changed default changes the meaning of
+        states.
         """
         literals = {each.name: each.default for each in self.function.parameters if _has_text(each.default)}
         literals.update(self.literals)

@@ -1,7 +1,7 @@
-"""SQL types by name, and which column fits which argument.
+"""SQL types by name, and the rules by which a column may be passed to an argument.
 
 A type is a `pa.DataType` everywhere inside foldflight. Authors may write SQL names in the spelling of RisingWave,
-Spark, Flink or PostgreSQL, and PySpark's types (`LongType()`). Where the names disagree, this module decides once:
+Spark, Flink or PostgreSQL, and PySpark's types (`LongType()`). Where the systems disagree, these rules apply:
 
 - `TIMESTAMP` is without zone (SQL standard, Flink, RisingWave, PostgreSQL). Spark's `TIMESTAMP` column has a zone:
   declare `TIMESTAMPTZ` (or `TIMESTAMP_LTZ`, or PySpark's `TimestampType()`).
@@ -65,7 +65,7 @@ _VARIABLE: Final = re.compile(r"^(?:[A-Z]|ANY)$")
 @functools.lru_cache(maxsize=1024)
 def type_variables(declared: str) -> frozenset[str]:
     """Return the type variables that a declared type's text names (`"ARRAY<T>"` names `T`)."""
-    # The name of a struct's field is no type, whatever it looks like: a type, a colon or nothing of its own follows it.
+    # A struct's field name is not a type: it is followed by a type or a colon.
     words = re.findall(r"([A-Za-z_][A-Za-z_0-9]*)(?!\s*:|\s+[A-Za-z_`])", declared)
     return frozenset(word for word in words if _VARIABLE.match(word))
 
@@ -95,7 +95,7 @@ def parse_type(declared: Any, variables: Mapping[str, pa.DataType] | None = None
             f"{declared!r} is no type; write a SQL name such as 'BIGINT', a pyarrow type, or an instance of a PySpark "
             "type such as LongType()",
         )
-    # An exchange binds its calls again, to the same few texts.
+    # Each exchange binds its calls to the same few texts, so they are cached.
     return _Parser(declared, variables).parse() if variables else _parse_fixed(declared)
 
 
@@ -105,17 +105,17 @@ def _parse_fixed(declared: str) -> pa.DataType:
 
 
 def is_spark_type(declared: object) -> bool:
-    """Tell whether this is an instance of one of PySpark's types. PySpark need not be installed to ask."""
+    """Return whether this is an instance of a PySpark type. It does not import PySpark."""
     return any(
         base.__name__ == "DataType" and base.__module__ == "pyspark.sql.types" for base in type(declared).__mro__
     )
 
 
 def _from_spark(written: Any) -> pa.DataType:
-    """Return the Arrow type of a PySpark type, which is given as its JSON value."""
+    """Return the Arrow type for the JSON value of a PySpark type."""
     if isinstance(written, str):
         name = written.partition(" collate ")[0].upper()
-        if name == "TIMESTAMP":  # in PySpark the one with a zone
+        if name == "TIMESTAMP":  # PySpark's TimestampType has a zone
             return _UTC
         return pa.duration("us") if _DAY_TIME.match(name) else _parse_fixed(name)
     match written["type"]:
@@ -137,7 +137,7 @@ class _Parser:
         self.tokens = _TOKEN.findall(text)
         self.at = 0
         if re.sub(r"\s+", "", "".join(self.tokens)) != re.sub(r"\s+", "", text):
-            raise self.error("it has characters that no type has")
+            raise self.error("it contains characters that are not allowed in types")
 
     def error(self, why: str) -> RejectedError:
         return RejectedError(
@@ -351,10 +351,10 @@ _INTEGER_DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 19}
 
 
 def can_widen(actual: pa.DataType, declared: pa.DataType) -> bool:
-    """Tell whether a column of type `actual` may be given to an argument of type `declared`.
+    """Return whether a column of type `actual` may be passed to an argument of type `declared`.
 
-    Only casts that SQL makes by itself and that change no value are allowed, and, as in every SQL engine, whole numbers
-    to `DOUBLE`. Everything else is left to an explicit cast in the query.
+    Allowed are SQL's implicit casts that change no value and, as in every SQL engine, casts of integers to `DOUBLE`.
+    All others need an explicit cast in the query.
     """
     kinds = pa.types
     if actual == declared or kinds.is_null(actual):
@@ -392,7 +392,7 @@ def _integer_widens(actual: pa.DataType, declared: pa.DataType) -> bool:
         same_sign = kinds.is_signed_integer(actual) == kinds.is_signed_integer(declared)
         signed_up = kinds.is_signed_integer(declared) and actual.bit_width < declared.bit_width
         return bool(actual.bit_width <= declared.bit_width) if same_sign else signed_up
-    # A DOUBLE holds every 32-bit integer; 64-bit ones round as in SQL. A REAL does not even hold 32 bits.
+    # A DOUBLE holds every 32-bit integer; 64-bit integers are rounded as in SQL. A REAL holds only 16-bit integers.
     return kinds.is_float64(declared) or (kinds.is_float32(declared) and actual.bit_width <= 16)
 
 

@@ -1,8 +1,8 @@
-"""Between Arrow arrays and the Python values that an author's methods see.
+"""Conversion between Arrow arrays and the Python values of an author's methods.
 
-Arguments become plain Python values, NULL becomes `None`. Results are cast to the declared type as Spark's CAST does in
-its ANSI mode (its default since 4.0): a fraction is cut toward zero, a decimal is rounded half up, and what does not
-fit is an error, never a wrapped number and never a silent NULL.
+Arguments become plain Python values, and NULL becomes `None`. Results are cast to the declared type as by Spark's CAST
+in ANSI mode (its default since 4.0): fractions are truncated toward zero, decimals are rounded half up, and a value
+that does not fit raises an error. It is never wrapped and never replaced by NULL.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CastError(ValueError):
     """One value does not fit its type.
 
     Args:
-        index: Position of the value in what was cast.
+        index: Position of the value in the array.
         code: RESULT_TYPE or OVERFLOW.
         message: What the value is and why it does not fit.
     """
@@ -49,7 +49,7 @@ def to_python(array: pa.Array) -> list[Any]:
         if pa.types.is_timestamp(type_) and type_.unit == "ns":
             array = array.cast(pa.timestamp("us", type_.tz), safe=False)
         return array.to_pylist(maps_as_pydicts="strict")
-    # NumPy makes Python numbers several times faster than Arrow's own loop; NULLs are put back afterwards.
+    # NumPy creates Python numbers several times faster than Arrow's loop. NULLs are restored afterwards.
     if array.null_count == 0:
         return array.to_numpy(zero_copy_only=False).tolist()
     values = array.fill_null(False if pa.types.is_boolean(type_) else 0).to_numpy(zero_copy_only=False).tolist()
@@ -59,7 +59,7 @@ def to_python(array: pa.Array) -> list[Any]:
 
 
 def exact_types(type_: pa.DataType) -> frozenset[type] | None:
-    """Return the Python types whose values Arrow stores in `type_` unchanged; None where Arrow checks enough."""
+    """Return the Python types whose values Arrow stores in `type_` unchanged, or None if Arrow's own checks suffice."""
     kinds = pa.types
     if kinds.is_integer(type_):
         return frozenset({int, type(None)})
@@ -96,7 +96,7 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         try:
             return pa.array(values, type_)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            pass  # The loop below finds which value it was, and says so.
+            pass  # The loop below finds the value that does not fit.
     cast = _caster(type_)
     done = []
     for index, value in enumerate(values):
@@ -110,12 +110,12 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
 
 
 def _needs_care(type_: pa.DataType) -> bool:
-    # Arrow refuses what Spark rounds (decimals), guesses the zone of naive timestamps, and drops the zone of times.
+    # Arrow refuses decimals that Spark rounds, assumes a zone for naive timestamps, and drops the zone of times.
     return bool(pa.types.is_decimal(type_) or pa.types.is_time(type_) or (pa.types.is_timestamp(type_) and type_.tz))
 
 
 def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
-    written = _written(type_)
+    written = _with_json_as_text(type_)
     if written != type_:
         return _build(values, written).cast(type_)
     try:
@@ -126,22 +126,22 @@ def _build(values: list[Any], type_: pa.DataType) -> pa.Array:
         try:
             pa.array([value], type_)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
-            # Casters have checked ranges before, so what Arrow refuses is of the wrong kind.
+            # Casters have checked ranges already, so Arrow refuses only values of a wrong kind.
             raise CastError(index, "RESULT_TYPE", _misfit(value, type_)) from None
     raise CastError(0, "RESULT_TYPE", f"the values do not fit {sql_name(type_)} together")
 
 
-def _written(type_: pa.DataType) -> pa.DataType:
-    """Return the type with the texts of JSON in its place: Arrow builds no JSON inside of other values."""
+def _with_json_as_text(type_: pa.DataType) -> pa.DataType:
+    """Return the type with text in place of JSON, because Arrow cannot build JSON inside nested values."""
     kinds = pa.types
     if isinstance(type_, pa.JsonType):
         return type_.storage_type
     if kinds.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_written(type_.value_type)))
+        return pa.list_(type_.value_field.with_type(_with_json_as_text(type_.value_type)))
     if kinds.is_map(type_):
-        return pa.map_(type_.key_type, type_.item_field.with_type(_written(type_.item_type)))
+        return pa.map_(type_.key_type, type_.item_field.with_type(_with_json_as_text(type_.item_type)))
     if kinds.is_struct(type_):
-        return pa.struct([field.with_type(_written(field.type)) for field in type_])
+        return pa.struct([field.with_type(_with_json_as_text(field.type)) for field in type_])
     return type_
 
 
@@ -160,7 +160,7 @@ def _misfit(value: Any, type_: pa.DataType) -> str:
 
 
 def _caster(type_: pa.DataType) -> Callable[[Any], Any]:
-    """Return the cast of one value that is not None; it raises OverflowError, ValueError or TypeError."""
+    """Return the cast of one value other than None. The cast raises OverflowError, ValueError or TypeError."""
     kinds = pa.types
     if kinds.is_integer(type_):
         return _integer_caster(type_)
@@ -198,7 +198,7 @@ def _caster(type_: pa.DataType) -> Callable[[Any], Any]:
     return only_exact
 
 
-# What Spark reads as a number: no underscores, no digits of other scripts, and no fraction in a whole number.
+# The numbers that Spark parses: no underscores, only ASCII digits, and no fraction in an integer.
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[+-]?(inf|infinity)|nan", re.IGNORECASE)
@@ -217,7 +217,7 @@ def _integer_caster(type_: pa.DataType) -> Callable[[Any], Any]:
                 raise ValueError(_misfit(value, type_))
             number = int(value) if len(value) < _WHOLE_CHARACTERS_MAX else high + 1
         elif isinstance(value, (int, float, decimal.Decimal)):
-            # A Decimal's exponent may name more digits than memory holds, so its size is looked at before its digits.
+            # The exponent of a Decimal may stand for more digits than fit into memory, so it is checked first.
             if isinstance(value, decimal.Decimal):
                 fits = value.is_finite() and value.adjusted() < _INTEGER_DIGITS_MAX
             else:
@@ -246,7 +246,7 @@ def _to_float(value: Any, type_: pa.DataType) -> float:
     raise TypeError(_misfit(value, type_))
 
 
-# Written out in full, a decimal beyond this would be text of nothing but zeros.
+# Decimals with larger exponents are not written in full: the text would consist almost only of zeros.
 _DECIMAL_DIGITS_MAX: Final = 1000
 _WIDE: Final = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
 
@@ -255,7 +255,7 @@ def _to_decimal(value: Any, type_: pa.DataType) -> decimal.Decimal:
     if isinstance(value, float):
         number = decimal.Decimal(
             repr(value)
-        )  # As Spark does: the shortest text that names it, not its binary expansion.
+        )  # As Spark does: the shortest text that represents the float, not its binary expansion.
     elif isinstance(value, (int, decimal.Decimal)):
         number = decimal.Decimal(value)
     elif isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
@@ -265,7 +265,7 @@ def _to_decimal(value: Any, type_: pa.DataType) -> decimal.Decimal:
     if not number.is_finite():
         raise OverflowError(_misfit(value, type_))
     whole_digits = type_.precision - type_.scale
-    # Far beyond the type, quantize itself would fail; rounding can add one digit, so it is looked at twice.
+    # `quantize` fails far outside the type's range. Rounding can add a digit, so the range is checked again.
     if number.adjusted() <= whole_digits:
         number = number.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_WIDE)
     if number and number.adjusted() >= whole_digits:
@@ -310,7 +310,7 @@ def _to_text(value: Any, type_: pa.DataType) -> str:
 
 
 def _float_text(value: float) -> str:
-    """Return a DOUBLE as Spark writes it: `1.0E10`, `NaN`, `Infinity`."""
+    """Return a DOUBLE in Spark's notation: `1.0E10`, `NaN`, `Infinity`."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -321,7 +321,7 @@ def _float_text(value: float) -> str:
 
 
 def _short_fraction(text: str) -> str:
-    # Spark leaves out the zeros at the end of a second's fraction.
+    # Spark omits trailing zeros of fractional seconds.
     return re.sub(r"(\.[0-9]*?)0+(?=$|[+-])", r"\1", text)
 
 
@@ -337,7 +337,7 @@ def _to_bytes(value: Any, type_: pa.DataType) -> bytes:
 
 
 def _to_time(value: Any, type_: pa.DataType) -> time:
-    # A time without a date has no instant in another zone, so its zone could only be dropped.
+    # A time without a date cannot be converted to another zone, so its zone would be lost.
     if not isinstance(value, time) or value.tzinfo is not None:
         raise TypeError(_misfit(value, type_))
     return value
@@ -345,9 +345,9 @@ def _to_time(value: Any, type_: pa.DataType) -> time:
 
 def _to_timestamp(value: Any, type_: pa.DataType) -> datetime:
     if isinstance(value, datetime):
-        # Without a zone on one side only, UTC is meant: the one zone that changes no digits.
+        # If only one side has a zone, UTC is assumed: it leaves the digits unchanged.
         instant = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        if type_.unit == "ns":  # in the other units all of Python's datetimes fit
+        if type_.unit == "ns":  # all of Python's datetimes fit the other units
             _check_ticks(instant - _EPOCH, value, type_)
         if type_.tz:
             return instant
@@ -374,14 +374,14 @@ _NANOSECONDS: Final = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1000, "ns": 1}
 
 
 def _check_ticks(span: timedelta, value: Any, type_: pa.DataType) -> None:
-    """Raise OverflowError where a span of time has more ticks of the type's unit than 64 bits hold."""
+    """Raise OverflowError if a duration in the type's unit does not fit 64 bits."""
     ticks = span // timedelta(microseconds=1) * 1000 // _NANOSECONDS[type_.unit]
     if not -(1 << 63) <= ticks < 1 << 63:
         raise OverflowError(_misfit(value, type_))
 
 
 def _to_interval(value: Any, type_: pa.DataType) -> Any:
-    """Return months, days and nanoseconds, checked for 32, 32 and 64 bits; leave all else to Arrow."""
+    """Return months, days and nanoseconds, checked for 32, 32 and 64 bits. Other values are left to Arrow."""
     if isinstance(value, tuple) and all(type(part) is int for part in value):
         for part, bits in zip(value, (32, 32, 64), strict=False):
             if not -(1 << (bits - 1)) <= part < 1 << (bits - 1):
@@ -410,7 +410,7 @@ def _to_json(value: Any, type_: pa.DataType) -> str:
 
 
 def _nested_caster(type_: pa.DataType) -> Callable[[Any], Any]:
-    """Return the cast of a list, a map, a struct or another type that Arrow checks by itself."""
+    """Return the cast of a list, a map, a struct, or another type that Arrow checks."""
     kinds = pa.types
     if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
         item = _optional(_caster(type_.value_type))
@@ -460,16 +460,16 @@ def _members(value: Any, type_: pa.DataType) -> list[Any]:
 
 
 def cast_arguments(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return an argument column as an array of the declared type; `can_widen` has allowed it.
+    """Return an argument column as an array of the declared type. `can_widen` must hold for the types.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, for a value that the declared type cannot hold (nanoseconds, far years).
+        RejectedError: SCHEMA_MISMATCH, if the declared type cannot hold a value (nanoseconds, distant years).
     """
     if array.type == type_:
         return array
     if isinstance(type_, pa.JsonType):
         return pa.ExtensionArray.from_storage(type_, array.cast(type_.storage_type))
-    # Whole numbers beyond 2**53 round when they become DOUBLE, as in SQL.
+    # Integers beyond 2**53 are rounded when cast to DOUBLE, as in SQL.
     rounds = pa.types.is_integer(array.type) and pa.types.is_floating(type_)
     try:
         return pc.cast(array, type_, safe=not rounds)

@@ -1,4 +1,4 @@
-"""Variances and standard deviations, exact until they are rounded once, from the exact sums of values and squares."""
+"""Variances and standard deviations, computed from exact sums of values and squares and rounded once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from foldflight.functions.decorators import udaf
 from foldflight.functions.exact import UNIT_BITS, ExactSum, ExactSums, products_of, ratio
 from foldflight.functions.numeric import ONE, fits, merged
 
-# Numbers with which floats calculate without coming near their limits.
+# The range of magnitudes in which float arithmetic does not overflow or underflow.
 _LEAST, _MOST = 2.0**-800, 2.0**800
 _COUNT_END = 1 << 31
-# How far off a quotient of pairs of floats may be, relative to itself: much more than it is.
+# Upper bound of the relative error of a quotient of pairs of floats.
 _ERROR = 2.0**-95
 
 
 class Moments:
-    """The count of values, their sum and that of their squares; those that are not finite are counted apart."""
+    """The count of values, their sum and the sum of their squares. NaN and infinities are counted separately."""
 
     count: int
     sum: ExactSum
@@ -31,7 +31,7 @@ class Moments:
         self.sum, self.squares = ExactSum(), ExactSum()
 
     def add(self, value: float, sign: int) -> None:
-        """Add (sign 1) or take back (sign -1) one value."""
+        """Add (sign 1) or remove (sign -1) one value."""
         if math.isfinite(value):
             self.count += sign
             self.sum.add(value, sign)
@@ -41,13 +41,13 @@ class Moments:
 
 
 def _variance(count: int, divisor: int, total: int, squares: int) -> float:
-    """Return (squares - total * total / count) / divisor, rounded once; both sums are given in their units."""
+    """Return (squares - total * total / count) / divisor, rounded once. Both sums are in units of `ExactSum`."""
     deviations = (count * squares << UNIT_BITS) - total * total
     return ratio(max(deviations, 0), count * divisor << 2 * UNIT_BITS)
 
 
 class _Variance:
-    """What the variances and deviations share."""
+    """The common part of variances and standard deviations."""
 
     sample = True
     root = False
@@ -68,11 +68,11 @@ class _Variance:
         accumulator.squares.merge(other.squares)
 
     def migrate(self, version: str, state: dict[str, Any]) -> Moments:  # noqa: ARG002 - there was one before
-        """Go on from a mean and a sum of squared deviations, which were rounded at each row."""
+        """Convert a state of version 1: a rounded mean and a rounded sum of squared deviations."""
         moments = Moments()
         moments.count, moments.not_finite = state["count"], state["not_finite"]
         if not (math.isfinite(state["mean"]) and math.isfinite(state["squares"])):
-            # Beyond the range of floats the version before could not come back.
+            # Version 1 could not recover from values outside the range of floats.
             moments.not_finite += 1
             return moments
         moments.sum.units = moments.count * ExactSum(state["mean"]).units
@@ -121,11 +121,11 @@ class _Variance:
 
 
 def _variances(count: Any, divisor: Any, sums: ExactSums, squares: ExactSums) -> tuple[Any, Any]:
-    """Return what `_variance` does for n groups, and for which of them that is surely so.
+    """Return the variances of n groups, and which of them are certainly equal to the results of `_variance`.
 
-    The numerator is exact. A quotient of pairs of floats rounds to the same float as the exact one where no rounding
-    boundary is within its error: Abraham Ziv, "Fast evaluation of elementary mathematical functions with correctly
-    rounded last bit" (1991).
+    The numerator is exact. A quotient of pairs of floats rounds to the same float as the exact quotient if no rounding
+    boundary lies within its error. Source: Abraham Ziv, "Fast evaluation of elementary mathematical functions with
+    correctly rounded last bit" (1991).
     """
     every = np.arange(len(count))
     total, total_rest, rest = _pairs(sums)
@@ -148,7 +148,7 @@ def _variances(count: Any, divisor: Any, sums: ExactSums, squares: ExactSums) ->
 
 
 def _pairs(sums: ExactSums) -> tuple[Any, Any, ExactSums]:
-    """Return the floats nearest to n sums, those nearest to what is left, and what is left then."""
+    """Return the floats nearest to n sums, the floats nearest to the remainders, and the remainders of these."""
     every = np.arange(len(sums))
     rest, parts = sums.take(every), []
     for _ in range(2):
@@ -160,17 +160,17 @@ def _pairs(sums: ExactSums) -> tuple[Any, Any, ExactSums]:
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE", version="2", skip_nulls=True, invertible=True)
 class VarSamp(_Variance):
-    """Estimate the variance from a sample (divides by n - 1); NULL for fewer than two values."""
+    """Estimate the variance from a sample (divisor n - 1); NULL for fewer than two values."""
 
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE", version="2", skip_nulls=True, invertible=True)
 class Variance(_Variance):
-    """Do what `var_samp` does."""
+    """Alias of `var_samp`."""
 
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE", version="2", skip_nulls=True, invertible=True)
 class VarPop(_Variance):
-    """Compute the variance of a whole population (divides by n); NULL without any value."""
+    """Compute the variance of a whole population (divisor n); NULL if there is no value."""
 
     sample = False
 
@@ -184,14 +184,14 @@ class StddevSamp(_Variance):
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE", version="2", skip_nulls=True, invertible=True)
 class Stddev(_Variance):
-    """Do what `stddev_samp` does."""
+    """Alias of `stddev_samp`."""
 
     root = True
 
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE", version="2", skip_nulls=True, invertible=True)
 class StddevPop(_Variance):
-    """Compute the standard deviation of a whole population; NULL without any value."""
+    """Compute the standard deviation of a whole population; NULL if there is no value."""
 
     sample = False
     root = True

@@ -1,8 +1,8 @@
-"""The attempts of a task: short errors, and no work where a failure would come again.
+"""The attempts of a Spark task: short errors, and no repeated work after a deterministic failure.
 
-Spark runs a task that fails up to `spark.task.maxFailures` times, whatever the failure: nothing that Python raises
-tells it to stop. So a failure that the same input would cause again (`FoldflightError.repeats`) is kept in a file of
-the host, and a later attempt on this host raises it before it reads a row. On another host the task runs again.
+Spark runs a failing task up to `spark.task.maxFailures` times. No Python exception makes it stop earlier. Therefore an
+error that the same input would cause again (`FoldflightError.repeats`) is saved in a file on the host, and a later
+attempt on this host raises it before it reads a row. On another host the task runs again.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _TEXTS: Final = ("code", "message", "function", "row", "trace", "slot")
 
 @contextlib.contextmanager
 def attempt(step: str) -> Iterator[None]:
-    """Run one attempt of a task of Spark; outside a task, do nothing.
+    """Run one attempt of a Spark task; outside a task, do nothing.
 
-    An error of the taxonomy leaves without the frames of Spark and of this package: it has those of the function.
+    A FoldflightError leaves without the traceback of Spark and of this package. Its `trace` has the function's frames.
 
     Args:
-        step: A name of the step, different for each step of each query.
+        step: A name for the step that is unique among all steps of all queries.
 
     Raises:
-        FoldflightError: What an earlier attempt of the same task has raised on this host, where it would come again.
+        FoldflightError: The error of an earlier attempt of the same task on this host, if it would repeat.
     """
     from pyspark.taskcontext import TaskContext
 
@@ -59,7 +59,7 @@ def attempt(step: str) -> Iterator[None]:
 
 
 class _Shown(str):
-    """A value of a key as it is shown."""
+    """The text of a key's value, shown without quotes."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class _Shown(str):
 
 
 def _keep(path: Path, error: FoldflightError) -> None:
-    """Write an error to a file, and remove what is old. Without space there is no file, and the task runs again."""
+    """Write an error to a file, and remove old files. If the disk is full there is no file and the task runs again."""
     group = None if error.group is None else {key: repr(value) for key, value in error.group.items()}
     kept: dict[str, Any] = {name: getattr(error, name) for name in _TEXTS}
     kept |= {"class": type(error).__name__, "group": group, "story": list(error.story)}
@@ -83,7 +83,7 @@ def _keep(path: Path, error: FoldflightError) -> None:
 
 
 def _raise_kept(path: Path) -> None:
-    """Raise the error that a file holds; a file that is not there, or damaged, holds none."""
+    """Raise the error that a file holds. A missing or damaged file is ignored."""
     try:
         kept = json.loads(path.read_text())
         cls: type[FoldflightError] = getattr(errors, kept.pop("class"))

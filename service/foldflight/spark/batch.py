@@ -1,14 +1,14 @@
 """The plan of a batch query.
 
-Two phases, when every call merges (and, where rows have kinds, is invertible):
+It has two phases if every call supports merging (and is invertible, if rows have kinds):
 
     rows > mapInArrow(PartialFold) > repartition(keys) > sort within partitions > mapInArrow(FinalFold)
 
-Otherwise one: `rows > repartition(keys) > sort within partitions > mapInArrow(FinalFold)`. The sort is by the hash of
-the keys, so that a task holds one block of groups at a time however many its partition has (see `engine.tasks`). Where
-rows have kinds the sort also puts the inserts of a group before its retractions.
+Otherwise it has one: `rows > repartition(keys) > sort within partitions > mapInArrow(FinalFold)`. Rows are sorted by
+the hash of their keys, so that a task holds one block of groups at a time, however many groups its partition has (see
+`engine.tasks`). If rows have kinds, the sort also puts the inserts of a group before its retractions.
 
-Without keys there is one partition and one group. A seed row makes sure that it also appears over empty input.
+Without keys there is one partition and one group. A seed row ensures that the group exists for an empty input too.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def batch_result(query: Query, rows: DataFrame) -> DataFrame:
     """Return the result of a batch query.
 
     Args:
-        query: What the query does.
-        rows: Keys, kind where rows have kinds, arguments and filters.
+        query: The query.
+        rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
     """
     merges = query.folds_before_shuffle.taken
     arrived = rows
@@ -51,7 +51,7 @@ def _by_key(query: Query, arrived: DataFrame) -> DataFrame:
 
 
 def _in_one(query: Query, arrived: DataFrame, schema: pa.Schema) -> DataFrame:
-    """Return all rows in one partition, with the seed: a row of NULLs that is not real."""
+    """Return all rows in one partition, with the seed row: NULLs, marked as not real."""
     if REAL in schema.names and REAL not in arrived.columns:
         arrived = arrived.withColumn(REAL, sf.lit(True))
     nothing = [

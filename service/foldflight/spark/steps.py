@@ -1,4 +1,4 @@
-"""What the plans of batches and streams share: tasks as functions of mapInArrow, and Spark's schemas."""
+"""The common parts of batch and stream plans: functions for mapInArrow, and Spark schemas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foldflight.engine.layout import DEAD_LETTER
 from foldflight.engine.query import Query
 from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
-from foldflight.spark.worker import settle
+from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = ["mapping", "spark_schema", "step_name", "step_of"]
 
@@ -24,7 +24,7 @@ _NAME_LENGTH_MAX = 100
 
 
 def step_name(step: str, functions: Sequence[str]) -> str:
-    """Return the name of a step as Spark's plans and its UI show it, each function once: `merge[sum, count]`."""
+    """Return the name of a step for Spark's plans and UI, with each function once: `merge[sum, count]`."""
     names = ", ".join(dict.fromkeys(functions))
     return f"{step}[{textwrap.shorten(names, _NAME_LENGTH_MAX, placeholder=' ...')}]"
 
@@ -32,18 +32,18 @@ def step_name(step: str, functions: Sequence[str]) -> str:
 def mapping(
     task: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]], name: str
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return a task as the plain function that mapInArrow wants.
+    """Wrap a task as a plain function for mapInArrow.
 
     Args:
-        task: What is done with each partition.
-        name: The name of the function, which Spark's plans and its UI show.
+        task: Processes the batches of one partition.
+        name: The name of the function, which Spark shows in its plans and UI.
     """
     step = uuid.uuid4().hex
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         with attempt(step):
             yield from task(batches)
-        settle()
+        freeze_garbage_collector()
 
     run.__name__ = name
     return run
@@ -55,12 +55,12 @@ def step_of(query: Query, step: str) -> str:
 
 
 def spark_schema(query: Query, rows: DataFrame, schema: pa.Schema) -> st.StructType:
-    """Return Spark's schema of a schema that begins with the keys of a query.
+    """Return the Spark schema for an Arrow schema that begins with the keys of a query.
 
     Args:
         query: The query.
-        rows: What it reads: its keys and columns have the very types that the result shows.
-        schema: Keys, then states or outputs, and dead letters where errors are isolated.
+        rows: The input of the query. Keys and columns of the result keep their Spark types.
+        schema: Keys, then states or outputs, then dead letters (if errors are isolated).
     """
     layout, found = query.layout, rows.schema
     key_types = [field.dataType for field in found.fields[: len(layout.names)]]

@@ -1,8 +1,8 @@
-"""The state table of a streaming query as a DataFrame, read from its checkpoint: what the groups are now.
+"""The state table of a streaming query as a DataFrame, read from its checkpoint.
 
-Spark's own readers of checkpoints (`state-metadata`, `statestore`) give the bytes of manifests and runs; the workers
-decode them, one bucket at a time, and keep the newest row of each group. All is read as of one batch: a query may run
-meanwhile.
+Spark's checkpoint readers (`state-metadata`, `statestore`) return the bytes of manifests and runs. Spark's workers
+decode them, one bucket at a time, and keep the newest row of each group. All data is read as of one batch, so the query
+may be running.
 """
 
 from __future__ import annotations
@@ -40,37 +40,36 @@ _CACHE_BYTES_MAX = 256 << 20
 
 
 def state_table(spark: SparkSession, checkpoint: str, operator: int | None = None) -> DataFrame:
-    """Return the groups that a streaming query holds, as of the last batch that its checkpoint has committed.
+    """Return the groups of a streaming query, as of the last batch committed in its checkpoint.
 
     Args:
-        spark: A session, classic or Connect; any state store may be set in it.
+        spark: A session, classic or Connect, with any state store provider.
         checkpoint: The query's `checkpointLocation`; the query may be running.
-        operator: Which of the query's `group_by`s, by the number that Spark gave it; needed where there are several.
+        operator: Spark's number of the query's `group_by`; required if the query has several.
 
     Returns:
-        DataFrame: One row for each group: the keys; `live_rows`, how many rows it is made of; and under the name of
-            each output the state that it comes from, a struct (or whatever its annotations say) if it is typed, else
-            bytes. States that another version has left are in a column of their own, `output (version 1)`, until they
-            are migrated. Bytes that are damaged fail the action that meets them with a CorruptError, naming bucket and
-            run.
+        DataFrame: One row for each group: the keys; `live_rows`, the number of rows in the group; and for each output
+            its state, under the output's name: a struct (or the annotated type) if it is typed, otherwise bytes. States
+            of another version are in a separate column, `output (version 1)`, until they are migrated. Damaged bytes
+            fail the action that reads them with a CorruptError that names bucket and run.
 
     Raises:
-        RejectedError: SIGNATURE for a folder that is no checkpoint, and an operator that is not there, or not given
-            where there are several; STATE_MISMATCH for the checkpoint of another query, or of another foldflight.
-        CorruptError: STATE_CHECKSUM, when the first manifest is damaged.
+        RejectedError: SIGNATURE if the folder is not a checkpoint, the operator does not exist, or it is required and
+            missing; STATE_MISMATCH for the checkpoint of another query, or of another version of foldflight.
+        CorruptError: STATE_CHECKSUM, if the first manifest is damaged.
     """
     return StoredTable.of(spark, checkpoint, operator).groups()
 
 
 @dataclass(frozen=True)
 class StateFigures:
-    """How a state table lies in its checkpoint.
+    """The size of a state table in its checkpoint.
 
     Args:
-        buckets: Buckets that hold runs.
-        runs: Their runs.
-        rows: Rows of these: groups, their former states until runs are merged, and tombstones.
-        bytes: Bytes of these.
+        buckets: Number of buckets that have runs.
+        runs: Number of runs.
+        rows: Number of rows in the runs: groups, replaced states until runs are merged, and tombstones.
+        bytes: Size of the runs in bytes.
     """
 
     buckets: int
@@ -81,14 +80,14 @@ class StateFigures:
 
 @dataclass(frozen=True)
 class StoredTable:
-    """The state table of one operator of a query, as its checkpoint has it; made by `of`.
+    """The state table of one operator of a query, read from its checkpoint; created by `of`.
 
     Args:
         spark: The session that reads.
         checkpoint: The query's `checkpointLocation`.
         operator: The number of the operator.
         batch: The last committed batch.
-        layout: What the rows are.
+        layout: The layout of the rows.
     """
 
     spark: SparkSession
@@ -99,7 +98,7 @@ class StoredTable:
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredTable:
-        """Find a table; see `state_table` for arguments and errors."""
+        """Open a table. The arguments and errors are those of `state_table`."""
         operators = _operators(spark, checkpoint)
         if operator is None and len(operators) > 1:
             raise RejectedError(
@@ -135,14 +134,14 @@ class StoredTable:
 
     @property
     def live_rows(self) -> str:
-        """The name of the column of live rows: `live_rows`, with underscores while another column has that name."""
+        """The name of the column of live rows: `live_rows`, with underscores added if another column has this name."""
         name = LIVE_ROWS
         while name in {each.casefold() for each in self.layout.names}:
             name += "_"
         return name
 
     def groups(self) -> DataFrame:
-        """Return the groups; see `state_table`."""
+        """Return the groups, as `state_table` does."""
         nothing = sf.lit(None).cast("string")
         manifests = self._read("manifest").select(_bucket(), nothing.alias(_RUN), sf.col("value.data").alias(_DATA))
         runs = self._read("runs").select(
@@ -152,7 +151,7 @@ class StoredTable:
         return together.applyInArrow(_newest(self.layout, self._schema), self._spark_schema)
 
     def figures(self) -> StateFigures:
-        """Return how the table lies in its checkpoint."""
+        """Return the size of the table in its checkpoint."""
         manifests = self._read("manifest").select(_bucket(), sf.col("value.data").alias(_DATA))
         types = st.StructType([st.StructField(name, st.LongType()) for name in _FIGURES])
         figures = manifests.mapInArrow(mapping(_measure, "measure_state"), types).where("runs > 0")
@@ -196,11 +195,11 @@ def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[int, Tab
     operators = {}
     for row in found:
         variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
-        # With timers Spark keeps variables of its own beside ours.
+        # If timers are used, Spark stores its own variables next to ours.
         if not {each["stateName"] for each in variables} >= _VARIABLES:
             continue
         manifests = _variable(spark, checkpoint, row["operatorId"], row["maxBatchId"], "manifest")
-        # Bucket 0 writes a manifest in every epoch, so it has the newest names.
+        # Bucket 0 writes a manifest in every epoch, so it has the latest names.
         first = manifests.where(f"key.{BUCKET} = 0").head()
         if first is not None:
             with naming_bucket(0):
@@ -264,8 +263,8 @@ class _Bucket:
 
 
 def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.Table]:
-    """Return a task that gives the groups of one bucket from its manifest and runs."""
-    # The one group without keys counts one row more, for it stays when its last row is gone.
+    """Return a task that reads the groups of one bucket from its manifest and runs."""
+    # The single group of a query without keys counts one extra row, so that it is never removed.
     kept = 0 if len(layout.keys) else 1
 
     def shown(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -283,7 +282,7 @@ def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.T
                 cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
                 bounds=Bounds(),
                 new_run_id=lambda: uuid.uuid4().hex,
-                conversion=_BesideEachOther(layout),
+                conversion=_VersionColumns(layout),
             )
             return pa.Table.from_batches([shown(rows) for rows in table.scan()], schema=schema)
 
@@ -291,14 +290,14 @@ def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.T
 
 
 def _measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the figures of buckets from their manifests."""
+    """Yield the sizes of buckets from their manifests."""
     for batch in batches:
         figures = [_figures(*row.values()) for row in batch.select([BUCKET, _DATA]).to_pylist()]
         yield pa.RecordBatch.from_pylist(figures, pa.schema([(name, pa.int64()) for name in _FIGURES]))
 
 
 def _generations(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the schemas of states that the runs of buckets have, from their manifests."""
+    """Yield the state schemas of the buckets' runs, from their manifests."""
     for batch in batches:
         found = []
         for row in batch.select([BUCKET, _DATA]).to_pylist():
@@ -308,7 +307,7 @@ def _generations(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _with_older(layout: TableLayout, generations: Iterable[pa.Schema]) -> TableLayout:
-    """Return a layout with more columns: of each call, for the states that other versions have left."""
+    """Return a layout with additional columns for the states of other versions of each call."""
     states, names = list(layout.states), list(layout.names)
     known = set(_identities(layout.states))
     for schema in generations:
@@ -322,13 +321,13 @@ def _with_older(layout: TableLayout, generations: Iterable[pa.Schema]) -> TableL
 
 
 def _identities(states: pa.Schema) -> list[tuple[int, str]]:
-    """Return of each column the place of its call, which its name has, and the fingerprint."""
+    """Return for each column the position of its call, which is part of its name, and the fingerprint."""
     places = [int(name.split("_")[1]) for name in states.names]
     return [(place, call["fingerprint"]) for place, call in zip(places, calls_of(states), strict=True)]
 
 
-class _BesideEachOther:
-    """States of several versions, each in a column of its own; for a reader, who has no functions to migrate them."""
+class _VersionColumns:
+    """Puts the states of each version into a separate column, because a reader has no functions to migrate them."""
 
     def __init__(self, layout: TableLayout) -> None:
         self._states = layout.states

@@ -1,12 +1,12 @@
-"""`group_by(df, ...).agg(...)` over a streaming DataFrame: the state in Spark's own state store.
+"""`group_by(df, ...).agg(...)` over a streaming DataFrame, with the state in Spark's state store.
 
     rows > mapInArrow(PartialFold, Pack) > groupBy(bucket).transformWithState(BucketProcessor) > observe
          > mapInArrow(Unpack)
 
-A group belongs to the bucket of its key's hash; a bucket is one key of Spark's state store and holds a state table (see
-`engine.state`). In an epoch the buckets of a task take turns in one exchange (see `engine.grouped`), with the states of
-the groups they touch, and each commits one new run. Spark commits the state with the epoch, so a rerun starts from the
-same states and changes nothing.
+The hash of a group's key determines its bucket. A bucket is one key of Spark's state store and holds a state table (see
+`engine.state`). In an epoch, the buckets of a task share one exchange, one after the other (see `engine.grouped`). Each
+bucket loads the states of the groups that its rows touch and commits one new run. Spark commits the state together with
+the epoch, so a rerun starts from the same states and has the same result.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.spark.attempts import attempt
 from foldflight.spark.steps import mapping, spark_schema, step_of
-from foldflight.spark.worker import settle
+from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = ["OBSERVED", "check_provider", "stream_result"]
 
 OBSERVED = "foldflight"
 
-# Schemas as types: to parse a text, Spark Connect's client wants a session of its own choice.
+# Schemas are types, not texts: Spark Connect's client parses texts with a session that it chooses.
 _PACKED = st.StructType([st.StructField(BUCKET, st.IntegerType()), st.StructField(BLOB, st.BinaryType())])
 _FIGURES = [
     st.StructField(figure.name, st.DoubleType() if figure.type == "float" else st.LongType())
     for figure in fields(EpochStats)
 ]
 _FOLDED = st.StructType([st.StructField(BLOB, st.BinaryType()), *_FIGURES])
-# Where most rows of an epoch are groups of their own, merging their states costs more than folding the rows.
+# If most rows of an epoch belong to different groups, merging their states costs more than folding the rows.
 _UNFOLDED_GROUPS_MIN = 1 << 10
 _OUTPUT_ROWS_MAX = 1 << 16
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -84,8 +84,8 @@ def stream_result(query: Query, rows: DataFrame) -> DataFrame:
     """Return the changelog of a streaming query.
 
     Args:
-        query: What the query does; where windows close, the last of its keys is the window's end.
-        rows: Keys, kind where rows have kinds, arguments and filters.
+        query: The query. If its windows close, its last key is the window's end.
+        rows: The input rows: keys, the row kind (if rows have kinds), arguments and filters.
     """
     layout, options = query.layout, _options_of(query)
     hashed = len(layout.keys) - (2 if options.has_sessions else 0)
@@ -131,7 +131,7 @@ def _packing(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.R
 
 
 def _metric_name(layout: Layout) -> str:
-    """Return the name of a query's figures: Spark wants one of its own for each aggregation of a query."""
+    """Return the name of a query's metrics. Spark needs a unique name for each aggregation of a query."""
     return f"{OBSERVED} {','.join(layout.names)} > {','.join(layout.outputs.names)}"
 
 
@@ -140,22 +140,24 @@ def _results(query: Query, rows: DataFrame) -> tuple[pa.Schema, st.StructType]:
     schema = spark_schema(query, rows, layout.results)
     if not _options_of(query).shows_kind(has_kinds=layout.has_kinds):
         return layout.results, schema
-    kind = st.StructField(ROW_KIND, st.StringType(), nullable=layout.isolates)  # dead letters have their own
+    kind = st.StructField(
+        ROW_KIND, st.StringType(), nullable=layout.isolates
+    )  # dead letters have a row kind inside `dead_letter`
     return pa.schema([pa.field(ROW_KIND, pa.string()), *layout.results]), st.StructType([kind, *schema.fields])
 
 
 class BucketProcessor(StatefulProcessor):
-    """The stateful operator: called by Spark for each bucket that has rows in an epoch.
+    """The stateful operator. Spark calls it for each bucket that has rows in an epoch.
 
     Args:
-        query: What the query does.
+        query: The query.
         table: The layout of the state table.
     """
 
     def __init__(self, query: Query, table: TableLayout) -> None:
         layout = query.layout
         self._step = uuid.uuid4().hex
-        # One exchange serves all buckets of a task; it is opened when the first one has rows.
+        # One exchange serves all buckets of a task. It is opened for the first bucket that has rows.
         opening = query.opening_for(states=True, outputs=True, initial_outputs=True)
         self._exchange = GroupedExchange(query.transport, opening, layout, clock=time.perf_counter)
         self._layout = layout
@@ -167,7 +169,7 @@ class BucketProcessor(StatefulProcessor):
         self._rows = layout.partial if self._merges else layout.rows
         self._migration = Migration(
             query.transport,
-            # A state that cannot be migrated is no row's fault, and would fail its group for ever.
+            # A state that cannot be migrated fails the query: isolation would fail its group in every epoch.
             replace(query.opening_for(states=True, outputs=False), isolate_errors=False),
             layout,
             tuple(call.can_migrate for call in query.opened),
@@ -175,7 +177,7 @@ class BucketProcessor(StatefulProcessor):
         )
 
     def init(self, handle: Any) -> None:
-        """Declare the state of a bucket: a manifest, and runs by name."""
+        """Declare the state variables of a bucket: a manifest, and runs by name."""
         self._handle = handle
         self._store = _SparkStore(
             handle.getValueState("manifest", "data binary"),
@@ -190,7 +192,7 @@ class BucketProcessor(StatefulProcessor):
     def _fold(self, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N803
         table = self._table()
         table.declare()
-        # A blob comes from each partition, and a block has its cost however few its rows are.
+        # Each partition sends a blob. Small blobs are combined, because each block has a fixed cost.
         blocks = gather((rows_of(bytes(row[BLOB])) for row in rows), self._rows, self._bounds)
         first_block = next(blocks, None)
         if first_block is None:
@@ -214,13 +216,13 @@ class BucketProcessor(StatefulProcessor):
             yield from self._letters(letters)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """Close the windows that the watermark has passed: give them away in append mode, and drop their state."""
+        """Close the windows that the watermark has passed: emit them in append mode, and drop their state."""
         with attempt(self._step), naming_bucket(key[0]):
             yield from self._close(timerValues, expiredTimerInfo)
 
     def _close(self, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N803
         lateness_ms = self._options.closing_lateness_ms or 0
-        # Sessions have one timer for all of a bucket, at the earliest end; windows of one size have one for each end.
+        # The sessions of a bucket share a timer, at the earliest end. Other windows have one timer for each end.
         until = (
             timerValues.getCurrentWatermarkInMs()
             if self._options.has_sessions
@@ -238,7 +240,7 @@ class BucketProcessor(StatefulProcessor):
             self._close_at(closed.next_end_us)
 
     def _close_at(self, end_us: int) -> None:
-        """Ask Spark for a call when a window closes: rounded up, for a timer has milliseconds."""
+        """Register a timer for the end of a window, rounded up to milliseconds, the unit of timers."""
         self._handle.registerTimer(-(-end_us // 1000) + (self._options.closing_lateness_ms or 0))
 
     def _epoch(self, table: StateTable, closed_us: int | None) -> BucketEpoch | SessionEpoch:
@@ -280,7 +282,7 @@ class BucketProcessor(StatefulProcessor):
             yield blob_of(batch.slice(start, _OUTPUT_ROWS_MAX))
 
     def _letters(self, letters: pa.RecordBatch) -> Iterator[Row]:
-        """Yield dead letters, beside the changelog; each blob tells how many rows are in it."""
+        """Yield blobs of dead letters, with the number of rows in each."""
         if self._shows_kind:
             letters = letters.add_column(0, ROW_KIND, pa.nulls(letters.num_rows, pa.string()))
         for start in range(0, letters.num_rows, _OUTPUT_ROWS_MAX):
@@ -289,10 +291,10 @@ class BucketProcessor(StatefulProcessor):
             yield _row(blob_of(part), EpochStats(isolated_rows=part.num_rows - kinds.null_count))
 
     def close(self) -> None:
-        """End the exchange: it lives no longer than a task."""
+        """End the exchange at the end of the task."""
         with attempt(self._step):
             self._exchange.close()
-        settle()
+        freeze_garbage_collector()
 
 
 def _row(blob: bytes | None, figures: EpochStats) -> Row:
@@ -300,7 +302,7 @@ def _row(blob: bytes | None, figures: EpochStats) -> Row:
 
 
 class _SparkStore:
-    """Spark's state variables as the store of a state table."""
+    """Spark's state variables as storage for a state table."""
 
     def __init__(self, manifest: Any, runs: Any) -> None:
         self._manifest = manifest
@@ -328,7 +330,7 @@ _caches: list[RunCache] = []
 
 
 def _cache() -> RunCache:
-    """Return this process's cache: runs never change, so what it holds is valid for every task."""
+    """Return this process's cache. Runs are immutable, so its contents are valid for every task."""
     if not _caches:
         folder = private_folder()
         shared = None if folder is None else HostCache(folder, bytes_max=_HOST_BYTES_MAX)

@@ -1,4 +1,4 @@
-"""Windows of time as two more key columns, `window_start` and `window_end`: a row goes to each window it lies in."""
+"""Time windows, as two additional key columns `window_start` and `window_end`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ __all__ = [
 ]
 
 PROCESSING_TIME = "foldflight_processing_time"
-"""For `tumble(PROCESSING_TIME, "1 minute")`: the time of the epoch that a row comes in.
+"""For `tumble(PROCESSING_TIME, "1 minute")`: the time of the epoch in which a row arrives.
 
-A window closes in an epoch after one that had rows and began after the window's end: while no rows come, none closes.
+A window closes in the epoch after one that has rows and begins after the window's end. While no rows arrive, no window
+closes.
 """
 
 WATERMARK = "spark.watermarkDelayMs"  # in the metadata of a column under withWatermark
@@ -42,14 +43,14 @@ _TIMES = (st.TimestampType, st.TimestampNTZType)
 
 @dataclass(frozen=True)
 class Window:
-    """Windows over a column of time; made by `tumble`, `hop`, `cumulate` and `session`.
+    """Windows over a time column; created by `tumble`, `hop`, `cumulate` and `session`.
 
     Args:
-        time: The column.
-        size: Length of a window, as Spark writes intervals: `1 hour`. Of `cumulate`, of the longest.
-        slide: From the start of one window to that of the next; empty for windows that do not overlap.
-        step: Of `cumulate`: by how much each window of a series is longer than the one before it; it divides `size`.
-        is_session: Whether `size` is the time without rows after which a window ends.
+        time: The name of the column.
+        size: Length of a window, as a Spark interval such as `1 hour`. For `cumulate`, length of the longest window.
+        slide: Interval between the starts of two windows; empty for windows that do not overlap.
+        step: For `cumulate`: the difference in length between two windows of a series. It must divide `size`.
+        is_session: Whether `size` is the gap, the time without rows after which a window ends.
     """
 
     time: str
@@ -59,7 +60,7 @@ class Window:
     is_session: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is no text. Raises RejectedError SIGNATURE."""
+        """Check that all fields are texts. Raises RejectedError SIGNATURE."""
         if not isinstance(self.time, str):
             raise RejectedError(
                 "SIGNATURE",
@@ -73,7 +74,7 @@ class Window:
                 )
 
     def __str__(self) -> str:
-        """Return how time is cut, whatever its column is called: `hop 5 minutes, 1 hour`."""
+        """Return the kind and lengths of the windows, without the column: `hop 5 minutes, 1 hour`."""
         if self.is_session:
             return f"session {self.size}"
         if self.slide:
@@ -81,13 +82,13 @@ class Window:
         return f"cumulate {self.step}, {self.size}" if self.step else f"tumble {self.size}"
 
     def timed(self, df: DataFrame) -> DataFrame:
-        """Return the rows with the column of time: over processing time, the time of their epoch, under a watermark.
+        """Return the rows with the time column. For processing time, it is the time of the epoch, with a watermark.
 
-        Spark fixes it for the epoch and logs it, so a rerun has the same; and a window closes in the first epoch after
-        its end.
+        Spark logs the time of the epoch, so a rerun uses the same time. A window closes in the first epoch after its
+        end.
 
         Raises:
-            RejectedError: SIGNATURE, for processing time over a batch, which has none, or beside another watermark.
+            RejectedError: SIGNATURE, for processing time over a batch, or in addition to another watermark.
         """
         if self.time != PROCESSING_TIME:
             return df
@@ -103,17 +104,17 @@ class Window:
         return df.withColumn(PROCESSING_TIME, sf.current_timestamp()).withWatermark(PROCESSING_TIME, "0 seconds")
 
     def assigned(self, df: DataFrame, keys: Sequence[Column]) -> DataFrame:
-        """Return the rows with `window_start` and `window_end`, once for each window they lie in.
+        """Return the rows with `window_start` and `window_end`, once for each window of a row.
 
-        Over a stream a session window is that of its row alone: the state table knows which others it touches.
+        In a stream, a session window is computed from its row alone. The state table merges overlapping sessions.
 
         Args:
             df: The rows.
-            keys: The grouping columns: sessions are theirs.
+            keys: The grouping columns. Sessions are computed for each key.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH for a column that is missing or no time, and names that are taken; SIGNATURE
-                for a bad interval.
+            RejectedError: SCHEMA_MISMATCH for a column that is missing or not a timestamp, and for names that are
+                taken; SIGNATURE for an invalid interval.
         """
         self._check(df)
         time = column_named(self.time)
@@ -134,7 +135,7 @@ class Window:
         return self._cumulated(chosen) if self.step else chosen
 
     def _alone(self, df: DataFrame) -> DataFrame:
-        """Return each row with a window of its own, which ends after the gap."""
+        """Return each row with its own session window, which ends after the gap."""
         start = column_named(self.time)
         with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             gap = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS gap")
@@ -153,9 +154,9 @@ class Window:
         return alone
 
     def _cumulated(self, df: DataFrame) -> DataFrame:
-        """Give each row to the windows of its series that end after it.
+        """Assign each row to the windows of its series that end after it.
 
-        Ends are counted in seconds from the start, as Spark counts a window's: a day of the calendar may have 23 hours.
+        Like Spark's windows, ends are computed in seconds from the start, because a calendar day may have 23 hours.
         """
         with rejecting("SIGNATURE", f"Spark cannot read the lengths of the window {str(self)!r}"):
             lengths = df.sparkSession.sql(f"SELECT INTERVAL {self.size} AS size, INTERVAL {self.step} AS step")
@@ -193,39 +194,40 @@ class Window:
 
 
 def tumble(time: str, size: str) -> Window:
-    """Cut time into windows of one size: `tumble("at", "1 hour")`; in streams also over `PROCESSING_TIME`."""
+    """Define tumbling windows of a fixed size: `tumble("at", "1 hour")`; in streams also over `PROCESSING_TIME`."""
     return Window(time, size)
 
 
 def hop(time: str, slide: str, size: str) -> Window:
-    """Begin a window of `size` every `slide`; a row lies in several: `hop("at", "5 minutes", "1 hour")`."""
+    """Define hopping windows: one of length `size` starts every `slide`: `hop("at", "5 minutes", "1 hour")`."""
     return Window(time, size, slide=slide)
 
 
 def session(time: str, gap: str) -> Window:
-    """Give each key windows that end after a gap without rows: `session("at", "30 minutes")`.
+    """Define session windows, which end after a gap without rows: `session("at", "30 minutes")`.
 
-    A window goes from its first row to `gap` after its last one. Rows may come in any order, and bridge windows: so
-    every function must merge, and rows cannot be taken back.
+    A window extends from its first row to `gap` after its last row. Rows may arrive in any order and may join two
+    windows. Therefore every function must support merging, and rows cannot be retracted.
     """
     return Window(time, gap, is_session=True)
 
 
 def cumulate(time: str, step: str, size: str) -> Window:
-    """Begin a series of windows every `size`, each `step` longer than the last: `cumulate("at", "1 hour", "1 day")`.
+    """Define cumulating windows: `cumulate("at", "1 hour", "1 day")`.
 
-    The step divides the size.
+    A series of windows starts every `size`. Its first window has the length `step`, and each further window is `step`
+    longer, up to `size`. The step must divide the size.
     """
     return Window(time, size, step=step)
 
 
 def _merged(df: DataFrame, keys: Sequence[Column]) -> DataFrame:
-    """Return rows with the session that they lie in, in place of the one that each is alone."""
+    """Return the rows with merged sessions instead of the sessions of single rows."""
     start, end = sf.col(WINDOW_START), sf.col(WINDOW_END)
     by_key = SparkWindow.partitionBy(*keys)
     in_order = by_key.orderBy(WINDOW_START)
-    # Not the end of the row before: on the day when clocks go back, a day after it may come before a day after an
-    # earlier row.
+    # The maximum of all previous ends, not the end of the previous row: with a gap in days, on the day when clocks go
+    # back, the end of a later row may precede the end of an earlier row.
     before = in_order.rowsBetween(SparkWindow.unboundedPreceding, -1)
     begins = sf.coalesce(start > sf.max(end).over(before), sf.lit(True))
     numbered = df.withColumn(_NUMBER, sf.sum(begins.cast("int")).over(in_order))

@@ -1,4 +1,4 @@
-"""The Python worker that Spark runs a task in: it goes from task to task, and collects garbage after each."""
+"""Settings of Spark's Python worker process, which runs many tasks, one after the other."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import gc
 import os
 import sys
 
-__all__ = ["hide_traceback", "settle"]
+__all__ = ["freeze_garbage_collector", "hide_traceback"]
 
-_settled = [0]  # how many modules there were
+_modules_frozen = [0]  # number of loaded modules at the last freeze
 
 
-def settle() -> None:
-    """Let the garbage collector pass over all that has come to stay: modules, functions, compiled code.
+def freeze_garbage_collector() -> None:
+    """Exclude permanent objects (modules, functions, compiled code) from garbage collection.
 
-    Call it at the end of each task. After each task Spark's worker looks for garbage among all objects of the process;
-    with pyarrow, NumPy and numba loaded that takes 50 ms, longer than many a task, and the next one waits for it.
+    Call it at the end of each task. Spark's worker runs a full garbage collection after each task. With pyarrow, NumPy
+    and numba loaded it takes 50 ms, which is longer than many tasks, and it delays the next task.
     """
-    if len(sys.modules) > _settled[0]:
+    if len(sys.modules) > _modules_frozen[0]:
         gc.collect()
         gc.freeze()
-        _settled[0] = len(sys.modules)
+        _modules_frozen[0] = len(sys.modules)
 
 
 def hide_traceback() -> None:
-    """Let this worker send the message of the error that ends it, without the frames of Spark and of this package.
+    """Make this worker send only the message of its final error, without the frames of Spark and of this package.
 
-    PySpark's worker reads this variable when it sends an error, and ends then. (The setting
-    `spark.sql.execution.pyspark.udf.hideTraceback.enabled` does the same for all functions of a session.)
+    PySpark's worker reads this variable when it sends an error, and then ends. The setting
+    `spark.sql.execution.pyspark.udf.hideTraceback.enabled` does the same for all functions of a session.
     """
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"

@@ -1,9 +1,9 @@
-"""Runs of state tables in files that all Python workers of a host share.
+"""A cache of state table runs in files that all Python workers of a host share.
 
-Spark gives a partition to any of its workers, so a run that one has written is often looked up by another, which would
-get it from the state store again. Runs never change, and their names are unique, so a file is valid for ever, for every
-task and rerun. It appears whole or not at all, and is mapped, not read; one that is removed while it is mapped stays
-there for whoever has it. Bytes are checked by whoever decodes them.
+Spark assigns a partition to any of its workers, so one worker often looks up a run that another one has written and
+would have to read it from the state store. Runs are immutable and their names are unique, so a file never becomes
+invalid. Files are created atomically and are memory-mapped; a mapped file stays readable after it has been removed.
+Decoding a run checks its bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _FILE: Final = ".run"
 
 
 def private_folder() -> Path | None:
-    """Return the folder of this user's runs in the folder for temporary files; None if it cannot be had for oneself.
+    """Return this user's folder for runs in the folder for temporary files, or None if it is not private.
 
-    Others may write to the folder that it is in: what they have put there is not taken.
+    Other users can create files in the folder for temporary files, so a folder of another owner is not used.
     """
     folder = Path(tempfile.gettempdir(), f"foldflight-runs-{os.getuid()}")
     try:
@@ -40,14 +40,14 @@ def private_folder() -> Path | None:
 
 
 class HostCache:
-    """Files of runs, those that were used least recently going first.
+    """Files of runs, with removal of the least recently used.
 
-    It is never in the way: where a file cannot be written or read, there is none.
+    I/O errors count as cache misses.
 
     Args:
-        folder: Where they are.
-        bytes_max: Bytes of all files. Each process looks after having written a sixteenth of it, so for a moment there
-            may be as much more for each.
+        folder: The folder of the files.
+        bytes_max: Maximum bytes of all files. Each process checks it after writing a sixteenth of it, so each process
+            may exceed it temporarily by this amount.
     """
 
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
@@ -61,13 +61,13 @@ class HostCache:
         try:
             with pa.memory_map(str(path)) as file:
                 data = file.read_buffer()
-            os.utime(path)  # by this it is known what was used last
+            os.utime(path)  # the modification time is the time of the last use
         except OSError:
             return None
         return data
 
     def put(self, run_id: str, data: bytes) -> None:
-        """Write the file of a run; others go if it must be."""
+        """Write the file of a run; remove others if the limit is exceeded."""
         if len(data) > self._bytes_max // 16:
             return
         path = self._path(run_id)
@@ -75,7 +75,7 @@ class HostCache:
         try:
             draft.write_bytes(data)
             draft.replace(path)
-        except OSError:  # no space, most often
+        except OSError:  # usually because the disk is full
             with contextlib.suppress(OSError):
                 draft.unlink()
             return
@@ -94,11 +94,11 @@ class HostCache:
         return self._folder / f"{run_id}{_FILE}"
 
     def _make_room(self) -> None:
-        """Remove files, also drafts of processes that have died, until an eighth of the bytes is free."""
+        """Remove files, including drafts of dead processes, until an eighth of the bytes is free."""
         found = []
         with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
-                with contextlib.suppress(OSError):  # another process makes room, too
+                with contextlib.suppress(OSError):  # another process may be removing files too
                     facts = entry.stat(follow_symlinks=False)
                     found.append((facts.st_mtime_ns, facts.st_size, entry.path))
         total = sum(size for _, size, _ in found)

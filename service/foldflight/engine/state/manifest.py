@@ -1,4 +1,4 @@
-"""What a state table's manifest says: the layout of its rows, its runs, and the merges under way."""
+"""The manifest of a state table: the layout of its rows, its runs, and the merges in progress."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _FORMAT: Final = 2
 
 
 class RunStore(Protocol):
-    """Where a bucket's bytes are: in Spark, a value state and a map state."""
+    """The storage of a bucket's bytes. In Spark it is a value state and a map state."""
 
     def manifest(self) -> bytes | None:
-        """Return the manifest; None for a bucket without state."""
+        """Return the manifest, or None for a bucket without state."""
 
     def put_manifest(self, data: bytes) -> None:
         """Replace the manifest."""
@@ -52,21 +52,21 @@ class RunStore(Protocol):
         """Store a piece."""
 
     def remove_run(self, run_id: str) -> None:
-        """Forget a piece."""
+        """Remove a piece."""
 
 
 @dataclass(frozen=True)
 class TableLayout:
-    """What the rows of a state table are.
+    """The layout of the rows of a state table.
 
     Args:
         keys: The key columns; none for a table of one group.
         states: `state_0`... of the calls, with function, version and fingerprint in their metadata.
-        buckets: How many buckets the groups of the query are spread over.
-        hashed: How many of the key columns, from the first, are hashed: groups that share them lie together, and are
-            found by them. None: all.
-        window: What the last two keys are windows of, as `session 30 minutes`; empty without windows.
-        names: What the user calls the key columns, then the calls. They are for readers; a query may change them.
+        buckets: The number of buckets of the groups.
+        hashed: The number of leading key columns that are hashed. Groups that share them are stored together and can be
+            looked up by them. None: all.
+        window: The windows of the last two keys, such as `session 30 minutes`; empty without windows.
+        names: The user's names of the key columns and the calls, for readers. A query may change them.
     """
 
     keys: pa.Schema
@@ -77,7 +77,7 @@ class TableLayout:
     names: tuple[str, ...] = ()
 
     def described(self) -> dict[str, Any]:
-        """Return the layout as it stands in manifests."""
+        """Return the layout in the form that is stored in manifests."""
         return {
             "keys": [[each.name, str(each.type)] for each in self.keys],
             "calls": calls_of(self.states),
@@ -105,15 +105,16 @@ class TableLayout:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much is done and held at once.
+    """Limits of the size of pieces and of the work in one epoch.
 
     Args:
-        piece_rows_max: Rows of one piece.
-        row_bytes: A row of so many bytes is one row here, and one of more is several: large states fill a piece, and
-            make work, before many rows do.
-        fan_in: Runs of one level that are merged into one of the next.
-        merge_rows_max: Rows that merges take in one epoch; an epoch that writes many may take `merge_share` of those.
-        merge_share: How many rows are merged for each row written, at most: enough that merges keep up.
+        piece_rows_max: Maximum rows of one piece.
+        row_bytes: Bytes that count as one row. Larger rows count as several, because large states fill pieces and need
+            work like several rows.
+        fan_in: Number of runs of one level that are merged into a run of the next level.
+        merge_rows_max: Maximum rows merged in one epoch. An epoch with many written rows may exceed it by
+            `merge_share`.
+        merge_share: Maximum rows merged for each row written. It is large enough for merges to keep up.
     """
 
     piece_rows_max: int = 1 << 18
@@ -125,12 +126,12 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Found:
-    """What a lookup of n keys found.
+    """The result of a lookup of n keys.
 
     Args:
-        present: bool, shape (n,): whether the group is there.
-        live: int64, shape (n,): its live rows; 0 where it is not there.
-        states: n rows of `state_0`...; NULL where it is not there.
+        present: bool, shape (n,): whether the group exists.
+        live: int64, shape (n,): its live rows; 0 if it does not exist.
+        states: n rows of `state_0`...; NULL if it does not exist.
     """
 
     present: npt.NDArray[np.bool_]
@@ -140,13 +141,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Committed:
-    """What a commit did.
+    """The statistics of a commit.
 
     Args:
         rows: Rows written.
-        merged_rows: Rows that merges took, each by its bytes (`Bounds.row_bytes`).
-        runs: Pieces now.
-        bytes: Their bytes.
+        merged_rows: Rows merged, counted by their bytes (`row_bytes`).
+        runs: Number of pieces after the commit.
+        bytes: Bytes of these pieces.
     """
 
     rows: int
@@ -169,7 +170,7 @@ class PieceMeta:
 
 @dataclass
 class Run:
-    """What one epoch wrote, or one merge made: pieces with separate, ascending ranges of hashes."""
+    """The output of one epoch or one merge: pieces with disjoint, ascending ranges of hashes."""
 
     level: int
     pieces: list[PieceMeta]
@@ -187,24 +188,24 @@ class Run:
 
 @dataclass
 class Merge:
-    """A merge under way: of some runs of a level, oldest first; done below the hash `done`."""
+    """A merge in progress of some runs of a level, oldest first. Hashes below `done` are merged."""
 
     level: int
-    inputs: list[str]  # ids of the first pieces of the runs, which name them
+    inputs: list[str]  # a run is identified by the id of its first piece
     done: int = 0
     outputs: list[PieceMeta] = field(default_factory=list)
 
 
 @dataclass
 class Manifest:
-    """What is known of one bucket.
+    """The description of one bucket's contents.
 
     Args:
-        layout: What the rows are that are written now.
-        generations: The states of pieces by the number of their generation: pieces made with other versions of the
-            functions stay as they are until they are merged. The greatest number is written now.
+        layout: The layout of rows that are written now.
+        generations: The state columns of pieces by generation number. Pieces of other versions of the functions are
+            kept unchanged until they are merged. The greatest number is the generation that is written now.
         runs: The runs, oldest first.
-        merges: The merges under way.
+        merges: The merges in progress.
     """
 
     layout: TableLayout
@@ -223,17 +224,17 @@ class Manifest:
         return [piece for run in self.runs for piece in run.pieces]
 
     def adopt(self, layout: TableLayout, check: Callable[[pa.Schema], None]) -> bool:
-        """Go on with a query; return whether it is another generation.
+        """Continue the table with a query; return whether this begins a new generation.
 
         Args:
-            layout: What the query's rows are.
-            check: Raises for states that the query's calls cannot take.
+            layout: The layout of the query's rows.
+            check: Raises if the query's calls cannot convert the states.
 
         Raises:
-            RejectedError: STATE_MISMATCH, when the table belongs to another query.
+            RejectedError: STATE_MISMATCH, if the table belongs to another query.
         """
         ours, stored = layout.described(), self.layout.described()
-        # In this order: one change shows in several, and the first that differs says it best.
+        # The order matters: one change may affect several entries, and the first one describes it best.
         parts = {"window": "windows", "keys": "grouping keys", "buckets": "buckets", "hashed": "hashed keys"}
         for name, what in parts.items():
             if stored[name] != ours[name]:
@@ -248,14 +249,14 @@ class Manifest:
         return is_new
 
     def encode(self) -> bytes:
-        """Return it as bytes, sealed; generations that no piece has any more are forgotten."""
+        """Return the manifest as sealed bytes, without generations that no piece uses."""
         pieces = [*self.pieces, *(piece for merge in self.merges for piece in merge.outputs)]
         used = {piece.generation for piece in pieces} | {self.current}
         self.generations = {number: states for number, states in self.generations.items() if number in used}
         content = {
             "format": _FORMAT,
             "layout": self.layout.described(),
-            # The texts above are compared and read by people; a reader who has no query needs the types themselves.
+            # The texts above are for comparison and display. A reader without the query needs the types.
             "schema": _schema_text(self.layout.keys),
             "generations": {number: _schema_text(states) for number, states in self.generations.items()},
             "runs": self.runs,
@@ -265,11 +266,11 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Return the manifest that these bytes hold.
+        """Return the manifest of sealed bytes.
 
         Raises:
-            RejectedError: STATE_MISMATCH, when they have another format.
-            CorruptError: STATE_CHECKSUM, when they are damaged.
+            RejectedError: STATE_MISMATCH, if they have another format.
+            CorruptError: STATE_CHECKSUM, if they are damaged.
         """
         content: dict[str, Any] = json.loads(bytes(unsealed(_MAGIC, data, "the manifest")))
         if content["format"] != _FORMAT:
@@ -297,7 +298,7 @@ class Manifest:
 
 
 def calls_of(states: pa.Schema) -> list[dict[str, str]]:
-    """Return function, version and fingerprint of the calls that columns of states belong to."""
+    """Return the function, version and fingerprint of the call of each state column."""
     identity = ("function", "version", "fingerprint")
     return [{name: (each.metadata or {}).get(name.encode(), b"").decode() for name in identity} for each in states]
 
@@ -313,7 +314,7 @@ def other_query(what: str, stored: object, ours: object, remedy: str = "") -> Re
 
 @contextmanager
 def naming_bucket(bucket: int) -> Iterator[None]:
-    """Say in which bucket bytes are damaged."""
+    """Add the bucket to errors about damaged bytes."""
     try:
         yield
     except CorruptError as error:

@@ -1,7 +1,7 @@
-"""States of earlier versions of a query's functions, turned into states of the query: by the functions themselves.
+"""Conversion of states of other function versions into states of the query, by the functions' `migrate`.
 
-An exchange of its own takes the old states as they were written, marked with their version; the fold gives each to the
-function's `migrate`, and the barrier returns what became of them.
+A separate exchange receives the old states with their version. The fold passes each to the function's `migrate`, and
+the barrier returns the converted states.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["Migration"]
 
 @dataclass(frozen=True)
 class Migration:
-    """Converts states of other versions; what a state table calls when it meets them.
+    """Converts states of other versions. A state table calls it when it reads such states.
 
     Args:
-        transport: The way to the functions.
-        opening: What to open: states are returned, nothing else.
+        transport: The connection to the functions.
+        opening: The Open command, which requests only states.
         layout: The columns of the query.
-        can_migrate: Of each call, whether its function takes states of other versions.
-        bounds: How many states one exchange takes.
+        can_migrate: For each call, whether its function converts states of other versions.
+        bounds: The limits of one exchange.
     """
 
     transport: Transport
@@ -43,7 +43,7 @@ class Migration:
     bounds: BlockBounds
 
     def check(self, stored: pa.Schema) -> None:
-        """Refuse states that the query's calls do not take.
+        """Refuse states that the query's calls cannot convert.
 
         Raises:
             RejectedError: STATE_MISMATCH, naming the function and both versions.
@@ -77,7 +77,7 @@ class Migration:
         """Return n states, in the schema `stored`, as n states of the query.
 
         Raises:
-            FunctionError: USER_CODE, when a `migrate` raises, with the group.
+            FunctionError: USER_CODE, with the group, if a `migrate` raises.
             RejectedError: STATE_MISMATCH.
         """
         marked = pa.RecordBatch.from_arrays(states.columns, schema=stored)

@@ -1,7 +1,7 @@
-"""Immutable sorted runs: how a piece of a state table lies in bytes, and how it is looked up.
+"""Immutable sorted runs: the byte format of the pieces of a state table, and their lookup.
 
-A piece holds groups sorted by the hash of their key: `hash` uint64, the key columns, `live` int64 (0 is a tombstone:
-the group is gone), and one state column for each call. Pieces never change, so a decoded one may be kept for ever.
+A piece holds groups sorted by the hash of their key: `hash` uint64, the key columns, `live` int64 (0 is a tombstone of
+a removed group), and one state column for each call. Pieces never change, so decoded pieces may be cached.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def key_hashes(keys: pa.RecordBatch) -> Hashes:
-    """Return a 64-bit hash of each of n keys: the same in every process, on every machine, for ever.
+    """Return a 64-bit hash of each of n keys. Hashes are stored, so they are the same on every machine, in every version.
 
     Args:
-        keys: n rows, floats in the canonical form that `KeyIndex.keys` gives.
+        keys: n rows, with floats in the canonical form of `KeyIndex.keys`.
     """
     combined = np.full(keys.num_rows, _SEED, np.uint64)
     for column in keys.columns:
@@ -48,13 +48,13 @@ def _column_hashes(column: pa.Array) -> Hashes:
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
     elif pa.types.is_primitive(column.type) and not pa.types.is_integer(column.type):
-        # Times and floats by their bits: a text of them could depend on the version of a library.
+        # Times and floats are hashed by their bits, because their texts may depend on the version of a library.
         column = column.view({16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[column.type.bit_width])
     if pa.types.is_integer(column.type) and column.null_count == 0:
         return _mixed(column.to_numpy(zero_copy_only=False).astype(np.int64).view(np.uint64))
     if pa.types.is_string(column.type):
         column = column.cast(pa.binary())  # a text of Spark need not be UTF-8
-    # Each different value is hashed once, through its bytes.
+    # Each distinct value is hashed once, by its bytes.
     index = KeyIndex(pa.schema([pa.field("key", column.type)]))
     slots = index.slots([column]).to_numpy()
     digests = [_digest(value) for value in index.keys().column(0).to_pylist()]
@@ -63,7 +63,7 @@ def _column_hashes(column: pa.Array) -> Hashes:
 
 def _digest(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
-        # As the vectorised path does: a column's hash must not depend on whether a NULL stands beside a value.
+        # Same as the vectorised path: the hash of a value must not depend on NULLs elsewhere in the column.
         return int(_mixed(np.array([value & (2**64 - 1)], np.uint64))[0])
     if value is None:
         data = _NULL_BYTES
@@ -110,10 +110,10 @@ def encode_piece(batch: pa.RecordBatch) -> bytes:
 
 
 def decode_piece(data: bytes | memoryview, run_id: str) -> Piece:
-    """Return the piece that these bytes hold.
+    """Return the piece of sealed bytes.
 
     Raises:
-        CorruptError: STATE_CHECKSUM, when they are damaged.
+        CorruptError: STATE_CHECKSUM, if they are damaged.
     """
     payload = unsealed(_MAGIC, data, f"the run {run_id}")
     try:
@@ -130,7 +130,9 @@ def sealed(magic: bytes, payload: bytes) -> bytes:
 
 def unsealed(magic: bytes, data: bytes | memoryview, what: str) -> memoryview:
     """Return the payload of sealed bytes, which are not copied. Raises CorruptError STATE_CHECKSUM."""
-    seen = memoryview(data).cast("B")  # Arrow's own would be signed, and no byte from 128 on equal to itself
+    seen = memoryview(data).cast(
+        "B"
+    )  # Arrow's memoryview has signed bytes, which do not compare with bytes from 128 on
     payload = seen[8:]
     if seen[:4] != magic or zlib.crc32(payload).to_bytes(4, "big") != seen[4:8]:
         raise CorruptError(
@@ -142,11 +144,11 @@ def unsealed(magic: bytes, data: bytes | memoryview, what: str) -> memoryview:
 
 
 class RunCache:
-    """Decoded pieces of one process, the least recently used going first.
+    """A cache of one process's decoded pieces, with removal of the least recently used.
 
     Args:
-        bytes_max: Bytes of all pieces held.
-        shared: Their bytes, for other processes of the host, and from them.
+        bytes_max: Maximum bytes of all cached pieces.
+        shared: The cache of encoded pieces that the processes of the host share.
     """
 
     def __init__(self, *, bytes_max: int, shared: HostCache | None = None) -> None:
@@ -156,14 +158,14 @@ class RunCache:
         self._held: OrderedDict[str, Piece] = OrderedDict()
 
     def get(self, run_id: str) -> Piece | None:
-        """Return a piece that is held."""
+        """Return a cached piece."""
         piece = self._held.get(run_id)
         if piece is not None:
             self._held.move_to_end(run_id)
         return piece
 
     def load(self, run_id: str) -> Piece | None:
-        """Return a piece that another process has shared; a file that is damaged goes."""
+        """Return a piece from the shared cache; a damaged file is removed."""
         data = None if self._shared is None else self._shared.get(run_id)
         if data is None:
             return None
@@ -174,12 +176,12 @@ class RunCache:
             return None
 
     def share(self, run_id: str, data: bytes) -> None:
-        """Give other processes the bytes of a piece."""
+        """Put the bytes of a piece into the shared cache."""
         if self._shared is not None:
             self._shared.put(run_id, data)
 
     def put(self, run_id: str, piece: Piece) -> None:
-        """Hold a piece; others go if it must be."""
+        """Cache a piece; remove others if the limit is exceeded."""
         if run_id in self._held or piece.batch.nbytes > self.bytes_max:
             return
         self._held[run_id] = piece
@@ -189,7 +191,7 @@ class RunCache:
             self.bytes -= gone.batch.nbytes
 
     def drop(self, run_ids: Sequence[str]) -> None:
-        """Let go of pieces that are merged away."""
+        """Remove pieces that no longer exist after a merge."""
         for run_id in run_ids:
             gone = self._held.pop(run_id, None)
             if gone is not None:

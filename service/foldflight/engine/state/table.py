@@ -1,11 +1,11 @@
 """The state table of one bucket: a log-structured table inside Spark's state store.
 
     manifest   the layout, and the runs, oldest first
-    run        what one epoch wrote, or what a merge made of several: pieces with separate ranges of hashes
+    run        the output of one epoch or of a merge of several runs: pieces with disjoint ranges of hashes
 
-A lookup asks the newest run first. An epoch writes one new run. When a level has `fan_in` runs they are merged into one
-of the next level, newest wins; tombstones go when nothing older is left below them. A merge does a bounded number of
-rows in each epoch and goes on where it stopped, so no epoch stalls for it.
+A lookup searches the newest run first. An epoch writes one new run. When a level has `fan_in` runs, they are merged
+into one run of the next level, where the newest row of a group wins. Tombstones are dropped when no older run exists. A
+merge processes a limited number of rows in each epoch and continues in the next one, so that no epoch stalls.
 
 Source: P. O'Neil, E. Cheng, D. Gawlick and E. O'Neil, "The log-structured merge-tree" (1996).
 """
@@ -47,17 +47,17 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Conversion(Protocol):
-    """Turns states of another generation into the query's own."""
+    """Converts states of another generation to states of the query."""
 
     def check(self, stored: pa.Schema) -> None:
         """Raise RejectedError STATE_MISMATCH for states that it cannot convert."""
 
     def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:
-        """Return n states, in the schema `stored`, as n states of the query; their keys are for errors."""
+        """Return n states, in the schema `stored`, as n states of the query. The keys are used in errors."""
 
 
 class MemoryStore:
-    """The store of one table in memory.
+    """A store of one table in memory.
 
     Attributes:
         value: The manifest.
@@ -93,18 +93,18 @@ class StateTable:
     """The groups of one bucket.
 
     Args:
-        layout: What the rows are.
-        store: Where the bytes are.
-        cache: Holds decoded pieces; None holds none.
-        bounds: How much is done at once.
-        new_run_id: Returns a new unique name each time.
-        hashes: Hashes keys; another one only in tests.
-        conversion: Turns states of other generations into the query's own, when they are looked up or merged; None:
-            a table with such states is refused.
+        layout: The layout of the rows.
+        store: The storage of the bytes.
+        cache: The cache of decoded pieces; None: no cache.
+        bounds: The limits of pieces and merges.
+        new_run_id: Returns a new unique name at each call.
+        hashes: The hash of keys; tests replace it.
+        conversion: Converts states of other generations when they are looked up or merged. None: a table with such
+            states is refused.
 
     Raises:
-        RejectedError: STATE_MISMATCH, when the stored table has another layout.
-        CorruptError: STATE_CHECKSUM, when the manifest is damaged.
+        RejectedError: STATE_MISMATCH, if the stored table has another layout.
+        CorruptError: STATE_CHECKSUM, if the manifest is damaged.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class StateTable:
 
     @property
     def pieces(self) -> int:
-        """How many pieces there are."""
+        """The number of pieces."""
         return len(self._manifest.pieces)
 
     @property
@@ -145,15 +145,15 @@ class StateTable:
         return sum(piece.bytes for piece in self._manifest.pieces)
 
     def declare(self) -> None:
-        """Store the layout if it is new, so that another query is found out, also where no group is touched."""
+        """Store the layout if it is new, so that a different query is detected even if no group is touched."""
         if not self._is_declared:
             self._write_manifest()
 
     def lookup(self, keys: pa.RecordBatch) -> Found:
-        """Look n different keys up.
+        """Look up n distinct keys.
 
         Args:
-            keys: n rows of the key columns, in the canonical form that `KeyIndex.keys` gives.
+            keys: n rows of the key columns, in the canonical form of `KeyIndex.keys`.
 
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.
@@ -177,7 +177,7 @@ class StateTable:
         owners = np.concatenate([open_[:0], *found])
         rows = one_batch(pa.Table.from_batches(parts, schema=self.layout.rows))
         if not equal_rows(keys.take(pa.array(owners)), rows.select(keys.schema.names)).all():
-            # Different keys share a hash: rare, unless somebody seeks it, so it may cost more.
+            # Several keys share a hash. This is rare, so it may be slower.
             owners, rows = self.lookup_together(keys, count)
         places = np.full(count, -1, np.int64)
         places[owners] = np.arange(len(owners))
@@ -186,14 +186,14 @@ class StateTable:
         return Found(live > 0, live, rows.select(self.layout.states.names))
 
     def lookup_together(self, keys: pa.RecordBatch, count: int) -> tuple[npt.NDArray[np.int64], pa.RecordBatch]:
-        """Look up the groups that share their hashed key columns with one of n different keys.
+        """Look up the groups that share their hashed key columns with one of n distinct keys.
 
         Args:
-            keys: n rows of the hashed key columns, in canonical form; no column where none is hashed.
+            keys: n rows of the hashed key columns, in canonical form; without columns if none is hashed.
             count: n.
 
         Returns:
-            For each group found the place of its key among the n, and its row: `hash`, keys, `live`, states.
+            For each group found, the position of its key among the n keys, and its row: `hash`, keys, `live`, states.
 
         Raises:
             CorruptError: STATE_CHECKSUM, INVARIANT.
@@ -201,7 +201,7 @@ class StateTable:
         hashes = self._hash(keys, count)
         owners: list[npt.NDArray[np.int64]] = []
         parts: list[pa.RecordBatch] = []
-        # All runs are asked: the newest may have one of a key's groups, and an older one others.
+        # All runs are searched, because the groups of a key may be in different runs.
         for meta in reversed(self._manifest.pieces):
             asked = np.flatnonzero((hashes >= np.uint64(meta.low)) & (hashes <= np.uint64(meta.high)))
             if not len(asked):
@@ -232,11 +232,11 @@ class StateTable:
         return self._hashes(keys.select(names) if names else keys)
 
     def commit(self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch) -> Committed:
-        """Store what became of n different groups, and go on with merges.
+        """Store the new states of n distinct groups, and continue merges.
 
         Args:
             keys: n rows of the key columns, as for `lookup`.
-            live: int64, shape (n,): live rows of each group; 0: it is gone.
+            live: int64, shape (n,): live rows of each group; 0 removes the group.
             states: n rows of `state_0`...
         """
         hashes = self._hash(keys)
@@ -252,10 +252,10 @@ class StateTable:
         return Committed(batch.num_rows, merged, self.pieces, self.stored_bytes)
 
     def scan(self, where: Callable[[pa.RecordBatch], Mask] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the groups that are there, by ranges of hashes: `hash`, keys, `live`, states.
+        """Yield all groups, by ranges of hashes: `hash`, keys, `live`, states.
 
         Args:
-            where: Tells which of n stored rows are wanted, by their keys alone: it sees old rows of a group as well.
+            where: Selects rows of n stored rows by their keys. It also receives outdated rows of groups.
         """
         total = sum(run.rows for run in self._manifest.runs)
         parts = max(-(-total // self._bounds.piece_rows_max), 1)
@@ -269,7 +269,7 @@ class StateTable:
     # -- merges ------------------------------------------------------------------------------------------------------
 
     def _merge(self, budget: int) -> int:
-        """Begin merges that are due and do at most about `budget` rows of work; return the rows taken."""
+        """Begin due merges and merge approximately `budget` rows; return the number of merged rows."""
         taken = 0
         while taken < budget:
             self._begin_merges()
@@ -294,7 +294,7 @@ class StateTable:
     def _advance(self, merge: Merge, budget: int) -> int:
         inputs = [run for run in self._manifest.runs if run.pieces[0].id in merge.inputs]
         total = max(self._work(inputs), 1)
-        # Hashes are spread evenly, so a share of their range is that share of the rows.
+        # Hashes are evenly distributed, so a share of their range holds about the same share of the rows.
         share = min(budget, self._bounds.piece_rows_max) / total
         width = max(int(_HASHES * min(share, 1.0)), 1)
         high = min(merge.done + width, _HASHES) - 1
@@ -308,7 +308,7 @@ class StateTable:
         return max(int(total * width / _HASHES), 1)
 
     def _work(self, runs: Sequence[Run]) -> int:
-        """Return the rows of runs, those with many bytes counted as several."""
+        """Return the number of rows of runs. Large rows count as several (`row_bytes`)."""
         return sum(max(run.rows, run.bytes // self._bounds.row_bytes) for run in runs)
 
     def _end_merge(self, merge: Merge, inputs: Sequence[Run]) -> None:
@@ -326,7 +326,7 @@ class StateTable:
     def _newest(
         self, runs: Sequence[Run], low: int, high: int, where: Callable[[pa.RecordBatch], Mask] | None = None
     ) -> pa.RecordBatch:
-        """Return the newest row of each group whose hash is in a range, sorted by hash; tombstones are among them."""
+        """Return the newest row, or tombstone, of each group whose hash is in a range, sorted by hash."""
         parts = [
             (meta, self._piece(meta).slice(low, high))
             for run in reversed(runs)
@@ -356,7 +356,7 @@ class StateTable:
         return first
 
     def _converted(self, meta: PieceMeta, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return n rows of a piece with states as the query has them; tombstones of other generations have none."""
+        """Return n rows of a piece with the query's states. Tombstones of other generations have no states."""
         stored = self._manifest.generations[meta.generation]
         if calls_of(stored) == calls_of(self.layout.states) or self._conversion is None:
             return rows
@@ -376,7 +376,7 @@ class StateTable:
         start = 0
         while start < rows.num_rows:
             end = self._end_of_piece(rows, hashes, start)
-            # Taken, not sliced: a slice would keep, and write, what it was cut from.
+            # Rows are copied: a slice would keep and write the whole batch.
             part = rows if end - start == rows.num_rows else rows.take(pa.array(np.arange(start, end)))
             data = encode_piece(part)
             run_id = self._new_run_id()
@@ -390,7 +390,7 @@ class StateTable:
         return metas
 
     def _end_of_piece(self, rows: pa.RecordBatch, hashes: Hashes, start: int) -> int:
-        """Return where the piece ends that begins at `start`; rows of one hash stay in one piece."""
+        """Return the end of the piece that begins at `start`. Rows with the same hash stay in one piece."""
         count = min(self._bounds.piece_rows_max, rows.num_rows - start)
         while count > 1 and rows.slice(start, count).nbytes > self._bounds.piece_rows_max * self._bounds.row_bytes:
             count //= 2

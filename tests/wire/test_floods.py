@@ -32,7 +32,7 @@ COUNT = Call("count", ())
 CONNECTIONS = 1500
 STREAMS_EACH = 20
 # What a server may have besides one thread for each call that it takes: gRPC's own, the watches, the pages.
-THREADS_MAX = 80
+THREADS_MAX = 96
 BACK_S = 45.0
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -156,17 +156,24 @@ def settled(server: ServerProcess) -> dict[str, int]:
 
 def is_back(server: ServerProcess, before: dict[str, int]) -> bool:
     now = held_by(server)
-    return now["threads"] <= before["threads"] + 4 and now["files"] <= before["files"] + 6
+    return (
+        now["threads"] <= before["threads"] + 8 * len(processes_of(server))  # gRPC keeps a few of its own
+        and now["files"] <= before["files"] + 8
+        and now["kib"] <= before["kib"] + 160 * 1024
+    )
+
+
+def is_quiet(server: ServerProcess) -> bool:
+    """Return whether a server does nothing."""
+    started = cpu_s(server)
+    time.sleep(1.0)
+    return cpu_s(server) - started < 0.2
 
 
 def assert_back(server: ServerProcess, before: dict[str, int]) -> None:
-    """Threads and files are what they were, memory nearly, and nothing runs any more."""
+    """Threads, files and memory are about what they were, and nothing runs any more."""
     assert eventually(lambda: is_back(server, before), BACK_S), (before, held_by(server))
-    after = held_by(server)
-    assert after["kib"] <= before["kib"] + 128 * 1024, (before, after)
-    started = cpu_s(server)
-    time.sleep(1.0)
-    assert cpu_s(server) - started < 0.3
+    assert eventually(lambda: is_quiet(server), BACK_S)
     assert server.process.poll() is None
 
 
@@ -213,7 +220,7 @@ def test_silent_exchanges_end(spawn: Spawn) -> None:
     calls = [client.open_silently([flight_data(schema, opening=opening(COUNT))]) for _ in range(16)]
     with ThreadPoolExecutor(16) as threads:
         ends = list(threads.map(end_of, calls))
-    assert {end.code() for end in ends} == {grpc.StatusCode.UNAVAILABLE}
+    assert {end.code() for end in ends} == {grpc.StatusCode.DEADLINE_EXCEEDED}
     assert all("idle_s_max" in end.details() for end in ends)
     client.close()
     assert_back(server, before)
@@ -247,6 +254,22 @@ def test_calls_without_a_token_get_no_thread(spawn: Spawn) -> None:
     with flood(server.ready["flight"], ATTACKS["silent streams"]):
         assert held_by(server)["threads"] <= before["threads"] + 8
         transport.open(opening(COUNT)).close()
+    close_connections()
+    assert_back(server, before)
+
+
+def test_few_files(spawn: Spawn) -> None:
+    """A server that may open few files takes few connections, and has files for everything else."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
+    server = spawn(workers=1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    before = settled(server)
+    with flood(server.ready["flight"], b"", 600):
+        assert held_by(server)["files"] < 300
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/readyz", timeout=10) as answer:
+            assert answer.status == 200
+        assert folds(server)  # once the server has hung up on those that say nothing
     close_connections()
     assert_back(server, before)
 

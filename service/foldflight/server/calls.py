@@ -30,7 +30,8 @@ __all__ = ["Call", "CallServer", "Method", "RefusedError", "Status", "VanishedEr
 
 _CONNECTIONS_MAX: Final = 4096
 _HANDSHAKE_S_MAX: Final = 5.0
-_IDLE_CONNECTION_S_MAX: Final = 15.0
+# Longer than our own clients keep one, which end it themselves.
+_IDLE_CONNECTION_S_MAX: Final = 20.0
 _FIRST_MESSAGE_S_MAX: Final = 10.0
 _SEND_S_MAX: Final = 30.0
 # A call whose client has said nothing for that long may be ended in favour of another one.

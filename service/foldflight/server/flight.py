@@ -121,8 +121,8 @@ class FlightServer(FlightBase):
     def close(self, grace_s: float = 2.0) -> bool:
         """Stop serving and cut what is still open.
 
-        pyarrow's shutdown waits for open calls and has no deadline, so it runs in a thread that is left behind if an
-        engine keeps its stream open.
+        To shut down is to wait for the threads of all calls, so it runs in a thread that is left behind if a function
+        does not end.
 
         Returns:
             bool: Whether everything had ended.

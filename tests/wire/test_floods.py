@@ -12,9 +12,10 @@ import socket
 import struct
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -177,7 +178,12 @@ def assert_back(server: ServerProcess, before: dict[str, int]) -> None:
     assert server.process.poll() is None
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+def mostly_slow(attacks: Iterable[str], *quick: str) -> list[Any]:
+    """Return the attacks as parameters; those that are not named here are tried in CI only."""
+    return [each if each in quick else pytest.param(each, marks=pytest.mark.slow) for each in attacks]
+
+
+@pytest.mark.parametrize("attack", mostly_slow(ATTACKS, "idle", "headers without end", "silent streams"))
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_flight_port(spawn: Spawn, attack: str, workers: int) -> None:
     """The port of Arrow Flight: a good client is served while the flood stands, and all is given back when it ends."""
@@ -191,7 +197,10 @@ def test_flight_port(spawn: Spawn, attack: str, workers: int) -> None:
     assert_back(server, before)
 
 
-@pytest.mark.parametrize("attack", ["idle", "half a preface", "a preface", "no requests", "silent streams"])
+@pytest.mark.parametrize(
+    "attack",
+    mostly_slow(["idle", "half a preface", "a preface", "no requests", "silent streams"], "half a preface"),
+)
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_server_hangs_up(spawn: Spawn, attack: str, workers: int) -> None:
     """Clients that stay and stay silent are hung up on, all of them."""
@@ -277,7 +286,7 @@ def test_few_files(spawn: Spawn) -> None:
 HTTP_ATTACKS = {"idle": b"", "half a request": b"GET /metr", "headers without end": b"GET / HTTP/1.1\r\nX: y\r\n"}
 
 
-@pytest.mark.parametrize("attack", HTTP_ATTACKS)
+@pytest.mark.parametrize("attack", mostly_slow(HTTP_ATTACKS, "idle"))
 def test_http_port(spawn: Spawn, attack: str) -> None:
     """The pages are served while requests that never come in full stand, and the server hangs up on these."""
     server = spawn()
@@ -323,7 +332,7 @@ def is_alive(channel: grpc.Channel) -> bool:
     return False
 
 
-@pytest.mark.parametrize("attack", ["idle", "a preface", "silent checks"])
+@pytest.mark.parametrize("attack", mostly_slow(["idle", "a preface", "silent checks"], "silent checks"))
 def test_health_port(spawn: Spawn, attack: str) -> None:
     """Probes are answered while silent calls stand: else an orchestrator would kill a server that lives."""
     server = spawn()

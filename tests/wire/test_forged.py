@@ -76,7 +76,7 @@ def zeros(count: int) -> pa.RecordBatch:
 
 
 def test_few_bytes_that_unpack_to_many(spawn: Spawn) -> None:
-    """A chunk of kilobytes that unpacks to hundreds of megabytes is refused by what it claims, before it is unpacked."""
+    """A chunk of kilobytes that unpacks to hundreds of megabytes is refused before it is unpacked."""
     server = spawn(message_bytes_max="1MiB")
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     small, large = zeros(1000), zeros(30_000_000)
@@ -85,7 +85,8 @@ def test_few_bytes_that_unpack_to_many(spawn: Spawn) -> None:
     assert len(messages[-1].body) < 2**20
     before = held(server.process.pid)["kib"]
     error = error_of(client.say(speech(large, messages)))
-    assert (error.code, error.limit) == ("LIMIT", "message_bytes_max")
+    assert error.code == "LIMIT"
+    assert "message_bytes_max" in error.message
     assert held(server.process.pid)["kib"] - before < 64 * 1024
     client.close()
     assert still_serves(server)

@@ -30,6 +30,7 @@ URL = "grpc://127.0.0.1:1"
         (fl.FlightServerError("something else"), RejectedError, "BAD_FRAME"),
         (pa.ArrowNotImplementedError("no such method"), RejectedError, "BAD_FRAME"),
         (pa.ArrowInvalid("not IPC"), RejectedError, "BAD_FRAME"),
+        (pa.ArrowInvalid("SERVER: Received message larger than max (9 vs. 4)"), RejectedError, "LIMIT"),
     ],
 )
 def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code: str) -> None:

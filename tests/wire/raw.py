@@ -7,7 +7,6 @@ import queue
 from collections.abc import Iterable, Iterator
 
 import grpc
-import pyarrow as pa
 
 from foldflight.errors import FoldflightError
 from foldflight.exchange.codec import encode_open
@@ -16,9 +15,9 @@ from foldflight.exchange.messages import decode_error
 from tests.hostile.forging import IpcMessage
 from tests.wire.kit import DEADLINE_S
 
-__all__ = ["RawClient", "flight_data"]
+__all__ = ["DO_EXCHANGE", "RawClient", "error_of", "flight_data"]
 
-_DO_EXCHANGE = "/arrow.flight.protocol.FlightService/DoExchange"
+DO_EXCHANGE = "/arrow.flight.protocol.FlightService/DoExchange"
 _CMD = 2
 
 
@@ -63,7 +62,7 @@ class RawClient:
         self._metadata = None if token is None else [("authorization", f"Bearer {token}")]
         options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
         self.channel = grpc.insecure_channel(address, options=options)
-        self._exchange = self.channel.stream_stream(_DO_EXCHANGE)
+        self._exchange = self.channel.stream_stream(DO_EXCHANGE)
 
     def say(self, messages: Iterable[bytes]) -> grpc.RpcError | None:
         """Send messages, read all answers, and return what the exchange failed with."""
@@ -98,8 +97,3 @@ def error_of(error: grpc.RpcError | None) -> FoldflightError:
     )
     assert found is not None, f"{error.code()}: {error.details()}"
     return found
-
-
-def schema_message(schema: pa.Schema) -> IpcMessage:
-    """Return the first message of a stream of this schema."""
-    return IpcMessage(schema.serialize().to_pybytes()[8:], b"")

@@ -12,9 +12,10 @@ import socket
 import struct
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -32,7 +33,7 @@ COUNT = Call("count", ())
 CONNECTIONS = 1500
 STREAMS_EACH = 20
 # What a server may have besides one thread for each call that it takes: gRPC's own, the watches, the pages.
-THREADS_MAX = 80
+THREADS_MAX = 96
 BACK_S = 45.0
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -156,21 +157,33 @@ def settled(server: ServerProcess) -> dict[str, int]:
 
 def is_back(server: ServerProcess, before: dict[str, int]) -> bool:
     now = held_by(server)
-    return now["threads"] <= before["threads"] + 4 and now["files"] <= before["files"] + 6
+    return (
+        now["threads"] <= before["threads"] + 8 * len(processes_of(server))  # gRPC keeps a few of its own
+        and now["files"] <= before["files"] + 8
+        and now["kib"] <= before["kib"] + 160 * 1024
+    )
+
+
+def is_quiet(server: ServerProcess) -> bool:
+    """Return whether a server does nothing."""
+    started = cpu_s(server)
+    time.sleep(1.0)
+    return cpu_s(server) - started < 0.2
 
 
 def assert_back(server: ServerProcess, before: dict[str, int]) -> None:
-    """Threads and files are what they were, memory nearly, and nothing runs any more."""
+    """Threads, files and memory are about what they were, and nothing runs any more."""
     assert eventually(lambda: is_back(server, before), BACK_S), (before, held_by(server))
-    after = held_by(server)
-    assert after["kib"] <= before["kib"] + 128 * 1024, (before, after)
-    started = cpu_s(server)
-    time.sleep(1.0)
-    assert cpu_s(server) - started < 0.3
+    assert eventually(lambda: is_quiet(server), BACK_S)
     assert server.process.poll() is None
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+def mostly_slow(attacks: Iterable[str], *quick: str) -> list[Any]:
+    """Return the attacks as parameters; those that are not named here are tried in CI only."""
+    return [each if each in quick else pytest.param(each, marks=pytest.mark.slow) for each in attacks]
+
+
+@pytest.mark.parametrize("attack", mostly_slow(ATTACKS, "idle", "headers without end", "silent streams"))
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_flight_port(spawn: Spawn, attack: str, workers: int) -> None:
     """The port of Arrow Flight: a good client is served while the flood stands, and all is given back when it ends."""
@@ -184,7 +197,10 @@ def test_flight_port(spawn: Spawn, attack: str, workers: int) -> None:
     assert_back(server, before)
 
 
-@pytest.mark.parametrize("attack", ["idle", "half a preface", "a preface", "no requests", "silent streams"])
+@pytest.mark.parametrize(
+    "attack",
+    mostly_slow(["idle", "half a preface", "a preface", "no requests", "silent streams"], "half a preface"),
+)
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_server_hangs_up(spawn: Spawn, attack: str, workers: int) -> None:
     """Clients that stay and stay silent are hung up on, all of them."""
@@ -213,7 +229,7 @@ def test_silent_exchanges_end(spawn: Spawn) -> None:
     calls = [client.open_silently([flight_data(schema, opening=opening(COUNT))]) for _ in range(16)]
     with ThreadPoolExecutor(16) as threads:
         ends = list(threads.map(end_of, calls))
-    assert {end.code() for end in ends} == {grpc.StatusCode.UNAVAILABLE}
+    assert {end.code() for end in ends} == {grpc.StatusCode.DEADLINE_EXCEEDED}
     assert all("idle_s_max" in end.details() for end in ends)
     client.close()
     assert_back(server, before)
@@ -251,10 +267,26 @@ def test_calls_without_a_token_get_no_thread(spawn: Spawn) -> None:
     assert_back(server, before)
 
 
+def test_few_files(spawn: Spawn) -> None:
+    """A server that may open few files takes few connections, and has files for everything else."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
+    server = spawn(workers=1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    before = settled(server)
+    with flood(server.ready["flight"], b"", 600):
+        assert held_by(server)["files"] < 300
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/readyz", timeout=10) as answer:
+            assert answer.status == 200
+        assert folds(server)  # once the server has hung up on those that say nothing
+    close_connections()
+    assert_back(server, before)
+
+
 HTTP_ATTACKS = {"idle": b"", "half a request": b"GET /metr", "headers without end": b"GET / HTTP/1.1\r\nX: y\r\n"}
 
 
-@pytest.mark.parametrize("attack", HTTP_ATTACKS)
+@pytest.mark.parametrize("attack", mostly_slow(HTTP_ATTACKS, "idle"))
 def test_http_port(spawn: Spawn, attack: str) -> None:
     """The pages are served while requests that never come in full stand, and the server hangs up on these."""
     server = spawn()
@@ -300,7 +332,7 @@ def is_alive(channel: grpc.Channel) -> bool:
     return False
 
 
-@pytest.mark.parametrize("attack", ["idle", "a preface", "silent checks"])
+@pytest.mark.parametrize("attack", mostly_slow(["idle", "a preface", "silent checks"], "silent checks"))
 def test_health_port(spawn: Spawn, attack: str) -> None:
     """Probes are answered while silent calls stand: else an orchestrator would kill a server that lives."""
     server = spawn()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import grpc
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,7 +16,8 @@ from foldflight.exchange.frames import Barrier, Chunk, Open, Returns
 from foldflight.functions.call import Call
 from tests.hostile.forging import EVERY_TYPE, REFUSED_TYPES, claiming_rows, every_column, forged, messages_of
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, opening, rows
-from tests.wire.raw import RawClient, error_of, flight_data
+from tests.wire.raw import DO_EXCHANGE, RawClient, error_of, flight_data
+from tests.wire.test_load import held
 
 Fork = Callable[..., ServerProcess]
 COUNT = Call("count", ())
@@ -63,6 +66,56 @@ def test_sound_messages_are_folded(fork: Fork) -> None:
     refused = [name for name, batch in BATCHES.items() if client.say(speech(batch, messages_of(batch))) is not None]
     client.close()
     assert refused == [name for name in EVERY_TYPE if name in REFUSED_TYPES]
+
+
+def zeros(count: int) -> pa.RecordBatch:
+    """Return a chunk of this many rows, all zeros, which compress to next to nothing."""
+    return pa.RecordBatch.from_arrays(
+        [pa.array(np.zeros(count, dtype)) for dtype in (np.int32, np.int8, np.int64)], ["slot", "kind", "value"]
+    )
+
+
+def test_few_bytes_that_unpack_to_many(spawn: Fork) -> None:
+    """A chunk of kilobytes that unpacks to hundreds of megabytes is refused before it is unpacked."""
+    server = spawn(message_bytes_max="1MiB")
+    client = RawClient(f"127.0.0.1:{server.ready['flight']}")
+    small, large = zeros(1000), zeros(30_000_000)
+    assert client.say(speech(small, messages_of(small, compression="zstd"))) is None
+    messages = messages_of(large, compression="zstd")
+    assert len(messages[-1].body) < 2**20
+    before = held(server.process.pid)["kib"]
+    error = error_of(client.say(speech(large, messages)))
+    assert error.code == "LIMIT"
+    assert "message_bytes_max" in error.message
+    assert held(server.process.pid)["kib"] - before < 64 * 1024
+    client.close()
+    assert still_serves(server)
+
+
+def test_messages_far_too_large_are_not_taken(spawn: Fork) -> None:
+    """GRPC itself stops reading a message that is far beyond message_bytes_max; one a little above it is told so."""
+    server = spawn(message_bytes_max="1MiB")
+    client = RawClient(f"127.0.0.1:{server.ready['flight']}")
+    above, far_above = zeros(120_000), zeros(10_000_000)
+    assert error_of(client.say(speech(above, messages_of(above)))).code == "LIMIT"
+    refused = client.say(speech(far_above, messages_of(far_above)))
+    assert refused is not None
+    assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    client.close()
+    assert still_serves(server)
+
+
+def test_compressed_calls_are_refused(spawn: Fork) -> None:
+    """GRPC's own compression, which has no bound, is not spoken."""
+    server = spawn()
+    batch = zeros(10)
+    with (
+        grpc.insecure_channel(f"127.0.0.1:{server.ready['flight']}", compression=grpc.Compression.Gzip) as channel,
+        pytest.raises(grpc.RpcError) as caught,
+    ):
+        list(channel.stream_stream(DO_EXCHANGE)(iter(speech(batch, messages_of(batch)))))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert still_serves(server)
 
 
 @pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.slow)])

@@ -12,6 +12,8 @@ __all__ = ["translated"]
 
 _LOST = (fl.FlightUnavailableError, fl.FlightCancelledError, fl.FlightInternalError, pa.ArrowCancelled)
 _TEXT_MAX = 300
+# What gRPC says when a message is far beyond message_bytes_max, so that the server takes no more of it.
+_TOO_LARGE = "Received message larger than max"
 
 
 def translated(error: BaseException, *, url: str, deadline_s: float, expired: bool = False) -> BaseException:
@@ -38,6 +40,8 @@ def translated(error: BaseException, *, url: str, deadline_s: float, expired: bo
     reason = _first_line(error)
     if isinstance(error, (fl.FlightUnauthenticatedError, fl.FlightUnauthorizedError)):
         return RejectedError("UNAUTHENTICATED", f"{url} does not accept the token of this client: {reason}")
+    if _TOO_LARGE in reason:
+        return RejectedError("LIMIT", f"{url} takes no message of this size: {reason}", limit="message_bytes_max")
     if isinstance(error, _LOST) or (isinstance(error, OSError) and not isinstance(error, fl.FlightError)):
         return RetryableError("UNREACHABLE", f"{url} is not reachable or was lost: {reason}")
     if isinstance(error, (fl.FlightError, pa.ArrowException)):

@@ -53,6 +53,8 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     # The pings are as rare as servers allow. They are on because gRPC sets TCP_USER_TIMEOUT (below) only with them.
     ("grpc.keepalive_time_ms", 300_000),
+    # A connection without calls ends before the server ends it, which gRPC would log.
+    ("grpc.client_idle_timeout_ms", 10_000),
 ]
 
 

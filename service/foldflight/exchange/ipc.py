@@ -63,7 +63,8 @@ class BatchReader:
         if size > self._bytes_max:
             raise RejectedError(
                 "LIMIT",
-                f"a message unpacks to {size} bytes, and message_bytes_max is {self._bytes_max}; send smaller chunks",
+                f"a message takes {size} bytes when it is unpacked, and message_bytes_max is {self._bytes_max}; send "
+                "smaller chunks",
                 limit="message_bytes_max",
             )
 

@@ -11,6 +11,7 @@ of a unary call is bounded, too.
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,16 +26,18 @@ from foldflight.errors import RetryableError
 if TYPE_CHECKING:
     from foldflight.errors import FoldflightError
 
-__all__ = ["Call", "CallServer", "Method", "RefusedError", "Status", "VanishedError"]
+__all__ = ["Call", "CallServer", "Method", "RefusedError", "Status", "VanishedError", "connections_max"]
 
-CONNECTIONS_MAX: Final = 4096
+_CONNECTIONS_MAX: Final = 4096
 _HANDSHAKE_S_MAX: Final = 5.0
-_IDLE_CONNECTION_S_MAX: Final = 30.0
+# Longer than our own clients keep one, which end it themselves.
+_IDLE_CONNECTION_S_MAX: Final = 20.0
 _FIRST_MESSAGE_S_MAX: Final = 10.0
 _SEND_S_MAX: Final = 30.0
 # A call whose client has said nothing for that long may be ended in favour of another one.
 _SILENCE_S_MIN: Final = 0.5
 _LOOK_S: Final = 0.25
+_QUIET_LOOK_S: Final = 2.0
 _HANG_UP_LOOKS: Final = 2
 _HANG_UP_LOOK_S: Final = 0.001
 _NEVER: Final = float("inf")
@@ -42,7 +45,6 @@ _NEVER: Final = float("inf")
 _GOODBYE_S: Final = 2.0
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # without it a second server would silently share the port with the first
-    ("grpc.max_allowed_incoming_connections", CONNECTIONS_MAX),
     ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE_S_MAX * 1000)),
     ("grpc.max_connection_idle_ms", int(_IDLE_CONNECTION_S_MAX * 1000)),
     # A peer that is gone without a word is found out.
@@ -52,6 +54,16 @@ _OPTIONS: Final = (
     # A few bytes of gzip unpack to gigabytes: only messages that are as long as they say.
     ("grpc.compression_enabled_algorithms_bitset", 1),
 )
+
+
+def connections_max(files_each: int = 1) -> int:
+    """Return how many connections a port takes: half of the files that this process may open are for something else.
+
+    Args:
+        files_each: The files that a connection takes.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _CONNECTIONS_MAX if files == resource.RLIM_INFINITY else min(_CONNECTIONS_MAX, files // 2 // files_each)
 
 
 class VanishedError(Exception):
@@ -211,6 +223,7 @@ class CallServer:
         admit: Called with path and headers of each call, before it gets a thread; returns `Call.caller`, or raises
             RefusedError.
         credentials: Of TLS; None for none.
+        on_quiet: Called now and then while there is no call.
 
     Raises:
         OSError: The port cannot be bound.
@@ -225,7 +238,9 @@ class CallServer:
         refuse: Callable[[FoldflightError], Status],
         admit: Callable[[str, Mapping[str, Any]], Any] = lambda _path, _headers: None,
         credentials: Any = None,
+        on_quiet: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_quiet = on_quiet
         self._methods = methods
         self._admit = admit
         self._refuse = refuse
@@ -239,6 +254,7 @@ class CallServer:
             handlers=[_Handlers(self._found)],
             options=[
                 *_OPTIONS,
+                ("grpc.max_allowed_incoming_connections", connections_max()),
                 ("grpc.max_concurrent_streams", sum(method.calls_max for method in methods.values())),
                 ("grpc.max_receive_message_length", message_bytes_max),
             ],
@@ -346,11 +362,18 @@ class CallServer:
                 self._calls[path].discard(call)
 
     def _look(self) -> None:
+        quiet_since_s = time.monotonic()
         while not self._closed.wait(_LOOK_S):
+            now_s = time.monotonic()
             with self._changed:
                 calls = [call for some in self._calls.values() for call in some]
             for call in calls:
-                call.cut_if_overdue(time.monotonic())
+                call.cut_if_overdue(now_s)
+            if calls:
+                quiet_since_s = now_s
+            elif now_s - quiet_since_s > _QUIET_LOOK_S:
+                quiet_since_s = now_s
+                self._on_quiet()
 
 
 class _Begun:

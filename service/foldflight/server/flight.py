@@ -28,6 +28,7 @@ from foldflight.server.edge import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges
 from foldflight.server.flightbase import FlightBase
 from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
+from foldflight.server.limits.memory import Surplus
 from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
 from foldflight.server.stream import check_columns, received, send
 from foldflight.shipping.bundles import REGISTER_ACTION
@@ -96,6 +97,7 @@ class FlightServer(FlightBase):
             message_bytes_max=settings.message_bytes_max,
             request_bytes_max=settings.bundle_bytes_max,
             refuse=to_flight_error,
+            on_quiet=Surplus(),
             middleware=tokens_of(settings, registry, metrics=metrics, logger=logger),
             **tls_of(settings),
         )
@@ -119,8 +121,8 @@ class FlightServer(FlightBase):
     def close(self, grace_s: float = 2.0) -> bool:
         """Stop serving and cut what is still open.
 
-        pyarrow's shutdown waits for open calls and has no deadline, so it runs in a thread that is left behind if an
-        engine keeps its stream open.
+        To shut down is to wait for the threads of all calls, so it runs in a thread that is left behind if a function
+        does not end.
 
         Returns:
             bool: Whether everything had ended.

@@ -52,6 +52,7 @@ class FlightBase:
         refuse: Makes the Flight error of an error of the taxonomy.
         middleware: By name, what looks at the headers of each call.
         tls_certificates, verify_client, root_certificates: As pyarrow's server takes them.
+        on_quiet: Called now and then while there is no call.
 
     Raises:
         OSError: The port cannot be bound.
@@ -69,6 +70,7 @@ class FlightBase:
         tls_certificates: list[tuple[bytes, bytes]] | None = None,
         verify_client: bool = False,
         root_certificates: bytes | None = None,
+        on_quiet: Callable[[], None] = lambda: None,
     ) -> None:
         self._middleware = middleware or {}
         self._refuse = refuse
@@ -96,6 +98,7 @@ class FlightBase:
             refuse=lambda error: _status_of(refuse(error)),
             admit=self._look_at_headers,
             credentials=credentials,
+            on_quiet=on_quiet,
         )
 
     @property

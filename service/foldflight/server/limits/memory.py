@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,16 @@ if TYPE_CHECKING:
 
     from foldflight.server.run.settings import Settings
 
-__all__ = ["Memory", "give_back", "memory_limit_of", "resident_bytes"]
+__all__ = ["Memory", "Surplus", "give_back", "memory_limit_of", "resident_bytes"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Of the container's memory: the rest is for what lies outside of any process, and for what comes between two looks.
+# Memory that is not worth giving back.
+_SURPLUS_BYTES = 64 << 20
+_PAUSE_S_FIRST = 2.0
+_PAUSE_S_MAX = 600.0
 _SHARE = 0.9
 _SOFT = 0.8
 
@@ -92,6 +97,28 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
+
+
+class Surplus:
+    """Gives back what this process has and does not use any more; called now and then when there is nothing to do.
+
+    What stays, because it is used, is asked for less and less often.
+    """
+
+    def __init__(self) -> None:
+        self._at_start = resident_bytes()
+        self._pause_s = _PAUSE_S_FIRST
+        self._not_before_s = 0.0
+
+    def __call__(self) -> None:
+        """Give it back, if there is much of it."""
+        now_s = time.monotonic()
+        if resident_bytes() <= self._at_start + _SURPLUS_BYTES:
+            self._pause_s = _PAUSE_S_FIRST
+        elif now_s >= self._not_before_s:
+            give_back()
+            self._not_before_s = now_s + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
 
 
 def _container_bytes(cgroup: Path) -> int | None:

@@ -321,7 +321,7 @@ def await_stop(stop: threading.Event) -> None:
 def leave_process(code: int) -> NoReturn:
     """End the process with the exit code of `run_server`.
 
-    After a cut-off the ordinary end of the interpreter would not come: pyarrow waits for open streams then, for ever.
+    After a cut-off the ordinary end of the interpreter would not come for as long as a function holds Python's lock.
     """
     if code in {EXIT_CUT_OFF, EXIT_SPENT}:
         sys.stdout.flush()

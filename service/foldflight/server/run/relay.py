@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from foldflight.server.calls import CONNECTIONS_MAX
+from foldflight.server.calls import connections_max
 from foldflight.server.run.settings import port_taken
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Relay:
         self._logger = logger
         self._lock = threading.Lock()
         self._is_accepting = True
+        self._connections_max = connections_max(files_each=2)
         takes_both = settings.host == "::" and socket.has_dualstack_ipv6()  # as the other ports do
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         try:
@@ -123,7 +124,7 @@ class Relay:
     def _choose(self) -> Target | None:
         with self._lock:
             ready = [target for target in self._targets if target.port is not None]
-            if not ready or sum(target.connections for target in self._targets) >= CONNECTIONS_MAX:
+            if not ready or sum(target.connections for target in self._targets) >= self._connections_max:
                 return None
             chosen = min(ready, key=lambda target: target.connections)
             chosen.connections += 1

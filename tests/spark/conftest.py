@@ -15,7 +15,7 @@ from foldflight.client import Functions, close_connections
 from tests.spark import spark_functions
 
 ROOT = Path(__file__).parents[2]
-PARTITIONS = 3
+PARTITIONS = 2
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 

@@ -48,8 +48,8 @@ def test_a_count_alone(classic: Any, functions: Functions, tmp_path: Path) -> No
     folder = tmp_path / "kinds"
     folder.mkdir()
     stream = Changes(classic, folder, lambda rows: group_by(rows, row_kind="op").agg(n=count()))
-    epochs = stream.epochs([], [("-D", 1)], [("+I", 1)], [("-D", 1), ("+I", 2), ("+I", 3)], [("-D", 2), ("-D", 3)])
-    assert epochs == [[], [], [("+I", 1)], [("+U", 2)], [("+U", 0)]]
+    epochs = stream.epochs([("-D", 1)], [("+I", 1)], [("-D", 1), ("+I", 2), ("+I", 3)], [("-D", 2), ("-D", 3)])
+    assert epochs == [[], [("+I", 1)], [("+U", 2)], [("+U", 0)]]
 
 
 def test_a_key_and_an_argument_of_type_null(classic: Any, functions: Functions, tmp_path: Path) -> None:

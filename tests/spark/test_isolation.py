@@ -106,7 +106,7 @@ def test_mistakes(classic: Any, embedded: Any) -> None:
     df = classic.range(14).selectExpr("id v")
     with pytest.raises(RejectedError, match="on_error is 'fail' or 'isolate', and here it is 'skip'"):
         group_by(df, on_error="skip")  # type: ignore[arg-type]
-    with pytest.raises(RejectedError, match="'dead_letter' is the name of two columns"):
+    with pytest.raises(RejectedError, match="has a column dead_letter of its own"):
         group_by(df, on_error="isolate").agg(dead_letter=embedded["count"]())
     failing = group_by(df).agg(most=embedded["picky"]("v"))
     for take in (results, dead_letters):

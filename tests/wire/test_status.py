@@ -108,7 +108,7 @@ def test_one_server_shows_all_that_a_name_resolves_to() -> None:
 
 def test_workers_are_one_server(spawn: Spawn) -> None:
     """With workers, the one that is asked over Flight tells of all: their sum, under the parent's name."""
-    server = spawn(workers=2, server_id="parent")
+    server = spawn(modules="tests.wire.limit_functions", workers=2, server_id="parent")
     with FlightTransport([server.url], deadline_s=20).open(opening(COUNT)) as exchange:
         fold_rows(exchange, 5)
         assert eventually(lambda: read(server.url)[0]["rows"] == 5)

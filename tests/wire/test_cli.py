@@ -16,7 +16,7 @@ from foldflight import connect
 from foldflight.cli import demo
 
 START_S = 60
-MODULE = "tests.wire.wire_functions"
+MODULE = "tests.wire.limit_functions"
 
 
 @pytest.fixture

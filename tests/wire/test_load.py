@@ -19,7 +19,7 @@ from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.call import Call
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, opening, rows
 
-Spawn = Callable[..., ServerProcess]
+Fork = Callable[..., ServerProcess]
 AVERAGE = Call("weighted_avg", ("value", "weight"))
 COUNT = Call("count", ())
 
@@ -52,9 +52,9 @@ def run_many(transport: FlightTransport, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_exchanges_leave_nothing(spawn: Spawn) -> None:
+def test_ten_thousand_exchanges_leave_nothing(fork: Fork) -> None:
     """Server and client hold after ten thousand exchanges what they held after a thousand: threads, files, memory."""
-    server = spawn()
+    server = fork()
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     run_many(transport, 1_000)
     settled = {process: held(process) for process in (server.process.pid, os.getpid())}
@@ -66,9 +66,9 @@ def test_ten_thousand_exchanges_leave_nothing(spawn: Spawn) -> None:
         assert after["kib"] <= before["kib"] + 48 * 1024
 
 
-def test_hundreds_of_exchanges_at_once(spawn: Spawn) -> None:
+def test_hundreds_of_exchanges_at_once(fork: Fork) -> None:
     """As many as exchanges_max are open at once over one connection; each one more is OVERLOADED, and none is lost."""
-    server = spawn(exchanges_max=150, http_port=0)
+    server = fork(exchanges_max=150, http_port=0)
     # A place that is free later would be waited for: not here.
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0.01))
     exchanges: list[Any] = []
@@ -100,9 +100,9 @@ def _opens(transport: FlightTransport) -> bool:
 
 
 @pytest.mark.slow
-def test_a_million_slots(spawn: Spawn) -> None:
+def test_a_million_slots(fork: Fork) -> None:
     """A million groups in one exchange: right to the last, in memory that is measured."""
-    server = spawn()
+    server = fork()
     transport = FlightTransport([server.url], deadline_s=120)
     before = held(server.process.pid)["kib"]
     slots = np.arange(1 << 20, dtype=np.int32)
@@ -124,9 +124,9 @@ def exchange_columns() -> pa.Schema:
     return opening(AVERAGE).columns
 
 
-def test_states_of_megabytes_keep_their_bound(spawn: Spawn) -> None:
+def test_states_of_megabytes_keep_their_bound(fork: Fork) -> None:
     """A state beyond state_bytes_max is refused by name of the bound, though it grew of the function's own rows."""
-    server = spawn(state_bytes_max="64KiB")
+    server = fork(state_bytes_max="64KiB")
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     distinct = Call("count", ("value",), distinct=True)
     with transport.open(opening(distinct)) as exchange:

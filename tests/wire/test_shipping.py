@@ -106,9 +106,9 @@ def refused(transport: FlightTransport, sealed: bytes, code: str) -> RejectedErr
     return found[0]
 
 
-def test_shipped_functions_fold(spawn: Spawn, authored: types.ModuleType) -> None:
+def test_shipped_functions_fold(fork: Spawn, authored: types.ModuleType) -> None:
     """A server that never heard of a function folds it, beside its own, once it is shipped with the right key."""
-    server = spawn(bundle_keys=FIRST)
+    server = fork(bundle_keys=FIRST)
     functions = connect(server.url, bundle_key=FIRST).register(authored)
     assert functions["thrice"].info.signature == "thrice(value BIGINT) -> BIGINT"
     assert functions["thrice"].info.doc == "Three times the sum."
@@ -122,9 +122,9 @@ def test_shipped_functions_fold(spawn: Spawn, authored: types.ModuleType) -> Non
     assert FIRST not in server.log.read_text()
 
 
-def test_a_replica_that_never_saw_the_function_takes_over(spawn: Spawn, authored: types.ModuleType) -> None:
+def test_a_replica_that_never_saw_the_function_takes_over(fork: Spawn, authored: types.ModuleType) -> None:
     """Registered with one server, an exchange goes on at another when that is killed: its Open brings the function."""
-    servers = [spawn(bundle_keys=FIRST) for _ in range(2)]
+    servers = [fork(bundle_keys=FIRST) for _ in range(2)]
     functions = connect(",".join(server.url for server in servers), bundle_key=FIRST, patience_s=10).register(authored)
     with functions.transport.open(opening(Call("thrice", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 5)))
@@ -140,7 +140,7 @@ def test_a_replica_that_never_saw_the_function_takes_over(spawn: Spawn, authored
 
 def test_workers_behind_one_port_take_it(spawn: Spawn, authored: types.ModuleType) -> None:
     """Each connection reaches another process, and each process finds the function in the Open, registered or not."""
-    server = spawn(bundle_keys=FIRST, workers=2)
+    server = spawn(modules="tests.wire.limit_functions", bundle_keys=FIRST, workers=2)
     bundle = bundle_of(Registry.load([authored]).authored, FIRST)
     asked = opening(Call("thrice", ("value",)), bundles=(bundle,))
     with opened_apart(server, asked) as first, opened_apart(server, asked) as second:

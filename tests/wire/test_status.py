@@ -11,11 +11,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from foldflight.cli.main import cli
 from foldflight.client import FlightTransport, OpenExchange
 from foldflight.client.status import StatusReader
+from foldflight.compiler import Programs
 from foldflight.errors import FunctionError, RejectedError, RetryableError
+from foldflight.fold.mode import Folding
 from foldflight.functions.call import Call
+from foldflight.functions.spec import Function
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import STATE_KEY, ServerProcess, end_epoch, environment, eventually, opening, rows
@@ -108,7 +113,7 @@ def test_one_server_shows_all_that_a_name_resolves_to() -> None:
 
 def test_workers_are_one_server(spawn: Spawn) -> None:
     """With workers, the one that is asked over Flight tells of all: their sum, under the parent's name."""
-    server = spawn(workers=2, server_id="parent")
+    server = spawn(modules="tests.wire.limit_functions", workers=2, server_id="parent")
     with FlightTransport([server.url], deadline_s=20).open(opening(COUNT)) as exchange:
         fold_rows(exchange, 5)
         assert eventually(lambda: read(server.url)[0]["rows"] == 5)
@@ -119,6 +124,20 @@ def test_workers_are_one_server(spawn: Spawn) -> None:
     assert found["exchanges"]["max"] == 128
     # The relay's memory is not bounded by what those that fold may have.
     assert found["memory"]["largest_bytes"] < found["memory"]["bytes"] < 2 * found["memory"]["largest_bytes"] + 1
+
+
+def test_functions_are_looked_over_before_a_server_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for a status for two seconds only, and looking at a function may import the compiler first."""
+    looked_over: list[str] = []
+    folding = Programs.folding
+
+    def noted(self: Programs, function: Function) -> Folding:
+        looked_over.append(function.name)
+        return folding(self, function)
+
+    monkeypatch.setattr(Programs, "folding", noted)
+    with serving(wire_functions, state_keys=STATE_KEY) as server:
+        assert set(looked_over) == set(server.ready_line["functions"])
 
 
 def test_a_token_sees_its_functions_only(tmp_path: Any) -> None:
@@ -184,10 +203,10 @@ def test_the_command_takes_urls_as_connect_does(two_servers: tuple[Server, Serve
     assert run.returncode == 0, run.stderr
     assert [each["server_id"] for each in json.loads(run.stdout)] == ["left", "right"]
     for wrong in ("grpc://a:b", "grpc://a:1,b:2", "http://a:1", ",", "grpc://[::1"):
-        run = foldflight("status", wrong)
-        assert run.returncode == 1
-        assert run.stderr.startswith("foldflight: SIGNATURE: ")
-        assert "Traceback" not in run.stderr
+        refused = CliRunner().invoke(cli, ["status", wrong])
+        assert refused.exit_code == 1
+        assert refused.stderr.startswith("foldflight: SIGNATURE: ")
+        assert isinstance(refused.exception, SystemExit)  # any other would be shown as a traceback
 
 
 def test_the_command_says_which_url_does_not_answer(two_servers: tuple[Server, Server]) -> None:

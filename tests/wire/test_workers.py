@@ -24,6 +24,8 @@ from tests.wire.test_probes import SERVING, health, page
 
 COUNT = Call("count")
 Spawn = Callable[..., ServerProcess]
+# Nothing of it is compiled, so that processes start quickly.
+MODULE = "tests.wire.limit_functions"
 
 
 def count_rows(exchange: OpenExchange, epoch: int, number: int) -> list[int]:
@@ -36,7 +38,7 @@ def count_rows(exchange: OpenExchange, epoch: int, number: int) -> list[int]:
 
 def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
     """Two processes serve behind one port; the page sums them; a dead one is replaced; SIGTERM drains both."""
-    server = spawn(workers=2)
+    server = spawn(modules=MODULE, workers=2)
     assert health(server.ready["health"], "") == SERVING
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     with transport.open(opening(COUNT)) as first:
@@ -75,7 +77,7 @@ def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
 @pytest.mark.parametrize("hang", ["paused", "locked"])
 def test_a_worker_that_hangs_is_replaced(spawn: Spawn, hang: str) -> None:
     """A worker that is paused, or whose Python is held by code that never ends, is killed; another one comes."""
-    server = spawn(workers=2, fold_s_max=3, modules="tests.wire.limit_functions")
+    server = spawn(workers=2, fold_s_max=3, modules=MODULE)
     with (
         opened_apart(server, opening(Call("holds_the_lock", ("value",)))) as hanging,
         opened_apart(server, opening(COUNT)) as other,
@@ -126,7 +128,7 @@ def test_a_worker_that_cannot_start_ends_by_itself(tmp_path: Path, monkeypatch: 
 
 def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(spawn: Spawn) -> None:
     """It drains and ends by itself, and another one comes; the exchange of the other worker goes on."""
-    server = spawn(workers=2, fold_s_max=3, drain_s=0.2, modules="tests.wire.limit_functions")
+    server = spawn(workers=2, fold_s_max=3, drain_s=0.2, modules=MODULE)
     with (
         opened_apart(server, opening(Call("sleeps", ("value",)))) as stuck,
         opened_apart(server, opening(COUNT)) as other,
@@ -142,7 +144,7 @@ def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(spawn: Spawn)
 
 def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
     """When SIGTERM goes to each worker, too, as service managers send it, exchanges still reach their barrier."""
-    server = spawn(workers=2, drain_s=20)
+    server = spawn(modules=MODULE, workers=2, drain_s=20)
     with opened_apart(server, opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
         for pid in (*server.ready["workers"], server.process.pid):
@@ -165,7 +167,7 @@ def refuses(server: ServerProcess) -> bool:
 
 def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:
     """A worker whose exchange stays open past drain_s is cut off, and the parent's exit code says so."""
-    server = spawn(workers=2, drain_s=0.3)
+    server = spawn(modules=MODULE, workers=2, drain_s=0.3)
     with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
         server.terminate()
         assert server.process.wait(20) == EXIT_CUT_OFF
@@ -175,7 +177,7 @@ def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:
 
 def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
     """When the parent is killed, its workers end by themselves."""
-    server = spawn(workers=2)
+    server = spawn(modules=MODULE, workers=2)
     server.process.kill()
     server.process.wait()
     assert eventually(lambda: not any(is_alive(pid) for pid in server.ready["workers"]), 20)
@@ -183,7 +185,7 @@ def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
 
 def test_a_server_without_workers_is_not_ready(spawn: Spawn) -> None:
     """While all workers are gone nobody is sent here, and those that come back count in the files that are there."""
-    server = spawn(workers=2)
+    server = spawn(modules=MODULE, workers=2)
     pids = server.ready["workers"]
     before = metrics_files(pids[0])
     for pid in pids:

@@ -76,6 +76,11 @@ class Status:
         self._peers = tuple(peers)
         self._started_s = time.monotonic()
 
+    def prepare(self) -> None:
+        """Find out how functions are folded: the imports that this takes are not for the first request to wait for."""
+        for function in self._functions.values():
+            self._folding_of(function)
+
     def own(self) -> dict[str, Any]:
         """Return this server's part."""
         values = _values(self._registry)

@@ -197,6 +197,8 @@ class Server:
         try:
             if warms:
                 self._warm(registry)
+            if status is None:
+                self.probes.status.prepare()
             self.flight = _bind_flight(self, registry, status or self.probes.status.fleet, on_spent or (lambda: None))
         except BaseException:
             self.probes.close()

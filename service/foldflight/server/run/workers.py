@@ -98,6 +98,7 @@ def run_workers(
                 worker.start(told, start_s_max, on_change=welcome.show)
             stack.callback(_kill_all, some)
             _await_ready(some, start_s_max)
+        probes.status.prepare()
         relay = Relay(settings, workers, logger)
         stack.callback(relay.close)
         welcome.set(is_open=True)

@@ -150,5 +150,5 @@ def test_memory_has_two_marks() -> None:
         marks.append((memory.is_tight, memory.is_used_up))
     assert marks == [(False, False), (True, False), (True, False), (True, True)]
     assert not Memory(0, lambda: 2**60).is_tight
-    with pytest.raises(RejectedError, match="give it more, or turn it off"):
+    with pytest.raises(RejectedError, match="raise memory_limit or set it to off"):
         Memory(100 << 20, lambda: 90 << 20)

@@ -91,8 +91,8 @@ def test_a_token_opens_its_functions(tmp_path: Path) -> None:
         assert set(functions) == {"count", "weighted_avg"}
         functions.transport.open(opening(COUNT)).close()
         error = refused(server.url, "a-token-for-some-of-all", COUNT, Call("sum", ("value",)))
-        assert (error.function, "does not open sum" in error.message) == ("sum", True)
-        with pytest.raises(RejectedError, match="does not open sum"):
+        assert (error.function, "does not permit sum" in error.message) == ("sum", True)
+        with pytest.raises(RejectedError, match="does not permit sum"):
             functions.transport.describe(opening(Call("sum", ("value",))))
 
 

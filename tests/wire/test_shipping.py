@@ -276,7 +276,7 @@ def test_a_token_opens_shipped_functions_by_name(tmp_path: Path, authored: types
     path.write_text("a-token-for-thrice-only thr*\na-token-for-counting-only count\n")
     with serving(bundle_keys=FIRST, tokens_file=str(path)) as server:
         assert "thrice" in connect(server.url, token="a-token-for-thrice-only", bundle_key=FIRST).register(authored)
-        with pytest.raises(RejectedError, match="does not open thrice") as caught:
+        with pytest.raises(RejectedError, match="does not permit thrice") as caught:
             connect(server.url, token="a-token-for-counting-only", bundle_key=FIRST).register(authored)
         assert caught.value.code == "UNAUTHENTICATED"
 

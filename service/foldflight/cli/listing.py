@@ -1,4 +1,4 @@
-"""`foldflight functions`: what a server, or a module, offers."""
+"""`foldflight functions`: list the functions of a server or a module."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def functions(target: str, *, as_json: bool, **connection: Any) -> None:
 
 
 def function_text(info: FunctionInfo) -> Text:
-    """Return what people want to know of a function, as lines; "any order": also a row that has not come yet."""
+    """Return the description of a function as text. "any order": a row may be retracted before it is accumulated."""
     folding = info.folding
     how = "" if folding is None else folding.mode
     retracts = "retracts in any order" if info.invertible else "retracts" if info.retract else "append-only"

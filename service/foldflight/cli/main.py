@@ -1,4 +1,4 @@
-"""`foldflight`: the commands, and how their errors look.
+"""`foldflight`: the commands, and how their errors are printed.
 
 Exit codes: 0 done; 1 an error of foldflight, printed as text without a traceback; 2 wrong usage; `serve` has two of its
 own (see `foldflight.server.run.lifecycle`).
@@ -28,7 +28,7 @@ EXIT_ERROR = 1
 
 
 class _Commands(click.Group):
-    """Prints an error of foldflight as what it is: a text for people."""
+    """Prints errors of foldflight as text, without a traceback."""
 
     def invoke(self, context: click.Context) -> Any:
         try:
@@ -42,7 +42,7 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="foldflight")
 def cli() -> None:
     """Python aggregate functions for engines that own the state."""
-    # The user's modules are where the user is, as with `python -m`; an installed script looks beside itself only.
+    # Modules are also found in the working directory, as with `python -m`. An installed script does not add it.
     if str(folder := os.getcwd()) not in sys.path:  # noqa: PTH109 (the text as it is, which sys.path compares)
         sys.path.insert(0, folder)
 

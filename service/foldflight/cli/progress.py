@@ -1,4 +1,4 @@
-"""A bar that shows how far Spark is, from Spark's own account of its tasks."""
+"""A progress bar for Spark, from the task counts of its status tracker."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _INTERVAL_S = 0.2
 
 @contextmanager
 def spark_progress(spark: SparkSession, console: Console, name: str) -> Iterator[None]:
-    """Show the tasks that Spark has done and those it knows of while the block runs; the bar goes away with it.
+    """Show the numbers of finished and known tasks of Spark while the block runs.
 
-    Where the output is no terminal, nothing is shown.
+    Nothing is shown if the output is not a terminal.
     """
     columns = (
         TextColumn("{task.description}"),

@@ -20,9 +20,9 @@ __all__ = ["serve"]
 def _serve(_: click.Context, /, modules: tuple[str, ...], **flags: str | None) -> None:
     """Serve the functions of MODULES, and the built-in ones, over Arrow Flight.
 
-    Every option can also be given as a variable of the environment, or as a key of a TOML file. An option wins over a
-    variable, a variable over the file. The first SIGTERM or SIGINT drains: open exchanges take their states elsewhere,
-    for as long as --drain-s. A second one ends the server at once.
+    Every option can also be set as an environment variable, or as a key of a TOML file. An option takes precedence over
+    a variable, and a variable over the file. The first SIGTERM or SIGINT drains the server: open exchanges may move to
+    other servers for up to --drain-s. A second one ends the server at once.
     """
     settings = load_settings({"modules": modules, **flags}, os.environ)
     use_cpus(usable_cpus())
@@ -30,7 +30,7 @@ def _serve(_: click.Context, /, modules: tuple[str, ...], **flags: str | None) -
 
 
 def stop_on_signal() -> threading.Event:
-    """Return an event that the first SIGTERM or SIGINT sets; the second ends the process as if nobody had asked."""
+    """Return an event that the first SIGTERM or SIGINT sets. The second one ends the process by its default action."""
     stop = threading.Event()
 
     def on_signal(number: int, _: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Spark on this machine, for the commands that need it: silent, and with errors as texts."""
+"""A local Spark session for commands, without console output and with errors as text."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def local_spark(
     """Start Spark on this machine while the block runs, silent but for errors.
 
     Args:
-        name: What it is for.
-        settings: Spark's own, beside ours.
-        log_level: What of Spark's log is printed; `off` where its errors come as exceptions anyway.
+        name: Name of the application.
+        settings: Additional settings of Spark.
+        log_level: Lowest level of Spark's log that is printed; `off` for no log.
 
     Raises:
         RejectedError: SETTINGS, if there is no Java.
@@ -74,7 +74,7 @@ def local_spark(
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Let processes that start in the block write to a file what they have to say: Spark's workers report each step."""
+    """Redirect standard error of processes that start in the block to a file, because Spark's workers log each step."""
     kept = os.dup(2)
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)
@@ -87,7 +87,7 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 @contextmanager
 def errors_as_text() -> Iterator[None]:
-    """Raise what went wrong in a worker of Spark as the error that it was, without the traces of three processes."""
+    """Raise the original error of a Spark worker, without the tracebacks of three processes."""
     from pyspark.errors import PySparkException
 
     from foldflight.spark.errors import error_of

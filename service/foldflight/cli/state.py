@@ -1,4 +1,4 @@
-"""`foldflight state`: what a streaming query holds, by group, read from its checkpoint."""
+"""`foldflight state`: the groups of a streaming query, read from its checkpoint."""
 
 from __future__ import annotations
 
@@ -82,12 +82,14 @@ def _chosen(table: StoredTable, wanted: Sequence[str]) -> DataFrame:
         name, is_value, text = each.partition("=")
         if name not in table.keys:
             raise RejectedError(
-                "SIGNATURE", f"--group {each}: {name} is no key; the keys are {', '.join(table.keys) or '(none)'}"
+                "SIGNATURE", f"--group {each}: {name} is not a key; the keys are {', '.join(table.keys) or '(none)'}"
             )
         type_ = groups.schema[name].dataType
         value = sf.lit(text if is_value else None).try_cast(type_)
         if is_value and groups.sparkSession.range(1).select(value.isNull()).collect()[0][0]:
-            raise RejectedError("SIGNATURE", f"--group {each}: {text!r} is no {type_.simpleString()}")
+            raise RejectedError(
+                "SIGNATURE", f"--group {each}: {text!r} is not a value of the type {type_.simpleString()} of this key"
+            )
         groups = groups.where(sf.col(f"`{name.replace('`', '``')}`").eqNullSafe(value))
     return groups
 
@@ -126,7 +128,7 @@ def _key(value: Any) -> str:
 
 
 def state_as_text(state: Any, *, is_binary: bool = False) -> str:
-    """Return a state in few words: `sum 12, count 3`; of a long list its beginning, of bytes their number.
+    """Return a state as short text: `sum 12, count 3`; the beginning of a long list; the number of bytes.
 
     Args:
         state: As JSON has it.

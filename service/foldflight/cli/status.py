@@ -1,4 +1,4 @@
-"""`foldflight status`: what the servers of a fleet are doing now."""
+"""`foldflight status`: the status of the servers of a fleet."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ Placed = dict[str, dict[str, list[str]]]
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @target_options
 def status(urls: tuple[str, ...], *, watch: bool, interval_s: float, as_json: bool, **connection: Any) -> None:
-    """Show what the servers at each URL are doing: a server's own, or a balancer's before them.
+    """Show the status of the servers at each URL, which is that of a server or of a load balancer.
 
-    Several URLs are given one by one, or separated by commas as `connect` takes them.
+    Several URLs are separate arguments, or separated by commas as for `connect`.
 
-    A server shows the others of its fleet too if its setting `peers` names them. Rates are taken from two answers, a
-    second apart. Exits with 1 if a URL, or a server of the fleet, does not answer.
+    A server also shows the other servers of its fleet if its setting `peers` names them. Rates are computed from two
+    answers, one second apart. The exit code is 1 if a URL or a server of the fleet does not answer.
     """
     with ExitStack() as stack:
         each = server_urls(",".join(urls))

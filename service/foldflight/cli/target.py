@@ -1,4 +1,4 @@
-"""The options of commands that call servers: `connect`'s own, each also a variable of the environment."""
+"""The options of commands that call servers: those of `connect`, each with an environment variable."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["target_options"]
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-# Not the names of a server's settings: a server refuses to start with a variable that it does not know.
+# These variables have a prefix of their own, because a server refuses to start with an unknown variable.
 _OPTIONS = (
     ("--token", "FOLDFLIGHT_CLIENT_TOKEN", "Bearer token of the server."),
-    ("--tls-ca", "FOLDFLIGHT_CLIENT_TLS_CA", "PEM file with who signs the server's certificate."),
-    ("--tls-cert", "FOLDFLIGHT_CLIENT_TLS_CERT", "PEM file with our certificate, where the server asks for one."),
+    ("--tls-ca", "FOLDFLIGHT_CLIENT_TLS_CA", "PEM file with the CA certificates that sign the server's certificate."),
+    ("--tls-cert", "FOLDFLIGHT_CLIENT_TLS_CERT", "PEM file with the client certificate, if the server requires one."),
     ("--tls-key", "FOLDFLIGHT_CLIENT_TLS_KEY", "PEM file with that certificate's key."),
 )
 

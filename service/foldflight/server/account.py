@@ -1,4 +1,4 @@
-"""What one exchange adds to the server's metrics while it is open, and takes away again when it ends."""
+"""The contribution of one exchange to the metrics of the server."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Account"]
 
 
 class Account:
-    """The account of one exchange.
+    """Counts one exchange on the metrics of the server.
 
     Args:
-        metrics: What is counted on.
-        opening: What the engine asked for.
-        exchange: What it got.
+        metrics: The metrics.
+        opening: The Open frame of the exchange.
+        exchange: The exchange.
     """
 
     def __init__(self, metrics: Metrics, opening: Open, exchange: ServerExchange) -> None:
@@ -41,7 +41,7 @@ class Account:
         }
         self._groups = self._state_bytes = self._bytes_since = 0
         self._returns_states = opening.returns.states
-        # Of numbers alone a state is as large as it ever will be.
+        # States that consist of numbers have a fixed size.
         self._grows = any(_grows(field.type) for field in exchange.opened.schema if field.name.startswith("state_"))
         self._isolated: Counter[str] = Counter()
         self._folds: tuple[Mode, ...] = ()
@@ -64,9 +64,9 @@ class Account:
 
     @property
     def weight(self) -> tuple[int, int, int]:
-        """How much the exchange holds, as far as it is known, to find the largest: bytes; then groups, rows.
+        """An estimate of the size of the exchange, to find the largest one: bytes, then groups, then rows.
 
-        The bytes are those of the states that it returned last, and of what came since where states grow with rows.
+        The bytes are those of the states that it returned last, plus, if its states can grow, those received since.
         """
         grown = self._bytes_since if self._grows else 0
         return self._state_bytes + grown, self._groups, self.rows
@@ -104,7 +104,7 @@ class Account:
                     self._metrics.compiled.labels(function).set(fold is Mode.COMPILED)
 
     def end(self, outcome: str) -> None:
-        """Count the end, and take back what was counted for as long as the exchange is open."""
+        """Count the end of the exchange, and subtract its contribution to gauges."""
         with self._lock:
             self._ended = True
         self._metrics.open.dec()

@@ -1,7 +1,7 @@
-"""Functions that engines ship: signed bundles, taken only by servers that were given bundle keys.
+"""Shipped functions on the server: signed bundles, which only servers with bundle keys accept.
 
-Nothing of a bundle is unpickled before its size, its seal, its versions and its names are right. What has been
-unpickled is kept by digest, for each exchange brings its bundles again.
+A bundle is unpickled only after its size, signature, versions and names have been checked. Its functions are cached by
+digest, because each Open contains its bundles.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _LOADED_MAX = 64
 
 
 class Bundles:
-    """The bundles that one server has seen, and the keys that it trusts.
+    """The bundles of one server, and the keys that it trusts.
 
     Args:
         settings: Keys and limits.
-        registry: The server's own functions; no bundle takes the place of one.
-        logger: Told of each bundle that is unpickled.
+        registry: The server's own functions. A bundle cannot replace one of them.
+        logger: Logs each bundle that is unpickled.
 
     Raises:
-        RejectedError: SETTINGS, when the file of keys cannot be read.
+        RejectedError: SETTINGS if the file of keys cannot be read.
     """
 
     def __init__(self, settings: Settings, registry: Registry, logger: Logger) -> None:
@@ -48,10 +48,10 @@ class Bundles:
         self._loaded: dict[str, tuple[Function, ...]] = {}  # by digest, the one that was used last at the end
 
     def registry_with(self, sealed: Sequence[bytes], context: Any) -> Registry:
-        """Return the server's functions and those of the bundles that an Open brought.
+        """Return the server's functions and those of the bundles of an Open.
 
         Raises:
-            RejectedError: What `functions_in` raises; LIMIT; SIGNATURE, when two bundles have a function of one name.
+            RejectedError: As `functions_in`; LIMIT; SIGNATURE if two bundles have functions with the same name.
         """
         if not sealed:
             return self._registry
@@ -60,18 +60,19 @@ class Bundles:
         return Registry([*self._registry.authored, *brought])
 
     def functions_in(self, sealed: bytes, context: Any) -> tuple[Function, ...]:
-        """Return the functions of one bundle, if the caller may bring them.
+        """Return the functions of one bundle, if the caller may ship them.
 
         Raises:
-            RejectedError: SETTINGS, where no bundle is taken, or no pickled states and a function has such; LIMIT for a
-                large one; BAD_FRAME for a damaged one; UNAUTHENTICATED for a foreign signature or names that the
-                caller's token does not open; MODULE for code that does not run here; SIGNATURE for a taken name.
+            RejectedError: SETTINGS if shipping is disabled, or states of a function are pickled and there are no state
+                keys; LIMIT if the bundle is too large; BAD_FRAME if it is damaged; UNAUTHENTICATED for an unknown
+                signature, or names that the token of the caller does not permit; MODULE if its code cannot run here;
+                SIGNATURE if a name is taken.
         """
         keys = self._keys()
         if not keys:
             raise RejectedError(
                 "SETTINGS",
-                "this server runs no code that engines ship; its operator can allow it to who has a key, with "
+                "this server does not run shipped functions; its operator can enable them with "
                 f"{SETTINGS['bundle_keys'].variable} or {SETTINGS['bundle_keys_file'].flag}, or serve the module",
             )
         self._check_size(len(sealed))
@@ -88,8 +89,8 @@ class Bundles:
         if size > size_max:
             raise RejectedError(
                 "LIMIT",
-                f"the bundles of functions have {size} bytes, and bundle_bytes_max is {size_max}; ship less of "
-                "the package that the classes are in, or raise it",
+                f"the bundles of functions have {size} bytes, and bundle_bytes_max is {size_max}; move the classes "
+                "to a smaller package, or raise bundle_bytes_max",
                 limit="bundle_bytes_max",
             )
 
@@ -110,7 +111,7 @@ class Bundles:
             if functions is not None:
                 self._loaded[digest] = self._loaded.pop(digest)
                 return functions
-        # Code of others runs here, for as long as it likes: no other exchange waits for it.
+        # Unpickling runs foreign code, which may take long. The lock is not held, so other exchanges do not wait.
         functions = _functions_of(bundle)
         self._logger.info("bundle unpickled", digest=digest, functions=list(bundle.functions))
         with self._lock:
@@ -121,15 +122,15 @@ class Bundles:
 
 
 def _functions_of(bundle: Bundle) -> tuple[Function, ...]:
-    """Run the code of a bundle whose seal is good. Raises RejectedError MODULE."""
+    """Unpickle a verified bundle, which runs its code. Raises RejectedError MODULE."""
     names = ", ".join(bundle.functions)
     try:
         functions = unpickled(bundle.code, bundle.digest)
     except (Exception, SystemExit) as error:
         lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
         missing = "; install it where the server runs" if isinstance(error, ModuleNotFoundError) else ""
-        raise RejectedError("MODULE", f"the bundle of {names} cannot be read here: {lines[-1]}{missing}") from error
+        raise RejectedError("MODULE", f"the bundle of {names} cannot be unpickled: {lines[-1]}{missing}") from error
     whole = isinstance(functions, tuple) and all(isinstance(each, Function) for each in functions)
     if not whole or tuple(each.name for each in functions) != bundle.functions:
-        raise RejectedError("MODULE", f"the bundle of {names} holds something else than these functions")
+        raise RejectedError("MODULE", f"the bundle of {names} does not contain these functions; register it again")
     return functions

@@ -1,7 +1,7 @@
-"""The server's error edge: every handler's error leaves as a Flight error that carries the taxonomy.
+"""Translate exceptions of handlers to Flight errors, on the server.
 
-Only Flight's own error classes carry details to a client; any other exception would send it the server's traceback. The
-truth is the encoded error in `extra_info`; the gRPC status is a hint for proxies.
+Only the error classes of Flight can carry details; any other exception would send the traceback of the server. The
+encoded error in `extra_info` is authoritative. The gRPC status is a hint for proxies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ S = TypeVar("S", bound=_HasEdge)
 
 
 def edge(handler: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Wrap a Flight handler so that only Flight errors with details leave it."""
+    """Wrap a Flight handler so that it raises only Flight errors with details."""
 
     @functools.wraps(handler)
     def wrapped(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -63,7 +63,7 @@ def edge(handler: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P],
 
 
 def count(metrics: Metrics, error: FoldflightError) -> None:
-    """Count an error that an engine is told."""
+    """Count an error that is sent to an engine."""
     metrics.errors.labels(error.code).inc()
     if error.limit is not None:
         metrics.limit_errors.labels(error.limit).inc()
@@ -72,16 +72,15 @@ def count(metrics: Metrics, error: FoldflightError) -> None:
 
 
 def internal_error(error: Exception, error_id: str) -> CorruptError:
-    """Return what a client may know of a bug of ours: its kind, and the id under which the log has the rest."""
+    """Return the error for a client after an internal error: its class, and the id of its entry in the log."""
     return CorruptError(
         "INVARIANT",
-        f"the server failed on its own account ({type(error).__name__}); its log has the traceback under error id "
-        f"{error_id}",
+        f"internal error of the server ({type(error).__name__}); its log has the traceback under error id {error_id}",
     )
 
 
 def to_flight_error(error: FoldflightError) -> fl.FlightError:
-    """Return the Flight error for an error of the taxonomy, small enough for any gRPC client's trailers."""
+    """Return the Flight error for an error of foldflight, small enough for the trailers of any gRPC client."""
     status = f"{error.code}: {error.message}"[:_STATUS_CHARS_MAX].encode("ascii", "replace").decode()
     return _status_class(error)(status, _encoded(error))
 
@@ -110,7 +109,7 @@ _BUDGETS = (_Budget(1200, 400, 8, _MESSAGE_CHARS_MAX), _Budget(500, 200, 4, 400)
 
 
 def _encoded(error: FoldflightError) -> bytes:
-    """Encode the error, cutting its longest parts until it fits; the end of a trace says most, so that stays."""
+    """Encode the error, and shorten its longest parts until it fits. The end of the trace is kept."""
     encoded = encode_error(error)
     for budget in _BUDGETS:
         if len(encoded) <= ERROR_BYTES_MAX:

@@ -1,7 +1,7 @@
-"""The open exchanges of one server, as it sees them from outside: who may come in, and how they are ended.
+"""The open exchanges of one server: admission, and limits on idle time, frame time and memory.
 
-An exchange ends when its engine has enough, or when it is idle for too long, takes too long for one frame, or holds
-most of a memory that is used up.
+An exchange ends when its engine closes it. The server ends an exchange that is idle for too long, that takes too long
+for one frame, or that is the largest one when memory is used up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Exchanges", "Running"]
 
 _MEMORY_LOOK_S = 0.1
-# After an exchange was ended for its memory: what it held is free only when its thread has let go of it.
+# Pause after an exchange was ended for its memory, which is free only when its thread has released it.
 _RELIEF_S = 2.0
 
 
@@ -35,12 +35,12 @@ class Running:
     """An open exchange.
 
     Args:
-        opening: What the engine asked for.
-        exchange: What it got.
-        watch: Watches over its steps.
-        metrics: What is counted on.
-        logger: The log, with the exchange's id.
-        hang_up: Tells the engine an error and ends its stream.
+        opening: The Open frame of the exchange.
+        exchange: The exchange.
+        watch: Limits the time of its steps.
+        metrics: The metrics of the server.
+        logger: The log, with the id of the exchange.
+        hang_up: Sends an error to the engine and ends its stream.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Running:
         self.opened_at_s = self.heard_at_s = time.monotonic()
         self._watch = watch
         self._hang_up = hang_up
-        self._lock = threading.Lock()  # held while the exchange works; who ends an idle one takes it
+        self._lock = threading.Lock()  # held while the exchange works, and to end it when it is idle
         self._step: Step | None = None
         self._ended: FoldflightError | None = None
 
     def replies(self, frame: Frame) -> Iterator[Frame]:
-        """Yield the replies to a frame; the lock is free while one is being sent, for that may block for long.
+        """Yield the replies to a frame. The lock is released while a reply is sent, because sending may block.
 
         Raises:
-            FoldflightError: What the exchange raises, or what it was ended with.
+            FoldflightError: The error of the exchange, or the error with which it was ended.
         """
         replies = None
         while True:
@@ -83,7 +83,7 @@ class Running:
             yield reply
 
     def end_idle(self, error: FoldflightError) -> bool:
-        """End the exchange with an error unless it works or has ended; return whether it did."""
+        """End the exchange with an error unless it is working or has ended. Return whether it was ended."""
         if self._ended is not None or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -94,12 +94,12 @@ class Running:
         return True
 
     def interrupt(self, error: FoldflightError) -> bool:
-        """End the step in which the exchange works, if it does, with an error that its engine gets."""
+        """End the current step of the exchange, if there is one, with an error for its engine."""
         step = self._step
         return step is not None and step.interrupt(error)
 
     def close(self) -> None:
-        """Let its functions release what they hold."""
+        """Close the functions of the exchange, so that they release their resources."""
         self._watch.run(self.exchange.close)
 
     def _begun(self, step: Step) -> None:
@@ -107,17 +107,17 @@ class Running:
 
 
 class Exchanges:
-    """All that are open.
+    """The open exchanges of one server.
 
     Args:
-        settings: Their limits.
-        server_id: The server's name.
-        metrics: What is counted on.
-        on_spent: Called when this process should end: a function cannot be interrupted, or memory does not come back.
-        logger: Logs.
+        settings: The settings of the server.
+        server_id: Name of the server.
+        metrics: The metrics of the server.
+        on_spent: Called when this process should end: a function cannot be interrupted, or memory was not released.
+        logger: The log.
 
     Raises:
-        RejectedError: SETTINGS, when this process has more memory than it may have already.
+        RejectedError: SETTINGS if this process already exceeds its memory limit.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Exchanges:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of open exchanges."""
         with self._changed:
             return len(self._open)
 
@@ -154,11 +154,11 @@ class Exchanges:
         logger: Logger,
         hang_up: Callable[[FoldflightError], None],
     ) -> Running:
-        """Make an exchange and let it in; `hang_up` is called if it is ended because it is idle.
+        """Create and admit an exchange. `hang_up` is called if the server ends it.
 
         Raises:
             RetryableError: DRAINING or OVERLOADED.
-            FoldflightError: What `make` raises.
+            FoldflightError: The error of `make`.
         """
         with self._changed:
             self._check_admission()
@@ -175,14 +175,14 @@ class Exchanges:
         return running
 
     def release(self, running: Running, outcome: str) -> None:
-        """Free what the exchange held, once.
+        """Release the resources of an exchange. Repeated calls have no effect.
 
         Args:
             running: The exchange.
-            outcome: `done`, or why it ended otherwise: that is what its engine gets then, whatever `close` says.
+            outcome: `done`, or the reason of its end. Then its engine gets that error, not one of `close`.
 
         Raises:
-            FunctionError: USER_CODE, when a function's `close` raises and the exchange was done.
+            FunctionError: USER_CODE if `close` of a function raises and the outcome is `done`.
         """
         with self._changed:
             if running not in self._open:
@@ -203,7 +203,7 @@ class Exchanges:
         )
 
     def drain(self, timeout_s: float) -> bool:
-        """Let none in, ask all to reopen elsewhere, and wait; return whether all have ended."""
+        """Refuse new exchanges, ask open ones to reopen elsewhere, and wait. Return whether all have ended."""
         with self._changed:
             self._is_draining = True
             self._metrics.draining.set(1)
@@ -212,7 +212,7 @@ class Exchanges:
             return self._changed.wait_for(lambda: not self._open, timeout_s)
 
     def close(self) -> None:
-        """Let none in and look after them no more."""
+        """Refuse new exchanges, and stop monitoring open ones."""
         self.watch.close()
         with self._changed:
             self._is_draining = True
@@ -230,11 +230,11 @@ class Exchanges:
 
     def _check_admission(self) -> None:
         if self._is_draining:
-            raise RetryableError("DRAINING", f"server {self._server_id} is shutting down and takes no new exchange")
+            raise RetryableError("DRAINING", f"server {self._server_id} is shutting down and accepts no new exchange")
         if self._memory.is_tight:
             raise RetryableError(
                 "OVERLOADED",
-                f"server {self._server_id} has {self._memory.text} and takes no new exchange",
+                f"server {self._server_id} uses {self._memory.text} and accepts no new exchange",
                 limit="memory_limit",
             )
         if len(self._open) >= self._settings.exchanges_max:
@@ -269,32 +269,32 @@ class Exchanges:
             self._release_aside(running, "DEADLINE")
 
     def _end_the_largest(self, candidates: list[Running]) -> None:
-        """End one exchange before the kernel ends them all; then give its memory time to become free."""
+        """End one exchange before the kernel kills the process, then give its memory time to be released."""
         largest = max(candidates, key=lambda each: each.account.weight)
         error = RejectedError(
             "LIMIT",
-            f"this process has {self._memory.text}, and of its {len(candidates)} exchanges this one holds most: about "
-            f"{largest.account.weight[0]} bytes in {largest.exchange.groups} groups. Use fewer groups or smaller "
+            f"the server uses {self._memory.text}, and of its {len(candidates)} exchanges this one is the largest: "
+            f"about {largest.account.weight[0]} bytes in {largest.exchange.groups} groups. Use fewer groups or smaller "
             "accumulators in one exchange, or give the servers more memory",
             limit="memory_limit",
         )
         is_idle = largest.end_idle(error)
         if not is_idle and not largest.interrupt(error):
-            return  # it is between two steps: the next look finds it
+            return  # it is between two steps: the next check ends it
         self._relieved_until_s = time.monotonic() + _RELIEF_S
-        largest.logger.error("memory_limit is passed: the largest exchange is ended", memory=self._memory.text)
+        largest.logger.error("memory_limit exceeded: the largest exchange is ended", memory=self._memory.text)
         if is_idle:
             self._release_aside(largest, "LIMIT")
 
     def _start_afresh(self) -> None:
-        """Get back what was freed; a process that cannot would refuse all work for ever, and had better end."""
+        """Return freed memory to the system. If that is not enough, end the process, which would refuse all work."""
         self._relieved_until_s = time.monotonic() + _RELIEF_S
         give_back()
         if self._memory.is_tight:
-            self._logger.error("no exchange is open and memory did not come back: this process ends")
+            self._logger.error("no exchange is open and memory was not released: this process ends")
             self._on_spent()
             self._relieved_until_s = float("inf")
 
     def _release_aside(self, running: Running, outcome: str) -> None:
-        """Free an exchange in another thread: an author's close may take long, and the watch looks on."""
+        """Release an exchange in another thread, because `close` of a function may block the monitoring."""
         threading.Thread(target=self.release, args=(running, outcome), name="foldflight-release", daemon=True).start()

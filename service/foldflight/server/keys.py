@@ -1,15 +1,15 @@
-"""Who may call: TLS, bearer tokens that rotate, the functions that each token opens, and whose functions are taken.
+"""Authentication: TLS, bearer tokens with the functions that each permits, and bundle keys.
 
-The tokens file has a token on each line, and after it the functions that it opens, as names or shell patterns,
-separated by commas, spaces or tabs (none: all of them). Lines that begin with # are comments. Names that no function
-has are logged. The file is read again when it has changed, so a token is replaced without a restart: add the new one,
-move the callers over, remove the old one.
+The tokens file has one token per line, followed by the functions that it permits, as names or shell patterns separated
+by commas, spaces or tabs (none: all functions). Lines that begin with # are comments. Names without a function are
+logged. The file is read again when it changes, so a token can be replaced without a restart: add the new token, update
+the callers, remove the old token.
 
     # the pricing job
     2f9c0e8d7b6a5f4e  weighted_avg, acme_*
     83b1c2d3e4f5a697
 
-The file of bundle keys has a key on each line, and is read again in the same way.
+The file of bundle keys has one key per line, and is read again in the same way.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ T = TypeVar("T")
 
 
 class _Reread(Generic[T]):
-    """What a file holds, read again when it has changed; one that became unreadable changes nothing.
+    """The entries of a file, which is read again when it changes. If that fails, the previous entries remain.
 
     Args:
         path: The file.
-        read: Reads it, or raises RejectedError SETTINGS.
-        logger: Told, once for each change.
+        read: Reads the file, or raises RejectedError SETTINGS.
+        logger: Logs each change once.
 
     Raises:
-        RejectedError: SETTINGS, when it cannot be read at first.
+        RejectedError: SETTINGS if the first reading fails.
     """
 
     def __init__(self, path: Path, read: Callable[[Path], Sequence[T]], logger: Logger) -> None:
@@ -75,11 +75,11 @@ class _Reread(Generic[T]):
         self._held = read(path)
 
     def __call__(self) -> Sequence[T]:
-        """Return what the file holds now."""
+        """Return the current entries."""
         with self._lock:
             found = _version(self._path)
             if found != self._version:
-                # Noted first: a file that cannot be read is complained of once, not at every call.
+                # Stored first, so that an unreadable file is logged once and not at every call.
                 self._version = found
                 self._look_again()
             return self._held
@@ -88,14 +88,14 @@ class _Reread(Generic[T]):
         try:
             self._held = self._read(self._path)
         except RejectedError as error:
-            self._logger.warning("keys not read: the last ones stay valid", problem=error.message)
+            self._logger.warning("keys not read: the previous ones remain valid", problem=error.message)
         else:
             self._logger.info("keys read", count=len(self._held), path=str(self._path))
 
 
 @dataclass(frozen=True)
 class _Token:
-    """What a token opens; the token itself is not kept, only its digest."""
+    """The functions that a token permits. Only the digest of the token is stored."""
 
     digest: bytes
     patterns: tuple[str, ...]
@@ -105,15 +105,14 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
     """Refuses a call without a known bearer token, before any handler runs.
 
     Args:
-        given: Tokens that open all functions.
+        given: Tokens that permit all functions.
         path: The tokens file, if there is one.
-        known: Names of the functions that there are; None where others may come.
+        known: Names of all functions; None if functions may be shipped.
         metrics: Counts refusals.
-        logger: Told of names that no function has, and when the file has become unreadable; the tokens that were read
-            last stay valid then.
+        logger: Logs names without a function, and files that became unreadable. The previous tokens then remain valid.
 
     Raises:
-        RejectedError: SETTINGS, for a file that cannot be read or holds a token that is too short.
+        RejectedError: SETTINGS if the file cannot be read or has a token that is too short.
     """
 
     def __init__(
@@ -144,13 +143,13 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
         return tokens
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:  # noqa: ARG002  (pyarrow calls it so)
-        """Find the caller's token, in a time that does not depend on how much of it is right."""
+        """Find the token of the caller, in a time that does not depend on the token."""
         given = next((values[0] for key, values in headers.items() if key.lower() == "authorization"), "")
         digest = _digest(given.removeprefix("Bearer "))
         matching = [token for token in self._known() if hmac.compare_digest(token.digest, digest)]
         if not matching or not given.startswith("Bearer "):
             self._metrics.errors.labels("UNAUTHENTICATED").inc()
-            problem = "the token is wrong" if given else "the call carries no token"
+            problem = "the token is wrong" if given else "the call has no token"
             raise to_flight_error(RejectedError("UNAUTHENTICATED", f"{problem}; pass token=... to connect"))
         return _Caller(matching[0].patterns)
 
@@ -159,7 +158,7 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
 
 
 class _Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """One call's token."""
+    """The token of one call."""
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         super().__init__()
@@ -167,7 +166,7 @@ class _Caller(fl.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no type
 
 
 def allowed(context: Any, names: Iterable[str]) -> list[str]:
-    """Return those of the functions that the caller's token opens; all of them where there are no tokens."""
+    """Return the functions that the token of the caller permits; all functions if there are no tokens."""
     caller = context.get_middleware(_MIDDLEWARE)
     patterns = () if caller is None else caller.patterns
     if not patterns:
@@ -176,26 +175,27 @@ def allowed(context: Any, names: Iterable[str]) -> list[str]:
 
 
 def check_allowed(context: Any, names: Iterable[str]) -> None:
-    """Raise RejectedError UNAUTHENTICATED unless the caller's token opens all of the functions."""
+    """Raise RejectedError UNAUTHENTICATED unless the token of the caller permits all of the functions."""
     named = set(names)
     closed = sorted(named - set(allowed(context, named)))
     if closed:
         raise RejectedError(
             "UNAUTHENTICATED",
-            f"the caller's token does not open {', '.join(closed)}; ask the operator of the server for one that does",
+            f"the token of the caller does not permit {', '.join(closed)}; ask the operator of the server for one that "
+            "does",
             function=closed[0],
         )
 
 
 class BundleKeys:
-    """The keys whose bundles a server takes: none unless it was given some.
+    """The keys that authorise shipped functions.
 
     Args:
-        settings: Keys, and the file with more.
-        logger: Told when the file has become unreadable; the keys that were read last stay valid then.
+        settings: Keys, and the file with more keys.
+        logger: Logs if the file became unreadable. The previous keys then remain valid.
 
     Raises:
-        RejectedError: SETTINGS, for a file that cannot be read or holds a key that is too short.
+        RejectedError: SETTINGS if the file cannot be read or has a key that is too short.
     """
 
     def __init__(self, settings: Settings, logger: Logger) -> None:
@@ -204,27 +204,27 @@ class BundleKeys:
         self._from_file = None if path is None else _Reread(Path(path), _read_bundle_keys, logger)
 
     def __call__(self) -> list[bytes]:
-        """Return the keys that are valid now."""
+        """Return the valid keys."""
         return [*self._given, *(() if self._from_file is None else self._from_file())]
 
 
 def check_state_keys(settings: Settings, functions: Iterable[Function]) -> None:
-    """Raise RejectedError SETTINGS where states of these functions are pickled and nothing would sign them."""
+    """Raise RejectedError SETTINGS if states of these functions are pickled and there are no state keys."""
     pickled = [function for function in functions if function.capabilities.codec == "pickle"]
     if pickled and not settings.state_keys:
         first = pickled[0]
         raise RejectedError(
             "SETTINGS",
-            f"states of {', '.join(each.name for each in pickled)} are pickled, and pickled states are only taken "
-            f"signed: set {SETTINGS['state_keys'].variable} to a secret of {SECRET_BYTES_MIN} bytes or more, the same "
-            f"on every server; or give {first.name} a typed accumulator or serialize/deserialize (it is pickled "
-            f"because {first.capabilities.codec_reason})",
+            f"states of {', '.join(each.name for each in pickled)} are pickled, and pickled states must be signed: "
+            f"set {SETTINGS['state_keys'].variable} to a secret of {SECRET_BYTES_MIN} bytes or more, the same on every "
+            f"server; or give {first.name} a typed accumulator or serialize/deserialize (it is pickled because "
+            f"{first.capabilities.codec_reason})",
             function=first.name,
         )
 
 
 def check_keys(settings: Settings, functions: Iterable[Function]) -> None:
-    """Check all that a server needs of keys and certificates, before it serves anything.
+    """Check the keys and certificates of a server before it starts.
 
     Raises:
         RejectedError: SETTINGS.
@@ -239,25 +239,27 @@ def check_keys(settings: Settings, functions: Iterable[Function]) -> None:
 def tokens_of(
     settings: Settings, functions: Collection[str], *, metrics: Metrics, logger: Logger
 ) -> dict[str, Tokens] | None:
-    """Return the middleware of a server with these functions; None where everybody may call."""
+    """Return the middleware that checks tokens; None if there are no tokens."""
     if not settings.tokens and settings.tokens_file is None:
         return None
     path = None if settings.tokens_file is None else Path(settings.tokens_file)
-    # A token may well open a function that an engine is going to ship.
+    # With bundle keys, a token may permit functions that will be shipped.
     known = None if settings.bundle_keys or settings.bundle_keys_file else functions
     return {_MIDDLEWARE: Tokens(settings.tokens, path, known=known, metrics=metrics, logger=logger)}
 
 
 def tls_of(settings: Settings) -> dict[str, Any]:
-    """Return what pyarrow's server wants for TLS; nothing where there is none.
+    """Return the TLS arguments of pyarrow's server; empty without TLS.
 
     Raises:
-        RejectedError: SETTINGS, for a certificate without a key, the reverse, a key that is not the certificate's, or
-            a file that cannot be read.
+        RejectedError: SETTINGS if only one of certificate and key is given, they do not match, or a file cannot be
+            read.
     """
     certificate, key, client_ca = settings.tls_cert_file, settings.tls_key_file, settings.tls_client_ca_file
     if (certificate is None) != (key is None) or (client_ca is not None and certificate is None):
-        raise RejectedError("SETTINGS", "TLS needs tls_cert_file and tls_key_file; tls_client_ca_file comes on top")
+        raise RejectedError(
+            "SETTINGS", "TLS needs both tls_cert_file and tls_key_file, also if tls_client_ca_file is set; set both"
+        )
     if certificate is None or key is None:
         return {}
     given: dict[str, Any] = {"tls_certificates": [(_pem(certificate), _pem(key))]}
@@ -268,10 +270,10 @@ def tls_of(settings: Settings) -> dict[str, Any]:
 
 
 def _check_certificates(certificate: str, key: str, client_ca: str | None) -> None:
-    """Say what is wrong with certificates: of a server that gRPC did not start, pyarrow only says that it did not."""
+    """Check certificates with clear errors, because pyarrow does not report why a server did not start."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        context.load_cert_chain(certificate, key, password="")  # gRPC takes no key that is encrypted
+        context.load_cert_chain(certificate, key, password="")  # gRPC does not accept encrypted keys
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             problem = f"the key in tls_key_file {key} does not belong to the certificate in tls_cert_file {certificate}"
@@ -309,12 +311,12 @@ def _digest(token: str) -> bytes:
 
 
 def _version(path: Path) -> tuple[int, ...] | None:
-    """Return what changes when the file, or who may read it, does; None where there is no file."""
+    """Return values that change when the file or its permissions change; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
         return None
-    # Times of content alone may be set back by whoever copies a file into place.
+    # The modification time is not enough: copying a file may preserve an older one.
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
@@ -326,10 +328,11 @@ def _patterns(names: str, path: Path) -> tuple[str, ...]:
     """Return the functions that a line names. Raises RejectedError SETTINGS."""
     patterns = tuple(name for name in re.split(r"[,\s]+", names) if name)
     if names and not patterns:
-        # A template whose values are empty leaves its commas: that must not open everything.
+        # A template with empty values leaves only commas. That must not permit all functions.
         raise RejectedError(
             "SETTINGS",
-            f"a token in {path} is followed by commas and no function; name some, or nothing for all of them",
+            f"a token in {path} is followed by commas without a function; name functions, or remove the commas to "
+            "permit all",
         )
     return patterns
 
@@ -338,18 +341,18 @@ def _read_bundle_keys(path: Path) -> list[bytes]:
     keys = []
     for key, rest in _lines(path, "bundle key"):
         if rest:
-            # Whoever writes names behind a key means to bound it: that must not be passed over.
+            # Names after a key are probably meant as a restriction, so they must not be ignored.
             raise RejectedError(
                 "SETTINGS",
-                f"a bundle key in {path} is followed by something else: a key stands alone on its line, without "
-                "spaces, and is good for all functions; the tokens of callers open some of them",
+                f"a bundle key in {path} is followed by other text; write each key alone on its line. A bundle key "
+                "permits all functions; restrict functions with the tokens of callers",
             )
         keys.append(key.encode())
     return keys
 
 
 def _lines(path: Path, what: str) -> list[tuple[str, str]]:
-    """Return the secret of each line, and what stands after it. Raises RejectedError SETTINGS."""
+    """Return the secret and the remaining text of each line. Raises RejectedError SETTINGS."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

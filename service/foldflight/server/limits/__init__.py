@@ -1,1 +1,1 @@
-"""Limits of time and memory for the code of authors."""
+"""Limits on the time and memory of functions."""

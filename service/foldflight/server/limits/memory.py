@@ -1,4 +1,4 @@
-"""How much memory this process has, and may have."""
+"""The memory of this process and its limit."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ __all__ = ["Memory", "Surplus", "give_back", "memory_limit_of", "resident_bytes"
 _CGROUP = Path("/sys/fs/cgroup")
 _STATM = Path("/proc/self/statm")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# Of the container's memory: the rest is for what lies outside of any process, and for what comes between two looks.
-# Memory that is not worth giving back.
+# Less than this amount of freed memory is not returned to the system.
 _SURPLUS_BYTES = 64 << 20
 _PAUSE_S_FIRST = 2.0
 _PAUSE_S_MAX = 600.0
+# Share of the container's memory. The rest is for memory outside of processes, and for growth between two checks.
 _SHARE = 0.9
 _SOFT = 0.8
 
 
 class Memory:
-    """The memory of this process, against its bound.
+    """The memory of this process, compared with its limit.
 
     Args:
-        limit: Bytes that it may have; 0: any number.
-        resident: Gives how many it has.
+        limit: The limit in bytes; 0: no limit.
+        resident: Returns the resident memory in bytes.
 
     Raises:
-        RejectedError: SETTINGS, when it has too many already, before anything is served.
+        RejectedError: SETTINGS if the process exceeds the soft limit before it serves anything.
     """
 
     def __init__(self, limit: int, resident: Callable[[], int] | None = None) -> None:
@@ -49,35 +49,36 @@ class Memory:
         if self.is_tight:
             raise RejectedError(
                 "SETTINGS",
-                f"a server without work has {_mib(self._resident())}, and new exchanges are refused above "
-                f"{_mib(self.soft_limit)}, {_SOFT:.0%} of memory_limit = {_mib(limit)}; give it more, or turn it off",
+                f"the server already uses {_mib(self._resident())} without work, and refuses new exchanges above "
+                f"{_mib(self.soft_limit)}, {_SOFT:.0%} of memory_limit = {_mib(limit)}; raise memory_limit or set it "
+                "to off",
             )
 
     @property
     def soft_limit(self) -> int:
-        """Bytes above which no new exchange is welcome."""
+        """Bytes above which new exchanges are refused."""
         return int(self.limit * _SOFT)
 
     @property
     def is_tight(self) -> bool:
-        """Whether new exchanges should go elsewhere."""
+        """Whether new exchanges are refused."""
         return bool(self.limit) and self._resident() > self.soft_limit
 
     @property
     def is_used_up(self) -> bool:
-        """Whether an exchange must end, before the kernel ends the process."""
+        """Whether an exchange must be ended, before the kernel kills the process."""
         return bool(self.limit) and self._resident() > self.limit
 
     @property
     def text(self) -> str:
-        """What there is and what there may be, for people."""
+        """The memory of this process and its limit, as text."""
         return f"{_mib(self._resident())} of memory_limit = {_mib(self.limit)}"
 
 
 def memory_limit_of(settings: Settings, cgroup: Path = _CGROUP) -> int:
-    """Return the bytes that each process of the server may have; 0 without a bound.
+    """Return the memory limit of each process of the server, in bytes; 0: no limit.
 
-    Unless it is set, it is the process's share of what its container may have.
+    The default is an equal share of the memory of the container.
     """
     if settings.memory_limit is not None:
         return settings.memory_limit
@@ -86,12 +87,12 @@ def memory_limit_of(settings: Settings, cgroup: Path = _CGROUP) -> int:
 
 
 def resident_bytes() -> int:
-    """Return how much memory this process has."""
+    """Return the resident memory of this process, in bytes."""
     return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
 
 
 def give_back() -> None:
-    """Give the system what was freed: allocators keep it otherwise, and it would count as used."""
+    """Return freed memory to the system. Otherwise allocators keep it, and it counts as used."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
@@ -127,7 +128,7 @@ def _container_bytes(cgroup: Path) -> int | None:
             found = (cgroup / name).read_text(encoding="ascii").strip()
         except OSError:
             continue
-        # v1 says "no bound" as a number larger than any memory.
+        # Version 1 writes "no limit" as a number larger than any memory.
         return None if found == "max" or int(found) >= 2**60 else int(found)
     return None
 

@@ -1,8 +1,8 @@
-"""One thread that looks at a server from outside, and ends authors' code that takes too long.
+"""A monitoring thread of a server that interrupts functions that take too long.
 
-Python can raise an exception in another thread, which comes between two of its byte codes. That ends any loop written
-in Python. What runs elsewhere (a C function, compiled code, a sleep) is ended when it comes back; if it does not, the
-process is of no use any more: it drains and ends, and engines go on at other servers.
+Python can raise an exception in another thread, between two of its byte codes. That ends any loop written in Python.
+A C function, compiled code or a sleep ends only when it returns to Python. If it does not return, the process drains
+and ends, and engines continue on other servers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GRACE_S", "Step", "Watch"]
 
-# How long authors' code may go on after it was told to end; a process that says nothing for as long has hung.
+# Time for which a function may run after it was interrupted. A process without heartbeats for this time counts as hung.
 GRACE_S = 5.0
 _AGAIN_S = 1.0
 _LOOKS_PER_STEP = 8
@@ -35,15 +35,15 @@ R = TypeVar("R")
 class Interrupted(SystemExit):
     """Raised in the thread of a step that has to end.
 
-    Authors' `except Exception` lets it pass, and the fold takes it for what any SystemExit there is: the end of their
-    code, at a row that can be named; and since it names a limit, for the end of the exchange.
+    `except Exception` in a function does not catch it. The fold treats it like any SystemExit of a function: as an
+    error of the function, with its row. Because it has a limit, it ends the exchange.
     """
 
     limit = "interrupted"
 
 
 class Step:
-    """One stretch of authors' code in one thread, such as the fold of a chunk, which other threads may end."""
+    """One call of functions in one thread, such as the fold of a chunk, which other threads may interrupt."""
 
     def __init__(self) -> None:
         self.error: FoldflightError | None = None
@@ -55,7 +55,7 @@ class Step:
         self._is_over = False
 
     def interrupt(self, error: FoldflightError) -> bool:
-        """End the step with an error; the first one counts. Return False if it is over already."""
+        """Interrupt the step with an error. The first error counts. Return False if the step is already over."""
         with self._lock:
             if self._is_over:
                 return False
@@ -66,7 +66,7 @@ class Step:
             return True
 
     def finish(self) -> None:
-        """Let nothing be raised in this thread any more, not even what has been sent and has not come."""
+        """End the step. No further interrupt is raised in its thread, not even a pending one."""
         with self._lock:
             if not self._is_over:
                 self._is_over = True
@@ -75,14 +75,14 @@ class Step:
 
 
 class Watch:
-    """Runs steps and ends those that take too long.
+    """Runs steps and interrupts those that take too long.
 
     Args:
-        fold_s_max: Seconds that a step may take; 0: any time.
-        look_s: Longest time between two looks.
-        look: Looks at other things, as often as at steps.
-        on_spent: Called once, when a step does not end: the process should.
-        logger: Told of steps that are ended.
+        fold_s_max: Longest time of a step, in seconds; 0: no limit.
+        look_s: Longest time between two checks.
+        look: Called at each check, for other checks of the server.
+        on_spent: Called once if a step cannot be interrupted. The process should then end.
+        logger: The log.
     """
 
     def __init__(
@@ -107,25 +107,25 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="foldflight-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the monitoring."""
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the monitoring."""
         self._closed.set()
         self._thread.join()
 
     def run(self, call: Callable[[], R], begun: Callable[[Step], None] | None = None) -> R:
-        """Call authors' code in this thread, as a step that may be ended.
+        """Call functions in this thread, as a step that may be interrupted.
 
         Args:
-            call: Calls it.
-            begun: Told the step.
+            call: Calls the functions.
+            begun: Called with the step before `call`.
 
         Raises:
-            FunctionError: USER_CODE, with the function, group and row where it was, when it took too long; and for what
-                is no Exception (a KeyboardInterrupt), which nothing else would take for an error.
-            FoldflightError: What else the step was interrupted with; and what the call itself raises.
+            FunctionError: USER_CODE with the function, group and row if the step took too long, or if a function raised
+                an exception that is not an Exception, such as KeyboardInterrupt.
+            FoldflightError: Another error with which the step was interrupted, or an error of the call itself.
         """
         step = Step()
         failure: FoldflightError | None = None
@@ -138,14 +138,14 @@ class Watch:
             finally:
                 step.finish()
         except Interrupted:
-            pass  # it came where no author's code was
+            pass  # it was raised outside of functions
         except FoldflightError as error:
             if step.error is None:
                 raise
             failure = error
         except Exception:
-            raise  # a fault of ours
-        except BaseException as error:  # noqa: BLE001 - Python raises none in this thread: an author has
+            raise  # a bug of foldflight
+        except BaseException as error:  # noqa: BLE001 - only a function can have raised it in this thread
             failure = user_failure(None, "a method", error)
             step.error = step.error or failure
         finally:
@@ -157,7 +157,7 @@ class Watch:
             try:
                 raise reason
             finally:
-                del reason, failure  # they hold frames, and these all that was being folded: no cycle may keep it
+                del reason, failure  # they refer to frames and so to the data of the fold; avoid a reference cycle
         return result
 
     def _add(self, step: Step) -> None:
@@ -187,7 +187,7 @@ class Watch:
                 return
             self._logger.warning("functions took too long: interrupted", fold_s_max=self._fold_s_max)
         elif now_s - step.told_again_s < _AGAIN_S:
-            return  # it may be on its way; or a bare `except:` of an author has swallowed it
+            return  # the exception may be pending, or a bare `except:` in a function may have caught it
         step.interrupt(_too_long(self._fold_s_max))
         if step.told_s is not None and now_s - step.told_s > GRACE_S and not self._is_stuck:
             self._is_stuck = True
@@ -198,14 +198,14 @@ class Watch:
 def _too_long(fold_s_max: float) -> FunctionError:
     return FunctionError(
         "USER_CODE",
-        f"took longer than fold_s_max = {fold_s_max:g} s for one frame and was interrupted where the trace ends: if it "
-        "is no endless loop, send smaller chunks, or raise fold_s_max on the servers and deadline_s of connect with it",
+        f"took longer than fold_s_max = {fold_s_max:g} s for one frame and was interrupted where the trace ends; if it "
+        "is not an endless loop, send smaller chunks, or raise fold_s_max on the servers and deadline_s of connect",
         limit="fold_s_max",
     )
 
 
 def _located(error: FoldflightError, failure: FoldflightError | None) -> FoldflightError:
-    """Return why a step was ended, with the place that it had come to."""
+    """Return the error with which a step was interrupted, with the position of the interrupt."""
     if failure is not None:
         error.function, error.slot, error.row = failure.function, failure.slot, failure.row
         error.trace, error.story = failure.trace, failure.story
@@ -213,7 +213,7 @@ def _located(error: FoldflightError, failure: FoldflightError | None) -> Foldfli
 
 
 def _raise_in(thread: int, exception: type[BaseException] | None) -> None:
-    """Let an exception come in another thread, or take back one that has not come yet (None)."""
+    """Raise an exception in another thread. None cancels a pending one."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread), None if exception is None else ctypes.py_object(exception)
     )

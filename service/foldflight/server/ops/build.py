@@ -1,4 +1,4 @@
-"""What a server knows without counting: its build, its bounds, its processes, and the CPUs that it may use."""
+"""The build, bounds and processes of a server as metrics, and the CPUs that it may use."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ BUILD: Mapping[str, str] = {
     "python": platform.python_version(),
     "arrow": pa.__version__,
 }
-PARENT = "parent"  # the name of the process that relays to those that fold, where there are several
+PARENT = "parent"  # the name of the process that relays connections to workers, if there are several
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 class ServerCollector:
-    """A collector for a registry of prometheus_client.
+    """A prometheus_client collector for the build, bounds and processes of a server.
 
     Args:
-        exchanges_max: What all processes take together.
-        memory_limit: Bytes that each process may have; 0: any number.
-        cpus: What the server may use.
-        processes: Gives the name and pid of each process of the server; a pid is None while its process starts.
-        workers: Gives how many of them fold and are ready.
-        restarts: Gives how many were started again.
+        exchanges_max: Limit of open exchanges, over all processes.
+        memory_limit: Memory limit of each process, in bytes; 0: no limit.
+        cpus: Number of CPUs that the server may use.
+        processes: Returns the name and pid of each process of the server. A pid is None while its process starts.
+        workers: Returns the number of worker processes that are ready.
+        restarts: Returns the number of restarts of workers.
     """
 
     def __init__(
@@ -93,19 +93,19 @@ class ServerCollector:
 
 
 def usable_cpus(cgroup: Path = _CGROUP) -> int:
-    """Return how many CPUs this process may use: those it is bound to, or fewer if its container has a quota."""
+    """Return the number of CPUs that this process may use, by its CPU affinity and the quota of its container."""
     bound = len(os.sched_getaffinity(0))
     quota = _quota(cgroup)
     return bound if quota is None else max(1, min(bound, math.ceil(quota)))
 
 
 def use_cpus(count: int) -> None:
-    """Make Arrow use this many threads: by itself it takes one for each CPU of the machine, whatever the quota."""
+    """Set the number of threads of Arrow. Its default is one for each CPU of the machine, regardless of quotas."""
     pa.set_cpu_count(count)
 
 
 def _quota(cgroup: Path) -> float | None:
-    """Return the CPUs that the container's quota is worth; None without one."""
+    """Return the CPU quota of the container, in CPUs; None without a quota."""
     try:  # cgroup v2
         quota, period = (cgroup / "cpu.max").read_text(encoding="ascii").split()
         return None if quota == "max" else int(quota) / int(period)

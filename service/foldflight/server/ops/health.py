@@ -65,13 +65,13 @@ class HealthServer:
         return self._calls.port
 
     def set_ready(self, *, ready: bool) -> None:
-        """Say whether new exchanges are welcome."""
+        """Publish readiness."""
         with self._changed:
             self._is_serving.update(dict.fromkeys(_READY_SERVICES, ready))
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop at once; open watches are cut."""
+        """Stop at once, and end open watches."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -87,7 +87,7 @@ class HealthServer:
             call.send(_answer(is_serving=is_serving))
 
     def _watch(self, call: Call, request: bytes) -> None:
-        """Send the state, and send it again whenever it has changed, until the client hangs up."""
+        """Send the status, and again after each change, until the client disconnects."""
         service = _service(request)
         told: bytes | None = None
         while not (call.is_cancelled() or self._is_closed):

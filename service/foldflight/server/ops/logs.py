@@ -1,6 +1,6 @@
-"""The server's log: one JSON object (or one console line) per event on a stream, with ids bound to it.
+"""The log of a server: one JSON object (or one console line) per event, with bound ids.
 
-No global configuration: a logger is a value that is handed on, so two servers in one process have two logs.
+There is no global configuration. A logger is passed as a value, so two servers in one process have two logs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def make_logger(stream: TextIO, *, log_format: str = "json", log_level: str = "i
     """Make the logger of one server.
 
     Args:
-        stream: Where lines go; each event is one line, flushed.
+        stream: The stream of the log. Each event is one line, which is flushed.
         log_format: `json` or `console`.
         log_level: Lowest level that is written: debug, info, warning or error.
 
@@ -57,9 +57,9 @@ def make_logger(stream: TextIO, *, log_format: str = "json", log_level: str = "i
 
 @contextlib.contextmanager
 def taking_over(logger: Logger) -> Iterator[None]:
-    """Write what the fold tells Python's logging (which function is compiled, or why not) to a server's log, meanwhile.
+    """Write records of Python's logging, such as those of the compiler, to the log of a server while the block runs.
 
-    Only for a process that is a server: Python has one `logging` for all that is in the process.
+    Use it only in a process that is a server, because Python's logging is global to the process.
     """
     root = logging.getLogger("foldflight")
     before = root.level, root.propagate
@@ -84,7 +84,7 @@ class _Handler(logging.Handler):
 
 
 def _without_secrets(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Blank out what is named like a secret, whoever logged it: function authors log through here too."""
+    """Replace the values of fields that are named like a secret. This includes fields that functions log."""
     for key in event:
         if any(word in key.lower() for word in _SECRET_WORDS):
             event[key] = "(not logged)"

@@ -1,11 +1,11 @@
-"""Everything the server counts, as Prometheus metrics.
+"""The Prometheus metrics of a server.
 
-One table (`METRICS`) is behind the metrics, the test that checks rules and dashboard against them, and
-docs/reference/server.md.
+The table `METRICS` defines the metrics. A test checks the alert rules and the dashboard against it, and
+docs/reference/server.md shows it.
 
-One `Metrics` per server, each with its own registry. When the environment of the process names a directory for
-prometheus_client's multiprocess mode, values live in files there and `shared_registry` sums those of all processes.
-What is known rather than counted (build, limits, processes) comes from `server/ops/build.py`.
+Each server has one `Metrics` with its own registry. If the environment names a directory for the multiprocess mode of
+prometheus_client, the values are stored in files there, and `shared_registry` sums those of all processes. Metrics that
+are not counted (build, limits, processes) come from `server/ops/build.py`.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _METRICS_OF_A_FUNCTION_MAX = 100
 _SHIPPED_FUNCTIONS_MAX = 100
 _READS_MAX = 5
 _READ_AGAIN_S = 0.02
-MORE = "(more)"  # the label of what is beyond that many: no label grows without end
+MORE = "(more)"  # label value for names beyond these limits, so that the number of series is bounded
 
 
 class Metric(NamedTuple):
     """One row of the table.
 
     Args:
-        name: As it is on the page; a histogram's series add `_bucket`, `_sum` and `_count`.
-        type: What Prometheus takes it for.
-        unit: Of its value.
-        labels: What tells its series apart.
-        doc: What it means.
+        name: Its name on the page. The series of a histogram add `_bucket`, `_sum` and `_count`.
+        type: Its Prometheus type.
+        unit: The unit of its value.
+        labels: The labels of its series.
+        doc: Its meaning.
     """
 
     name: str
@@ -62,54 +62,54 @@ class Metric(NamedTuple):
 METRICS: Mapping[str, Metric] = {
     row.name: row
     for row in (
-        Metric("foldflight_exchanges_open", "gauge", "exchanges", (), "Exchanges open now."),
+        Metric("foldflight_exchanges_open", "gauge", "exchanges", (), "Exchanges that are open."),
         Metric("foldflight_exchanges_opened_total", "counter", "exchanges", (), "Exchanges admitted."),
         Metric(
             "foldflight_exchanges_ended_total",
             "counter",
             "exchanges",
             ("outcome",),
-            "Exchanges that ended: done, vanished (the engine hung up), or the code of the error.",
+            "Exchanges that ended, by outcome: done, vanished (the engine disconnected), or the code of the error.",
         ),
         Metric(
             "foldflight_exchanges_refused_total",
             "counter",
             "exchanges",
             ("code",),
-            "Exchanges refused at open, by code.",
+            "Exchanges that were refused when they were opened, by code.",
         ),
         Metric(
             "foldflight_calls_opened_total",
             "counter",
             "calls",
             ("function", "fold"),
-            "Calls of admitted exchanges, by the fold that runs them at first: interpreted, compiled, "
-            "vectorised, or counted (DISTINCT and materialized).",
+            "Calls of admitted exchanges, by their initial fold: interpreted, compiled, vectorised, or counted "
+            "(DISTINCT and materialized).",
         ),
         Metric(
             "foldflight_function_compiled",
             "gauge",
             "-",
             ("function",),
-            "1 if machine code folds the function, 0 if the interpreter does, as at the start of the server and at the "
-            "last opening or barrier; of several workers, the least.",
+            "1 if the function is compiled, 0 if it is interpreted. Updated at the start of the server, at openings "
+            "and at barriers. With several workers, the minimum.",
         ),
-        Metric("foldflight_rows_total", "counter", "rows", (), "Rows of chunks, each once."),
+        Metric("foldflight_rows_total", "counter", "rows", (), "Rows of chunks. Each row counts once."),
         Metric(
             "foldflight_rows_folded_total",
             "counter",
             "rows",
             ("function", "kind"),
-            "Rows given to calls of a function, by row kind, before FILTER; a row counts once for each call.",
+            "Rows for calls of a function, by row kind, before FILTER. A row counts once for each call.",
         ),
-        Metric("foldflight_chunk_bytes", "histogram", "bytes", (), "Sizes of chunks, as they came in."),
+        Metric("foldflight_chunk_bytes", "histogram", "bytes", (), "Sizes of received chunks."),
         Metric("foldflight_fold_seconds", "histogram", "seconds", (), "Time to fold one chunk with all calls."),
         Metric(
             "foldflight_barrier_seconds",
             "histogram",
             "seconds",
             (),
-            "Time from a barrier's arrival to its last result being handed to the transport.",
+            "Time from the arrival of a barrier until its last result is passed to the transport.",
         ),
         Metric("foldflight_groups", "gauge", "slots", (), "Slots in use in open exchanges."),
         Metric(
@@ -125,21 +125,21 @@ METRICS: Mapping[str, Metric] = {
             "counter",
             "errors",
             ("function", "code"),
-            "Errors of authors' code among them: USER_CODE, RESULT_TYPE, OVERFLOW.",
+            "Errors sent to engines that were caused by functions: USER_CODE, RESULT_TYPE, OVERFLOW.",
         ),
         Metric(
             "foldflight_groups_isolated_total",
             "counter",
             "slots",
             ("function",),
-            "Groups whose function raised in an epoch while the others went on, where errors are isolated.",
+            "Groups that failed with isolated errors, by the function that raised.",
         ),
         Metric(
             "foldflight_limit_errors_total",
             "counter",
             "errors",
             ("limit",),
-            "Errors among them because a bound was passed, by the setting that names it.",
+            "Errors sent to engines because a bound was exceeded, by the setting of the bound.",
         ),
         Metric("foldflight_draining", "gauge", "-", (), "1 while the server drains."),
         Metric(
@@ -147,41 +147,41 @@ METRICS: Mapping[str, Metric] = {
             "counter",
             "-",
             ("function", "metric"),
-            f"Counters and meters of functions; beyond {_METRICS_OF_A_FUNCTION_MAX} names of one function, the metric "
-            f"is {MORE}, here and below.",
+            f"Counters and meters of functions. After {_METRICS_OF_A_FUNCTION_MAX} names for one function, the label "
+            f"metric is {MORE}; this also applies to the next two metrics.",
         ),
         Metric("foldflight_function_gauge", "gauge", "-", ("function", "metric"), "Gauges of functions."),
         Metric(
             "foldflight_function_distribution", "histogram", "-", ("function", "metric"), "Distributions of functions."
         ),
-        Metric("foldflight_build_info", "gauge", "-", ("version", "python", "arrow"), "1, with what is running."),
-        Metric("foldflight_exchanges_max", "gauge", "exchanges", (), "Exchanges that the server takes, all workers."),
         Metric(
-            "foldflight_memory_limit_bytes", "gauge", "bytes", (), "Memory that each process may have; 0: no bound."
+            "foldflight_build_info", "gauge", "-", ("version", "python", "arrow"), "Always 1; the labels are versions."
         ),
-        Metric("foldflight_cpus", "gauge", "CPUs", (), "CPUs that the server may use: Arrow's threads follow."),
-        Metric("foldflight_workers", "gauge", "processes", (), "Processes that fold and are ready."),
+        Metric("foldflight_exchanges_max", "gauge", "exchanges", (), "Limit of open exchanges, over all workers."),
+        Metric("foldflight_memory_limit_bytes", "gauge", "bytes", (), "Memory limit of each process. 0: no limit."),
+        Metric("foldflight_cpus", "gauge", "CPUs", (), "CPUs that the server may use; also the threads of Arrow."),
+        Metric("foldflight_workers", "gauge", "processes", (), "Worker processes that are ready."),
         Metric(
-            "foldflight_worker_restarts_total", "counter", "processes", (), "Workers started again after they died."
+            "foldflight_worker_restarts_total", "counter", "processes", (), "Workers that were restarted after a crash."
         ),
         Metric(
             "process_cpu_seconds_total",
             "counter",
             "seconds",
             ("worker",),
-            "CPU time of each process: 0, 1, ..., and parent, which relays to them.",
+            "CPU time of each process: 0, 1, ..., and parent, which relays connections to them.",
         ),
         Metric("process_resident_memory_bytes", "gauge", "bytes", ("worker",), "Memory of each process."),
         Metric("process_virtual_memory_bytes", "gauge", "bytes", ("worker",), "Address space of each process."),
-        Metric("process_start_time_seconds", "gauge", "seconds", ("worker",), "When each process began, since 1970."),
+        Metric("process_start_time_seconds", "gauge", "seconds", ("worker",), "Start of each process, as Unix time."),
         Metric("process_open_fds", "gauge", "files", ("worker",), "Open file descriptors of each process."),
-        Metric("process_max_fds", "gauge", "files", ("worker",), "File descriptors that each process may open."),
+        Metric("process_max_fds", "gauge", "files", ("worker",), "Limit of file descriptors of each process."),
     )
 }
 
 
 def metrics_table() -> str:
-    """Return the metrics as a Markdown table, for the docs."""
+    """Return the metrics as a Markdown table, for the documentation."""
     lines = ["| metric | type | unit | labels | meaning |", "|---|---|---|---|---|"]
     lines.extend(
         f"| `{row.name}` | {row.type} | {row.unit} | {', '.join(f'`{label}`' for label in row.labels) or '-'} "
@@ -192,9 +192,9 @@ def metrics_table() -> str:
 
 
 class Metrics:
-    """The metrics of one server; also the `MetricSink` of the functions it runs.
+    """The metrics of one server, and the `MetricSink` of its functions.
 
-    Counting never raises into an exchange: a function that gives a counter a negative amount loses that amount only.
+    Counting never raises into an exchange. If a function adds a negative amount to a counter, the amount is ignored.
     """
 
     def __init__(self) -> None:
@@ -225,10 +225,10 @@ class Metrics:
         self._shipped: set[str] = set()
 
     def expect(self, functions: Collection[str]) -> None:
-        """Take these functions for the server's own, and begin the series of errors at 0.
+        """Register the names of the server's own functions, and initialise the error counters to 0.
 
-        Prometheus takes what a series begins with for no increase: an alert would miss the first error of each kind
-        otherwise, and of some kinds there is only one.
+        Prometheus sees no increase in the first value of a series. Without the initial 0, an alert would miss the first
+        error of each kind.
         """
         for error in (RetryableError, RejectedError, FunctionError, CorruptError):
             for code in error.codes:
@@ -241,20 +241,20 @@ class Metrics:
                 self.function_errors.labels(function, code)
 
     def add(self, function: str, metric: str, amount: float) -> None:
-        """Add to a function's counter or meter."""
+        """Add to a counter or meter of a function."""
         with contextlib.suppress(ValueError):  # a counter cannot go down
             self._function_count.labels(*self._bounded(function, metric)).inc(amount)
 
     def set(self, function: str, metric: str, value: float) -> None:
-        """Set a function's gauge."""
+        """Set a gauge of a function."""
         self._function_gauge.labels(*self._bounded(function, metric)).set(value)
 
     def observe(self, function: str, metric: str, value: float) -> None:
-        """Record one value of a function's distribution."""
+        """Record one value of a distribution of a function."""
         self._function_distribution.labels(*self._bounded(function, metric)).observe(value)
 
     def named(self, function: str) -> str:
-        """Return the label of a function: its name; of those that engines ship, (more) beyond a number of them."""
+        """Return the label of a function: its name, or (more) if there are too many shipped functions."""
         return function if function in self._own else _within(self._shipped, function, _SHIPPED_FUNCTIONS_MAX)
 
     def _bounded(self, function: str, metric: str) -> tuple[str, str]:
@@ -276,7 +276,7 @@ class Metrics:
 
 class _Shared(MultiProcessCollector):
     def collect(self) -> Any:
-        """Return what all processes have counted; a file that one of them is just making is empty, and read again."""
+        """Return the metrics of all processes. A file that a process is just creating is empty, and is read again."""
         for _ in range(_READS_MAX - 1):
             try:
                 return super().collect()  # type: ignore[no-untyped-call]
@@ -301,5 +301,5 @@ def shared_registry(directory: str) -> CollectorRegistry:
 
 
 def forget_process(index: int, directory: str) -> None:
-    """Drop the gauges of a worker's process that has ended; its counters still count."""
+    """Remove the gauges of a worker process that has ended. Its counters remain."""
     mark_process_dead(index, directory)  # type: ignore[no-untyped-call]

@@ -1,13 +1,13 @@
-"""What a server, and its fleet, is doing now: the page, `foldflight status` and the action `status` all show this.
+"""The status of a server and its fleet, for the status page, `foldflight status` and the action `status`.
 
     {"at_s": 1766300000.0, "servers": [
         {"server_id": "...", "state": "ready", "exchanges": {"open": 3, "max": 64, ...}, "rows": 123456, ...},
         {"address": "10.1.2.3:8817", "problem": "timed out"}]}
 
-A server shows counts since its start; whoever asks twice has the rates. Servers do not know each other: `peers` is a
-name that resolves to all of them (a headless Service, a service of Docker Compose), and whichever server is asked asks
-every address behind it, in parallel, for its own part. So one answer through a balancer shows the whole fleet, and a
-server that hangs is shown too, by its address.
+The counts are those since the start of a server; rates follow from two answers. `peers` is a DNS name that resolves to
+all servers (a headless Service, a service of Docker Compose). The server that is asked requests the part of each of
+their addresses, in parallel. So one answer through a load balancer shows the whole fleet, and a server that hangs is
+listed by its address.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["BY_FUNCTION", "FLEET_PATH", "OWN_PATH", "STATUS_ACTION", "Status", "
 STATUS_ACTION = "status"
 FLEET_PATH = "/status"
 OWN_PATH = "/status/own"
-# The parts of a server that name its functions.
+# The entries of a server that contain names of functions.
 BY_FUNCTION = ("functions", "folded", "function_errors", "groups_isolated")
 _ANSWER_S = 2.0
 _ANSWER_BYTES_MAX = 4 * 2**20
@@ -46,13 +46,13 @@ _ASKED_AT_ONCE = 32
 
 
 class Status:
-    """The status of one server and, through the others, of its fleet.
+    """The status of one server and of its fleet.
 
     Args:
         server_id: Its name.
         functions: The functions that it serves.
-        registry: Where its metrics are.
-        is_ready: Gives whether it welcomes exchanges.
+        registry: The registry of its metrics.
+        is_ready: Returns whether it accepts exchanges.
         folding_of: Returns how a function is folded, before any exchange has shown it.
         peers: Names that resolve to the servers of the fleet: `host`, or `host:port` of their HTTP pages.
     """
@@ -67,7 +67,7 @@ class Status:
         folding_of: Callable[[Function], Folding],
         peers: Sequence[str] = (),
     ) -> None:
-        self.http_port: int | None = None  # known once the pages are served; where peers have none of their own
+        self.http_port: int | None = None  # set when the HTTP server runs; also the default port of peers
         self._server_id = server_id
         self._functions = functions
         self._registry = registry
@@ -82,7 +82,7 @@ class Status:
             self._folding_of(function)
 
     def own(self) -> dict[str, Any]:
-        """Return this server's part."""
+        """Return the status of this server."""
         values = _values(self._registry)
         draining = values.total("foldflight_draining") > 0
         return {
@@ -110,7 +110,7 @@ class Status:
         }
 
     def _folded(self, values: _Values) -> dict[str, str]:
-        """Return how each function is folded; with workers it is they who compile, and who count it."""
+        """Return how each function is folded. Functions are compiled by workers, which report it as a metric."""
         compiled = values.by_label("foldflight_function_compiled", "function")
         return {
             name: str(Mode.COMPILED if name in compiled else self._folding_of(self._functions[name]))
@@ -118,7 +118,7 @@ class Status:
         }
 
     def fleet(self) -> dict[str, Any]:
-        """Return the parts of all servers, by name; this one's is there whatever the names resolve to."""
+        """Return the status of all servers, sorted by name, always including this one."""
         servers = {self._server_id: self.own()}
         for part in self._ask_peers():
             servers.setdefault(part.get("server_id") or part["address"], part)
@@ -139,7 +139,7 @@ class Status:
 
 
 class _Values:
-    """The samples of a registry, at one moment."""
+    """A snapshot of the samples of a registry."""
 
     def __init__(self, samples: Mapping[str, list[tuple[Mapping[str, str], float]]]) -> None:
         self._samples = samples
@@ -159,7 +159,7 @@ class _Values:
 
 
 def _memory(values: _Values) -> dict[str, int]:
-    """Return the memory of the processes that fold, of the largest of them, and what each of them may have (0: any)."""
+    """Return the memory of all workers, of the largest one, and the limit of each (0: no limit)."""
     resident = values.by_label("process_resident_memory_bytes", "worker")
     folding = [count for worker, count in resident.items() if worker != PARENT] or [0]
     limit = int(values.total("foldflight_memory_limit_bytes"))
@@ -175,13 +175,13 @@ def _values(registry: CollectorRegistry) -> _Values:
 
 
 def fleet_of(host: str, port: int) -> dict[str, Any]:
-    """Return what the server at this HTTP port says of the fleet.
+    """Return the status of the fleet from the server at this HTTP port.
 
     Raises:
         RetryableError: UNREACHABLE.
     """
     try:
-        return _ask(host, port, FLEET_PATH, 2 * _ANSWER_S)  # it waits for others itself
+        return _ask(host, port, FLEET_PATH, 2 * _ANSWER_S)  # that server waits for its peers
     except (OSError, ValueError) as error:
         raise RetryableError("UNREACHABLE", f"no status from http://{host}:{port}{FLEET_PATH}: {error}") from None
 

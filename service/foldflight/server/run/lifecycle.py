@@ -1,18 +1,18 @@
-"""The life of a server: load, bind, ready, drain, end. The caller owns signals and sets an event.
+"""The lifecycle of a server: load, bind, ready, drain, end. The caller handles signals and sets an event.
 
-Drain, once the event is set: readiness fails; new exchanges are refused with DRAINING and open ones are told to reopen
-elsewhere, with their next results or saved states; when all have ended or `drain_s` has passed, the server stops. The
-exit code says which:
+When the event is set, the server drains. Readiness fails, and new exchanges are refused with DRAINING. Open exchanges
+are asked to reopen elsewhere, with their next results or saved states. The server stops when all exchanges have ended
+or `drain_s` has passed. The exit code tells which:
 
 | exit code | meaning |
 |---|---|
-| 0 | every exchange ended by itself |
-| 3 | `drain_s` passed and open exchanges were cut off |
-| 4 | the server ended by itself: a function cannot be interrupted, or memory does not come back; start it again |
+| 0 | all exchanges ended in the regular way |
+| 3 | `drain_s` passed, and open exchanges were cut off |
+| 4 | the server stopped itself: a function cannot be interrupted, or memory was not released; restart it |
 
-Readiness, for machines: one JSON line on standard output, and the same line in `ready_file` if one is set:
+A ready server writes one JSON line to standard output, and to `ready_file` if it is set:
 `{"event": "ready", "server_id": "...", "host": "127.0.0.1", "flight": 8815, "health": 8816, "http": 8817,
-"functions": [...]}`. A port that is off is null. With `--port 0` this is where the actual port can be read.
+"functions": [...]}`. A disabled port is null. With `--port 0`, the line has the actual port.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _LOOK_UP_S = 0.5
 
 
 class Probes:
-    """The health and HTTP ports of one server: what others ask to know whether it lives and welcomes work.
+    """The health and HTTP ports of one server, for liveness, readiness, metrics and status.
 
     Args:
         settings: Host, the two ports and the peers; None turns a port off.
@@ -134,13 +134,13 @@ class Probes:
         return self._http.port if self._http is not None else None
 
     def set_ready(self, *, ready: bool) -> None:
-        """Say whether new exchanges are welcome."""
+        """Publish readiness."""
         self._ready = ready
         if self._health is not None:
             self._health.set_ready(ready=ready)
 
     def close(self) -> None:
-        """Stop both."""
+        """Stop both servers."""
         if self._http is not None:
             self._http.close()
         if self._health is not None:
@@ -154,14 +154,13 @@ class Server:
         settings: What to do.
         registry: The functions to serve.
         logger: The log.
-        status: What the action `status` answers, where another process knows more.
-        warms: Whether to compile what can be before exchanges are welcome, not when it has become hot.
-        on_spent: Called when this process should end: a function cannot be interrupted, or memory does not come back.
+        status: Returns the answer to the action `status`, if another process knows more than this one.
+        warms: Whether to compile functions before the server is ready, instead of when they are hot.
+        on_spent: Called when this process should end: a function cannot be interrupted, or memory was not released.
 
     Raises:
-        RejectedError: SETTINGS when a port is taken, a key or certificate is no good, or a function's states are
-            pickled and there are no state keys; SIGNATURE when a function that is declared `compile=True` cannot be
-            compiled.
+        RejectedError: SETTINGS if a port is taken, a key or certificate is invalid, or states of a function are pickled
+            and there are no state keys; SIGNATURE if a function with `compile=True` cannot be compiled.
     """
 
     def __init__(
@@ -208,7 +207,7 @@ class Server:
     def _warm(self, registry: Registry) -> None:
         for function in registry.authored:
             started_s = time.monotonic()
-            # Why not compiled is logged where it is found out, once.
+            # `programs` logs why a function is not compiled.
             mode, seconds = self.programs.warm(function).mode, round(time.monotonic() - started_s, 3)
             self.logger.info("warm", function=function.name, folded=str(mode), s=seconds)
             if mode in (Mode.COMPILED, Mode.INTERPRETED):
@@ -216,13 +215,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """What to give to `connect`."""
+        """The URL of this server for `connect`."""
         scheme = "grpc" if self.settings.tls_cert_file is None else "grpc+tls"
         return f"{scheme}://{authority(self.settings.host, self.flight.port)}"
 
     @property
     def ready_line(self) -> dict[str, Any]:
-        """What machines read to learn that the server accepts, and where."""
+        """The ready line: the ports and functions of this server, for programs."""
         return {
             "event": "ready",
             "server_id": self.server_id,
@@ -234,13 +233,13 @@ class Server:
         }
 
     def drain(self) -> bool:
-        """Stop taking work, and wait up to `drain_s` for open exchanges; return whether all ended."""
+        """Refuse new exchanges, and wait up to `drain_s` for open ones. Return whether all ended."""
         self.probes.set_ready(ready=False)
         self.logger.info("draining", exchanges=self.flight.active, drain_s=self.settings.drain_s)
         return self.flight.drain(self.settings.drain_s)
 
     def close(self) -> None:
-        """Stop at once; safe to call twice."""
+        """Stop at once. It is safe to call this twice."""
         if not self._closed:
             self._closed = True
             self.flight.close()
@@ -265,9 +264,9 @@ def run_server(
 
     Args:
         settings: What to do.
-        stop: Set by whoever owns the signals; and by the server itself, when it is spent.
-        log_stream: Where the log goes; standard error unless told.
-        on_ready: Called once with the ready line; prints it on standard output unless told.
+        stop: Set by the caller's signal handlers, or by the server when this process should end.
+        log_stream: Stream of the log. Default: standard error.
+        on_ready: Called once with the ready line. Default: print it to standard output.
         status: As for `Server`.
 
     Returns:
@@ -311,10 +310,10 @@ def _run_alone(
 
 
 def await_stop(stop: threading.Event) -> None:
-    """Wait for the event, looking up now and then.
+    """Wait for the event with a short timeout, repeatedly.
 
-    The kernel may hand a signal to any of gRPC's threads; Python runs its handler, which sets the event, on the main
-    thread only, and a main thread that waits without an end would not come to it.
+    The kernel may deliver a signal to a thread of gRPC. Python runs the handler, which sets the event, only on the main
+    thread, and a main thread that waits without a timeout would never run it.
     """
     while not stop.wait(_LOOK_UP_S):
         pass
@@ -323,7 +322,7 @@ def await_stop(stop: threading.Event) -> None:
 def leave_process(code: int) -> NoReturn:
     """End the process with the exit code of `run_server`.
 
-    After a cut-off the ordinary end of the interpreter would not come for as long as a function holds Python's lock.
+    After a cut-off the regular shutdown of the interpreter would wait for functions that hold the interpreter lock.
     """
     if code in {EXIT_CUT_OFF, EXIT_SPENT}:
         sys.stdout.flush()
@@ -333,7 +332,7 @@ def leave_process(code: int) -> NoReturn:
 
 
 def check_before_start(settings: Settings, registry: Registry, programs: Programs) -> None:
-    """Refuse, before anything is served, what would fail then.
+    """Check, before the server starts, everything that can be checked then.
 
     Raises:
         RejectedError: SETTINGS or SIGNATURE, as for `Server`.
@@ -349,7 +348,7 @@ def load_registry(settings: Settings) -> Registry:
 
 
 def programs_of(settings: Settings) -> Programs:
-    """Return what compiles the functions of a process, with the folder that the settings name."""
+    """Return the compiled functions of a process, with the cache folder of the settings."""
     folder = settings.compiled_folder
     return Programs(None if folder is None else Store("user" if folder == "user" else Path(folder)))
 
@@ -360,8 +359,8 @@ def serving(*sources: object, log_stream: TextIO | None = None, **settings: obje
 
     Args:
         sources: Modules, their names, or classes under `@udaf`; or one Registry.
-        log_stream: Where the log goes; nowhere unless told.
-        settings: Settings by name, as in the settings table; health and HTTP ports are off unless given.
+        log_stream: Stream of the log. Default: no log.
+        settings: Settings by name, as in the table of settings. Health and HTTP ports are off by default.
     """
     chosen = load_settings({"port": 0, "health_port": "off", "http_port": "off", **settings}, {})
     registry = sources[0] if len(sources) == 1 and isinstance(sources[0], Registry) else Registry.load(sources)
@@ -372,26 +371,26 @@ def serving(*sources: object, log_stream: TextIO | None = None, **settings: obje
 
 
 def default_server_id() -> str:
-    """Return a name that tells servers of a fleet apart, also after a restart in the same container."""
+    """Return a name that is unique in a fleet, even after a restart in the same container."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 def announce(
     ready_line: dict[str, Any], settings: Settings, logger: Logger, on_ready: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Tell machines and people that the server accepts."""
+    """Publish the ready line: to the log, the ready file and `on_ready`."""
     logger.info(**ready_line)
     _warn_if_open(settings, logger)
     if settings.ready_file is not None:
         target = Path(settings.ready_file)
         draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
         draft.write_text(json.dumps(ready_line) + "\n", encoding="utf-8")
-        draft.replace(target)  # a reader never sees half a line
+        draft.replace(target)  # atomic, so that a reader never sees a partial line
     on_ready(ready_line)
 
 
 def _warn_if_open(settings: Settings, logger: Logger) -> None:
-    """Warn of a port that others than this machine reach, and that asks nobody who they are or is not encrypted."""
+    """Warn if the Flight port is reachable from other machines without authentication or encryption."""
     try:
         is_loopback = ipaddress.ip_address(settings.host).is_loopback
     except ValueError:
@@ -401,20 +400,20 @@ def _warn_if_open(settings: Settings, logger: Logger) -> None:
     has_tokens = bool(settings.tokens or settings.tokens_file)
     if not has_tokens and settings.tls_client_ca_file is None:
         logger.warning(
-            "whoever reaches the Flight port may run functions on this server",
+            "the Flight port has no authentication: anyone who reaches it may run functions on this server",
             host=settings.host,
-            remedy=f"set {SETTINGS['tokens_file'].flag}, or let a network policy say who reaches it",
+            remedy=f"set {SETTINGS['tokens_file'].flag}, or restrict access with a network policy",
         )
     if settings.tls_cert_file is None:
         logger.warning(
-            "rows, states and tokens travel unencrypted",
+            "the Flight port has no TLS: rows, states and tokens are sent unencrypted",
             host=settings.host,
             remedy=f"set {SETTINGS['tls_cert_file'].flag} and {SETTINGS['tls_key_file'].flag}, or encrypt the network",
         )
 
 
 def check_port_free(name: str, host: str, port: int) -> None:
-    """Refuse a taken port, or a host that is not here, with a reason: pyarrow only says that the server did not start.
+    """Check that a port can be bound, because pyarrow does not report why a server did not start.
 
     Raises:
         RejectedError: SETTINGS.
@@ -461,7 +460,7 @@ def _bind_flight(
     except (pa.ArrowException, OSError) as error:
         check_port_free("port", settings.host, settings.port)  # it was free when the server began
         where = authority(settings.host, settings.port)
-        tls = " or its certificate, which this Python takes," if settings.tls_cert_file is not None else ""
+        tls = " or cannot use the certificate" if settings.tls_cert_file is not None else ""
         raise RejectedError(
-            "SETTINGS", f"gRPC does not take the address {where}{tls} and says no more than this: {error}"
+            "SETTINGS", f"gRPC cannot listen on {where}{tls}: {error}; check the host, the port and the certificate"
         ) from error

@@ -1,8 +1,8 @@
-"""The server's settings: one table behind the flags, the environment, the file and the docs.
+"""The settings of a server: one table for flags, environment variables, the settings file and the documentation.
 
 The fields of `Settings` are the table. A setting `drain_s` is the flag `--drain-s`, the variable `FOLDFLIGHT_DRAIN_S`
-and the key `drain_s` of the TOML file. A flag wins over a variable, a variable over the file, the file over the
-default. Nothing here reads the environment: the caller passes it in.
+and the key `drain_s` of the TOML file. A flag takes precedence over a variable, a variable over the file, and the file
+over the default. This module does not read the environment: the caller passes it in.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ __all__ = [
 ]
 
 PREFIX = "FOLDFLIGHT_"
-_CLIENT_PREFIX = "FOLDFLIGHT_CLIENT_"  # options of commands that call servers
+_CLIENT_PREFIX = "FOLDFLIGHT_CLIENT_"  # options of the commands that call servers
 CONFIG_FLAG = "--config"
 CONFIG_VARIABLE = "FOLDFLIGHT_CONFIG"
-# Of tokens, too.
+# Least length of tokens and keys.
 SECRET_BYTES_MIN = max(STATE_KEY_BYTES_MIN, BUNDLE_KEY_BYTES_MIN)
 
 _SIZES = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-# Kubernetes gives every pod variables for each Service; one named "foldflight" must not stop the server from starting.
+# Kubernetes sets variables for each Service in every pod. Those of a Service named "foldflight" are ignored.
 _SERVICE_LINK = re.compile(r"FOLDFLIGHT_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP)(_\w+)?)")
 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError("expected text")  # noqa: TRY004  (the caller knows the source)
+        raise ValueError("expected text")  # noqa: TRY004  (the caller adds the source)
     return value
 
 
@@ -142,100 +142,113 @@ def _setting(default: Any, parse: Callable[[object], Any], doc: str, *, unit: st
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a server is told to do; every field has a default, a unit in its name or its doc, and one parser."""
+    """The settings of a server. Every field has a default, one parser, and its unit in its name or its text."""
 
     modules: tuple[str, ...] = _setting((), _names, "Modules with functions to serve (the arguments of `serve`).")
-    host: str = _setting("127.0.0.1", _text, "Address to bind all ports to; 0.0.0.0 in a container.")
-    port: int = _setting(8815, _port, "Port of Arrow Flight; 0 takes a free one.")
-    health_port: int | None = _setting(8816, _port_or_off, "Port of grpc.health.v1; 0 takes a free one; off: none.")
+    host: str = _setting("127.0.0.1", _text, "Address on which all ports listen. Use 0.0.0.0 in a container.")
+    port: int = _setting(8815, _port, "Port of Arrow Flight. 0: any free port.")
+    health_port: int | None = _setting(8816, _port_or_off, "Port of grpc.health.v1. 0: any free port; off: disabled.")
     http_port: int | None = _setting(
-        8817, _port_or_off, "Port of the status page, /metrics, /healthz and /readyz; 0 or off as above."
+        8817,
+        _port_or_off,
+        "Port of the status page, /metrics, /healthz and /readyz. 0: any free port; off: disabled.",
     )
-    workers: int = _setting(1, _integer(1, 256), "Processes that fold; above 1, a parent relays connections to them.")
+    workers: int = _setting(
+        1, _integer(1, 256), "Number of worker processes that fold. Above 1, a parent relays connections to them."
+    )
     ready_file: str | None = _setting(
-        None, _optional_text, "File to write one JSON line with the actual ports to, once the server accepts."
+        None, _optional_text, "File for one JSON line with the actual ports, written when the server is ready."
     )
     server_id: str | None = _setting(
-        None, _optional_text, "Name of this server in Opened and logs; default host and pid."
+        None, _optional_text, "Name of this server in Opened and logs. Default: host and pid."
     )
     tokens: tuple[str, ...] = _setting(
         (),
         _secrets,
-        "Bearer tokens, separated by commas: each Flight call must carry one; none: all may call.",
+        "Bearer tokens, separated by commas. Each Flight call must have one. Empty: no authentication.",
         secret=True,
     )
     tokens_file: str | None = _setting(
         None,
         _optional_text,
-        "File with a bearer token on each line, then the functions it opens (none: all); read again when it changes.",
+        "File with one bearer token per line, followed by the functions that it permits (none listed: all). It is read "
+        "again when it changes.",
     )
-    tls_cert_file: str | None = _setting(None, _optional_text, "Certificate of this server, PEM; none: no TLS.")
-    tls_key_file: str | None = _setting(None, _optional_text, "Key of that certificate, PEM.")
+    tls_cert_file: str | None = _setting(None, _optional_text, "Certificate of this server, PEM. Empty: no TLS.")
+    tls_key_file: str | None = _setting(None, _optional_text, "Private key of the certificate, PEM.")
     tls_client_ca_file: str | None = _setting(
-        None, _optional_text, "Certificates, PEM, of who signs clients' certificates; clients must have one then."
+        None, _optional_text, "CA bundle that signs client certificates, PEM. It enables mutual TLS."
     )
     state_keys: tuple[str, ...] = _setting(
         (),
         _secrets,
-        "Keys that sign pickled states, separated by commas: the first signs, all verify. The same for a whole fleet.",
+        "Keys that sign pickled states, separated by commas. The first one signs, all verify. All servers of a fleet "
+        "need the same keys.",
         secret=True,
     )
     bundle_keys: tuple[str, ...] = _setting(
         (),
         _secrets,
-        "Keys, separated by commas: functions that an engine ships, signed with one of them, are run; none: none are.",
+        "Keys that authorise shipped functions, separated by commas. Empty: shipping is disabled.",
         secret=True,
     )
     bundle_keys_file: str | None = _setting(
-        None, _optional_text, "File with a bundle key on each line; read again when it changes."
+        None, _optional_text, "File with one bundle key per line. It is read again when it changes."
     )
     peers: tuple[str, ...] = _setting(
         (),
         _names,
-        "Names that resolve to the servers of the fleet (host, or host:port of their HTTP pages); status shows them.",
+        "DNS names of the servers of the fleet (host, or host:port of their HTTP port), which the status shows.",
     )
     compiled_folder: str | None = _setting(
         "user",
         _folder_or_off,
-        "Folder that keeps compiled functions for the next process; user: the user's cache folder (NUMBA_CACHE_DIR, "
-        "XDG_CACHE_HOME or ~/.cache); off: none.",
+        "Folder that caches compiled functions for later processes. user: the cache folder of the user "
+        "(NUMBA_CACHE_DIR, XDG_CACHE_HOME or ~/.cache); off: no cache.",
     )
     log_format: str = _setting("json", _choice("json", "console"), "Format of the log on stderr: json or console.")
     log_level: str = _setting(
         "info",
         _choice("debug", "info", "warning", "error"),
-        "Lowest level that is logged: debug, info, warning, error.",
+        "Lowest level that is logged: debug, info, warning or error.",
     )
-    exchanges_max: int = _setting(64, _integer(1), "Open exchanges per process; one more is OVERLOADED.")
-    message_bytes_max: int = _setting(64 * 2**20, _bytes, "Size of one frame, either way.", unit="bytes")
+    exchanges_max: int = _setting(64, _integer(1), "Open exchanges per process. Further ones are refused: OVERLOADED.")
+    message_bytes_max: int = _setting(64 * 2**20, _bytes, "Size of one frame in either direction.", unit="bytes")
     slots_max: int = _setting(
-        4_194_304, _integer(1, 2**31 - 1), "Groups of one exchange, times its calls.", unit="slots"
+        4_194_304, _integer(1, 2**31 - 1), "Groups of one exchange, multiplied by its calls.", unit="slots"
     )
-    state_bytes_max: int = _setting(16 * 2**20, _bytes, "Size of one call's state of one group.", unit="bytes")
+    state_bytes_max: int = _setting(16 * 2**20, _bytes, "Size of the state of one call for one group.", unit="bytes")
     exchange_state_bytes_max: int = _setting(2 * 2**30, _bytes, "Size of all states of one exchange.", unit="bytes")
     bundle_bytes_max: int = _setting(
-        4 * 2**20, _bytes, "Size of all bundles of functions that one exchange brings.", unit="bytes"
+        4 * 2**20, _bytes, "Size of all bundles of shipped functions of one exchange.", unit="bytes"
     )
     memory_limit: int | None = _setting(
         None,
         _bytes_or_off,
-        "Memory of each process: from 80 % on it takes no new exchange, above it the largest one is ended; off: no "
-        "bound; default 90 % of the container's, divided by the workers.",
+        "Memory of each process. From 80 % on, new exchanges are refused; above the limit, the largest exchange is "
+        "ended. off: no limit. Default: 90 % of the container's memory, divided by the workers.",
         unit="bytes",
     )
     fold_s_max: float = _setting(
-        50.0, _seconds, "Time that functions may take for one frame, then they are interrupted; 0: any.", unit="seconds"
+        50.0,
+        _seconds,
+        "Time that functions may take for one frame before they are interrupted. 0: no limit.",
+        unit="seconds",
     )
-    idle_s_max: float = _setting(600.0, _seconds, "Time without a frame after which an exchange ends.", unit="seconds")
+    idle_s_max: float = _setting(
+        600.0, _seconds, "Time without a frame after which an exchange is ended.", unit="seconds"
+    )
     age_s_max: float = _setting(
-        3600.0, _seconds, "Age at which an exchange is told to reopen elsewhere.", unit="seconds"
+        3600.0, _seconds, "Age at which the engine is asked to reopen an exchange elsewhere.", unit="seconds"
     )
-    drain_s: float = _setting(30.0, _seconds, "Time that open exchanges get to leave after SIGTERM.", unit="seconds")
+    drain_s: float = _setting(
+        30.0, _seconds, "Time after SIGTERM in which open exchanges may move to other servers.", unit="seconds"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One row of the table, as flags, environment, file and docs need it."""
+    """One row of the table of settings."""
 
     name: str
     default: Any
@@ -246,17 +259,17 @@ class Setting:
 
     @property
     def flag(self) -> str:
-        """Return the command line's spelling, such as `--drain-s`."""
+        """Return the flag on the command line, such as `--drain-s`."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """Return the environment's spelling, such as `FOLDFLIGHT_DRAIN_S`."""
+        """Return the environment variable, such as `FOLDFLIGHT_DRAIN_S`."""
         return PREFIX + self.name.upper()
 
     @property
     def default_text(self) -> str:
-        """Return the default as one would write it."""
+        """Return the default as text."""
         if self.default is None:
             return "none"
         if self.name.endswith("_bytes_max"):
@@ -275,15 +288,15 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -
     """Combine flags, environment and file into settings.
 
     Args:
-        flags: Setting name to value, as given on the command line (text or a tuple of texts); None and () mean "not
-            given". `config` names the TOML file.
-        environment: Variables of the process; those that do not start with `FOLDFLIGHT_` are ignored.
+        flags: Setting name to value from the command line (text or a tuple of texts). None and () mean "not given".
+            `config` is the path of the TOML file.
+        environment: Variables of the process. Those that do not start with `FOLDFLIGHT_` are ignored.
 
     Returns:
         Settings: Every setting, parsed and checked.
 
     Raises:
-        RejectedError: SETTINGS, naming the flag, variable or file and key of the bad value.
+        RejectedError: SETTINGS with the flag, the variable, or the file and key of the bad value.
     """
     values: dict[str, Any] = {}
     config = flags.get("config") or environment.get(CONFIG_VARIABLE)
@@ -297,17 +310,17 @@ def load_settings(flags: Mapping[str, object], environment: Mapping[str, str]) -
 
 
 def port_taken(name: str, host: str, port: int, reason: str | None = None) -> RejectedError:
-    """Return the error for a port that cannot be bound; `name` is the setting it came from."""
+    """Return the error for a port that cannot be bound. `name` is the setting of the port."""
     setting = SETTINGS[name]
     return RejectedError(
         "SETTINGS",
-        f"cannot listen on {host} port {port}: {(reason or 'address already in use').lower()}; choose another with "
-        f"{setting.flag} or {setting.variable} (0 takes a free one)",
+        f"cannot listen on {host} port {port}: {(reason or 'address already in use').lower()}; choose another port "
+        f"with {setting.flag} or {setting.variable} (0: any free port)",
     )
 
 
 def settings_table() -> str:
-    """Return the settings as a Markdown table, for the docs."""
+    """Return the settings as a Markdown table, for the documentation."""
     lines = ["| flag | variable | file key | default | unit | meaning |", "|---|---|---|---|---|---|"]
     lines.extend(
         f"| `{row.flag}` | `{row.variable}` | `{row.name}` | {row.default_text} | {row.unit or '-'} | {row.doc} |"
@@ -342,7 +355,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
         if _SERVICE_LINK.fullmatch(variable):
             continue
         if variable == "FOLDFLIGHT_PORT" and value.startswith(("tcp://", "udp://")):
-            continue  # a Service link too
+            continue  # also a variable of a Kubernetes Service
         name = variable.removeprefix(PREFIX).lower()
         values[name] = _parse(_known(name, f"variable {variable}"), value, f"variable {variable}")
     return values

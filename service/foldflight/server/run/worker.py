@@ -1,6 +1,6 @@
-"""One worker process of `workers.py`: `python -m foldflight.server.run.worker`, told everything on standard input.
+"""One worker process of `workers.py`: `python -m foldflight.server.run.worker`, configured on standard input.
 
-The first line is the task; the end of the input means "drain and end", and so does SIGTERM.
+The first line is the configuration. The end of the input means "drain and end", and so does SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _BEAT_S = 1.0
 
 
 def main() -> None:
-    """Serve as the parent asked, until its pipe closes; then end the process."""
+    """Serve until the parent closes its pipe, then end the process."""
     task = json.loads(sys.stdin.buffer.readline())
-    # prometheus_client chooses its storage when it is imported, and knows no other way to be told. Its files have the
-    # number of the worker, not of the process: who comes after one that died counts on, and they are never more.
+    # prometheus_client reads this variable when it is imported. Its files are named by the number of the worker, not by
+    # the pid: a restarted worker continues its predecessor's file, and the number of files is bounded.
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = task["metrics_dir"]
     sys.path[:] = task["path"]
     from prometheus_client import values
@@ -41,8 +41,8 @@ def main() -> None:
         name: tuple(value) if isinstance(value, list) else value for name, value in task["settings"].items()
     }
     stop = threading.Event()
-    # A service manager may tell each process of a server to end, not the parent alone: that means "drain", too. Not set
-    # in the handler itself, which may have interrupted the main thread while that holds the event's own lock.
+    # A service manager may send SIGTERM to each process of a server. The event is set in another thread, because the
+    # handler may have interrupted the main thread while that holds the lock of the event.
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=stop.set, name="foldflight-stop").start())
     threading.Thread(target=_await_end, args=(stop,), name="foldflight-parent", daemon=True).start()
 
@@ -56,14 +56,14 @@ def main() -> None:
 
 
 def _beat(pipe: int) -> None:
-    """Tell the parent, for as long as it listens, that Python runs here: code that holds its lock stops that, too."""
+    """Send heartbeats to the parent while it listens. They stop if code holds the interpreter lock for too long."""
     with contextlib.suppress(OSError):
         while os.write(pipe, b"."):
             time.sleep(_BEAT_S)
 
 
 def _await_end(stop: threading.Event) -> None:
-    # Not through Python's buffer: its lock would be held when the interpreter ends by itself, and abort it.
+    # Unbuffered: a thread that holds the lock of Python's buffer would abort the shutdown of the interpreter.
     while os.read(sys.stdin.fileno(), 1):
         pass
     stop.set()

@@ -21,7 +21,6 @@ from examples.weighted_avg import WeightedAvg
 from foldflight import FoldflightError, udaf
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
-from foldflight.exchange.facts import encode_error, encode_info
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
@@ -35,6 +34,7 @@ from foldflight.exchange.frames import (
     States,
 )
 from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import encode_error, encode_info
 from foldflight.exchange.serving import ServerExchange
 from foldflight.functions import Call, Registry
 

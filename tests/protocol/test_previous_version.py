@@ -22,9 +22,9 @@ from foldflight.client.link import Link
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
 from foldflight.exchange.engine import Saved
-from foldflight.exchange.facts import decode_error, decode_info, encode_error, encode_info
 from foldflight.exchange.frames import Frame, FunctionInfo
 from foldflight.exchange.machine import Role
+from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
 from foldflight.fold.mode import Folding, Mode
 from tests.protocol.recorded_wire import (
     COLUMNS,

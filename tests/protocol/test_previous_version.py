@@ -149,7 +149,7 @@ def answers(link: Link, script: str) -> Iterator[list[dict[str, Any]]]:
     opening, frames = SCRIPTS[script]
     for frame in frames:
         link.send(frame)
-        if opening.asks(frame):
+        if opening.is_answered(frame):
             answer = link.answer()
             table = answer.states if isinstance(answer, Saved) else answer
             yield table.to_pylist()

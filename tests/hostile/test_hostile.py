@@ -79,3 +79,10 @@ def test_names_that_are_not_utf8_are_refused() -> None:
     with pytest.raises(RejectedError, match="utf-8") as caught:
         decode_open(command)
     assert caught.value.code == "BAD_FRAME"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [102, 104, 110, 112])
+def test_forged_streams_of_states_that_killed_the_process(seed: int) -> None:
+    """Read as a whole stream, one of these inputs of each seed ended the process."""
+    assert sum(fuzz.run("any_states", seed, 0, 6000).values()) == 6000

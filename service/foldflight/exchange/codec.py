@@ -35,7 +35,7 @@ from foldflight.exchange.frames import (
     SavedStates,
     States,
 )
-from foldflight.exchange.ipc import refuse_compressed
+from foldflight.exchange.ipc import read_batches
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import parse_message, utf8
 from foldflight.functions.call import Call
@@ -359,15 +359,13 @@ def _write_stream(batch: pa.RecordBatch) -> bytes:
 
 def _read_stream(data: bytes, what: str) -> pa.RecordBatch:
     def read() -> pa.RecordBatch:
-        refuse_compressed(data)
-        with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-            _check_schema(reader.schema)
-            table = reader.read_all()
-        table.validate(full=True)
-        batches = table.combine_chunks().to_batches()
-        batch = batches[0] if batches else _empty_batch(table.schema)
-        _check_sizeless(batch)
-        return batch
+        schema, parts = read_batches(data, _check_schema)
+        for part in parts:
+            _check_batch(part)
+        if len(parts) == 1:
+            return parts[0]
+        batches = pa.Table.from_batches(parts, schema).combine_chunks().to_batches()
+        return batches[0] if batches else _empty_batch(schema)
 
     return _bad_frame_on_error(read, f"{what}: not a valid Arrow IPC stream")
 

@@ -9,13 +9,14 @@ Source: Apache Arrow, `Message.fbs`, and the FlatBuffers binary format.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = ["BatchReader", "refuse_compressed", "split", "unpacked_bytes"]
+__all__ = ["BatchReader", "read_batches", "split", "unpacked_bytes"]
 
 # Places of fields in their tables, and kinds of headers, from Message.fbs.
 _HEADER_KIND, _HEADER = 1, 2
@@ -132,23 +133,37 @@ def unpacked_bytes(header: bytes | memoryview, body: bytes | memoryview) -> int:
     return total
 
 
-def refuse_compressed(data: bytes) -> None:
-    """Raise ValueError if a message of an IPC stream has compressed buffers: nobody needs compressed states.
+def read_batches(data: bytes, check: Callable[[pa.Schema], None]) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """Return schema and batches of a whole IPC stream; nobody has validated the batches yet.
+
+    Message by message: `pyarrow.ipc.open_stream(...).read_all()` of forged messages kills the process.
+
+    Args:
+        data: The stream.
+        check: Called with the schema before any batch is read.
 
     Raises:
-        ValueError: It has.
-        pa.ArrowException, struct.error, IndexError: The stream is no stream.
+        ValueError: It has messages other than batches, or compressed ones: nobody needs compressed states.
+        pa.ArrowException, struct.error, IndexError, StopIteration: The stream is no stream.
     """
+    # Of a message, unlike of bytes, pyarrow reads a schema without a look at the kind of the message.
+    schema = pa.ipc.read_schema(pa.py_buffer(data))
+    check(schema)
     reader = pa.MessageReader.open_stream(pa.py_buffer(data))
+    reader.read_next_message()
+    batches = []
     while True:
         try:
             message = reader.read_next_message()
         except StopIteration:
-            return
+            return schema, batches
         header = message.metadata.to_pybytes()
         table = _batch_in(header)
-        if table and _field(header, table, _COMPRESSION):
+        if not table:
+            raise ValueError("it has a message that is no record batch")
+        if _field(header, table, _COMPRESSION):
             raise ValueError("its buffers are compressed; send them as they are")
+        batches.append(pa.ipc.read_record_batch(message, schema))
 
 
 def _batch_in(header: bytes | memoryview) -> int:

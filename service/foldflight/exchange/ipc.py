@@ -151,7 +151,7 @@ def read_batches(data: bytes, check: Callable[[pa.Schema], None]) -> tuple[pa.Sc
     check(schema)
     reader = pa.MessageReader.open_stream(pa.py_buffer(data))
     reader.read_next_message()
-    batches = []
+    batches: list[pa.RecordBatch] = []
     while True:
         try:
             message = reader.read_next_message()

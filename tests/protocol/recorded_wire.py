@@ -21,7 +21,7 @@ from examples.weighted_avg import WeightedAvg
 from foldflight import FoldflightError, udaf
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
-from foldflight.exchange.facts import encode_error, encode_info
+from foldflight.exchange.messages import encode_error, encode_info
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,

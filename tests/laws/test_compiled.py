@@ -15,7 +15,7 @@ from foldflight import FoldflightError, udaf
 from foldflight.compiler import Programs
 from foldflight.compiler.program import Program
 from foldflight.compiler.store import Store
-from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.decorators import function_of
@@ -428,7 +428,7 @@ def test_migrated_states_stay_compiled(hot: Programs) -> None:
     accumulators = hot.accumulators(interpreted(bound))
     slots = np.array([1, 0, 1], np.int32)
     accumulators.fold(Rows(slots, None, [Column("x", pa.array([1, 2, 3]))]))
-    accumulators.migrate(slots, pa.array([5, 6, 7]), Written("1", "00" * 8, "typed"))
+    accumulators.migrate(slots, pa.array([5, 6, 7]), StateOrigin("1", "00" * 8, "typed"))
     assert accumulators.kind == "compiled"
     assert accumulators.outputs(slots[:2]).to_pylist() == [124, 62]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foldflight import CorruptError, RejectedError
 from foldflight.engine.state.runs import RunCache, key_hashes
-from foldflight.engine.state.table import Bounds, MemoryStore, StateTable, TableLayout
+from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 
 KEYS = pa.schema([("name", pa.string()), ("x", pa.float64())])
 STATES = pa.schema(
@@ -21,7 +21,7 @@ STATES = pa.schema(
     ]
 )
 LAYOUT = TableLayout(KEYS, STATES, buckets=4)
-SMALL = Bounds(piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2)
+SMALL = TableBounds(piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2)
 
 
 Store = MemoryStore
@@ -31,7 +31,11 @@ IDS = count()
 
 
 def table(
-    store: Store, cache: RunCache | None = None, layout: TableLayout = LAYOUT, bounds: Bounds = SMALL, **options: Any
+    store: Store,
+    cache: RunCache | None = None,
+    layout: TableLayout = LAYOUT,
+    bounds: TableBounds = SMALL,
+    **options: Any,
 ) -> StateTable:
     return StateTable(layout, store, cache=cache, bounds=bounds, new_run_id=lambda: f"run {next(IDS)}", **options)
 
@@ -107,7 +111,7 @@ def test_a_table_without_keys() -> None:
 
 def test_the_work_of_an_epoch_is_bounded() -> None:
     """No epoch merges much more than its budget, and merges keep up all the same."""
-    bounds = Bounds(piece_rows_max=64, fan_in=4, merge_rows_max=100, merge_share=6)
+    bounds = TableBounds(piece_rows_max=64, fan_in=4, merge_rows_max=100, merge_share=6)
     subject = table(Store(), RunCache(bytes_max=1 << 24), bounds=bounds)
     for epoch in range(120):
         keys = keys_of([(str((epoch * 7 + each) % 900), 0.0) for each in range(20)])
@@ -121,7 +125,7 @@ def test_the_work_of_an_epoch_is_bounded() -> None:
 def test_large_states_are_cut_and_merged_by_their_bytes() -> None:
     """Few groups with much state are many pieces, and no epoch merges more bytes than its budget of rows has."""
     layout = TableLayout(KEYS, pa.schema([("state_0", pa.list_(pa.int64()))]))
-    bounds = Bounds(piece_rows_max=64, row_bytes=128, fan_in=4, merge_rows_max=100, merge_share=2)
+    bounds = TableBounds(piece_rows_max=64, row_bytes=128, fan_in=4, merge_rows_max=100, merge_share=2)
     store = Store()
     subject = table(store, layout=layout, bounds=bounds)
     size = 100  # numbers: 800 bytes, 20 groups of which are two pieces and more

@@ -13,8 +13,7 @@ import pytest
 from foldflight.engine.epoch import BucketEpoch
 from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.layout import Layout
-from foldflight.engine.state.table import Bounds as TableBounds
-from foldflight.engine.state.table import StateTable, TableLayout
+from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns

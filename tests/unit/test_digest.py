@@ -15,10 +15,10 @@ from foldflight import udaf
 from foldflight.compiler import Programs
 from foldflight.compiler.digest import digest_of
 from foldflight.compiler.kinds import Refused
+from foldflight.compiler.lookups import Lookups
 from foldflight.compiler.plan import plan_of
 from foldflight.compiler.program import Program
 from foldflight.compiler.store import Store
-from foldflight.compiler.trail import Trail
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
@@ -108,11 +108,11 @@ def written(expression: str, number: int, monkeypatch: pytest.MonkeyPatch) -> An
     return udaf(name="written")(module.__dict__["Function"])
 
 
-def digest(cls: type, trail: Trail | None = None) -> str:
+def digest(cls: type, lookups: Lookups | None = None) -> str:
     function = function_of(cls)
     assert function is not None
     bound = function.bind(function.input_types or (), {})
-    return digest_of(plan_of(bound, bound.instantiate())[0], trail or Trail())
+    return digest_of(plan_of(bound, bound.instantiate())[0], lookups or Lookups())
 
 
 @pytest.mark.parametrize("expression", _EXPRESSIONS)
@@ -163,15 +163,15 @@ def plus(value: int) -> int:
         ("value", lambda module: setattr(module.State, "total", property(lambda self: 0))),
     ],
 )
-def test_a_trail_ends_with_whatever_changes_in_place(
+def test_lookups_end_with_whatever_changes_in_place(
     expression: str, change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a trail holds, nothing that a program was made from has changed; and it holds where nothing has."""
-    cls, trail = written(expression, 1, monkeypatch), Trail()
-    digest(cls, trail)
-    assert trail.holds()
+    """While a lookups holds, nothing that a program was made from has changed; and it holds where nothing has."""
+    cls, lookups = written(expression, 1, monkeypatch), Lookups()
+    digest(cls, lookups)
+    assert lookups.holds()
     change(sys.modules["written"])
-    assert not trail.holds()
+    assert not lookups.holds()
 
 
 @pytest.mark.parametrize(
@@ -190,12 +190,12 @@ def test_a_trail_ends_with_whatever_changes_in_place(
 def test_what_cannot_be_seen_to_be_the_same_is_followed_anew(
     expression: str, setup: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list may have other items, slots and unknown descriptors other values: such trails never hold."""
-    cls, trail = written(expression, 1, monkeypatch), Trail()
+    """A list may have other items, slots and unknown descriptors other values: such lookups never hold."""
+    cls, lookups = written(expression, 1, monkeypatch), Lookups()
     exec(setup, sys.modules["written"].__dict__)
     monkeypatch.setattr("foldflight.compiler.digest._REACHED_MAX", 20_000)
-    digest(cls, trail)
-    assert not trail.holds()
+    digest(cls, lookups)
+    assert not lookups.holds()
 
 
 def test_a_number_that_changes_in_place_counts_in_the_next_exchange(

@@ -15,7 +15,7 @@ import pytest
 
 from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.table import Bounds, StateTable, TableLayout
+from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from tests.laws.test_statetable_model import Store
 
 LAYOUT = TableLayout(pa.schema([("k", pa.int64())]), pa.schema([("state_0", pa.int64())]))
@@ -25,7 +25,7 @@ IDS = count()
 def table(store: Store, shared: HostCache | None) -> StateTable:
     """Open a table as a worker does that has held nothing yet."""
     cache = RunCache(bytes_max=1 << 20, shared=shared)
-    bounds = Bounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
+    bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
     return StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda: f"{next(IDS):032x}")
 
 
@@ -87,7 +87,7 @@ def test_random_workers_agree_with_a_dict(tmp_path: Path) -> None:
     chosen = random.Random(3)
     store, model = Store(), dict[int, int]()
     caches = [RunCache(bytes_max=4_000, shared=HostCache(tmp_path, bytes_max=20_000)) for _ in range(3)]
-    bounds = Bounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
+    bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
     for epoch in range(150):
         cache = chosen.choice(caches)
         subject = StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda: f"{next(IDS):032x}")

@@ -17,7 +17,7 @@ from foldflight.compiler.program import Program, Uncompiled
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
-from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.records import filled, records_of, states_of, taken
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
@@ -113,7 +113,7 @@ class Compiled(Accumulators):
             self._leave()
             self.inner.merge(slots[done:], states.slice(done))
 
-    def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
+    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         migrated = None if self._program is None else self.inner.migrated(slots, states, written)
         if migrated is None:
             self._leave()

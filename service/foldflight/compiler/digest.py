@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import Refused
+from foldflight.compiler.lookups import MISSING, PLAIN, Lookups
 from foldflight.compiler.plan import LOOKED_AT
-from foldflight.compiler.trail import MISSING, PLAIN, Trail
 
 __all__ = ["digest_of"]
 
@@ -20,7 +20,7 @@ _REACHED_MAX: Final = 1000
 _CODES_MAX: Final = 1024
 
 
-def digest_of(plan: Plan, trail: Trail) -> str:
+def digest_of(plan: Plan, lookups: Lookups) -> str:
     """Return the digest of what compiling this plan depends on, as 32 hexadecimal digits.
 
     It covers too much rather than too little: every global, and every attribute of what is reached from there, that
@@ -28,50 +28,52 @@ def digest_of(plan: Plan, trail: Trail) -> str:
 
     Args:
         plan: The plan.
-        trail: Takes all that is looked up. While it holds, so does the digest, and the plan itself with its start.
+        lookups: Takes all that is looked up. While it holds, so does the digest, and the plan itself with its start.
     """
     seen: dict[int, Any] = {}
     parts = [repr((plan.accumulator, plan.instance, plan.arguments, plan.kinds, plan.result, plan.result_bits))]
     parts.append(repr((sorted(plan.with_self), plan.accumulator_class is None)))
     classes = tuple(each for each in (plan.cls, plan.accumulator_class) if each is not None)
     for cls in classes:
-        trail.own(cls, (*LOOKED_AT, *(field.name for field in plan.accumulator.fields)))
+        lookups.own(cls, (*LOOKED_AT, *(field.name for field in plan.accumulator.fields)))
     if "create_accumulator" in dict(plan.makers) and any("__slots__" in vars(each) for each in plan.cls.__mro__[:-1]):
-        trail.lose()  # create_accumulator may take what is in them
+        lookups.lose()  # create_accumulator may take what is in them
     for verb, function in (*plan.functions, *plan.makers):
         parts.append(verb)
-        parts.extend(_function(function, classes, seen, trail))
+        parts.extend(_function(function, classes, seen, lookups))
     return hashlib.sha256("\n".join(parts).encode(errors="backslashreplace")).hexdigest()[:32]
 
 
-def _function(function: FunctionType, classes: tuple[type, ...], seen: dict[int, Any], trail: Trail) -> Iterator[str]:
+def _function(
+    function: FunctionType, classes: tuple[type, ...], seen: dict[int, Any], lookups: Lookups
+) -> Iterator[str]:
     if id(function) in seen:
         return
     seen[id(function)] = function
-    code = trail.attribute(function, "__code__")
+    code = lookups.attribute(function, "__code__")
     yield _code(code)
-    defaults, by_name = trail.attribute(function, "__defaults__"), trail.attribute(function, "__kwdefaults__")
+    defaults, by_name = lookups.attribute(function, "__defaults__"), lookups.attribute(function, "__kwdefaults__")
     if by_name:
-        trail.lose()  # a dict, which is the same with other values
+        lookups.lose()  # a dict, which is the same with other values
     yield from (_shown(each) for each in (*(defaults or ()), *(by_name or {}).values()))
     names = _names(code)
-    values = [trail.attribute(cell, "cell_contents") for cell in function.__closure__ or ()]
-    values += [trail.item(function.__globals__, name) for name in names]
+    values = [lookups.attribute(cell, "cell_contents") for cell in function.__closure__ or ()]
+    values += [lookups.item(function.__globals__, name) for name in names]
     for cls in classes:
-        trail.own(cls, names)
+        lookups.own(cls, names)
         for name in names:
-            values.append(trail.attribute(cls, name))
+            values.append(lookups.attribute(cls, name))
             yield type(inspect.getattr_static(cls, name, None)).__name__  # a static method has no self
-    for value in _reached(values, names, trail):
+    for value in _reached(values, names, lookups):
         called = value.fget if isinstance(value, property) else value
         if isinstance(called, FunctionType):
             yield called.__qualname__
-            yield from _function(called, classes, seen, trail)
+            yield from _function(called, classes, seen, lookups)
         else:
             yield _shown(value)
 
 
-def _reached(values: list[Any], names: tuple[str, ...], trail: Trail) -> list[Any]:
+def _reached(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> list[Any]:
     """Return the values and what code reaches from them by these names: the `limit` of `settings.windows.limit`.
 
     Raises Refused where that does not end.
@@ -82,7 +84,7 @@ def _reached(values: list[Any], names: tuple[str, ...], trail: Trail) -> list[An
         if type(value) in PLAIN:
             continue
         for name in names:
-            found = trail.attribute(value, name)
+            found = lookups.attribute(value, name)
             # Plain ones are shown each time: in what order they come tells whose they are.
             if found is not MISSING and (type(found) in PLAIN or id(found) not in known):
                 known.add(id(found))

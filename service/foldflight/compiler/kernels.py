@@ -21,7 +21,7 @@ from numba.extending import intrinsic, register_jitable
 
 from foldflight.compiler import operators
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
-from foldflight.compiler.records import Layout, Reference, copy_record, local_record, reference_at, seen_as
+from foldflight.compiler.records import RecordLayout, Reference, copy_record, local_record, reference_at, seen_as
 from foldflight.compiler.rewrite import Author
 
 __all__ = ["Kernels", "Plan"]
@@ -49,9 +49,9 @@ class Plan:
     makers: tuple[tuple[str, Any], ...]
     with_self: frozenset[str]
     cls: type
-    instance: Layout
+    instance: RecordLayout
     accumulator_class: type | None
-    accumulator: Layout
+    accumulator: RecordLayout
     arguments: tuple[np.dtype[Any], ...]
     kinds: tuple[str, ...]
     result: str

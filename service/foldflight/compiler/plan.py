@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import Refused
-from foldflight.compiler.records import Field, Layout
+from foldflight.compiler.records import Field, RecordLayout
 from foldflight.fold.aggregate.records import hints_of
 from foldflight.fold.moments import MOMENTS, moment_of
 from foldflight.functions.shape import Nullable, may_be_none
@@ -75,7 +75,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
             raise Refused(f"all its accumulators share the list {field.name}")
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always make the same")
-    parameters = Layout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
+    parameters = RecordLayout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
     kind, bits = _result(bound.result_type)
     arguments = [_argument(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     plan = Plan(
@@ -169,12 +169,12 @@ def _is_number(value: Any) -> bool:
     return type(value) in (float, bool) or (type(value) is int and -(1 << 63) <= value < 1 << 63)
 
 
-def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> Layout:
+def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
     assert bound.shape is not None
     arrow = bound.shape.arrow
     if cls is None:
         type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
-        return Layout((Field("value", _kind("", type_), isinstance(bound.shape, Nullable)),))
+        return RecordLayout((Field("value", _kind("", type_), isinstance(bound.shape, Nullable)),))
     try:
         bound.shape.to_arrow([fresh])
     except CastError as error:
@@ -188,7 +188,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> Layout:
         length = 0 if optional else _length(hints.get(member.name))
         items = member.type.value_type if length and pa.types.is_list(member.type) else member.type
         fields.append(Field(member.name, _kind(member.name, items), optional, length))
-    return Layout(tuple(fields))
+    return RecordLayout(tuple(fields))
 
 
 def _length(hint: Any) -> int:
@@ -199,7 +199,7 @@ def _length(hint: Any) -> int:
     return lengths[0] if len(lengths) == 1 and 0 < lengths[0] <= _LENGTH_MAX else 0
 
 
-def _record(layout: Layout, value: Any, *, is_number: bool) -> Any:
+def _record(layout: RecordLayout, value: Any, *, is_number: bool) -> Any:
     """Return an accumulator, or the attributes of an instance, as a record (uint8)."""
     record = np.zeros(1, layout.dtype)
     for field in layout.fields:

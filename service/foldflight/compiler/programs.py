@@ -24,7 +24,7 @@ from foldflight.functions.spec import BoundFunction, Function, Verbs
 
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels
-    from foldflight.compiler.trail import Trail
+    from foldflight.compiler.lookups import Lookups
 
 __all__ = ["HOT_ROWS", "LoopStore", "Programs"]
 
@@ -53,20 +53,20 @@ class _Kept:
 
     function: Function
     own: dict[str, Any]
-    trail: Trail
+    lookups: Lookups
     program: Program
 
     def serves(self, bound: BoundFunction, verbs: Verbs) -> bool:
         """Tell whether making the program again would come to the same."""
+        from foldflight.compiler.lookups import is_same
         from foldflight.compiler.plan import own_attributes
-        from foldflight.compiler.trail import is_same
 
         own = own_attributes(verbs)
         return (
             self.function is bound.function
             and self.own.keys() == own.keys()
             and all(is_same(value, own[name]) for name, value in self.own.items())
-            and self.trail.holds()
+            and self.lookups.holds()
         )
 
 
@@ -84,7 +84,7 @@ class Programs:
         self._store = store
         self._hot_rows = hot_rows
         self._rows: dict[_Key, int] = {}
-        self._settled: dict[_Key, Folding] = {}
+        self._decided: dict[_Key, Folding] = {}
         self._kernels: dict[str, Kernels] = {}
         # Each serves the next exchange as long as all that it was made from is the same.
         self._programs: dict[_Key, _Kept] = {}
@@ -137,7 +137,7 @@ class Programs:
                 'change it, or leave it to foldflight (compile="auto")',
                 function=bound.function.name,
             )
-        self._settle(bound, found)
+        self._decide(bound, found)
         return found
 
     def when_hot(self, bound: BoundFunction, verbs: Verbs, rows: int) -> Program | Uncompiled | None:
@@ -149,7 +149,7 @@ class Programs:
             rows: How many rows come now.
         """
         key = _key_of(bound)
-        known = self._settled.get(key)
+        known = self._decided.get(key)
         if known is not None and known.mode is Mode.INTERPRETED:
             return Uncompiled(known.reason)
         so_far = self._rows.get(key, 0) + rows
@@ -157,7 +157,7 @@ class Programs:
         if known is None and so_far < self._hot_rows:
             return None
         found = self.program(bound, verbs)
-        self._settle(bound, found)
+        self._decide(bound, found)
         return found
 
     def program(self, bound: BoundFunction, verbs: Verbs, *, complete: bool = False) -> Program | Uncompiled:
@@ -180,17 +180,17 @@ class Programs:
     def _made(self, bound: BoundFunction, verbs: Verbs) -> Program:
         from foldflight.compiler.digest import digest_of
         from foldflight.compiler.kernels import Kernels
+        from foldflight.compiler.lookups import Lookups
         from foldflight.compiler.plan import own_attributes, plan_of
-        from foldflight.compiler.trail import Trail
 
-        own, trail = dict(own_attributes(verbs)), Trail()
+        own, lookups = dict(own_attributes(verbs)), Lookups()
         plan, start = plan_of(bound, verbs)
-        digest = digest_of(plan, trail)
+        digest = digest_of(plan, lookups)
         place = None if self._store is None else functools.partial(self._store.loop, digest)
-        kernels = self._kernels.get(digest) or Kernels(plan, place, lambda: digest_of(plan, Trail()) == digest)
+        kernels = self._kernels.get(digest) or Kernels(plan, place, lambda: digest_of(plan, Lookups()) == digest)
         program = Program(kernels, *start, on_refused=self._log_refused)
         _remember(self._kernels, digest, kernels)
-        _remember(self._programs, _key_of(bound), _Kept(bound.function, own, trail, program))
+        _remember(self._programs, _key_of(bound), _Kept(bound.function, own, lookups, program))
         return program
 
     def warm(self, function: Function) -> Folding:
@@ -203,7 +203,7 @@ class Programs:
         program = verbs if isinstance(verbs, Uncompiled) else self.program(bound, verbs)
         if isinstance(program, Program) and not function.skip_nulls:
             program.fold(nulls=True)
-        return self._settle(bound, program)
+        return self._decide(bound, program)
 
     def folding(self, function: Function) -> Folding:
         """Return how a function is folded, as far as is known without compiling it."""
@@ -217,17 +217,17 @@ class Programs:
         if bound is None or _opens(function):
             return Folding(Mode.DECIDED_WHEN_BOUND)
         key = _key_of(bound)
-        known = self._settled.get(key)
+        known = self._decided.get(key)
         if known is not None:
             return known
         if key not in self._looked_over:
             refused = _look_over(bound)
             if refused is not None:
-                return self._settle(bound, refused)
+                return self._decide(bound, refused)
             _remember(self._looked_over, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
 
-    def _settle(self, bound: BoundFunction, found: Program | Uncompiled) -> Folding:
+    def _decide(self, bound: BoundFunction, found: Program | Uncompiled) -> Folding:
         """Remember how a function is folded, and log it the first time."""
         if isinstance(found, Uncompiled):
             folding = Folding(Mode.INTERPRETED, found.reason)
@@ -235,7 +235,7 @@ class Programs:
         else:
             folding = Folding(Mode.COMPILED)
             text = "is compiled" if found.was_compiled else "is compiled, by an earlier process"
-        _remember(self._settled, _key_of(bound), folding)
+        _remember(self._decided, _key_of(bound), folding)
         self._log_once((bound.function.name, str(folding)), bound.function.name, text)
         return folding
 

@@ -24,7 +24,7 @@ from foldflight.fold.moments import MOMENTS
 __all__ = [
     "Field",
     "Items",
-    "Layout",
+    "RecordLayout",
     "Reference",
     "copy_record",
     "load_item",
@@ -59,7 +59,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RecordLayout:
     """The members of a record, the wide ones first."""
 
     fields: tuple[Field, ...]
@@ -85,7 +85,7 @@ class Reference(types.Type):
         changeable: Whether code may assign them.
     """
 
-    def __init__(self, cls: type, layout: Layout, *, changeable: bool) -> None:
+    def __init__(self, cls: type, layout: RecordLayout, *, changeable: bool) -> None:
         self.cls = cls
         self.layout = layout
         self.changeable = changeable
@@ -168,7 +168,7 @@ class _Attributes(AttributeTemplate):
         return reference.type_of(attribute)
 
 
-def _member(builder: Any, pointer: Any, layout: Layout, member: str, width: Any) -> Any:
+def _member(builder: Any, pointer: Any, layout: RecordLayout, member: str, width: Any) -> Any:
     address = builder.gep(pointer, [llvm.Constant(llvm.IntType(64), layout.offset(member))])
     return builder.bitcast(address, width.as_pointer())
 

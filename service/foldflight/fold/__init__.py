@@ -1,4 +1,4 @@
-"""Evaluate calls over rows: pure, by slot, for several calls at once."""
+"""Evaluation of calls over rows: pure, by slot, for several calls at once."""
 
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls, result_schema

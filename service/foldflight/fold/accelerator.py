@@ -1,4 +1,4 @@
-"""What a fold asks of an accelerator, which another package implements and whoever opens a fold hands in."""
+"""The interface of accelerators. Another package implements it, and the opener of a fold passes an instance."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Accelerator(Protocol):
     """Folds calls faster than the interpreter, with the same states, outputs and errors."""
 
     def accumulators(self, inner: Interpreted) -> Accumulators:
-        """Return accumulators in place of those of an interpreter, which holds none yet and takes over where need be.
+        """Return accumulators that replace those of an empty interpreter, which remains the fallback.
 
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
         """
 
     def demand(self, bound: BoundFunction) -> None:
-        """Make sure that a function declared `compile=True` is compiled; do nothing for all others.
+        """Compile a function that is declared `compile=True`; do nothing for all others.
 
-        A function whose `open` may change its instance is compiled when an exchange opens, and not checked here.
+        A function whose `open` may change its instance is not checked here. It is compiled when an exchange opens.
 
         Raises:
             RejectedError: SIGNATURE, with the reason why it cannot be compiled.
@@ -33,7 +33,7 @@ class Accelerator(Protocol):
 
 
 def accelerated(inner: Interpreted, accelerator: Accelerator | None) -> Accumulators:
-    """Return the accumulators of a call; without an accelerator the interpreter's own.
+    """Return the accumulators of a call. Without an accelerator, these are the interpreter's.
 
     Raises:
         RejectedError: SIGNATURE, for a function that is declared `compile=True` and is not compiled.
@@ -45,7 +45,7 @@ def accelerated(inner: Interpreted, accelerator: Accelerator | None) -> Accumula
 
 
 def demand_accelerated(bound: BoundFunction, accelerator: Accelerator | None) -> None:
-    """Do what `Accelerator.demand` does; without an accelerator, refuse every function declared `compile=True`.
+    """Call `Accelerator.demand`. Without an accelerator, refuse every function declared `compile=True`.
 
     Raises:
         RejectedError: SIGNATURE.

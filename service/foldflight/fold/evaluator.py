@@ -1,8 +1,8 @@
-"""What the server's end of an exchange drives, whatever its calls are: aggregates today.
+"""The interface of evaluators, which the server's side of an exchange drives. Aggregates are the only kind today.
 
-    Request > bound to functions and columns: BoundRequest (what Opened says) > opened: Evaluator (rows and states)
+    Request > bound to functions and columns: BoundRequest (for Opened) > opened: Evaluator (rows and states)
 
-A new evaluator is a folder beside `aggregate/` and an entry in `evaluators.py`.
+A new kind of evaluator is a folder next to `aggregate/` and an entry in `evaluators.py`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["BoundRequest", "CallFacts", "Evaluator", "Request", "Resources"]
 
 @dataclass(frozen=True)
 class Request:
-    """What an exchange asks to be evaluated.
+    """The request of an exchange.
 
     Args:
         calls: The calls.
         columns: The schema of the chunks.
-        row_outputs: Whether each chunk is answered with the outputs after each of its rows.
-        isolates: Whether a function that raises fails its slot alone.
-        job_parameters: What functions read from their context.
-        where: Where the functions are, for messages: the servers of a fleet may differ.
+        row_outputs: Whether the answer to each chunk has the outputs after each of its rows.
+        isolates: Whether an error of a function fails only its slot.
+        job_parameters: The job parameters in the context of functions.
+        where: The location of the functions, for messages, because the servers of a fleet may differ.
     """
 
     calls: tuple[Call, ...]
@@ -46,13 +46,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the process that opens an evaluator hands in.
+    """The resources that a process passes to its evaluators.
 
     Args:
-        signer: Signs and checks pickled states; None where there are no keys.
-        metrics: Where the functions' metrics go.
-        log: Takes each line that a function logs.
-        accelerator: Evaluates calls faster than the interpreter; None: there is none.
+        signer: Signs and checks pickled states; None if there are no keys.
+        metrics: Receives the metrics of functions.
+        log: Receives each line that a function logs.
+        accelerator: Evaluates calls faster than the interpreter; None if there is none.
     """
 
     signer: StateSigner | None = None
@@ -62,19 +62,19 @@ class Resources:
 
 
 class CallFacts(Protocol):
-    """What an engine is told of one call."""
+    """The description of one call for the engine."""
 
     @property
     def fingerprint(self) -> str:
-        """What its states depend on, as 16 hexadecimal digits."""
+        """The fingerprint of its states, as 16 hexadecimal digits."""
 
     @property
     def input_types(self) -> tuple[pa.DataType, ...]:
-        """The types that its arguments are cast to."""
+        """The types to which its arguments are cast."""
 
     @property
     def can_retract(self) -> bool:
-        """Whether it takes rows back."""
+        """Whether it retracts rows."""
 
     @property
     def can_merge(self) -> bool:
@@ -82,15 +82,15 @@ class CallFacts(Protocol):
 
     @property
     def can_migrate(self) -> bool:
-        """Whether it takes states of its other versions."""
+        """Whether it converts states of its other versions."""
 
     @property
     def is_invertible(self) -> bool:
-        """Whether a row may be taken back before it has come."""
+        """Whether a row may be retracted before it has been accumulated."""
 
 
 class BoundRequest(Protocol):
-    """A request bound to functions and columns: what is known before any row."""
+    """A request bound to functions and columns, before any row."""
 
     @property
     def calls(self) -> Sequence[CallFacts]:
@@ -101,20 +101,20 @@ class BoundRequest(Protocol):
         """The schema of every batch that the evaluator returns: `slot` first, in all evaluators."""
 
     def check(self, accelerator: Accelerator | None) -> None:
-        """Find what `open` would refuse, as far as that shows without calling a function's `open`.
+        """Raise the errors of `open` that can be found without calling a function's `open`.
 
         Raises:
-            RejectedError: SIGNATURE, for direct arguments that a function does not take, and for a function that is
-                declared `compile=True` and is not compiled.
-            FunctionError: USER_CODE, when `__init__` raises without a direct argument.
+            RejectedError: SIGNATURE, for direct arguments that a function does not accept, and for a function that is
+                declared `compile=True` and cannot be compiled.
+            FunctionError: USER_CODE, if `__init__` raises without a direct argument.
         """
 
     def open(self, resources: Resources) -> Evaluator:
         """Return an evaluator without rows or states.
 
         Raises:
-            FunctionError: USER_CODE, when a class cannot be made or its `open` raises.
-            RejectedError: SETTINGS, when states would be pickled and there is no signer; and what `check` raises.
+            FunctionError: USER_CODE, if a class cannot be instantiated or its `open` raises.
+            RejectedError: SETTINGS, if states would be pickled and there is no signer; and the errors of `check`.
         """
 
 
@@ -123,11 +123,11 @@ class Evaluator(Protocol):
 
     @property
     def kinds(self) -> tuple[Mode, ...]:
-        """How each call is evaluated now."""
+        """The current mode of each call."""
 
     @property
     def isolated(self) -> Counter[str]:
-        """How many slots have failed while the others went on, by function; it counts on as they fail."""
+        """The number of slots that have failed in isolation, by function; it is updated as slots fail."""
 
     @property
     def slot_count(self) -> int:
@@ -135,7 +135,7 @@ class Evaluator(Protocol):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the states that `collect` returned last."""
+        """Bytes of the states in the last result of `collect`."""
 
     def merge_states(self, batch: pa.RecordBatch) -> None:
         """Merge states into slots: n rows of `slot` and one column `state_i` for each call i."""
@@ -144,20 +144,20 @@ class Evaluator(Protocol):
         """Return the outputs of n slots, with NULL states."""
 
     def chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Take n rows, in the schema of the request; return what answers them, None where nothing does."""
+        """Evaluate n rows in the schema of the request; return the answer, or None if there is none."""
 
     def collect(self, *, states: bool, outputs: bool) -> pa.RecordBatch:
-        """Return what changed since the last time, one row for each slot, ascending, and make all slots clean."""
+        """Return the slots changed since the last call, ascending, one row each, and mark all slots as clean."""
 
     def unsaved(self) -> pa.RecordBatch:
-        """Return the states that changed since states were last returned; slots stay as they are for `collect`."""
+        """Return the states changed since states were last returned. `collect` is not affected."""
 
     def forget(self, slots: pa.Array) -> None:
-        """Make n slots empty and clean."""
+        """Empty n slots and mark them as clean."""
 
     def close(self) -> None:
-        """Let the functions release what they hold.
+        """Close all functions.
 
         Raises:
-            FunctionError: USER_CODE, the first error of a function's `close`, once all are closed.
+            FunctionError: USER_CODE, the first error of a function's `close`, after all have been closed.
         """

@@ -1,4 +1,4 @@
-"""The evaluators that there are: a new one is added here."""
+"""The registry of evaluators. Add a new kind here."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["EVALUATORS", "bind"]
 
 
 class Binding(Protocol):
-    """One kind of evaluator: which requests are for it, and how it binds them."""
+    """One kind of evaluator: accepts requests and binds them."""
 
     def takes(self, request: Request) -> bool:
-        """Tell whether a request is for this kind."""
+        """Return whether a request is for this kind."""
 
     def __call__(self, request: Request, registry: Registry) -> BoundRequest:
         """Bind a request to functions and columns.
@@ -30,10 +30,10 @@ EVALUATORS: Final[tuple[Binding, ...]] = (BoundAggregates,)
 
 
 def bind(request: Request, registry: Registry) -> BoundRequest:
-    """Bind a request by the first kind of evaluator that takes it.
+    """Bind a request with the first kind of evaluator that accepts it.
 
     Raises:
-        RejectedError: SIGNATURE, when none takes it; and what the binding raises.
+        RejectedError: SIGNATURE, if no kind accepts it; and the errors of the binding.
     """
     for binding in EVALUATORS:
         if binding.takes(request):

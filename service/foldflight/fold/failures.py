@@ -1,4 +1,4 @@
-"""What authors' code raises, and the groups that it raised for: set aside until the barrier, while the others go on."""
+"""Errors of authors' code. With isolation, failed groups are set aside until the barrier, and other groups continue."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["ERROR", "ERROR_TYPE", "Failures", "missing_module", "user_failure"]
 ERROR: Final = "error"
 _TEXTS: Final = ("code", "function", "message", "row", "trace")
 ERROR_TYPE: Final = pa.struct([pa.field(name, pa.string()) for name in _TEXTS])
-# Authors put whole accumulators into their messages; what a million groups say has to fit somewhere. Past the second
-# bound, errors come without rows and traces, and with the beginning of their messages.
+# Bounds for error texts, because messages may contain whole accumulators and a million groups may fail. Above the
+# second bound, errors have no rows and traces, and their messages are cut.
 _TEXT_CHARS_MAX: Final = 4096
 _ALL_CHARS_MAX: Final = 64 << 20
 _LATE_CHARS_MAX: Final = 80
 _OURS: Final = str(Path(__file__).parent.parent) + os.sep
 _FRAMES_MAX: Final = 12
-# What these tell of may be otherwise in a minute: files, networks (also those of most libraries), memory.
+# The causes of these errors may be temporary: files, networks (including those of most libraries), memory.
 _PASSING: Final = (OSError, MemoryError)
 _TRACES_MAX: Final = 64
 _traces: Final[dict[tuple[tuple[CodeType, int], ...], str]] = {}
@@ -39,10 +39,10 @@ class Failures:
     """The slots that have failed since the last barrier, each with its first error.
 
     Args:
-        isolates: Whether an error of one slot is taken; otherwise none ever is, and it ends the exchange.
+        isolates: Whether errors of single slots are recorded. If not, each error ends the exchange.
 
     Attributes:
-        counts: How many slots have failed so far, by function.
+        counts: The number of failed slots so far, by function.
     """
 
     def __init__(self, *, isolates: bool = False) -> None:
@@ -53,15 +53,15 @@ class Failures:
         self._chars = 0
 
     def __bool__(self) -> bool:
-        """Tell whether any slot has failed."""
+        """Return whether any slot has failed."""
         return bool(self._errors)
 
     def __contains__(self, slot: int) -> bool:
-        """Tell whether a slot has failed."""
+        """Return whether a slot has failed."""
         return slot in self._errors
 
     def take(self, error: FunctionError) -> bool:
-        """Take an error of one slot; False if it has to be raised: a limit that was passed is not the slot's alone."""
+        """Record the error of a slot. Return False if it must be raised: an exceeded limit concerns all slots."""
         if not self._takes or error.slot is None or error.limit is not None:
             return False
         if error.slot not in self._errors:
@@ -78,7 +78,7 @@ class Failures:
 
     @contextlib.contextmanager
     def raised(self) -> Iterator[None]:
-        """Let errors be raised for a while: slots that have failed already have, and no other does."""
+        """Suspend isolation: new errors propagate."""
         self._takes = False
         try:
             yield
@@ -86,10 +86,10 @@ class Failures:
             self._takes = self.isolates
 
     def restore(self, slots: Slots, errors: pa.Array) -> None:
-        """Take the errors of n slots that failed in another fold; NULL where there is none.
+        """Record the errors of n slots that failed in another fold; NULL for slots without errors.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH, where errors are not isolated, or are none.
+            RejectedError: SCHEMA_MISMATCH, if errors are not isolated or have the wrong type.
         """
         if not self.isolates or errors.type != ERROR_TYPE:
             raise RejectedError(
@@ -106,20 +106,20 @@ class Failures:
                 self._keep(int(slots[place]), errors[place].as_py())
 
     def among(self, slots: Slots) -> Mask:
-        """Tell which of n slots have failed."""
+        """Return which of n slots have failed."""
         if not self._errors:
             return np.zeros(len(slots), np.bool_)
         return np.isin(slots, np.fromiter(self._errors, np.int32, len(self._errors)))
 
     def column(self, slots: Slots) -> pa.Array:
-        """Return the errors of n slots, in `ERROR_TYPE`; NULL where there is none."""
+        """Return the errors of n slots, in `ERROR_TYPE`; NULL for slots without errors."""
         if not self._errors:
             return pa.nulls(len(slots), ERROR_TYPE)
         errors: list[dict[str, Any] | None] = [self._errors.get(slot) for slot in slots.tolist()]
         return pa.array(errors, ERROR_TYPE)
 
     def forget(self, slots: Slots) -> None:
-        """Take n slots for sound."""
+        """Clear the failure marks of n slots."""
         if self._errors:
             for slot in slots.tolist():
                 self._errors.pop(slot, None)
@@ -127,7 +127,7 @@ class Failures:
             self._chars = 0
 
     def clear(self) -> Slots:
-        """Take all slots for sound; return those that had failed."""
+        """Clear all failure marks; return the slots that had failed."""
         slots = np.fromiter(self._errors, np.int32, len(self._errors))
         self._errors, self._chars = {}, 0
         return slots
@@ -136,17 +136,17 @@ class Failures:
 def _short(text: str | None, chars_max: int) -> str | None:
     if text is None:
         return None
-    text = text[: chars_max + 1]  # enough to see whether it is longer
-    # What cannot be UTF-8 (half a surrogate pair in a message) would fail in Arrow.
+    text = text[: chars_max + 1]  # one more than the limit shows whether it is longer
+    # Lone surrogates, which cannot be encoded as UTF-8, would fail in Arrow.
     whole = text.encode(errors="backslashreplace").decode()
     return whole if len(whole) <= chars_max else whole[: chars_max - 3] + "..."
 
 
 def user_failure(function: str | None, verb: str, error: BaseException) -> FunctionError:
-    """Return the error for an exception in a method of the author, with the author's own frames only.
+    """Return the error for an exception in a method of the author, with only the author's frames.
 
-    An exception that names a `limit` was not the author's: the server has interrupted the method, which passed it. What
-    it says is cut here, before logs and frames have copies of it.
+    An exception with a `limit` comes from the server, which has interrupted the method because it exceeded the limit.
+    The message is cut here, before logs and frames copy it.
     """
     said = _said(error)
     if isinstance(error, ModuleNotFoundError):
@@ -162,7 +162,7 @@ def user_failure(function: str | None, verb: str, error: BaseException) -> Funct
 
 
 def missing_module(error: ModuleNotFoundError) -> str:
-    """Return what to do about a module that is missing where functions are folded."""
+    """Return the remedy for a module that is missing in the process that folds functions."""
     module = (error.name or "it").partition(".")[0]
     return (
         f"the module {module} is not installed where functions are folded. In Spark, send it to the workers with "
@@ -179,7 +179,7 @@ def _said(error: BaseException) -> str:
 
 
 def _trace(error: BaseException) -> str:
-    """Return the author's frames of a traceback as text; what many groups raise at one place is written once."""
+    """Return the author's frames of a traceback as text. Texts are shared by all errors raised at the same place."""
     place, frame = [], error.__traceback__
     while frame is not None:
         place.append((frame.tb_frame.f_code, frame.tb_lasti))
@@ -189,7 +189,7 @@ def _trace(error: BaseException) -> str:
     if text is None:
         frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_OURS)]
         text = "".join(traceback.format_list(frames[-_FRAMES_MAX:]))
-        if len(_traces) >= _TRACES_MAX:  # a server's threads share it: they may only do what is done at once
+        if len(_traces) >= _TRACES_MAX:  # the threads of a server share it, so only atomic operations are allowed
             _traces.clear()
         _traces[key] = text
     return text

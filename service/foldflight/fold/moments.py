@@ -1,4 +1,4 @@
-"""Dates, timestamps, times and durations as whole numbers, where they are only compared and kept."""
+"""Dates, timestamps, times and durations as integers, for code that only compares and stores them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["MOMENTS", "from_numbers", "moment_of", "to_numbers"]
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 _DAY: Final = 86_400_000_000
-# What Python's own values can be: days for dates, microseconds for all others.
+# The ranges of Python's values: days for dates, microseconds for all others.
 MOMENTS: Final[dict[str, tuple[int, int]]] = {
     "date": (_FIRST, _LAST),
     "timestamp": (_FIRST * _DAY, (_LAST + 1) * _DAY - 1),
@@ -24,9 +24,9 @@ MOMENTS: Final[dict[str, tuple[int, int]]] = {
 
 
 def moment_of(type_: pa.DataType) -> str | None:
-    """Return which of `MOMENTS` values of a type are in Python; None for other types.
+    """Return which of `MOMENTS` the values of a type are in Python, or None for other types.
 
-    A timestamp with a zone is none of them: Python compares the hours that clocks there show, which go back in autumn.
+    Timestamps with a zone are not included: Python compares their local times, which repeat when clocks go back.
     """
     if type_ == pa.date32():
         return "date"
@@ -36,7 +36,7 @@ def moment_of(type_: pa.DataType) -> str | None:
 
 
 def to_numbers(array: pa.Array, moment: str) -> Any | None:
-    """Return n values as int64, 0 where one is NULL; None where one is beyond what Python's own can be."""
+    """Return n values as int64, with 0 for NULL, or None if a value is outside the range of Python's type."""
     if moment == "date":
         array = array.cast(pa.int32())
     elif moment == "timestamp":
@@ -47,5 +47,5 @@ def to_numbers(array: pa.Array, moment: str) -> Any | None:
 
 
 def from_numbers(numbers: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return int64, or NULL, as what `to_numbers` had: dates, or microseconds."""
+    """Return the inverse of `to_numbers`: dates or microseconds, or NULL."""
     return numbers.cast(pa.int32()).cast(type_) if type_ == pa.date32() else numbers.cast(type_)

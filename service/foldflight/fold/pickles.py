@@ -1,10 +1,10 @@
-"""Pickles of accumulators in which the function's own classes go by name, wherever the function has travelled.
+"""Pickles of accumulators that refer to the classes of shipped functions by name.
 
-A function travels to other processes with its classes as code. There such a class is in no module (or the module has
-another object of that name), and pickle, which writes a class as the module to import it from, refuses its instances.
-So a function carries the names of what travelled with it (`Function.own`), and its pickles refer to these by name. Who
-reads a pickle finds the name in its own function first, whatever object is behind it there: a class that was edited, or
-that the process imported. Other names are imported, as pickle does by itself.
+A function is shipped to other processes with its classes as code. In these processes the classes are not members of an
+imported module, so plain pickle, which stores a class as a module and a name, refuses their instances. Therefore a
+function has a mapping of the names that were shipped with it (`Function.own`), and its pickles refer to these names. A
+reader looks up names in its own function first, so it finds its current version of a class (edited or imported). Other
+names are imported, as plain pickle does.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _PROTOCOL: Final = 5
 
 
 class UnknownName(pickle.UnpicklingError):
-    """A pickle names a class or function that is not there any more."""
+    """A pickle refers to a class or function that no longer exists."""
 
 
 def named(module: str, name: str) -> Any:
-    """Return what a module has under a qualified name.
+    """Return the object of a module with a qualified name.
 
-    Pickles contain this function by its module and name, for each class or function that travelled with the function
-    that wrote them. So checkpoints hold the name `foldflight.fold.pickles.named`: it stays what it is. `Pickles`
-    replaces it while it reads.
+    Pickles contain a reference to this function for each class or function that was shipped with the function that
+    wrote them. Checkpoints therefore contain the name `foldflight.fold.pickles.named`, so it must not be renamed.
+    `Pickles` replaces it while reading.
     """
     return reduce(getattr, name.split("."), importlib.import_module(module))
 
@@ -39,7 +39,7 @@ class Pickles:
     """Writes and reads the pickles of one function.
 
     Args:
-        own: Classes and functions that travelled with the function, by module and qualified name.
+        own: Classes and functions that were shipped with the function, by module and qualified name.
     """
 
     def __init__(self, own: Mapping[tuple[str, str], Any]) -> None:
@@ -55,7 +55,7 @@ class Pickles:
             del self._alone[name]
 
     def dumps(self, accumulator: Any) -> bytes:
-        """Return an accumulator as bytes. Raises whatever pickle and the author's code raise."""
+        """Return an accumulator as bytes. Raises the exceptions of pickle and of the author's code."""
         if not self._names:
             return pickle.dumps(accumulator, _PROTOCOL)
         file = io.BytesIO()
@@ -63,19 +63,19 @@ class Pickles:
         return file.getvalue()
 
     def loads(self, pickled: bytes) -> Any:
-        """Return what was pickled, by running it: whoever calls this trusts the bytes.
+        """Return the unpickled object. Unpickling executes the bytes, so they must be trusted.
 
         Raises:
-            UnknownName: A class or function that the pickle names is not there any more.
+            UnknownName: A class or function in the pickle no longer exists.
         """
         return _Unpickler(io.BytesIO(pickled), self).load()
 
     def own(self, module: str, name: str) -> Any:
-        """Return what travelled under this name; None if nothing did."""
+        """Return the object that was shipped under this name, or None."""
         return self._own.get((module, name))
 
     def moved(self, name: str) -> Any:
-        """Return the only thing of this qualified name that travelled, from whatever module; None if there is none."""
+        """Return the shipped object with this qualified name from any module, or None unless there is exactly one."""
         return self._alone.get(name)
 
 
@@ -85,7 +85,7 @@ class _Pickler(pickle.Pickler):
         self._names = names
 
     def reducer_override(self, value: Any) -> Any:
-        """Write what travelled with the function by name; everything else as pickle does."""
+        """Write shipped objects by name, and all others as pickle does."""
         name = self._names.get(id(value))
         return NotImplemented if name is None else (named, name)
 
@@ -96,7 +96,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - the caller of `loads` trusts
         self._pickles = pickles
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what a name in a pickle stands for."""
+        """Return the object of a name in a pickle."""
         if module == __name__ and name == named.__name__:
             return self.find_class
         found = self._pickles.own(module, name)

@@ -1,4 +1,4 @@
-"""Rows on their way into accumulators."""
+"""The rows and argument columns that are passed to accumulators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foldflight.functions.values import to_python
 
 __all__ = ["Column", "Mask", "Rows", "Slots", "frozen", "room_for"]
 
-# What Arrow and the JSON parser raise where Python has no object for a value.
+# The exceptions of Arrow and of the JSON parser for values without a Python object.
 _NO_VALUE: Final = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException)
 
 _MORE_MAX: Final = 1 << 20
@@ -28,12 +28,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Column:
-    """One argument of n rows: an Arrow array, and the same as Python values once somebody asks.
+    """One argument of n rows: an Arrow array, which is converted to Python values on demand.
 
     Args:
         name: Name of the argument's column.
         array: The values.
-        values: The same as Python objects, where they are known already.
+        values: The same values as Python objects, if they are known already.
     """
 
     def __init__(self, name: str, array: pa.Array | None, values: list[Any] | None = None) -> None:
@@ -47,8 +47,8 @@ class Column:
         """The n values as Python objects; NULL is None.
 
         Raises:
-            RejectedError: SCHEMA_MISMATCH, for a value that Python has no object for: no JSON, a year beyond
-                9999, a map with one key twice.
+            RejectedError: SCHEMA_MISMATCH, for a value without a Python object: invalid JSON, a year after 9999, a map
+                with a duplicate key.
         """
         try:
             return to_python(self.array)
@@ -74,13 +74,13 @@ def _culprit(name: str, array: pa.Array, error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one chunk that concern one call.
+    """The rows of one chunk for one call.
 
     Args:
         slots: int32, shape (n,): the slot of each row.
-        retracts: bool, shape (n,): which rows take an earlier row back; None if none does.
+        retracts: bool, shape (n,): which rows are retractions; None if there are none.
         arguments: The argument columns, n rows each.
-        positions: int64, shape (n,): where each row stood in the chunk; None if all rows are here.
+        positions: int64, shape (n,): the position of each row in the chunk; None if these are all rows.
     """
 
     slots: Slots
@@ -114,7 +114,7 @@ class Rows:
 
 
 def frozen(value: Any) -> Any:
-    """Return a hashable stand-in: equal for equal values, with NaN equal to itself, and JSON's true is not 1."""
+    """Return a hashable key that is equal for equal values. NaN equals NaN, and JSON's true does not equal 1."""
     if isinstance(value, bool):
         return bool, value
     if isinstance(value, float) and value != value:  # noqa: PLR0124 - only NaN differs from itself
@@ -127,5 +127,5 @@ def frozen(value: Any) -> Any:
 
 
 def room_for(needed: int, held: int) -> int:
-    """Return how many slots to make room for, where there is room for `held`: what grows slowly is copied seldom."""
+    """Return the new capacity in slots, given the present one, with reserve so that slow growth causes few copies."""
     return max(needed, min(2 * held, held + _MORE_MAX))

@@ -1,4 +1,4 @@
-"""Signed bytes: what a fleet wrote itself it may unpickle; what a stranger sent it may not."""
+"""Signed bytes: a fleet unpickles only states that it has signed itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StateSigner:
         """Return the payload of signed bytes.
 
         Raises:
-            RejectedError: STATE_MISMATCH, when no key of ours signed exactly these bytes.
+            RejectedError: STATE_MISMATCH, if none of the keys has signed exactly these bytes.
         """
         signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
         genuine = [hmac.compare_digest(hmac.digest(key, payload, hashlib.sha256), signature) for key in self._keys]

@@ -24,7 +24,7 @@ from foldflight.engine.convert import convert
 from foldflight.engine.layout import BUCKET, LIVE
 from foldflight.engine.state.manifest import Manifest, calls_of, naming_bucket
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.table import Bounds, StateTable, TableLayout
+from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.errors import RejectedError
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.steps import mapping
@@ -280,7 +280,7 @@ def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.T
                 layout,
                 _Bucket(bucket),
                 cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
-                bounds=Bounds(),
+                bounds=TableBounds(),
                 new_run_id=lambda: uuid.uuid4().hex,
                 conversion=_VersionColumns(layout),
             )

@@ -36,7 +36,7 @@ from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.manifest import naming_bucket
 from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.table import Bounds, StateTable, TableLayout
+from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.tasks import PartialFold
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
@@ -260,7 +260,7 @@ class BucketProcessor(StatefulProcessor):
             self._table_layout,
             self._store,
             cache=_cache(),
-            bounds=Bounds(),
+            bounds=TableBounds(),
             new_run_id=lambda: uuid.uuid4().hex,
             conversion=self._migration,
         )

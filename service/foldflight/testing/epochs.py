@@ -37,7 +37,7 @@ from foldflight.engine.epoch import BucketEpoch
 from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.layout import KIND, LIVE, REAL, Layout
 from foldflight.engine.query import Query, StreamOptions
-from foldflight.engine.state.manifest import Bounds, TableLayout
+from foldflight.engine.state.manifest import TableBounds, TableLayout
 from foldflight.engine.state.table import MemoryStore, StateTable
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, RowKind, parse_type
@@ -76,7 +76,9 @@ class _Stream:
         self._exchange = GroupedExchange(query.transport, opening, query.layout)
         table = TableLayout(keys=query.layout.keys, states=query.layout.states, buckets=1)
         run_ids = (f"run {number}" for number in count())
-        self._table = StateTable(table, MemoryStore(), cache=None, bounds=Bounds(), new_run_id=lambda: next(run_ids))
+        self._table = StateTable(
+            table, MemoryStore(), cache=None, bounds=TableBounds(), new_run_id=lambda: next(run_ids)
+        )
 
     def epoch(self, rows: pa.RecordBatch) -> Epoch:
         """Run one epoch of rows in the schema of the layout."""

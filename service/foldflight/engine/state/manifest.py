@@ -18,7 +18,6 @@ from foldflight.engine.state.runs import sealed, unsealed
 from foldflight.errors import CorruptError, RejectedError
 
 __all__ = [
-    "Bounds",
     "Committed",
     "Found",
     "Manifest",
@@ -26,6 +25,7 @@ __all__ = [
     "PieceMeta",
     "Run",
     "RunStore",
+    "TableBounds",
     "TableLayout",
     "calls_of",
     "naming_bucket",
@@ -104,7 +104,7 @@ class TableLayout:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class TableBounds:
     """Limits of the size of pieces and of the work in one epoch.
 
     Args:

@@ -31,7 +31,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def key_hashes(keys: pa.RecordBatch) -> Hashes:
-    """Return a 64-bit hash of each of n keys. Hashes are stored, so they must be the same on all machines and versions.
+    """Return a 64-bit hash of each of n keys. Hashes are stored: they are the same on every machine, in every version.
 
     Args:
         keys: n rows, with floats in the canonical form of `KeyIndex.keys`.

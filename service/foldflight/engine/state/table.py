@@ -24,7 +24,6 @@ from foldflight.engine.changelog import equal_rows
 from foldflight.engine.keys import KeyIndex
 from foldflight.engine.layout import HASH, LIVE
 from foldflight.engine.state.manifest import (
-    Bounds,
     Committed,
     Found,
     Manifest,
@@ -32,6 +31,7 @@ from foldflight.engine.state.manifest import (
     PieceMeta,
     Run,
     RunStore,
+    TableBounds,
     TableLayout,
     calls_of,
     other_query,
@@ -39,7 +39,7 @@ from foldflight.engine.state.manifest import (
 from foldflight.engine.state.runs import Hashes, Piece, RunCache, decode_piece, encode_piece, key_hashes
 from foldflight.errors import CorruptError
 
-__all__ = ["Bounds", "Committed", "Conversion", "Found", "MemoryStore", "RunStore", "StateTable", "TableLayout"]
+__all__ = ["Committed", "Conversion", "Found", "MemoryStore", "RunStore", "StateTable", "TableBounds", "TableLayout"]
 
 _HASHES: Final = 1 << 64
 
@@ -113,7 +113,7 @@ class StateTable:
         store: RunStore,
         *,
         cache: RunCache | None,
-        bounds: Bounds,
+        bounds: TableBounds,
         new_run_id: Callable[[], str],
         hashes: Callable[[pa.RecordBatch], Hashes] = key_hashes,
         conversion: Conversion | None = None,

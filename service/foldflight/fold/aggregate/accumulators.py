@@ -1,4 +1,4 @@
-"""What a fold asks of the accumulators of one call, whoever folds them."""
+"""The interface of the accumulators of one call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import pyarrow as pa
 
-from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots
 
@@ -17,13 +17,13 @@ class Accumulators(ABC):
     """The accumulators of one call, by slot.
 
     A slot without an accumulator is empty: folding into it creates one, merging into it loads the state, and its value
-    is that of a fresh accumulator. After an error the accumulators are undefined, and the exchange is over.
+    is that of a new accumulator. After an error the accumulators are undefined, and the exchange must be closed.
     """
 
     @property
     @abstractmethod
     def kind(self) -> Mode:
-        """How they are folded now: INTERPRETED, COMPILED, VECTORISED or COUNTED."""
+        """The current mode: INTERPRETED, COMPILED, VECTORISED or COUNTED."""
 
     @abstractmethod
     def fold(self, rows: Rows) -> None:
@@ -36,24 +36,24 @@ class Accumulators(ABC):
 
     @abstractmethod
     def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
-        """Apply those of n rows that the mask keeps, in order, and return the value after each of the n rows."""
+        """Apply the rows selected by the mask, in order, and return the value after each of the n rows."""
 
     @abstractmethod
     def merge(self, slots: Slots, states: pa.Array) -> None:
         """Merge n states, none of them NULL, into n slots, in order; a slot may appear several times.
 
         Raises:
-            RejectedError: CANNOT_MERGE, when a slot already has an accumulator and the function has no merge;
+            RejectedError: CANNOT_MERGE, if a slot already has an accumulator and the function has no merge;
                 STATE_MISMATCH, for a foreign state.
-            CorruptError: STATE_CHECKSUM, for a damaged one.
+            CorruptError: STATE_CHECKSUM, for a damaged state.
         """
 
     @abstractmethod
-    def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
-        """Merge n states that another version has left, none of them NULL, as `merge` does with its own.
+    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
+        """Convert n states of another version, none of them NULL, and merge them like `merge`.
 
         Raises:
-            FunctionError: USER_CODE, when `migrate` raises, with slot; and what `merge` raises.
+            FunctionError: USER_CODE, with slot, if `migrate` raises; and the errors of `merge`.
         """
 
     @abstractmethod
@@ -66,8 +66,8 @@ class Accumulators(ABC):
 
     @abstractmethod
     def forget(self, slots: Slots) -> None:
-        """Make n slots empty."""
+        """Empty n slots."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let the function release what it holds."""
+        """Close the function."""

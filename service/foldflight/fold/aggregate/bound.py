@@ -1,4 +1,4 @@
-"""Aggregate calls as a request that is bound: what is known of them before any row."""
+"""Bound requests of aggregate calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BoundAggregates:
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for columns that do not fit; SIGNATURE for direct arguments,
-            and for outputs after each row where errors are isolated.
+            and for outputs after each row if errors are isolated.
     """
 
     def __init__(self, request: Request, registry: Registry) -> None:
@@ -36,18 +36,18 @@ class BoundAggregates:
 
     @staticmethod
     def takes(request: Request) -> bool:
-        """Tell whether a request is one for aggregates: it has calls."""
+        """Return whether a request is for aggregates: it has calls."""
         return bool(request.calls)
 
     def check(self, accelerator: Accelerator | None) -> None:
-        """Make an instance of each class with its direct arguments, and compile what is declared `compile=True`."""
+        """Instantiate each class with its direct arguments, and compile functions declared `compile=True`."""
         for call in self.calls:
             demand_instance(call.bound)
             if not call.is_counted:
                 demand_accelerated(call.bound, accelerator)
 
     def open(self, resources: Resources) -> Fold:
-        """Return a fold without rows or states. Raises what `Fold` raises."""
+        """Return a fold without rows or states. Raises the errors of `Fold`."""
         return Fold(
             self.calls,
             job_parameters=self._request.job_parameters,

@@ -1,4 +1,4 @@
-"""Calls bound to functions and columns: what one exchange folds, and what it gives back."""
+"""Calls bound to functions and columns, and the schema of their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.counted import counted_shape
-from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.failures import ERROR, ERROR_TYPE, user_failure
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry, unknown_function
@@ -39,7 +39,7 @@ class BoundCall:
 
     @property
     def input_types(self) -> tuple[pa.DataType, ...]:
-        """The types that its arguments are cast to."""
+        """The types to which its arguments are cast."""
         return self.bound.input_types
 
     @property
@@ -54,7 +54,7 @@ class BoundCall:
 
     @property
     def fingerprint(self) -> str:
-        """What its states depend on, as 16 hexadecimal digits."""
+        """The fingerprint of its states, as 16 hexadecimal digits."""
         if not self.is_counted:
             return self.bound.fingerprint
         kind = "distinct" if self.call.distinct else "materialized"
@@ -62,27 +62,27 @@ class BoundCall:
 
     @property
     def can_retract(self) -> bool:
-        """Whether it takes rows back: rows that are counted always can be."""
+        """Whether it retracts rows; always true for counted rows."""
         return self.is_counted or self.bound.function.capabilities.retract
 
     @property
     def can_merge(self) -> bool:
-        """Whether it merges states: counts of rows always can be."""
+        """Whether it merges states; always true for counted rows."""
         return self.is_counted or self.bound.function.capabilities.merge
 
     @property
     def can_migrate(self) -> bool:
-        """Whether it takes states of other versions of its function: counted rows hold nothing of a version."""
+        """Whether it converts states of other versions; always true for counted rows, which do not depend on one."""
         return self.is_counted or self.bound.function.capabilities.migrate
 
     @property
     def codec(self) -> str:
-        """How its states are encoded: the function's codec, or `rows` where rows are counted."""
+        """The codec of its states: the function's codec, or `rows` if rows are counted."""
         return "rows" if self.is_counted else self.bound.function.capabilities.codec
 
     @property
     def is_invertible(self) -> bool:
-        """Whether a row may be taken back before it has come: where rows are counted, it may."""
+        """Whether a row may be retracted before it has been accumulated; always true for counted rows."""
         return self.is_counted or self.bound.function.capabilities.invertible
 
 
@@ -93,7 +93,7 @@ def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema, *, 
         registry: Functions by name.
         calls: The calls.
         schema: The schema of the chunks.
-        where: Where the functions are, for messages: the servers of a fleet may differ.
+        where: The location of the functions, for messages, because the servers of a fleet may differ.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for a missing column, a wrong number or type of arguments, or a
@@ -103,11 +103,11 @@ def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema, *, 
 
 
 def demand_instance(bound: BoundFunction) -> None:
-    """Make an instance of the author's class, which looks at its direct arguments, and drop it.
+    """Instantiate the author's class to check its direct arguments, and drop the instance.
 
     Raises:
-        RejectedError: SIGNATURE, when `__init__` raises for direct arguments that the call gives.
-        FunctionError: USER_CODE, when it raises without any, or is interrupted.
+        RejectedError: SIGNATURE, if `__init__` raises and the call has direct arguments.
+        FunctionError: USER_CODE, if it raises without direct arguments, or is interrupted.
     """
     try:
         bound.function.cls(**bound.literals)
@@ -164,9 +164,9 @@ def _column(schema: pa.Schema, name: str, call: Call) -> pa.Field:
 
 
 def result_schema(calls: Sequence[BoundCall], *, isolates: bool = False) -> pa.Schema:
-    """Return the schema of what a fold gives back: `slot`, then `state_i` and `output_i` of each call i.
+    """Return the schema of a fold's results: `slot`, then `state_i` and `output_i` of each call i.
 
-    Where errors are isolated, `error` comes last; where it is not NULL, the states and outputs of its slot are.
+    If errors are isolated, the last column is `error`. The states and outputs of slots with an error are NULL.
     """
     fields = [pa.field("slot", pa.int32(), nullable=False)]
     for place, call in enumerate(calls):
@@ -183,16 +183,16 @@ def result_schema(calls: Sequence[BoundCall], *, isolates: bool = False) -> pa.S
     return pa.schema(fields)
 
 
-def written_by(field: pa.Field, call: BoundCall) -> Written | None:
-    """Return which other version of a call's function has written a column of states; None: this one.
+def written_by(field: pa.Field, call: BoundCall) -> StateOrigin | None:
+    """Return the origin of a column of states if another version has written it, or None if this version has.
 
     Raises:
-        RejectedError: STATE_MISMATCH, for states that the call neither has written nor can convert.
+        RejectedError: STATE_MISMATCH, for states of another version that the call cannot convert.
     """
     about = {
         name.decode(errors="replace"): value.decode(errors="replace") for name, value in (field.metadata or {}).items()
     }
-    written = Written(about.get("version", ""), about.get("fingerprint", call.fingerprint), about.get("codec", ""))
+    written = StateOrigin(about.get("version", ""), about.get("fingerprint", call.fingerprint), about.get("codec", ""))
     function = call.bound.function
     if written.fingerprint == call.fingerprint:
         if field.type != call.state_type:
@@ -211,7 +211,7 @@ def written_by(field: pa.Field, call: BoundCall) -> Written | None:
 
 
 def _foreign(call: BoundCall, why: str) -> RejectedError:
-    """Return the error for a state that a call cannot take."""
+    """Return the error for a state that a call cannot use."""
     name = call.bound.function.name
     return RejectedError(
         "STATE_MISMATCH",

@@ -1,8 +1,8 @@
-"""DISTINCT, and materialised input: a group keeps its different rows of arguments, and how often each is there.
+"""DISTINCT and materialised input: a group keeps its distinct argument rows with their counts.
 
-The rows are folded, in the order of their first appearance, when the group's value is asked for: each once for
-DISTINCT, each as often as it is there for materialised input. So a call of either kind merges and retracts, whatever
-its class can do; and the result depends on the rows alone, not on the way they came in.
+The rows are folded in the order of their first appearance when the group's value is requested: each row once for
+DISTINCT, or as often as its count for materialised input. Therefore such calls support merge and retract whatever the
+class defines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
-from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import typed_values, unreadable
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, frozen
@@ -34,11 +34,11 @@ def counted_shape(bound: BoundFunction) -> Shape:
 
 
 class Counted(Accumulators):
-    """Different rows with their counts, by slot.
+    """Distinct rows with their counts, by slot.
 
     Args:
-        inner: Folds the rows of one group when its value is asked for.
-        each_once: Whether equal rows are folded once (DISTINCT) or as often as they are there.
+        inner: Folds the rows of one group when its value is requested.
+        each_once: Whether equal rows are folded once (DISTINCT) or as often as they occur.
     """
 
     def __init__(self, inner: Interpreted, *, each_once: bool) -> None:
@@ -46,7 +46,7 @@ class Counted(Accumulators):
         self.each_once = each_once
         self.shape = counted_shape(inner.bound)
         self._changeable = any(exact_types(type_) is None for type_ in inner.bound.input_types)
-        # slot -> frozen arguments -> [arguments, times]; what is retracted before it came has a negative count.
+        # slot -> frozen arguments -> [arguments, times]. Rows that are retracted before insertion have negative counts.
         self._seen: dict[int, dict[Any, list[Any]]] = {}
 
     @property
@@ -89,7 +89,7 @@ class Counted(Accumulators):
                     raise unreadable(self.inner.name, "a row or its count is NULL")
                 self._count(slot, tuple(entry[:-1]), entry[-1])
 
-    def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:  # noqa: ARG002 - rows are rows
+    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:  # noqa: ARG002 - rows are rows
         self.merge(slots, states)
 
     def states(self, slots: Slots) -> pa.Array:
@@ -98,14 +98,14 @@ class Counted(Accumulators):
         )
 
     def outputs(self, slots: Slots) -> pa.Array:
-        # The rows of all slots are folded as one chunk, into accumulators that live no longer than this.
+        # The rows of all slots are folded as one chunk, into temporary accumulators.
         live = [
             (slot, row)
-            for slot in dict.fromkeys(slots.tolist())  # a slot may be asked for twice, and folds once
+            for slot in dict.fromkeys(slots.tolist())  # a slot may be requested twice, and is folded once
             for row, times in self._seen.get(slot, {}).values()
             for _ in range(min(times, 1) if self.each_once else times)
         ]
-        # The function may change what it is given; the rows stay.
+        # The function may change its arguments, so it gets copies of the rows.
         rows = [copy.deepcopy(row) if self._changeable else row for _, row in live]
         self.inner.fold_rows([slot for slot, _ in live], rows)
         outputs = self.inner.outputs(slots)

@@ -1,4 +1,4 @@
-"""The fold: rows and states in, dirty slots out. No IO, no clock: the same frames always give the same results."""
+"""The fold: takes rows and states, and returns dirty slots. It uses no IO and no clock, so it is deterministic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.calls import BoundCall, result_schema, written_by
 from foldflight.fold.aggregate.counted import Counted
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
-from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
@@ -30,10 +30,10 @@ from foldflight.functions.values import cast_arguments, exact_types
 __all__ = ["Fold"]
 
 _SLOT, _KIND = "slot", "kind"
-# What is kept of a slot: whether it changed since results were returned, and since states were.
+# Marks of a slot: changed since results were last returned, and changed since states were last returned.
 _DIRTY, _UNSAVED = 1, 2
 _KIND_MAX = max(RowKind)
-# Python's own 28 digits would round a DECIMAL(38) in silence; two of them multiply within these.
+# Python's default of 28 digits would silently round a DECIMAL(38). A product of two of them fits this precision.
 _EXACT = decimal.Context(prec=76)
 
 _Parameters = ParamSpec("_Parameters")
@@ -43,7 +43,7 @@ _Result = TypeVar("_Result")
 def _calling(
     method: Callable[Concatenate[Fold, _Parameters], _Result],
 ) -> Callable[Concatenate[Fold, _Parameters], _Result]:
-    """Call functions: with decimals of all digits that SQL has; and tell which of their errors would come again."""
+    """Wrap a method that calls functions: set the decimal precision of SQL, and mark errors that would repeat."""
 
     @functools.wraps(method)
     def calculating(self: Fold, /, *arguments: _Parameters.args, **named: _Parameters.kwargs) -> _Result:
@@ -62,32 +62,32 @@ def _calling(
 class Fold:
     """Accumulators by slot for several calls over the same columns.
 
-    After an error the accumulators are undefined: close the fold, and start another from the last states. Where errors
-    are isolated, a slot for which a function raises fails, for all calls, and the others go on: what comes for it is
-    skipped, its states and outputs are NULL, with the error beside them, and after `collect` it is empty.
+    After an error the accumulators are undefined: close the fold, and start another one from the last states. If errors
+    are isolated and a function raises for a slot, the slot fails for all calls and other slots continue. Further rows
+    of a failed slot are skipped, its states and outputs are NULL, with the error in `error`, and `collect` empties it.
 
     Args:
-        calls: The calls, bound.
-        job_parameters: What functions read from their context.
-        signer: Signs and checks pickled states; needed only where a function's states are pickled.
-        metrics: Where the functions' metrics go.
-        log: Takes each line that a function logs.
+        calls: The bound calls.
+        job_parameters: The job parameters in the context of functions.
+        signer: Signs and checks pickled states; required only if a function's states are pickled.
+        metrics: Receives the metrics of functions.
+        log: Receives each line that a function logs.
         isolates: Whether errors of functions are isolated.
         row_outputs: Whether `chunk` returns the outputs after each row.
-        accelerator: Folds calls faster than the interpreter; None: all that has no vectorised methods is interpreted.
+        accelerator: Folds calls faster than the interpreter. None: calls without vectorised methods are interpreted.
 
     Attributes:
         calls: The calls.
-        schema: The schema of what `collect` and its like return.
+        schema: The schema of the results of `collect` and similar methods.
         failures: The slots that have failed since the last barrier.
-        isolated: How many slots have failed so far, by function.
+        isolated: The number of slots that have failed so far, by function.
         slot_count: The highest slot seen so far, plus one.
         state_bytes: Bytes of the states that `collect` returned last.
 
     Raises:
-        FunctionError: USER_CODE, when a class cannot be made or its `open` raises.
-        RejectedError: SETTINGS, when states would be pickled and there is no signer; SIGNATURE, for a function that is
-            declared `compile=True` and is not compiled.
+        FunctionError: USER_CODE, if a class cannot be instantiated or its `open` raises.
+        RejectedError: SETTINGS, if states would be pickled and there is no signer; SIGNATURE, for a function that is
+            declared `compile=True` and cannot be compiled.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Fold:
         self.state_bytes = 0
         self._row_outputs = row_outputs
         self._marks = np.zeros(0, np.uint8)
-        # All slots below have all marks.
+        # All slots below this one have all marks.
         self._marked_below = 0
         self._accumulators: list[Accumulators] = []
         try:
@@ -119,7 +119,7 @@ class Fold:
                     call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
                 )
                 inner = Interpreted(call.bound, context=context, signer=signer, failures=self.failures)
-                self._accumulators.append(inner)  # what is open is closed, whatever comes next
+                self._accumulators.append(inner)  # registered first, so that it is closed if a later step raises
                 if call.is_counted:
                     self._accumulators[-1] = Counted(inner, each_once=call.call.distinct)
                 else:
@@ -130,7 +130,7 @@ class Fold:
 
     @property
     def kinds(self) -> tuple[Mode, ...]:
-        """How each call is folded now."""
+        """The current mode of each call."""
         return tuple(each.kind for each in self._accumulators)
 
     @_calling
@@ -138,14 +138,14 @@ class Fold:
         """Merge states into slots, in order: into an empty slot a state is loaded. The slots become dirty.
 
         Args:
-            batch: n rows: `slot` int32, and one column `state_i` for each call i; a NULL state is no state. States that
-                the column's metadata gives to another version go through the function's `migrate`. Where errors are
+            batch: n rows: `slot` int32, and one column `state_i` for each call i; NULL means that there is no state. If
+                the column's metadata names another version, the function's `migrate` converts the states. If errors are
                 isolated, slots with an `error` have failed.
 
         Raises:
-            RejectedError: STATE_MISMATCH, CANNOT_MERGE; SCHEMA_MISMATCH, for errors where they are not isolated.
+            RejectedError: STATE_MISMATCH, CANNOT_MERGE; SCHEMA_MISMATCH, for errors if they are not isolated.
             CorruptError: STATE_CHECKSUM.
-            FunctionError: USER_CODE, when `merge`, `deserialize` or `migrate` raises.
+            FunctionError: USER_CODE, if `merge`, `deserialize` or `migrate` raises.
         """
         slots = _slots(batch)
         self._touch(slots)
@@ -192,7 +192,7 @@ class Fold:
 
     @_calling
     def fold_each(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Do what `fold` does, and return the outputs after each row.
+        """Apply rows like `fold`, and return the outputs after each row.
 
         Args:
             batch: n rows, as for `fold`.
@@ -210,11 +210,11 @@ class Fold:
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{place}" for place in range(len(outputs))])
 
     def chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Do what `fold` does, or `fold_each` where outputs after each row are wanted; it raises the same.
+        """Apply rows with `fold`, or with `fold_each` if `row_outputs` is set. It raises the same errors.
 
         Returns:
-            With `row_outputs` n rows in the schema `schema`: the row's place as its slot, NULL states and the outputs
-            after the row. None without.
+            With `row_outputs`, n rows in the schema `schema`: the row's position as its slot, NULL states and the
+            outputs after the row. Otherwise None.
         """
         if not self._row_outputs:
             self.fold(batch)
@@ -227,11 +227,11 @@ class Fold:
 
     @_calling
     def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:
-        """Return what changed since the last time, and make all slots clean.
+        """Return the slots changed since the last call, and mark all slots as clean.
 
         Args:
-            states: Whether states are wanted; their columns are NULL otherwise.
-            outputs: Whether outputs are wanted; their columns are NULL otherwise.
+            states: Whether to return states; their columns are NULL otherwise.
+            outputs: Whether to return outputs; their columns are NULL otherwise.
 
         Returns:
             One row for each dirty slot, ascending, in the schema `schema`.
@@ -255,7 +255,7 @@ class Fold:
 
     @_calling
     def unsaved(self) -> pa.RecordBatch:
-        """Return the states that changed since states were last returned; slots stay dirty.
+        """Return the states changed since states were last returned; the slots stay dirty.
 
         Returns:
             One row for each such slot, ascending, in the schema `schema`, with NULL outputs.
@@ -264,7 +264,7 @@ class Fold:
             FunctionError: With function and slot.
         """
         slots = self._marked(_UNSAVED)
-        with self.failures.raised():  # what cannot be saved now may yet be returned by the barrier
+        with self.failures.raised():  # a state that cannot be saved now may be valid again at the barrier
             batch = self._results(slots, states=True, outputs=False)
         self._marked_below = 0
         self._marks[slots] &= ~np.uint8(_UNSAVED)
@@ -272,7 +272,7 @@ class Fold:
 
     @_calling
     def outputs(self, slots: pa.Array) -> pa.RecordBatch:
-        """Return the outputs of n slots, in the schema `schema`, with NULL states; nothing becomes clean or dirty."""
+        """Return the outputs of n slots, in the schema `schema`, with NULL states. Marks of slots are not changed."""
         return self._results(slots.to_numpy(zero_copy_only=False), states=False, outputs=True)
 
     def _results(self, slots: Slots, *, states: bool, outputs: bool) -> pa.RecordBatch:
@@ -282,7 +282,7 @@ class Fold:
         for call, accumulators in zip(self.calls, self._accumulators, strict=True):
             columns.append(accumulators.states(sound) if states else pa.nulls(len(sound), call.state_type))
             columns.append(accumulators.outputs(sound) if outputs else pa.nulls(len(sound), call.result_type))
-        if self.failures:  # also those that have failed just now
+        if self.failures:  # includes slots that have failed just now
             places = pa.array(np.cumsum(asked) - 1, mask=self.failures.among(slots))
             columns = [column.take(places) for column in columns]
         if self.failures.isolates:
@@ -290,7 +290,7 @@ class Fold:
         return pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *columns], schema=self.schema)
 
     def forget(self, slots: pa.Array) -> None:
-        """Make n slots empty and clean."""
+        """Empty n slots and mark them as clean."""
         chosen = slots.to_numpy(zero_copy_only=False)
         self.failures.forget(chosen)
         self._empty(chosen)
@@ -302,7 +302,7 @@ class Fold:
             accumulators.forget(slots)
 
     def close(self) -> None:
-        """Let the functions release what they hold. The first error is raised once all are closed."""
+        """Close all functions. The first error is raised after all have been closed."""
         failures: list[FunctionError] = []
         for accumulators in self._accumulators:
             try:
@@ -331,7 +331,7 @@ class Fold:
         if needed > len(self._marks):
             room = room_for(needed, len(self._marks))
             self._marks = np.concatenate([self._marks, np.zeros(room - len(self._marks), np.uint8)])
-        # NumPy writes at places of its own width several times as fast as at narrower ones.
+        # NumPy is several times faster with indices of its native width than with narrower ones.
         self._marks[slots.astype(np.intp)] = _DIRTY | _UNSAVED
         if needed <= len(slots) and (self._marks[:needed] == (_DIRTY | _UNSAVED)).all():
             self._marked_below = needed
@@ -342,9 +342,9 @@ class Fold:
 
 
 class _Columns:
-    """The argument columns of one chunk; calls that share one share its cast and its Python values too.
+    """The argument columns of one chunk. Calls with the same argument share its cast and its Python values.
 
-    Values that can change (lists, maps) are not shared: what one function does to them is not the other's.
+    Mutable values (lists, maps) are not shared, so that a function cannot change the arguments of another one.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -365,7 +365,7 @@ def _arguments(call: BoundCall) -> list[tuple[str, pa.DataType]]:
 
 
 def _mask(batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:
-    """Return which rows a call takes: those its filter lets through, without NULL arguments where it skips them."""
+    """Return which rows a call folds: rows that pass its filter and, with `skip_nulls`, have no NULL arguments."""
     mask: Mask | None = None
     if call.call.filter is not None:
         mask = pc.fill_null(batch.column(call.call.filter), False).to_numpy(zero_copy_only=False)
@@ -407,8 +407,8 @@ def _retracts(batch: pa.RecordBatch) -> Mask | None:
     return retracts if retracts.any() else None
 
 
-def _state_column(batch: pa.RecordBatch, place: int, call: BoundCall) -> tuple[pa.Array, Written | None]:
-    """Return the states for a call, and which other version has written them."""
+def _state_column(batch: pa.RecordBatch, place: int, call: BoundCall) -> tuple[pa.Array, StateOrigin | None]:
+    """Return the states for a call, and their origin if another version has written them."""
     index = batch.schema.get_field_index(f"state_{place}")
     if index < 0:
         raise RejectedError(

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
-from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import Unfit, state_codec
 from foldflight.fold.failures import Failures, user_failure
 from foldflight.fold.mode import Mode
@@ -46,10 +46,10 @@ _EMPTY: Final = object()
 
 
 class Method:
-    """One of the author's methods: calls it, keeps what it returns, and says where it failed.
+    """One of the author's methods: calls it, keeps its result, and describes its errors.
 
-    `accumulate`, `retract` and `merge` may change the accumulator in place and return None, or return a new one. What
-    an annotation rules out (a number cannot change in place) is an error rather than a row that counts for nothing.
+    `accumulate`, `retract` and `merge` may change the accumulator in place and return None, or return a new one. None
+    for an accumulator that cannot change in place (a number) is an error, because the row would be lost.
     """
 
     def __init__(self, bound: BoundFunction, verb: str, call: Callable[..., Any]) -> None:
@@ -62,7 +62,7 @@ class Method:
         """Return the accumulator after a call that returned `returned`."""
         if returned is not None or self.returns == "always":
             return returned
-        # What has a __dict__ may have changed after all: a subclass of one of these.
+        # Subclasses of immutable types may have a __dict__ that has changed.
         fixed = isinstance(accumulator, _UNCHANGEABLE) and not hasattr(accumulator, "__dict__")
         if self.returns == "some" or fixed:
             raise FunctionError(
@@ -83,9 +83,9 @@ class Interpreted(Accumulators):
 
     Args:
         bound: The function.
-        context: Given to the function's `open`.
+        context: The argument of the function's `open`.
         signer: Signs pickled states.
-        failures: Takes errors of single slots; unless given, they are raised.
+        failures: Records errors of single slots. Default: errors are raised.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Interpreted(Accumulators):
         self.signer = signer
         self._held: list[Any] = []
         self._present = np.zeros(0, np.bool_)
-        # The slot whose accumulator a method is at; in a chunk, its slots and how far the loop has come.
+        # The slot whose accumulator is being processed; within a chunk, the slots and the position of the loop.
         self._at_work: int | tuple[list[int], Iterator[int]] | None = None
         context.slot_at_work = self._slot_at_work
         try:
@@ -110,7 +110,7 @@ class Interpreted(Accumulators):
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, "__init__", error) from error
         self.codec = state_codec(bound, self.verbs, signer)
-        # Last, for what is open must be closed.
+        # `open` comes after all steps that may fail, because `close` must follow it.
         try:
             if self.verbs.open is not None:
                 self.verbs.open(context)
@@ -140,13 +140,13 @@ class Interpreted(Accumulators):
     def _fold(self, rows: Rows, arguments: Iterator[Any]) -> None:
         self._create(rows.slots)
         slots = rows.slots.tolist()
-        # The list iterator knows how far it has come, so the loop itself need not count rows.
+        # The list iterator knows its position, so the loop need not count rows.
         progress = iter(slots)
         retracts = None if rows.retracts is None else rows.retracts.tolist()
         steps: Iterator[Any] = zip(progress, arguments, *([] if retracts is None else [retracts]), strict=False)
         self._at_work = (slots, progress)
         has_failed = bool(self.failures)
-        if has_failed:  # by its create_accumulator, just now
+        if has_failed:  # its create_accumulator has just failed
             steps = self._sound(steps)
         try:
             while not self._ran(rows, steps, slots, progress):
@@ -156,7 +156,7 @@ class Interpreted(Accumulators):
             self._at_work = None
 
     def _ran(self, rows: Rows, steps: Iterator[Any], slots: list[int], progress: Iterator[int]) -> bool:
-        """Go on with a chunk; False after a row whose slot has failed by it."""
+        """Continue a chunk; return False after a row that made its slot fail."""
         try:
             if rows.retracts is None:
                 self._run(self._accumulate, steps)
@@ -175,7 +175,7 @@ class Interpreted(Accumulators):
         return True
 
     def _sound(self, steps: Iterator[Any]) -> Iterator[Any]:
-        """Leave out what is for slots that have failed, or do so meanwhile."""
+        """Skip steps of failed slots, including slots that fail in the meantime."""
         return (step for step in steps if step[0] not in self.failures)
 
     def _slot_at_work(self) -> int | None:
@@ -187,7 +187,7 @@ class Interpreted(Accumulators):
 
     def _run(self, method: Method, steps: Iterator[tuple[int, Any]]) -> None:
         held, call, kept = self._held, method.call, method.kept
-        # What a typed state holds is known: only what cannot change in place needs a look at every row.
+        # The contents of typed states are known, so only immutable accumulators need a check at every row.
         if method.returns == "may" and self.bound.shape is not None and not self.bound.shape.immutable:
             for slot, arguments in steps:
                 returned = call(held[slot], *arguments)
@@ -210,7 +210,7 @@ class Interpreted(Accumulators):
     def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
         columns = [column.values for column in rows.arguments]
         values = []
-        # A value that can change (a list that get_value hands out) is the next row's too: it is cast at once.
+        # A mutable value returned by get_value may be changed by the next row, so it is cast immediately.
         changeable = exact_types(self.bound.result_type) is None
         for index, slot in enumerate(rows.slots.tolist()):
             one = slice(index, index + 1)
@@ -249,7 +249,7 @@ class Interpreted(Accumulators):
             return
         self._load(slots, accumulators)
 
-    def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
+    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         migrated, accumulators = [], []
         for slot, state in zip(slots.tolist(), written.values(self.bound.function, states, self.signer), strict=True):
             try:
@@ -260,19 +260,19 @@ class Interpreted(Accumulators):
                     raise
         self._load(np.array(migrated, np.int32), accumulators)
 
-    def migrated(self, slots: Slots, states: pa.Array, written: Written) -> tuple[Slots, pa.Array] | None:
-        """Return states that another version has left as slots with states of this one; None where one has none.
+    def migrated(self, slots: Slots, states: pa.Array, written: StateOrigin) -> tuple[Slots, pa.Array] | None:
+        """Convert states of another version to slots with states of this version, or None if a state has no such form.
 
-        There must be no accumulator, and there is none afterwards.
+        There must be no accumulators before the call, and there are none afterwards.
 
         Raises:
-            FunctionError: As `migrate`.
+            FunctionError: The errors of `migrate`.
         """
         self.migrate(slots, states, written)
         found = self.occupied()
         try:
             return found, self.codec.encode([self._held[slot] for slot in found.tolist()])
-        except Unfit:  # a number beyond its type, which rows to come may bring back
+        except Unfit:  # a number beyond its type, which later rows may bring back into range
             return None
         finally:
             self.forget(found)
@@ -318,7 +318,7 @@ class Interpreted(Accumulators):
         return self._halved(slots, self._outputs, self.bound.result_type)
 
     def _halved(self, slots: Slots, column: Callable[[Slots], pa.Array], type_: pa.DataType) -> pa.Array:
-        """Return a column of n slots; if one of them fails, each half for itself, and NULL for the one."""
+        """Return a column of n slots. If it fails, each half is computed separately; the failing slot gets NULL."""
         try:
             return column(slots)
         except FunctionError as error:
@@ -343,7 +343,7 @@ class Interpreted(Accumulators):
         return self._cast([value(slot) for slot in slots.tolist()], slots)
 
     def _value_or_none(self, slot: int) -> Any:
-        """Return a slot's value, or NULL if the slot fails by it: each is asked once, however many fail."""
+        """Return a slot's value, or None if its get_value fails. It is called once for each slot."""
         try:
             return self._value(slot)
         except FunctionError as error:
@@ -355,7 +355,7 @@ class Interpreted(Accumulators):
         absent = slot >= len(self._held) or self._held[slot] is _EMPTY
         self._at_work = slot
         try:
-            # An empty slot shows the value of a fresh accumulator, and stays empty.
+            # The value of an empty slot is that of a new accumulator. The slot stays empty.
             return self.verbs.get_value(self.verbs.create_accumulator() if absent else self._held[slot])
         except (Exception, SystemExit) as error:
             failure = user_failure(self.name, "get_value", error)

@@ -1,4 +1,4 @@
-"""States that another version of a function has left: decoded as they were written, for the function's `migrate`."""
+"""Decoding of states of other versions of a function, for the function's `migrate`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from foldflight.fold.pickles import Pickles
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.spec import Function
 
-__all__ = ["Written"]
+__all__ = ["StateOrigin"]
 
 
 @dataclass(frozen=True)
-class Written:
-    """By what a column of states was written.
+class StateOrigin:
+    """The origin of a column of states: the function version that wrote it.
 
     Args:
         version: The function's version.
-        fingerprint: What the states depended on, 16 hexadecimal digits.
-        codec: How they are encoded: typed, custom, pickle or rows.
+        fingerprint: The fingerprint of the call that wrote the states, 16 hexadecimal digits.
+        codec: The codec of the states: typed, custom, pickle or rows.
     """
 
     version: str
@@ -31,10 +31,10 @@ class Written:
     codec: str
 
     def values(self, function: Function, states: pa.Array, signer: StateSigner | None) -> list[Any]:
-        """Return n states, none of them NULL, as what they were: values, what `serialize` returned, or objects.
+        """Decode n states that are not NULL to values, return values of `serialize`, or unpickled objects.
 
         Raises:
-            RejectedError: STATE_MISMATCH, for what is no such state; SETTINGS, for pickles without a key.
+            RejectedError: STATE_MISMATCH, if a state has another form; SETTINGS, for pickles without a key.
             CorruptError: STATE_CHECKSUM, for damaged bytes.
         """
         name = function.name
@@ -54,11 +54,11 @@ class Written:
             case "typed":
                 return _python_values(name, states)
             case _:
-                raise unreadable(name, f"it has the codec {self.codec!r}, which is none")
+                raise unreadable(name, f"its codec {self.codec!r} is unknown")
 
     def _fingerprint(self, function: str) -> bytes:
         if re.fullmatch("[0-9a-f]{16}", self.fingerprint) is None:
-            raise unreadable(function, f"its fingerprint {self.fingerprint!r} is none")
+            raise unreadable(function, f"its fingerprint {self.fingerprint!r} is malformed")
         return bytes.fromhex(self.fingerprint)
 
 

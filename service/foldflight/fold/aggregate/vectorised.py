@@ -17,7 +17,7 @@ import pyarrow as pa
 from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
-from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.records import filled
 from foldflight.fold.aggregate.tables import Table, fresh_table
 from foldflight.fold.failures import user_failure
@@ -120,7 +120,7 @@ class Vectorised(Accumulators):
             self._leave()
             self.inner.merge(slots[rest], states.filter(pa.array(rest)))
 
-    def migrate(self, slots: Slots, states: pa.Array, written: Written) -> None:
+    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
         migrated = None if self._is_left else self.inner.migrated(slots, states, written)
         if migrated is None:
             self._leave()

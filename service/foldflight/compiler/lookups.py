@@ -1,6 +1,6 @@
-"""The way to all that code reaches: what was looked up, and what was found there.
+"""Recorded lookups: the names that code refers to, and the objects that were found.
 
-To follow names anew, and to digest what they lead to, takes longer than to see that each still leads to the same.
+Checking that each name still refers to the same object is faster than following all names and digesting them again.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from collections.abc import Iterable, Mapping
 from types import FunctionType, MemberDescriptorType, WrapperDescriptorType
 from typing import Any, Final
 
-__all__ = ["MISSING", "PLAIN", "Trail", "is_same"]
+__all__ = ["MISSING", "PLAIN", "Lookups", "is_same"]
 
 MISSING: Final = object()
 PLAIN: Final = (int, float, bool, str, bytes, type(None))
-# What instances find on their class, and what comes of it is looked up, too; of others nobody knows.
+# Descriptors whose results are looked up as well. The results of other descriptors are unknown.
 _KNOWN: Final = (FunctionType, staticmethod, classmethod, property, MemberDescriptorType, WrapperDescriptorType)
 _STEPS_MAX: Final = 10_000
 
 
-class Trail:
-    """Looks things up, and remembers it."""
+class Lookups:
+    """Looks up attributes and items, and records the results."""
 
     def __init__(self) -> None:
         self._attributes: list[tuple[Any, str, Any]] = []
@@ -27,7 +27,7 @@ class Trail:
         self._is_lost = False
 
     def attribute(self, holder: Any, name: str) -> Any:
-        """Return `holder.name`; MISSING where there is none, or it raises."""
+        """Return `holder.name`, or MISSING if it does not exist or raises."""
         found = _attribute(holder, name)
         self._attributes.append((holder, name, found))
         if len(self._attributes) > _STEPS_MAX or _may_change(found):
@@ -35,7 +35,7 @@ class Trail:
         return found
 
     def item(self, holder: Mapping[str, Any], name: str) -> Any:
-        """Return `holder[name]`; MISSING where there is none."""
+        """Return `holder[name]`, or MISSING if it does not exist."""
         found = holder.get(name, MISSING)
         self._items.append((holder, name, found))
         if len(self._items) > _STEPS_MAX or _may_change(found):
@@ -43,7 +43,7 @@ class Trail:
         return found
 
     def own(self, cls: type, names: Iterable[str]) -> None:
-        """Look up what a class and those above it have by these names, as it stands there."""
+        """Look up the entries of these names in a class and its base classes, without invoking descriptors."""
         above = self.attribute(cls, "__mro__")
         for name in names:
             for each in above[:-1]:
@@ -52,12 +52,12 @@ class Trail:
                     self.lose()
 
     def lose(self) -> None:
-        """Never hold: what was looked up depends on more than that, or is too much to remember."""
+        """Make `holds` always return False: the results depend on more than the lookups, or there are too many."""
         self._is_lost = True
         self._attributes, self._items = [], []
 
     def holds(self) -> bool:
-        """Tell whether all that was looked up is the same now; False also where that cannot be told."""
+        """Return whether all lookups still have the same results. False if this is unknown."""
         return (
             not self._is_lost
             and all(is_same(_attribute(holder, name), found) for holder, name, found in self._attributes)
@@ -66,17 +66,17 @@ class Trail:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Tell whether two are one object, or plain values that nothing tells apart."""
+    """Return whether two values are the same object, or identical plain values."""
     return one is other or (type(one) is type(other) and type(one) in PLAIN and repr(one) == repr(other))
 
 
 def _attribute(holder: Any, name: str) -> Any:
     try:
         return getattr(holder, name)
-    except Exception:  # noqa: BLE001 - what raises here raises again, and is refused, where it is used
+    except Exception:  # noqa: BLE001 - the access raises again where the attribute is used, and is refused there
         return MISSING
 
 
 def _may_change(found: Any) -> bool:
-    """Tell whether an object may hold something else later that is not looked up: the items of a list."""
+    """Return whether an object has contents that may change without a lookup, such as the items of a list."""
     return isinstance(found, list) or (isinstance(found, tuple) and any(map(_may_change, found)))

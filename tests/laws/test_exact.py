@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from foldflight import RejectedError, udaf
 from foldflight.fold import Fold, bind_calls
 from foldflight.fold.aggregate.accumulators import Accumulators
-from foldflight.fold.aggregate.migration import Written
+from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Call, Registry
@@ -249,7 +249,7 @@ def test_states_of_the_first_version_go_on(name: str, state: dict[str, Any], exp
     """A sum that was a float, and a variance by mean and squares, are what they were; more rows come to them."""
     types = {key: pa.float64() if isinstance(value, float) else pa.int64() for key, value in state.items()}
     accumulators: Accumulators = FORMS[form](bound_of(name))
-    accumulators.migrate(SLOT, pa.array([state], pa.struct(list(types.items()))), Written("1", "00" * 8, "typed"))
+    accumulators.migrate(SLOT, pa.array([state], pa.struct(list(types.items()))), StateOrigin("1", "00" * 8, "typed"))
     accumulators.fold(Rows(SLOT, None, [Column("x", pa.array([1.0]))]))
     assert bits(accumulators.outputs(SLOT)[0].as_py()) == bits(expected)
     assert accumulators.kind == ("interpreted" if form == "scalar" else "vectorised")

@@ -9,7 +9,7 @@ from foldflight import connect
 from foldflight.engine.epoch import BucketEpoch
 from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.layout import KIND, REAL, Layout
-from foldflight.engine.state.table import Bounds, MemoryStore, StateTable, TableLayout
+from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, RowKind
 
@@ -45,7 +45,7 @@ def test_the_group_without_keys_begins(is_always_there: bool, expected: list[lis
         TableLayout(keys=nothing, states=states, buckets=1),
         MemoryStore(),
         cache=None,
-        bounds=Bounds(),
+        bounds=TableBounds(),
         new_run_id=lambda: f"run {next(ids)}",
     )
     found = []

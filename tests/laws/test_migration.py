@@ -240,11 +240,11 @@ def test_rows_that_are_kept_need_no_migrate() -> None:
 
 def test_damaged_states_are_not_migrated() -> None:
     """Old states are checked as they always were."""
-    from foldflight.fold.aggregate.migration import Written
+    from foldflight.fold.aggregate.migration import StateOrigin
     from foldflight.fold.aggregate.states import custom_payload
 
     with pytest.raises(RejectedError, match="another codec"):
-        Written("1", "00" * 8, "custom").values(function_of(version("1", Old)), pa.array([b"nonsense"]), None)
+        StateOrigin("1", "00" * 8, "custom").values(function_of(version("1", Old)), pa.array([b"nonsense"]), None)
     envelope = b"FFC1" + bytes(8) + bytes(4) + b"damaged"
     with pytest.raises(CorruptError):
         custom_payload("mean", "1", bytes(8), envelope)

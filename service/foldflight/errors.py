@@ -131,8 +131,8 @@ class RejectedError(FoldflightError):
             "MODULE",
         }
     )
-    # The other codes concern servers, modules and settings, which may change between two attempts.
-    repeating = frozenset({"SIGNATURE", "SCHEMA_MISMATCH", "CANNOT_RETRACT", "CANNOT_MERGE", "STATE_MISMATCH"})
+    # The other codes may concern one server, its modules, keys or versions: the next attempt may meet another server.
+    repeating = frozenset({"SIGNATURE", "CANNOT_RETRACT", "CANNOT_MERGE"})
 
 
 class FunctionError(FoldflightError):

@@ -368,3 +368,29 @@ def test_limits_have_one_name_each() -> None:
     found = decode(encode(opened, RESULTS), Role.SERVER)
     assert isinstance(found, Opened)
     assert found.limits == limits
+
+
+def test_states_whose_buffers_overlap_are_refused() -> None:
+    """Arrow accepts a batch whose buffers share bytes, and a copy of it would take many times its memory."""
+    array = pa.array(range(1000), pa.int64())
+    batch = pa.RecordBatch.from_arrays([array] * 2, names=["a", "b"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = bytearray(sink.getvalue().to_pybytes())
+    # The header describes the values of the first column by their length. Twice as long, they reach over the second.
+    first = data.find(struct.pack("<q", 8000))
+    assert data.find(struct.pack("<q", 8000), first + 8) > first > 0
+    data[first : first + 8] = struct.pack("<q", 16000)
+    frame = pb.EngineFrame(states=pb.States(batch=bytes(data))).SerializeToString()
+    with pytest.raises(RejectedError, match="overlap") as caught:
+        decode(Message(frame, BATCH.slice(0, 0)), Role.ENGINE)
+    assert caught.value.code == "BAD_FRAME"
+
+
+def test_direct_arguments_are_bounded() -> None:
+    """Direct arguments become Python values before anything else is known of the caller."""
+    call = Call("sum", ("v",), literals={"x": "a" * (2 << 20)})
+    with pytest.raises(RejectedError) as caught:
+        decode_open(encode_open(Open(calls=(call,), columns=pa.schema([("v", pa.int64())]))))
+    assert (caught.value.code, caught.value.limit) == ("LIMIT", "literals")

@@ -107,7 +107,7 @@ def test_other_tasks_and_first_attempts_run(run: Any) -> None:
 
 def test_damaged_and_missing_files_hold_nothing(run: Any, tmp_path: Path) -> None:
     """Then the task runs again; old files go."""
-    error = RejectedError("STATE_MISMATCH", "no such state")
+    error = RejectedError("CANNOT_MERGE", "no such merge")
     raised(run, 0, error)
     (kept,) = tmp_path.iterdir()
     kept.write_text('{"class": "os"}')

@@ -295,8 +295,10 @@ class FlightLink(Link):
             else:
                 self._finish_stream()
         finally:
-            self._guard.close()
-            self._close_writer()
+            try:
+                self._close_writer()
+            finally:
+                self._guard.close()
 
     def _finish_stream(self) -> None:
         """Close the direction to the server, and wait until the server has ended and freed the exchange."""

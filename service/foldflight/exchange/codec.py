@@ -54,6 +54,7 @@ __all__ = [
 _T = TypeVar("_T")
 # Values of a batch inside of lists and maps that need not have a byte in the message.
 _SIZELESS_MAX: Final = 1 << 20
+_LITERALS_BYTES_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,13 @@ def _decode_call(call: pb.Call) -> Call:
         batch = _read_stream(call.literals, "the direct arguments of a call")
         if batch.num_rows != 1:
             raise RejectedError("BAD_FRAME", f"Call.literals must have one row, and it has {batch.num_rows}")
+        if batch.nbytes > _LITERALS_BYTES_MAX:
+            raise RejectedError(
+                "LIMIT",
+                f"the direct arguments of {call.function} have {batch.nbytes} bytes, and {_LITERALS_BYTES_MAX} are the "
+                "most; pass large values as columns",
+                limit="literals",
+            )
         literals = _bad_frame_on_error(
             lambda: batch.to_pylist(maps_as_pydicts="strict")[0], "Call.literals cannot be converted to Python values"
         )

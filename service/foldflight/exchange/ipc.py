@@ -163,7 +163,21 @@ def read_batches(data: bytes, check: Callable[[pa.Schema], None]) -> tuple[pa.Sc
             raise ValueError("it has a message that is no record batch")
         if _field(header, table, _COMPRESSION):
             raise ValueError("its buffers are compressed; send them as they are")
+        if _buffer_bytes(header, table) > message.body.size:
+            # Arrow accepts them, and a copy of such a batch takes many times the memory of the message.
+            raise ValueError("its buffers overlap")
         batches.append(pa.ipc.read_record_batch(message, schema))
+
+
+def _buffer_bytes(header: bytes | memoryview, table: int) -> int:
+    """Return the sum of the lengths of the buffers of a batch."""
+    buffers_at = _field(header, table, _BUFFERS)
+    if not buffers_at:
+        return 0
+    start = _followed(header, buffers_at)
+    count = struct.unpack_from("<I", header, start)[0]
+    # A count that is too high leads out of the header and ends the loop with an error.
+    return sum(struct.unpack_from("<q", header, start + 4 + 16 * place + 8)[0] for place in range(count))
 
 
 def _batch_in(header: bytes | memoryview) -> int:

@@ -109,7 +109,7 @@ def fits(value: Any, annotation: Any) -> bool:
     if origin in _ALTERNATIVES:
         return any(fits(value, each) for each in arguments)
     if origin is typing.Literal:
-        return value in arguments
+        return any(type(value) is type(each) and value == each for each in arguments)
     plain = annotation if origin is None else origin
     if plain in _LISTS:
         return isinstance(value, (list, tuple, np.ndarray)) and _members_fit(value, arguments, is_tuple=plain is tuple)

@@ -1,4 +1,4 @@
-"""Variances and standard deviations, computed from exact sums of values and squares and rounded once."""
+"""Variances and standard deviations, computed from exact sums of values and squares. Variances are rounded once."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ of a unary call is bounded, too.
 from __future__ import annotations
 
 import contextlib
+import logging
 import resource
 import threading
 import time
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from foldflight.errors import FoldflightError
 
 __all__ = ["Call", "CallServer", "Method", "RefusedError", "Status", "VanishedError", "connections_max"]
+
+_logger = logging.getLogger("foldflight.server")
 
 _CONNECTIONS_MAX: Final = 4096
 _HANDSHAKE_S_MAX: Final = 5.0
@@ -373,7 +376,10 @@ class CallServer:
                 quiet_since_s = now_s
             elif now_s - quiet_since_s > _QUIET_LOOK_S:
                 quiet_since_s = now_s
-                self._on_quiet()
+                try:
+                    self._on_quiet()
+                except OSError:  # for example, no file may be opened now; this thread must go on
+                    _logger.warning("unused memory could not be returned to the system", exc_info=True)
 
 
 class _Begun:

@@ -314,6 +314,8 @@ class _Writer:
 _NOTHING: Final = memoryview(b"")
 _VARINT, _EIGHT_BYTES, _COUNTED, _FOUR_BYTES = 0, 1, 2, 5
 _VARINT_BYTES_MAX: Final = 10
+# FlightData has four fields; a later version may have more.
+_FIELDS_MAX: Final = 64
 
 
 def _fields(message: bytes) -> dict[int, memoryview]:
@@ -321,9 +323,12 @@ def _fields(message: bytes) -> dict[int, memoryview]:
 
     A chunk is megabytes of one field: protobuf's own parser would copy it.
     """
-    seen, at, found = memoryview(message), 0, {}
+    seen, at, count, found = memoryview(message), 0, 0, {}
     try:
         while at < len(message):
+            count += 1
+            if count > _FIELDS_MAX:
+                raise ValueError(f"it has more than {_FIELDS_MAX} fields")
             tag, at = _varint(message, at)
             kind = tag & 7
             if kind == _COUNTED:

@@ -74,8 +74,12 @@ def _keep(path: Path, error: FoldflightError) -> None:
     kept |= {"class": type(error).__name__, "group": group, "story": list(error.story)}
     draft = path.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
-        draft.write_text(json.dumps(kept))
-        draft.replace(path)
+        try:
+            draft.write_text(json.dumps(kept))
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
         for old in path.parent.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(OSError):
                 if old.stat().st_mtime < time.time() - _KEPT_S:

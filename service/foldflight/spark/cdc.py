@@ -112,9 +112,11 @@ def from_debezium(df: DataFrame, schema: str | st.StructType | None = None) -> D
     ...     return group_by(orders, "customer", row_kind="row_kind").agg(total=connect("embedded:")["sum"]("amount"))
 
     Snapshots (`r`) and inserts (`c`) accumulate a row, deletes (`d`) retract one, and updates (`u`) do both. Messages
-    (`m`) and tombstones are ignored. The query fails at a truncated table (`t`), and at an update or a delete without
-    the old row: PostgreSQL sends it after `ALTER TABLE ... REPLICA IDENTITY FULL`, MongoDB with pre-images. Debezium
-    may send an event twice after a crash; such a row is counted twice.
+    (`m`) and tombstones are ignored. The query fails at a truncated table (`t`), and at an update or a delete whose
+    `before` is NULL. PostgreSQL sends complete old rows only after `ALTER TABLE ... REPLICA IDENTITY FULL`. Without it
+    a delete has an old row of which all columns but the key are NULL; this is not noticed, and NULLs are retracted. The
+    rows of MongoDB are texts of JSON: parse them, then use `split_changes`. Debezium may send an event twice after a
+    crash; such a row is counted twice.
 
     Args:
         df: A batch or streaming DataFrame: one row for each event. Without `schema` it has the columns `op`, `before`

@@ -27,7 +27,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -79,6 +79,12 @@ class _Stream:
         self._table = StateTable(
             table, MemoryStore(), cache=None, bounds=TableBounds(), new_run_id=lambda: next(run_ids)
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
+        self._exchange.__exit__(exception_type, *exception)
 
     def epoch(self, rows: pa.RecordBatch) -> Epoch:
         """Run one epoch of rows in the schema of the layout."""
@@ -161,8 +167,8 @@ def run_epochs(
     # Functions are folded as in Spark's workers, where they arrive pickled.
     transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
     query = Query.of(transport, calls, layout, stream=StreamOptions(emit="changelog"))
-    stream = _Stream(query, update_before=update_before)
-    return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed]
+    with _Stream(query, update_before=update_before) as stream:
+        return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed]
 
 
 def _block(layout: Layout, names: Sequence[str], rows: Sequence[tuple[RowKind, Mapping[str, Any]]]) -> pa.RecordBatch:

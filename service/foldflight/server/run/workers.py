@@ -233,7 +233,8 @@ class _Worker:
         self._stopping.set()
         with self._lock:
             if self._process is not None and self._process.stdin is not None:
-                self._process.stdin.close()
+                with contextlib.suppress(OSError):  # the worker has ended without reading its task
+                    self._process.stdin.close()
 
     def wait(self, timeout_s: float) -> int | None:
         """Return the exit code, or None if the process had to be killed."""
@@ -329,5 +330,6 @@ class _Worker:
             process.stdin.write(json.dumps(task).encode() + b"\n")  # type: ignore[union-attr]
             process.stdin.flush()  # type: ignore[union-attr]
         if self._stopping.is_set():
-            process.stdin.close()  # type: ignore[union-attr]
+            with contextlib.suppress(OSError):
+                process.stdin.close()  # type: ignore[union-attr]
         return process

@@ -279,7 +279,7 @@ def test_values_of_keys_are_cast(run: Any, classic: SparkSession, tmp_path: Path
         {"qty": 1, "customer": "b", "live_rows": 1, "n": 1}
     ]
     wrong = run(checkpoint, "--group", "qty=many")
-    assert (wrong.exit_code, "'many' is no int" in wrong.stderr) == (1, True)
+    assert (wrong.exit_code, "'many' is not a value of the type int" in wrong.stderr) == (1, True)
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def step(name: str, given_: Any, column: Lists, model: list[list[float]]) -> tup
 def test_lists_are_lists(waiting_min: int, steps: list[tuple[str, Any]]) -> None:
     """Whatever is done with them, they hold what Python's lists hold, however long rows wait to be put in."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lists, "_WAITING_MIN", waiting_min)
+        patch.setattr(lists, "_PENDING_MIN", waiting_min)
         column, model = Lists(pa.float64(), np.dtype("f8")), [[] for _ in range(SLOTS)]
         column.grow(SLOTS)
         for name, given_ in steps:

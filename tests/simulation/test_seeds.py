@@ -107,7 +107,7 @@ def _remember_what_was_forgotten(self: KeptStates, slots: Any) -> None:
 
 
 def _deliver_again(coordinator: Coordinator, event: Any, now_s: float) -> Any:
-    coordinator._link.owed[0].answered = False
+    coordinator._link.awaited[0].answered = False
     return ANSWERED(coordinator, event, now_s)
 
 
@@ -121,7 +121,7 @@ def _take_none_for_failed(results: Any) -> Any:
 
 
 def _take_no_states_along(coordinator: Coordinator, event: Any, now_s: float) -> Any:
-    asked = coordinator._link.owed[0].frame
+    asked = coordinator._link.awaited[0].frame
     if asked == Checkpoint(if_reopen=True) and event.reopen:
         event = dataclasses.replace(event, answer=Saved(event.answer.states.slice(0, 0)))
     return ANSWERED(coordinator, event, now_s)
@@ -132,7 +132,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "frames are sent again though their states are kept": (Journal, "commit", _keep_what_was_saved),
     "kept states are not sent": (KeptStates, "to_batch", _send_no_states),
     "forgotten states come back": (KeptStates, "forget", _remember_what_was_forgotten),
-    "slots that have failed are kept": (journal, "_failed", _take_none_for_failed),
+    "slots that have failed are kept": (journal, "_failed_slots", _take_none_for_failed),
     "answers are delivered twice": (Coordinator, "_answered", _deliver_again),
     "a server that drains is left without its states": (Coordinator, "_answered", _take_no_states_along),
     "loaded slots count as changed": (Coordinator, "_answered", _forget_that_states_were_given),

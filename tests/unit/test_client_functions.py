@@ -190,7 +190,7 @@ def test_functions_are_a_mapping(functions: Functions) -> None:
 
 @pytest.mark.parametrize(
     ("target", "mentions"),
-    [("localhost:8815", "give grpc://host:port"), ("", "embedded:module"), ("http://x", "cannot connect")],
+    [("localhost:8815", 'give "grpc://host:port"'), ("", "embedded:module"), ("http://x", "cannot connect")],
 )
 def test_bad_target_says_what_would_do(target: str, mentions: str) -> None:
     """A target without a known scheme is refused with the two forms that work."""

@@ -310,25 +310,25 @@ def empty_epochs_are_not_answered(patch: Patch) -> None:
 
 @breaks("first-epoch")
 def the_first_epoch_is_one(patch: Patch) -> None:
-    barrier = machine.Exchange._barrier
+    barrier = machine.Exchange._check_barrier
 
     def strict(self: Any, epoch: int) -> None:
         if self._epoch is None and epoch != 1:
             raise self._refused("the first epoch is 1")
         barrier(self, epoch)
 
-    patch.setattr(machine.Exchange, "_barrier", strict)
+    patch.setattr(machine.Exchange, "_check_barrier", strict)
 
 
 @breaks("epochs-in-steps-of-one")
 def epochs_may_have_any_number(patch: Patch) -> None:
-    barrier = machine.Exchange._barrier
+    barrier = machine.Exchange._check_barrier
 
     def lax(self: Any, epoch: int) -> None:
         self._epoch = None
         barrier(self, epoch)
 
-    patch.setattr(machine.Exchange, "_barrier", lax)
+    patch.setattr(machine.Exchange, "_check_barrier", lax)
 
 
 @breaks("barriers-in-order")
@@ -549,7 +549,7 @@ def states_without_rows_have_an_empty_answer(patch: Patch) -> None:
             yield reply if frame.batch.num_rows else replace(reply, batch=reply.batch.slice(0, 0))
 
     patch.setattr(serving.ServerExchange, "_states", odd)
-    patch.setattr(machine.Exchange, "_answer", lambda self, frame: self._due[type(frame)].popleft())
+    patch.setattr(machine.Exchange, "_check_answer", lambda self, frame: self._due[type(frame)].popleft())
 
 
 @breaks("checkpoint")

@@ -36,7 +36,7 @@ flights = spark.createDataFrame(
 AFTER = """
 found = sorted(tuple(row) for row in result.collect())
 assert found == [("JFK", "AA", 30, 1, 2, 3), ("LGA", "UA", -7, 0, 0, 1)], found
-assert [tuple(row) for row in sound.collect()] == [("LGA", -7)]
+assert [tuple(row) for row in averages.collect()] == [("LGA", -7)]
 assert [(row.key.origin, row.code) for row in letters.collect()] == [("JFK", "USER_CODE")] * 3
 spark.stop()
 print("the README holds")

@@ -198,7 +198,7 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "a direct argument that is a Column": (
         lambda df, f: group_by(df).agg(n=f["percentile"]("v", fraction=sf.lit(0.5))),
         "SIGNATURE",
-        "fraction of percentile is Column<'0.5'>, which is no constant",
+        "fraction of percentile is Column<'0.5'>, which is not a constant",
     ),
     "a direct argument of the wrong type": (
         lambda df, f: group_by(df).agg(n=f["percentile"]("v", fraction="0.5")),

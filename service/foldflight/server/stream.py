@@ -22,16 +22,17 @@ _COLUMNS_CHARS_MAX = 400
 def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
     """Refuse a stream whose chunks are not those that Open announced."""
     found = _reading(lambda: reader.schema, context)
+    if found.equals(columns):
+        return
     try:
         shown = columns_text(found)[:_COLUMNS_CHARS_MAX]
     except UnicodeDecodeError as error:
         raise RejectedError("BAD_FRAME", f"a column of the stream has a name that is not UTF-8: {error}") from None
-    if not found.equals(columns):
-        raise RejectedError(
-            "SCHEMA_MISMATCH",
-            "the stream's columns are not those that Open announced: "
-            f"{shown} instead of {columns_text(columns)[:_COLUMNS_CHARS_MAX]}",
-        )
+    raise RejectedError(
+        "SCHEMA_MISMATCH",
+        "the stream's columns are not those that Open announced: "
+        f"{shown} instead of {columns_text(columns)[:_COLUMNS_CHARS_MAX]}",
+    )
 
 
 def _reading(read: Callable[[], Any], context: Any) -> Any:

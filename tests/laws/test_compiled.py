@@ -471,11 +471,11 @@ def test_a_variable_that_may_have_no_value_is_not_compiled(hot: Programs) -> Non
             "- of date and date: moments are compiled if they are only compared",
         ),
         ("accumulator.n += 1 if a < b else 0", ["DATE", "TIMESTAMP"], "< of date and timestamp: moments are compiled"),
-        ("accumulator.n += 1 if a else 0", ["DATE"], "the truth of"),
+        ("accumulator.n += 1 if a else 0", ["DATE"], r"it uses Moment\(date\) as a condition"),
         ("accumulator.n += 1 if isinstance(a, int) else 0", ["DATE"], "isinstance of"),
         ("accumulator.n += int(a)", ["DATE"], r"int\(\) of date"),
         ("accumulator.n = a", ["DATE"], "the attribute n is a whole number in one place and a date in another"),
-        ("accumulator.n += 1", [pa.timestamp("us", "Europe/Paris")], "its argument a is TIMESTAMP"),
+        ("accumulator.n += 1", [pa.timestamp("us", "Europe/Paris")], "its argument a has the type TIMESTAMP"),
     ],
 )
 def test_what_is_calculated_with_moments_is_not_compiled(body: str, types: list[Any], why: str, hot: Programs) -> None:
@@ -515,12 +515,16 @@ def test_states_with_lists_of_other_lengths_are_interpreted(hot: Programs) -> No
     ("fresh", "body", "why"),
     [
         ("[0] * 4", "accumulator.items.append(value)", "it uses the attribute append of a value"),
-        ("[0] * 4", "accumulator.items = accumulator.items", "it assigns the list items, not its items"),
+        (
+            "[0] * 4",
+            "accumulator.items = accumulator.items",
+            "it replaces the list items; only its items can be assigned",
+        ),
         ("[0] * 4", "accumulator.items[0] = value / 2", "it puts a float into a list of int"),
         ("[0] * 4", "accumulator.items[value / 2] = 1", "by float64"),
         ("[0] * 4", "accumulator.items[0:2] = accumulator.items", "it calls slice"),
-        ("[0] * 3", "accumulator.items[0] = 1", "items does not begin as a list of 4 times int"),
-        ("[True] * 4", "accumulator.items[0] = 1", "items does not begin as a list of 4 times int"),
+        ("[0] * 3", "accumulator.items[0] = 1", "the initial value of items is not a list of 4 items of type int"),
+        ("[True] * 4", "accumulator.items[0] = 1", "the initial value of items is not a list of 4 items of type int"),
         ("shared", "accumulator.items[0] = 1", "all its accumulators share the list items"),
     ],
 )

@@ -163,9 +163,9 @@ def test_an_item_of_another_kind_is_an_error() -> None:
     ("annotation", "fresh", "why"),
     [
         (list[float], [1.0], "value does not begin empty"),
-        (list[str], [], "its state has a ARRAY<STRING>"),
-        (set[int], set(), "its state has a ARRAY<BIGINT>"),
-        (list[float] | None, None, "its state has a ARRAY<DOUBLE>, value"),
+        (list[str], [], "its state has the type ARRAY<STRING>"),
+        (set[int], set(), "its state has the type ARRAY<BIGINT>"),
+        (list[float] | None, None, "its state has the type ARRAY<DOUBLE> in value"),
     ],
 )
 def test_what_no_table_holds_says_why(annotation: Any, fresh: Any, why: str) -> None:

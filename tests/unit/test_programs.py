@@ -170,12 +170,12 @@ def warm(cls: type, programs: Programs = PROGRAMS) -> str:
 @pytest.mark.parametrize(
     ("cls", "how"),
     [
-        (Tries, "interpreted: accumulate has try or with"),
-        (Texts, "interpreted: its argument value is STRING"),
+        (Tries, "interpreted: accumulate uses try or with"),
+        (Texts, "interpreted: its argument value has the type STRING"),
         (Never, "interpreted: compile=False"),
-        (HidesNumber, "interpreted: its instance has a limit of its own, which is no number"),
-        (HidesMethod, "interpreted: its instance has a step of its own, which is no number"),
-        (AsksForTruth, "interpreted: it asks whether {} is true"),
+        (HidesNumber, "interpreted: its instance attribute limit hides the class attribute of that name"),
+        (HidesMethod, "interpreted: its instance attribute step hides the class attribute of that name"),
+        (AsksForTruth, "interpreted: it uses {} as a condition"),
         (Opened, "decided when bound"),
         (MustBind, "decided when bound"),
     ],
@@ -189,7 +189,7 @@ def test_how_a_function_is_folded_shows_at_a_glance(cls: type, how: str) -> None
 
 def test_parameters_by_name_only_are_not_compiled() -> None:
     """A called function that numba cannot call is named, in words that an author understands."""
-    assert warm(CallsByName) == "interpreted: _named has parameters that are given by name only"
+    assert warm(CallsByName) == "interpreted: _named has keyword-only parameters"
 
 
 @pytest.mark.parametrize(
@@ -258,8 +258,8 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
             assert fold.kinds == (kind,)
             assert fold.collect().column("output_0").to_pylist() == [[each for each in rows if each][-1]]
     assert sorted(tried) == ["fold", "fold_nulls", "values"]
-    assert [line for line in caplog.messages if "where an argument is NULL" in line] == [
-        "LastOf is interpreted where an argument is NULL: not today"
+    assert [line for line in caplog.messages if "for chunks with a NULL argument" in line] == [
+        "LastOf is interpreted for chunks with a NULL argument: not today"
     ]
 
 
@@ -269,7 +269,7 @@ def test_compile_true_fails_before_the_first_row() -> None:
 
     for refuses in (lambda: connect(MustTry), lambda: check_laws(MustTry), lambda: serving(MustTry).__enter__()):
         with pytest.raises(
-            FoldflightError, match=r"^SIGNATURE: must_try is declared compile=True .*: it makes a list; "
+            FoldflightError, match=r"^SIGNATURE: must_try is declared compile=True .*: it creates a list; "
         ):
             refuses()
     with pytest.raises(FoldflightError, match="must_take_nulls is declared"):
@@ -289,7 +289,7 @@ def test_the_listing_refuses_it(tmp_path: Path) -> None:
     finally:
         sys.path.remove(str(tmp_path))
     assert result.exit_code == 1
-    assert "must is declared compile=True and cannot be compiled: it makes a list" in result.output
+    assert "must is declared compile=True and cannot be compiled: it creates a list" in result.output
 
 
 def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
@@ -298,7 +298,7 @@ def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
     for type_, refused in ((pa.int64(), False), (pa.string(), True)):
         opening = Open(calls=(Call("must_bind", ("x",)),), columns=pa.schema([("slot", pa.int32()), ("x", type_)]))
         if refused:
-            with pytest.raises(FoldflightError, match=r"must_bind is declared .*: its argument value is STR"):
+            with pytest.raises(FoldflightError, match=r"must_bind is declared .*: its argument value has the type STR"):
                 transport.describe(opening)
         else:
             transport.describe(opening)
@@ -307,9 +307,9 @@ def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
 def test_the_listing_shows_it() -> None:
     """Table and --json say how each function is folded, and why one is interpreted."""
     shown = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions"], env={"COLUMNS": "200"})
-    assert "interpreted because: accumulate has try or with" in shown.output
+    assert "interpreted because: accumulate uses try or with" in shown.output
     listed = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions", "--json"])
     found = {info["name"]: info["folded"] for info in json.loads(listed.output)}
     assert (found["max"], found["first"]) == ("vectorised", "decided when bound")
-    assert found["careful"] == "interpreted: accumulate has try or with"
+    assert found["careful"] == "interpreted: accumulate uses try or with"
     assert found["plain"] in ("compiled when hot", "compiled")

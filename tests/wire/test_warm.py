@@ -16,7 +16,7 @@ from tests.wire.test_probes import page
 
 Spawn = Callable[..., ServerProcess]
 MODULE = "tests.unit.listed_functions"
-WHY = "accumulate has try or with"
+WHY = "accumulate uses try or with"
 
 
 def folded(url: str) -> dict[str, str]:
@@ -50,7 +50,7 @@ def test_workers_compile_once(spawn: Spawn, tmp_path: Path) -> None:
     warm = [line for line in log if line["event"] == "warm" and line["folded"] == "compiled"]
     assert len({line["server_id"] for line in warm}) == 2
     said = sorted(line["event"] for line in log if line["event"].startswith("plain is compiled"))
-    assert said == ["plain is compiled", "plain is compiled, by an earlier process"]
+    assert said == ["plain is compiled", "plain is compiled, and was loaded from a file"]
     assert 'foldflight_function_compiled{function="plain"} 1.0' in page(server.ready["http"], "/metrics")[1]
 
 

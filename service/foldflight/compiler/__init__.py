@@ -1,7 +1,7 @@
-"""An accelerator of the fold: from an author's class to machine code with Python's results, or a reason why not.
+"""An accelerator of the fold: it compiles authors' classes to machine code that has Python's results.
 
-`Programs` (`programs.py`) is what a fold is handed. It imports numba no earlier than it compiles something. All modules
-are pure except `store.py`, which keeps compiled loops in a folder; whoever makes `Programs` hands it a `Store`.
+A fold is given a `Programs` (`programs.py`). numba is imported when a function is first compiled, not before. All
+modules are pure except `store.py`, which keeps compiled loops in a folder. A `Programs` is given its `Store`.
 """
 
 from foldflight.compiler.programs import Programs

@@ -1,7 +1,7 @@
 """Arithmetic that compiled code calls: Python's results, bit for bit, or an exception.
 
-An exception means that Python raises too, or that the result leaves 64 bits: the interpreter then repeats the row, and
-says or calculates what is right. So which exception it is does not matter here.
+These functions raise where Python raises, and where the result exceeds 64 bits. The interpreter then repeats the row,
+and raises Python's error or calculates the result. So the class of the exception does not matter here.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def mod_int(a: int, b: int) -> int:
 def pow_int(a: int, b: int) -> int:
     """Return `a ** b`."""
     if b < 0:
-        raise ArithmeticError  # Python's result is a float then
+        raise ArithmeticError  # Python's result is a float
     result = 1
     while b:
         if b & 1:
@@ -149,19 +149,19 @@ def _unsigned(typing: Any, value: Any) -> Any:
 
 @register_jitable
 def truediv_int(a: int, b: int) -> float:
-    """Return `a / b`, correctly rounded as in Python, also where a float cannot hold a or b."""
+    """Return `a / b`, correctly rounded as in Python, also if a float cannot hold a or b exactly."""
     if b == 0:
         raise ZeroDivisionError
     if -_EXACT <= a <= _EXACT and -_EXACT <= b <= _EXACT:
         return builtins.float(a) / builtins.float(b)
-    # At least 55 bits of the quotient, the last one telling of any rest.
+    # At least 55 bits of the quotient; the last bit is set if there is a remainder.
     divisor = _unsigned(b if b > 0 else -b)
     rest = _unsigned(a if a > 0 else -a)
     quotient = rest // divisor
     rest %= divisor
     scale = 0
     while quotient < types.uint64(1 << 54) and (rest != types.uint64(0) or quotient != types.uint64(0)):
-        # The rest is below 2**63, so that it can be doubled.
+        # The remainder is below 2**63, so doubling it does not overflow.
         rest <<= types.uint64(1)
         quotient <<= types.uint64(1)
         if rest >= divisor:
@@ -178,9 +178,13 @@ def truediv_int(a: int, b: int) -> float:
 
 
 def c_function(name: str, count: int) -> types.ExternalFunction:
-    """Return a function of the C library, the one that Python calls, under a name LLVM knows nothing about.
+    """Return the function of the C library that Python calls too, under a name that LLVM does not know.
 
-    LLVM would calculate `pow(x, 2.0)` in another way, whose last digit differs now and then.
+    If LLVM knew the name, it would replace calls such as `pow(x, 2.0)` by code whose last digit may differ.
+
+    Args:
+        name: Name of the function in the C library.
+        count: Number of its arguments, all floats.
     """
     function = getattr(ctypes.CDLL(None), name)
     llvmlite.binding.add_symbol(f"foldflight_c_{name}", ctypes.cast(function, ctypes.c_void_p).value)
@@ -202,7 +206,7 @@ def pow_float(a: float, b: float) -> float:
     if a == 0.0 and b < 0.0:
         raise ZeroDivisionError
     if a < 0.0 and finite and b != math.floor(b):
-        raise ArithmeticError  # Python's result is complex then
+        raise ArithmeticError  # Python's result is complex
     result = _c_pow(a, b)
     if finite and math.isinf(result):
         raise OverflowError
@@ -267,7 +271,7 @@ def ceil_float(a: float) -> int:
 
 @register_jitable
 def round_float(a: float) -> int:
-    """Return `round(a)`: halves go to the even side."""
+    """Return `round(a)`: halves are rounded to the even number."""
     if builtins.abs(a) >= _EXACT:
         return int_of_float(a)
     below = floor_float(a)
@@ -287,7 +291,7 @@ def sqrt(a: float) -> float:
 
 @register_jitable
 def order(a: int, b: float) -> int:
-    """Return -1, 0 or 1 as a is less, equal or greater; 2 for NaN."""
+    """Compare an int with a float exactly. Return -1, 0 or 1 if a is less, equal or greater; 2 if b is NaN."""
     if b != b:  # noqa: PLR0124 - only NaN differs from itself
         return 2
     if b >= _HALF:

@@ -1,7 +1,6 @@
-"""A pass over numba's intermediate code, once types are known, that refuses what would change a value on its way.
+"""A pass over numba's typed intermediate code that refuses implicit conversions.
 
-Where branches meet numba makes one type of two: a whole number becomes a float, a truth value a number. Python does
-not.
+Where branches meet, numba unifies their types: it converts an int to a float, or a bool to a number. Python does not.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ class Check(AnalysisPass):
                         reference = state.typemap[statement.target.name]
                         wanted, given = reference.type_of(statement.attr), state.typemap[statement.value.name]
                         if isinstance(given, types.Optional) and not isinstance(wanted, types.Optional):
-                            given = given.type  # None raises here, and the interpreter says what comes of it
+                            given = given.type  # storing None raises, and then the interpreter repeats the row
                         _check_same(f"the attribute {statement.attr}", wanted, given)
                     case ir.Return():
-                        _check_same("what it returns", state.return_type, state.typemap[statement.value.name])
+                        _check_same("its return value", state.return_type, state.typemap[statement.value.name])
         return False
 
 
@@ -60,7 +59,7 @@ def _check_assignment(statement: ir.Assign, typemap: dict[str, types.Type]) -> N
 
 
 def _check_same(what: str, wanted: types.Type, given: types.Type) -> None:
-    """Refuse a conversion from one kind to another; None beside values is no conversion."""
+    """Refuse a conversion from one kind to another. Adding None to a kind is not a conversion."""
     if kind_of(wanted) is None and kind_of(given) is None:
         return
     one, other = str(kind_of(wanted)), str(kind_of(given))

@@ -1,8 +1,8 @@
 """Accumulators folded by machine code, compiled from the author's methods.
 
-*Compiled code is only ever an accelerator.* Where it cannot say what Python would (an exception, a number that leaves
-64 bits), it leaves off before that row, and from there on the interpreter does everything, with the same accumulators:
-so errors, rows and results are the interpreter's.
+Compiled code never changes a result. At an exception, or a number that exceeds 64 bits, it stops before the row
+concerned, and the interpreter continues with the same accumulators from that row on. So all errors are the
+interpreter's.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from foldflight.fold.rows import Mask, Rows, Slots, room_for
 
 __all__ = ["Compiled"]
 
-# What compiled code raises; the interpreter meets the same again, or does without.
+# Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one.
 _RAISED: Final = (ArithmeticError, ValueError, TypeError)
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
 
 
 class Compiled(Accumulators):
-    """Accumulators as records of a table, once it pays to compile; until then, and when it cannot be, interpreted.
+    """Accumulators as records of a table. They are interpreted until compiling pays, and if it is not possible.
 
     Args:
         inner: The interpreter, without any accumulator.
-        find: Takes a number of rows to come; returns the compiled code, or why there is none, once it pays to compile,
-            and None before.
+        find: Called with the number of rows that come next. It returns None as long as compiling does not pay; then
+            the compiled code, or the reason why there is none.
 
     Raises:
-        RejectedError: What `find` raises.
+        RejectedError: SIGNATURE, from `find`.
     """
 
     def __init__(self, inner: Interpreted, find: Callable[[int], Program | Uncompiled | None]) -> None:
@@ -138,7 +138,7 @@ class Compiled(Accumulators):
         values, valid = program.room(len(slots))
         try:
             program.values(self._table, self._present, program.instance, program.fresh, slots, values, valid)
-        except _RAISED:  # get_value changes nothing, so there is nothing to undo
+        except _RAISED:  # get_value does not change accumulators, so nothing has to be undone
             self._leave()
             return self.inner.outputs(slots)
         return self._cast(values, valid)
@@ -168,7 +168,7 @@ class Compiled(Accumulators):
         self.inner.close()
 
     def _compiled_for(self, rows: int) -> Program | None:
-        """Return the compiled code, if there is any, or if so many rows more make it worth its while."""
+        """Return the compiled code, if it exists or if so many more rows make compiling pay."""
         if not self._is_settled:
             found = self._find(rows)
             if found is not None:
@@ -178,13 +178,13 @@ class Compiled(Accumulators):
         return self._program
 
     def _enter(self, found: Program) -> None:
-        """Take the accumulators over from the interpreter."""
+        """Move the accumulators from the interpreter into the table, if their states fit."""
         slots = self.inner.occupied()
         self._program = found
         if len(slots):
             try:
                 states = self.inner.states(slots)
-            except FunctionError:  # a number beyond its type: the interpreter may yet come back from there
+            except FunctionError:  # a number exceeds its type; later rows may bring it back into range
                 self._program = None
                 return
             records = self._records(states)
@@ -197,7 +197,7 @@ class Compiled(Accumulators):
             self.inner.forget(slots)
 
     def _leave(self) -> None:
-        """Hand all accumulators to the interpreter, for good."""
+        """Move all accumulators to the interpreter, and stop using compiled code."""
         if self._program is None:
             return
         slots = np.flatnonzero(self._present).astype(np.int32)
@@ -214,7 +214,7 @@ class Compiled(Accumulators):
         return self._table.view(self._program.dtype)
 
     def _grow(self, slots: Slots) -> None:
-        """Make room for slots, before a loop that begins at its first row, whatever came of the one before."""
+        """Make room for slots, and reset the progress to the first row for the loop that follows."""
         assert self._program is not None
         self._progress[0] = 0
         needed, held = int(slots.max(initial=-1)) + 1, len(self._present)
@@ -224,20 +224,20 @@ class Compiled(Accumulators):
             self._table = np.concatenate([self._table, np.tile(self._program.fresh, size - held)])
 
     def _column_states(self, slots: Slots, *, narrow: bool) -> pa.Array | None:
-        """Return the states of n slots; None where one does not fit its type. Without `narrow`, as wide as here."""
+        """Return the states of n slots; None if one does not fit its type. Without `narrow`, integers have 64 bits."""
         assert self._program is not None
         return states_of(taken(self._rows, slots), self._program.layout.fields, self.inner.codec.arrow, narrow=narrow)
 
     def _records(self, states: pa.Array) -> Any | None:
-        """Return n states as n records; None where one holds a NULL that a fold does not write."""
+        """Return n states as n records, or None if one holds a NULL that a fold does not write."""
         assert self._program is not None
         return records_of(states, self._program.layout.fields, self._program.dtype)
 
 
 def _columns(rows: Rows, program: Program) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
-    """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL.
+    """Return the argument columns as arrays of n values, and an array of n flags for each; no flags without NULLs.
 
-    There are no columns where one holds a date or timestamp that Python does not have.
+    The columns are None if one holds a date or timestamp outside Python's range.
     """
     arrays: list[Any] = [column.array for column in rows.arguments]
     nulls = any(array.null_count for array in arrays)

@@ -1,4 +1,4 @@
-"""What compiled code of an author depends on, as one digest: code, constants, and all that these reach by name."""
+"""A digest of what an author's compiled code depends on: code, constants, and the objects that these name."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ _CODES_MAX: Final = 1024
 def digest_of(plan: Plan, lookups: Lookups) -> str:
     """Return the digest of what compiling this plan depends on, as 32 hexadecimal digits.
 
-    It covers too much rather than too little: every global, and every attribute of what is reached from there, that
-    has a name which the code mentions; also of the code that makes accumulators. Raises Refused where these do not end.
+    It covers more than needed: all globals, and all attributes of the objects reached from them, whose names occur in
+    the code of the verbs or in the code that makes accumulators.
 
     Args:
         plan: The plan.
-        lookups: Takes all that is looked up. While it holds, so does the digest, and the plan itself with its start.
+        lookups: Records all lookups. While it holds, the digest, the plan and its start are valid.
+
+    Raises:
+        Refused: More than 1000 objects are reached.
     """
     seen: dict[int, Any] = {}
     parts = [repr((plan.accumulator, plan.instance, plan.arguments, plan.kinds, plan.result, plan.result_bits))]
@@ -37,7 +40,7 @@ def digest_of(plan: Plan, lookups: Lookups) -> str:
     for cls in classes:
         lookups.own(cls, (*LOOKED_AT, *(field.name for field in plan.accumulator.fields)))
     if "create_accumulator" in dict(plan.makers) and any("__slots__" in vars(each) for each in plan.cls.__mro__[:-1]):
-        lookups.lose()  # create_accumulator may take what is in them
+        lookups.lose()  # create_accumulator may read slots, which are not recorded
     for verb, function in (*plan.functions, *plan.makers):
         parts.append(verb)
         parts.extend(_function(function, classes, seen, lookups))
@@ -54,7 +57,7 @@ def _function(
     yield _code(code)
     defaults, by_name = lookups.attribute(function, "__defaults__"), lookups.attribute(function, "__kwdefaults__")
     if by_name:
-        lookups.lose()  # a dict, which is the same with other values
+        lookups.lose()  # the values of a dict may change without a lookup
     yield from (_shown(each) for each in (*(defaults or ()), *(by_name or {}).values()))
     names = _names(code)
     values = [lookups.attribute(cell, "cell_contents") for cell in function.__closure__ or ()]
@@ -74,27 +77,28 @@ def _function(
 
 
 def _reached(values: list[Any], names: tuple[str, ...], lookups: Lookups) -> list[Any]:
-    """Return the values and what code reaches from them by these names: the `limit` of `settings.windows.limit`.
+    """Return the values and the objects that code reaches from them by these names, as in `settings.windows.limit`.
 
-    Raises Refused where that does not end.
+    Raises:
+        Refused: More than 1000 objects are reached.
     """
     reached = [each for each in values if each is not MISSING]
     known = {id(each) for each in reached}
-    for value in reached:  # which grows
+    for value in reached:  # the list grows within the loop
         if type(value) in PLAIN:
             continue
         for name in names:
             found = lookups.attribute(value, name)
-            # Plain ones are shown each time: in what order they come tells whose they are.
+            # Plain values are digested each time: their order tells which objects have them.
             if found is not MISSING and (type(found) in PLAIN or id(found) not in known):
                 known.add(id(found))
                 reached.append(found)
         if len(reached) > _REACHED_MAX:
-            raise Refused(f"from its globals one reaches more than {_REACHED_MAX} objects by the names in its code")
+            raise Refused(f"its code reaches more than {_REACHED_MAX} objects from its globals")
     return reached
 
 
-# What names lead to may change; only code itself cannot.
+# Only code is cached: it cannot change, unlike the objects that its names refer to.
 @functools.lru_cache(maxsize=_CODES_MAX)
 def _names(code: CodeType) -> tuple[str, ...]:
     inner = (name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each))
@@ -113,5 +117,5 @@ def _shown(value: Any) -> str:
         return repr(value)
     if isinstance(value, (tuple, list)):
         return f"[{', '.join(map(_shown, value))}]"
-    # Anything else is refused where it is used, or is a class or module, which stands for its name.
+    # Classes and modules are represented by their names. Other objects are refused where they are used.
     return f"{type(value).__name__} {getattr(value, '__qualname__', getattr(value, '__name__', ''))}"

@@ -1,9 +1,9 @@
-"""The loops over rows, states and slots, around the compiled functions of an author.
+"""The loops over rows, states and slots that call an author's compiled functions.
 
-All loops take the accumulators as a table (uint8, shape (slots * bytes of a record,)) and the slots that have one
-(`present`, bool, shape (slots,)), and the attributes of the author's instance. The author's code works on a copy of a
-record, in registers, which is put back after each step: so an exception leaves the accumulators as they were before the
-row whose index stands in `progress` (int64, shape (1,)), and the interpreter goes on from there.
+All loops take the accumulators as a table (uint8, shape (slots * bytes of a record,)), the flags of slots that have an
+accumulator (`present`, bool, shape (slots,)), and the attributes of the author's instance. The author's code works on a
+copy of a record, in registers, which is written back after each row. So an exception leaves the accumulators as they
+were before the row whose index is in `progress` (int64, shape (1,)), and the interpreter continues with that row.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ __all__ = ["Kernels", "Plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What kernels are made of.
+    """The description from which kernels are compiled.
 
     Args:
-        functions: The author's functions, plain, with their verbs.
-        makers: Those that make accumulators, with their names; they are not compiled.
+        functions: Pairs of a verb and the author's plain function.
+        makers: Pairs of a name and a function that makes accumulators. These are not compiled.
         with_self: The verbs whose first parameter is the author's instance.
         cls: The author's class.
         instance: The attributes of the instance.
-        accumulator_class: The class of the accumulator; None where the accumulator is one number, in the field `value`.
-        accumulator: Its attributes.
+        accumulator_class: The class of the accumulator; None if the accumulator is one number, in the field `value`.
+        accumulator: The attributes of the accumulator.
         arguments: The NumPy types of the argument columns.
         kinds: The kinds of their values.
         result: The kind of the result.
-        result_bits: The width of a result that is a whole number.
+        result_bits: The width of an integer result, in bits.
     """
 
     functions: tuple[tuple[str, Any], ...]
@@ -76,16 +76,16 @@ _TABLE = (_BYTES, _FLAGS, _BYTES)
 
 
 class Kernels:
-    """The loops of one function; each is compiled, or found in the store, when it is first asked for.
+    """The loops of one function. Each is compiled, or loaded from the store, when it is first needed.
 
     Args:
-        plan: What they are made of.
-        store: Returns where a loop is kept, by its name; None for nowhere.
-        is_current: Tells whether what the plan's code reaches is what it was: a loop that is asked for later would be
-            compiled from what is there then.
+        plan: What to compile.
+        store: Returns the place of a loop, given its name. None: loops are not kept.
+        is_current: Returns whether the objects that the plan's code reaches are unchanged. It is called before each
+            compilation, because loops of one function may be compiled at different times.
 
     Raises:
-        Refused: From whatever compiles code that is not understood.
+        Refused: All methods raise it for code that cannot be compiled.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class Kernels:
         self._at = reference_at(self.accumulator)
         self._at_instance = reference_at(self.instance)
         self._made: dict[str, Any] = {}
-        self.compiled = 0  # how many loops were compiled here rather than found in the store
+        self.compiled = 0  # number of loops that were compiled by this process, not loaded from the store
 
     def check(self) -> None:
-        """Raise Refused for code that is not understood, as far as it shows before anything is compiled."""
+        """Raise Refused for code that cannot be compiled, as far as this is known without compiling it."""
         changed, shown = self.accumulator, self.shown
         if self.plan.accumulator_class is None:
             changed = shown = KINDS[self.plan.accumulator.fields[0].kind]
@@ -120,35 +120,35 @@ class Kernels:
     def fold(self, *, nulls: bool) -> Any:
         """Return `fold(table, present, instance, progress, slots, retracts, columns, valid)`.
 
-        `retracts` is bool, shape (n,), or (0,) where no row takes another back; `columns` are n values each, `valid`
-        n flags each (without `nulls`, an empty tuple).
+        `retracts` is bool, shape (n,), or (0,) if no row is a retraction. `columns` is a tuple of arrays of n values,
+        `valid` a tuple of arrays of n flags (without `nulls`, an empty tuple).
         """
         return self._get("fold_nulls" if nulls else "fold", lambda: self._fold(nulls))
 
     def each(self, *, nulls: bool) -> Any:
-        """Return `each(..., columns, valid, kept, fresh, values, valid_values)`: `fold` of the rows that `kept` keeps.
+        """Return `each(..., columns, valid, kept, fresh, values, known)`, which folds the rows flagged in `kept`.
 
-        It fills n values and flags: what each slot shows after its row.
+        It writes n results and n flags: the output of each row's slot after that row.
         """
         return self._get("each_nulls" if nulls else "each", lambda: self._each(nulls))
 
     def merge(self) -> Any:
-        """Return `merge(table, present, instance, progress, slots, states)`; states are n records, uint8."""
+        """Return `merge(table, present, instance, progress, slots, states)`; `states` are n records, as uint8."""
         return self._get("merge", self._merge)
 
     def values(self) -> Any:
-        """Return `values(table, present, instance, fresh, slots, values, valid)`: it fills n values and flags."""
+        """Return `values(table, present, instance, fresh, slots, values, valid)`, which writes n results and flags."""
         return self._get("values", self._values)
 
     def _get(self, name: str, make: Any) -> Any:
         if name not in self._made:
             with global_compiler_lock:
-                if name not in self._made:  # another thread may have made it meanwhile
+                if name not in self._made:  # another thread may have compiled it while this one waited
                     try:
                         if not self._is_current():
-                            raise Refused("what its code reaches has changed since its other loops were compiled")
+                            raise Refused("objects that its code uses have changed since its other loops were compiled")
                         self._made[name] = self._compiled(name, *make())
-                    except Exception as error:  # noqa: BLE001 - it takes seconds to find out, so it is found out once
+                    except Exception as error:  # noqa: BLE001 - kept and raised again, since another attempt would take seconds
                         self._made[name] = error
         found = self._made[name]
         if isinstance(found, Exception):
@@ -156,7 +156,7 @@ class Kernels:
         return found
 
     def _verb(self, verb: str, *, result: Any = None) -> Any:
-        """Return `call(instance, accumulator, arguments)`, to be used in a loop."""
+        """Return `call(instance, accumulator, arguments)` for use in a loop."""
         function = self.author.compiled(self.plan.verbs[verb], result)
         if verb in self.plan.with_self:
             return register_jitable(
@@ -295,7 +295,7 @@ class Kernels:
 
 
 def _row_of(kinds: tuple[str, ...]) -> Any:
-    """Return `row_of(columns, valid, index)`: the values of one row, of these kinds, None where not valid."""
+    """Return `row_of(columns, valid, index)`, which returns the values of one row, with None for NULL."""
     given = [KINDS[kind] for kind in kinds]
 
     @intrinsic
@@ -317,7 +317,7 @@ def _row_of(kinds: tuple[str, ...]) -> Any:
 
             members = []
             for place, column in enumerate(columns):
-                # A moment is a whole number in memory, so that nothing is to be done.
+                # A moment is an integer in memory already.
                 wide = number_type(kinds[place])
                 value = context.cast(builder, at(place, 0), column.dtype, wide)
                 if nulls:
@@ -334,17 +334,17 @@ def _row_of(kinds: tuple[str, ...]) -> Any:
 
 @stand_in
 def _keep(record: Any, returned: Any) -> Any:
-    """Keep what accumulate, retract or merge returned: nothing, or the accumulator."""
+    """Write back what accumulate, retract or merge returned: None, or the accumulator."""
     if isinstance(returned, Reference) and returned is record:
         return lambda record, returned: copy_record(record, returned)
     if isinstance(returned, types.NoneType):
         return lambda record, returned: None
-    raise Refused(f"accumulate, retract or merge returns {returned}")
+    raise Refused(f"accumulate, retract or merge returns {returned}, not the accumulator or None")
 
 
 @stand_in
 def _put(record: Any, number: Any) -> Any:
-    """Keep the number that accumulate, retract or merge returned."""
+    """Write back the number that accumulate, retract or merge returned."""
     wanted, given = record.fields["value"], str(kind_of(number))
     if given.removesuffix("?") != wanted.kind and not (given == "none" and wanted.optional):
         raise Refused(f"accumulate, retract or merge returns {number}, and the accumulator is {wanted.kind}")
@@ -357,7 +357,7 @@ def _put(record: Any, number: Any) -> Any:
 
 @stand_in
 def _show(values: Any, valid: Any, index: Any, value: Any) -> Any:
-    """Put one result, or None, to its place."""
+    """Write one result, or None, to its place."""
     kind = str(kind_of(value))
     if kind == "none":
 

@@ -1,6 +1,6 @@
-"""What compiled code calculates with: whole numbers of 64 bits, floats, truth values, moments, each perhaps None.
+"""The kinds of values of compiled code: integers of 64 bits, floats, booleans and moments, each of which may be None.
 
-A moment (a date, timestamp, time or duration) is a whole number in memory, and nothing but compared and kept.
+A moment is a date, timestamp, time or duration. It is an integer in memory, and can only be compared and stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["KINDS", "Moment", "Refused", "as_number", "kind_of", "number_type", 
 
 
 class Moment(types.Type):
-    """The type of one kind of moments."""
+    """The numba type of one kind of moments."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -42,22 +42,23 @@ KINDS: Final[dict[str, types.Type]] = {
 
 
 def number_type(kind: str) -> types.Type:
-    """Return what values of a kind are in a NumPy array."""
+    """Return the type of a kind's values in a NumPy array."""
     return types.int64 if kind in MOMENTS else KINDS[kind]
 
 
 @intrinsic
 def as_number(typing: Any, value: Any) -> Any:
-    """Return a moment as the whole number that it is in memory; anything else as it is."""
+    """Return a moment as its integer, and any other value unchanged."""
     result = types.int64 if isinstance(value, Moment) else value
     return signature(result, value), lambda context, builder, made, arguments: arguments[0]
 
 
-class Refused(Exception):  # noqa: N818 - it is an answer (this code is interpreted, and why), not a failure
-    """Code that is not compiled.
+class Refused(Exception):  # noqa: N818 - the reason why code is interpreted is an answer, not a failure
+    """Raised for code that cannot be compiled.
 
     Args:
-        reason: Why; numba puts words of its own into the text of an exception, but not into this.
+        reason: The reason, as a clause about the function. It is an attribute, because numba adds text of its own to
+            the messages of exceptions.
     """
 
     def __init__(self, reason: str) -> None:
@@ -66,7 +67,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer (this code is interpre
 
 
 def kind_of(type_: types.Type) -> str | None:
-    """Return the kind of a type of numba: int, float, bool, none, or "int?" and so on; None for any other type."""
+    """Return the kind of a numba type: int, float, bool, none, a moment, or "int?" for Optional; else None."""
     if isinstance(type_, types.Omitted):
         return type(type_.value).__name__ if isinstance(type_.value, (bool, int, float)) else None
     type_ = types.unliteral(type_)

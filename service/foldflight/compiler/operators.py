@@ -1,4 +1,4 @@
-"""Python's operators and functions, as compiled code calls them: by the kinds of their operands."""
+"""The implementations of Python's operators and functions for compiled code, chosen by the kinds of their operands."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-# --- from values that may be None, bool or int to the kind that is calculated with ------------------------------------
+# --- conversions to the kind of a calculation, from values that may be None, bool or int ------------------------------
 
 
 def _convert(kind: str) -> Callable[..., Any]:
@@ -41,7 +41,7 @@ def _convert(kind: str) -> Callable[..., Any]:
             return None
 
         def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
-            # From an Optional this raises where the value is None.
+            # The cast of an Optional raises if the value is None.
             return context.cast(builder, arguments[0], made.args[0], made.return_type)
 
         return signature(KINDS[kind], types.unliteral(value)), generate
@@ -72,7 +72,7 @@ _SWAPPED: Final = {
 
 
 def known_of(kind: str) -> Callable[..., Any]:
-    """Return the function that takes a value of a kind that may be None, and is not, as one that cannot be."""
+    """Return the function that converts an Optional of a kind, which must not be None, to that kind."""
     return _AS[kind]
 
 
@@ -80,20 +80,27 @@ def known_of(kind: str) -> Callable[..., Any]:
 
 
 def _kinds(name: str, *given: Any, compares: bool = False) -> list[str]:
-    """Return the kinds of operands; moments only of one kind, and where they are but compared."""
+    """Return the kinds of operands. Moments are refused unless the operator `compares` them with their own kind."""
     kinds = [kind_of(each) for each in given]
     if any(kind is None or kind == "none" for kind in kinds):
         raise Refused(f"{name} of {' and '.join(map(str, given))}")
     found = [str(kind).removesuffix("?") for kind in kinds]
     if not MOMENTS.keys().isdisjoint(found) and not (compares and len(set(found)) == 1):
-        raise Refused(f"{name} of {' and '.join(found)}: moments are compiled if they are only compared and kept")
+        raise Refused(f"{name} of {' and '.join(found)}: moments are compiled if they are only compared and stored")
     return found
 
 
 def _binary(name: str, ints: Any = None, floats: Any = None, bools: Any = None, mixed: Any = None) -> Any:
-    """Return the stand-in of an operator: which function it is for two ints, two floats or two truth values.
+    """Return the stand-in of a binary operator.
 
-    A truth value beside a number counts as a number, a whole number beside a float becomes one, as in Python.
+    As in Python, a bool with a number is converted to a number, and an int with a float to a float.
+
+    Args:
+        name: The operator, for reasons.
+        ints: The function for two ints.
+        floats: The function for two floats; None: refused.
+        bools: The function for two bools; None: `ints`.
+        mixed: For comparisons of an int with a float, the functions of `arithmetic.order`: int first, float first.
     """
 
     @stand_in
@@ -147,7 +154,7 @@ def truth(a: Any) -> Any:
     if kind == "none":
         return lambda a: False
     if kind is None or kind.removesuffix("?") in MOMENTS:
-        raise Refused(f"the truth of {a}")
+        raise Refused(f"it uses {a} as a condition")
     given = _AS[kind.removesuffix("?")]
     zero = {"int": 0, "float": 0.0, "bool": False}[kind.removesuffix("?")]
     if kind.endswith("?"):
@@ -174,7 +181,7 @@ def is_none(a: Any) -> Any:
 
 
 def _is_instance(fitting: frozenset[str]) -> Any:
-    """Return the stand-in of `isinstance` with classes that fit some kinds of values."""
+    """Return the stand-in of `isinstance` with classes to which values of the `fitting` kinds belong."""
 
     @stand_in
     def choose(a: Any) -> Any:
@@ -190,7 +197,7 @@ def _is_instance(fitting: frozenset[str]) -> Any:
 
 
 _CLASSES: Final = {"int": int, "float": float, "bool": bool, "none": type(None)}
-# All there can be, and made now: numba does not see what is made while it compiles.
+# All combinations are made at import, because numba does not see overloads that are added while it compiles.
 _INSTANCE: Final = {
     frozenset(kinds): _is_instance(frozenset(kinds))
     for count in range(len(_CLASSES) + 1)
@@ -204,7 +211,7 @@ def isinstance_of(classes: tuple[type, ...]) -> Any:
 
 
 def _picking(name: str, wins: Any) -> Any:
-    """Return the stand-in of `min` or `max` of two or three numbers of one kind."""
+    """Return the stand-in of `min` or `max` of two or three values of one kind."""
     pick = register_jitable(lambda a, b: b if wins(as_number(b), as_number(a)) else a)
 
     @stand_in
@@ -212,7 +219,7 @@ def _picking(name: str, wins: Any) -> Any:
         third = not (c is None or kind_of(c) == "none" or isinstance(c, types.Omitted))
         kinds = _kinds(name, a, b, c, compares=True) if third else _kinds(name, a, b, compares=True)
         if len(set(kinds)) > 1:
-            raise Refused(f"{name} of {' and '.join(kinds)}, whose result may be either")
+            raise Refused(f"{name} of {' and '.join(kinds)}, whose result may be of either kind")
         given = _AS[kinds[0]]
         if third:
             return lambda a, b, c=None: pick(pick(given(a), given(b)), given(c))
@@ -224,7 +231,7 @@ def _picking(name: str, wins: Any) -> Any:
 def _math(name: str, count: int = 1) -> Any:
     function = arithmetic.c_function(name, count)
 
-    # What Python's math module says to a result that is not finite from a value that is.
+    # Python's math module raises if a finite argument has a result that is not finite.
     if count == 1:
 
         @register_jitable
@@ -322,7 +329,7 @@ CALLS: Final[dict[Any, Any]] = {
 
 def _place(length: int, index: int) -> int:
     if not -length <= index < length:
-        raise ValueError  # an IndexError, which the interpreter raises again
+        raise ValueError  # the interpreter repeats the row and raises IndexError
     return index + length if index < 0 else index
 
 
@@ -354,9 +361,16 @@ def set_item(items: Any, index: Any, value: Any) -> Any:
 
 
 def result_of(kind: str, bits: int) -> Any:
-    """Return the function that casts what `get_value` returns to the kind of the result, as Spark's CAST does.
+    """Return the function that casts the return value of `get_value` to the result type, as Spark's CAST does.
 
-    Raises (in compiled code) what the interpreter has an error for, and Refused for what casts in another way.
+    Compiled code raises where the interpreter has an error.
+
+    Args:
+        kind: The kind of the result.
+        bits: The width of an integer result.
+
+    Raises:
+        Refused: When it is compiled for a type that cannot be cast.
     """
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
@@ -375,7 +389,7 @@ def result_of(kind: str, bits: int) -> Any:
             return lambda a: None
         inner = found.removesuffix("?")
         if kind != inner and not {"int", "float"}.issuperset((kind, inner)):
-            raise Refused(f"get_value returns {inner} for a result that is {kind}")
+            raise Refused(f"get_value returns {inner}, but the result type is {kind}")
         if kind == "int":
             one = register_jitable(lambda a: whole(arithmetic.int_of_float(a))) if inner == "float" else whole
         else:

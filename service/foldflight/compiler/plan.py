@@ -1,4 +1,4 @@
-"""What of a bound function is compiled, and how its accumulators lie in memory; or why it is not."""
+"""The plan for compiling a bound function: its plain functions, and the layout of its accumulators in memory."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _LENGTH_MAX: Final = 1 << 14
 _HARMLESS: Final = (None, int, float, bool, super, object, math)
 _MAKERS: Final = ("__init__", "__new__", "__post_init__")
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
-# What a plan depends on of classes besides what their code mentions.
+# Attributes of classes on which a plan depends besides those that occur in the code.
 LOOKED_AT: Final = ("create_accumulator", *_VERBS, *_MAKERS, *_HOOKS)
 
 
 class Start(typing.NamedTuple):
-    """What a table begins with: a fresh accumulator, and the attributes of the author's instance, uint8 each."""
+    """A fresh accumulator, and the attributes of the author's instance, as records of uint8."""
 
     fresh: Any
     instance: Any
 
 
 def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
-    """Return how a function is compiled. Raises Refused, saying why it is not."""
+    """Return the plan of a function and the records that it starts with. Raises Refused if it cannot be compiled."""
     function = bound.function
     if bound.shape is None:
         raise Refused(f"its states are not typed: {function.capabilities.codec_reason}")
@@ -52,14 +52,14 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     functions, with_self = _functions(function.cls, separate=separate)
     own = own_attributes(verbs)
     attributes = {name: value for name, value in own.items() if _is_number(value)}
-    # Compiled code would find the attribute of the class.
+    # Compiled code would use the attribute of the class instead.
     hiding = [name for name in own if name in functions or (name not in attributes and hasattr(function.cls, name))]
     if hiding:
-        raise Refused(f"its instance has a {hiding[0]} of its own, which is no number")
+        raise Refused(f"its instance attribute {hiding[0]} hides the class attribute of that name")
     is_number = not pa.types.is_struct(bound.shape.arrow) or isinstance(bound.shape, Nullable)
     cls = None if is_number else function.accumulator_class
     if cls is None and not is_number:
-        raise Refused("its accumulator is no object with annotated attributes")
+        raise Refused("its accumulator is not an object with annotated attributes")
     for each in [function.cls, *([cls] if cls is not None else [])]:
         hooks = [name for name in _HOOKS if getattr(each, name, None) not in (None, getattr(object, name, None))]
         if hooks:
@@ -74,7 +74,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
         if field.length and getattr(accumulators[0], field.name) is getattr(accumulators[1], field.name):
             raise Refused(f"all its accumulators share the list {field.name}")
     if fresh[0].tobytes() != fresh[1].tobytes():
-        raise Refused("create_accumulator does not always make the same")
+        raise Refused("create_accumulator does not always return equal accumulators")
     parameters = RecordLayout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
     kind, bits = _result(bound.result_type)
     arguments = [_argument(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
@@ -95,7 +95,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
 
 
 def own_attributes(verbs: Verbs) -> dict[str, Any]:
-    """Return the attributes of the author's instance; none where the class is its own accumulator."""
+    """Return the attributes of the author's instance; empty if the class is its own accumulator."""
     return getattr(getattr(verbs.get_value, "__self__", None), "__dict__", {})
 
 
@@ -110,7 +110,7 @@ def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[
         elif separate:
             with_self.add(verb)
         if not isinstance(found, FunctionType):
-            raise Refused(f"{verb} is no plain method")
+            raise Refused(f"{verb} is not a plain method")
         functions[verb] = found
     return functions, frozenset(with_self)
 
@@ -130,7 +130,7 @@ def _argument(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], str]:
         return np.dtype(type_.to_pandas_dtype()), "int"
     if type_ in (pa.float32(), pa.float64()):
         return np.dtype(type_.to_pandas_dtype()), "float"
-    raise Refused(f"its argument {name} is {sql_name(type_)}")
+    raise Refused(f"its argument {name} has the type {sql_name(type_)}")
 
 
 def _result(type_: pa.DataType) -> tuple[str, int]:
@@ -143,7 +143,7 @@ def _result(type_: pa.DataType) -> tuple[str, int]:
     moment = _kept_moment(type_)
     if moment is not None:
         return moment, 64
-    raise Refused(f"its result is {sql_name(type_)}")
+    raise Refused(f"its result has the type {sql_name(type_)}")
 
 
 def _kind(name: str, type_: pa.DataType) -> str:
@@ -157,11 +157,11 @@ def _kind(name: str, type_: pa.DataType) -> str:
     if moment is not None:
         return moment
     remedy = "; write Annotated[list[...], n] if its length does not change" if pa.types.is_list(type_) else ""
-    raise Refused(f"its state has a {sql_name(type_)}" + (f", {name}" if name else "") + remedy)
+    raise Refused(f"its state has the type {sql_name(type_)}" + (f" in {name}" if name else "") + remedy)
 
 
 def _kept_moment(type_: pa.DataType) -> str | None:
-    """Return the moment that a state or a result holds; timestamps in other units would be rounded on their way."""
+    """Return the moment of a state or result; None for timestamps not in microseconds, which would be rounded."""
     return None if pa.types.is_timestamp(type_) and type_.unit != "us" else moment_of(type_)
 
 
@@ -213,11 +213,11 @@ def _record(layout: RecordLayout, value: Any, *, is_number: bool) -> Any:
             record[field.name] = _items(field, member)
             continue
         if field.kind in MOMENTS:
-            raise Refused(f"{field.name} begins as a {field.kind}; let it begin as None")
+            raise Refused(f"the initial value of {field.name} is a {field.kind}; use None")
         if type(member) is not _KINDS[field.kind] or not _is_number(member):
-            what = "it" if is_number else field.name
+            what = "its accumulator" if is_number else field.name
             remedy = f"; write {float(member)}" if type(member) is int and field.kind == "float" else ""
-            raise Refused(f"{what} begins as {member!r} and is annotated {field.kind}{remedy}")
+            raise Refused(f"the initial value of {what} is {member!r}, but its annotation is {field.kind}{remedy}")
         record[field.name] = member
     return record.view(np.uint8)
 
@@ -225,7 +225,7 @@ def _record(layout: RecordLayout, value: Any, *, is_number: bool) -> Any:
 def _items(field: Field, value: Any) -> list[Any]:
     kind = _KINDS.get(field.kind)
     if len(value) != field.length or not all(type(each) is kind and _is_number(each) for each in value):
-        raise Refused(f"{field.name} does not begin as a list of {field.length} times {field.kind}")
+        raise Refused(f"the initial value of {field.name} is not a list of {field.length} items of type {field.kind}")
     return list(value)
 
 
@@ -243,7 +243,7 @@ def _makers(cls: type, accumulator_class: type | None, *, separate: bool) -> dic
             if isinstance(maker, FunctionType):
                 makers[f"{each.__name__}.{name}"] = maker
                 if name not in maker.__code__.co_names:
-                    break  # it calls none that it hides
+                    break  # it does not call the overridden one
     return makers
 
 
@@ -251,17 +251,17 @@ def _fresh(verbs: Verbs, accumulator_class: type | None) -> tuple[Any, Any]:
     """Return two fresh accumulators."""
     try:
         one, other = verbs.create_accumulator(), verbs.create_accumulator()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, with its slot
         raise Refused(f"create_accumulator raises {type(error).__name__}") from None
     if one is other and accumulator_class is not None:
-        raise Refused("create_accumulator returns one object again and again")
+        raise Refused("create_accumulator returns the same object each time")
     return one, other
 
 
 def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
-    """Refuse code that may do something else than to make an accumulator: compiled folds call it once for all slots."""
+    """Refuse code that may have side effects, because compiled folds call it once for all slots."""
     if not isinstance(function, FunctionType):
-        raise Refused(f"{what} is no plain method")
+        raise Refused(f"{what} is not a plain method")
     for effect, name in _effects(inspect.unwrap(function).__code__):
         if effect == "uses":
             value = function.__globals__.get(name, getattr(builtins, name, None))
@@ -273,7 +273,7 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _effects(code: CodeType) -> tuple[tuple[str, str], ...]:
-    """Return what code uses, calls or changes, by name; what it `changes` are attributes of its first parameter."""
+    """Return what code uses, calls or changes, by name. "changes" refers to attributes of the first parameter."""
     first = code.co_varnames[0] if code.co_argcount else ""
     effects, loaded = [], None
     for step in dis.get_instructions(code):

@@ -20,10 +20,10 @@ _DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_, **dict
 
 @dataclass(frozen=True)
 class Uncompiled:
-    """There is no compiled code for a function.
+    """The answer that a function cannot be compiled.
 
     Args:
-        reason: Why.
+        reason: The reason, as a clause about the function.
     """
 
     reason: str
@@ -36,7 +36,7 @@ class Program:
         kernels: The loops.
         fresh: A new accumulator, uint8, shape (bytes of a record,).
         instance: The attributes of the author's instance, uint8.
-        on_refused: Called with the class's name, where it is interpreted after all, and why.
+        on_refused: Called with the name of the class, the circumstances in which it is interpreted, and the reason.
     """
 
     def __init__(
@@ -55,26 +55,26 @@ class Program:
 
     @property
     def was_compiled(self) -> bool:
-        """Whether this process has compiled any of it; if not, all was found in the store."""
+        """Whether this process has compiled any of the loops. If not, all were loaded from the store."""
         return self._kernels.compiled > 0
 
     def demand_nulls(self) -> None:
-        """Compile the loop over rows with NULLs. Raises what speaks against it."""
+        """Compile the loop over rows with NULLs. Raises the compiler's exception if that is not possible."""
         self._kernels.fold(nulls=True)
 
     def fold(self, *, nulls: bool) -> Any:
-        """Return the loop over rows, with or without NULLs; None where it cannot be compiled."""
+        """Return the loop over rows, with or without NULLs; None if it cannot be compiled."""
         return self._loop(self._kernels.fold, nulls=nulls)
 
     def each(self, *, nulls: bool) -> Any:
-        """Return the loop that shows a value after each row; None where it cannot be compiled."""
+        """Return the loop that gives an output after each row; None if it cannot be compiled."""
         return self._loop(self._kernels.each, nulls=nulls)
 
     def _loop(self, loop: Callable[..., Any], *, nulls: bool) -> Any:
         try:
             return loop(nulls=nulls)
-        except Exception as error:  # noqa: BLE001 - the interpreter takes what the compiler does not
-            where = "where an argument is NULL" if nulls else "where a value is shown after each row"
+        except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
+            where = "for chunks with a NULL argument" if nulls else "for outputs after each row"
             self._on_refused(self._kernels.plan.cls.__name__, where, why_not(error))
             return None
 
@@ -84,7 +84,7 @@ class Program:
 
 
 def why_not(error: BaseException) -> str:
-    """Return why something was not compiled, from what the compiler raised."""
+    """Return the reason why something was not compiled, from the compiler's exception."""
     from foldflight.compiler.kinds import Refused
 
     seen: BaseException | None = error
@@ -92,6 +92,6 @@ def why_not(error: BaseException) -> str:
         if isinstance(seen, Refused):
             return str(seen.reason)
         seen = seen.__cause__ or seen.__context__
-    # The first line of numba's message names its pass, the second says what is wrong.
+    # The first line of numba's message names the compiler pass, the second the problem.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"numba: {type(error).__name__}: {lines[1] if len(lines) > 1 else ''.join(lines)}"

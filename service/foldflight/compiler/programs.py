@@ -1,8 +1,7 @@
-"""The compiled functions of a process: when compiling pays, what has been compiled, and why something was not.
+"""The compiled functions of a process: when each is compiled, the results, and the reasons why some are not.
 
-A short exchange is over before its function would be compiled. So functions are interpreted until this process has
-folded `HOT_ROWS` rows with them; one that is compiled already, when a server starts for instance, is used at once.
-numba is imported no earlier than that.
+Compiling takes longer than a short exchange. So a function is interpreted until this process has folded `HOT_ROWS` rows
+with it, unless it has been compiled before, for example when the server started. numba is not imported before that.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HOT_ROWS", "LoopStore", "Programs"]
 
-# About half a second of the interpreter; to compile a function takes one to three.
+# The interpreter needs about half a second for so many rows; compiling a function takes one to three seconds.
 HOT_ROWS: Final = 1 << 18
 _KNOWN_MAX: Final = 256
 _logger: Final = logging.getLogger(__name__)
@@ -36,20 +35,20 @@ _Key: TypeAlias = tuple[type, str]  # an author's class and the fingerprint of i
 
 
 class LoopStore(Protocol):
-    """Keeps compiled loops for the processes that come after this one."""
+    """Keeps compiled loops for later processes."""
 
     def loop(self, digest: str, name: str) -> Any:
-        """Return where one loop is kept, with the interface of `numba.core.caching._Cache`.
+        """Return the place of one loop, an object with the interface of `numba.core.caching._Cache`.
 
         Args:
-            digest: What the author's code depends on.
-            name: Which of its loops it is.
+            digest: The digest of what the author's code depends on.
+            name: The name of the loop.
         """
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """A program with what it was made from: the function, the attributes of its instance, and the way to all else."""
+    """A program with its sources: the function, the attributes of its instance, and recorded lookups of the rest."""
 
     function: Function
     own: dict[str, Any]
@@ -57,7 +56,7 @@ class _Kept:
     program: Program
 
     def serves(self, bound: BoundFunction, verbs: Verbs) -> bool:
-        """Tell whether making the program again would come to the same."""
+        """Return whether compiling again would give the same program."""
         from foldflight.compiler.lookups import is_same
         from foldflight.compiler.plan import own_attributes
 
@@ -73,11 +72,11 @@ class _Kept:
 class Programs:
     """The compiled functions of a process, shared by its folds: an `Accelerator`.
 
-    Several threads may use it at once: each step on its tables is atomic, and at worst a program is made twice.
+    Several threads may use it at once. Each operation on its dicts is atomic; at worst a program is made twice.
 
     Args:
-        store: Keeps compiled loops for later processes; None: nothing is kept.
-        hot_rows: Rows of a function after which compiling it pays.
+        store: Keeps compiled loops for later processes. None: they are not kept.
+        hot_rows: Number of rows of a function after which it is compiled.
     """
 
     def __init__(self, store: LoopStore | None = None, *, hot_rows: int = HOT_ROWS) -> None:
@@ -86,14 +85,14 @@ class Programs:
         self._rows: dict[_Key, int] = {}
         self._decided: dict[_Key, Folding] = {}
         self._kernels: dict[str, Kernels] = {}
-        # Each serves the next exchange as long as all that it was made from is the same.
+        # A program is used again as long as its sources are unchanged.
         self._programs: dict[_Key, _Kept] = {}
-        # Functions against whose compiling nothing speaks at a glance.
-        self._looked_over: dict[_Key, None] = {}
+        # Functions that can be compiled as far as this is known without compiling them.
+        self._prechecked: dict[_Key, None] = {}
         self._logged: dict[tuple[str, ...], None] = {}
 
     def accumulators(self, inner: Interpreted) -> Accumulators:
-        """Return accumulators that are compiled once it pays, or at once where the function demands it.
+        """Return accumulators that are compiled when it pays, or at once if the function is declared `compile=True`.
 
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
@@ -106,7 +105,7 @@ class Programs:
         return Compiled(inner, functools.partial(self.when_hot, bound, verbs))
 
     def demand(self, bound: BoundFunction) -> None:
-        """Compile a function that is declared `compile=True`; do nothing for all others, and where `open` has a say.
+        """Compile a function that is declared `compile=True`. Ignore other functions, and classes with `open`.
 
         Raises:
             RejectedError: SIGNATURE, with the reason why it cannot be compiled.
@@ -117,7 +116,7 @@ class Programs:
                 self.demanded(bound, verbs)
 
     def demand_all(self, registered: Iterable[Function]) -> None:
-        """Do what `demand` does for each function whose types are fixed; it raises the same."""
+        """Call `demand` for each function whose types are fixed. Raises the same errors."""
         for function in registered:
             bound = _fixed(function)
             if bound is not None:
@@ -127,7 +126,7 @@ class Programs:
         """Return the compiled code of a function that must be compiled.
 
         Raises:
-            RejectedError: SIGNATURE, with the reason why it cannot be.
+            RejectedError: SIGNATURE, with the reason why it cannot be compiled.
         """
         found = self.program(bound, verbs, complete=True)
         if isinstance(found, Uncompiled):
@@ -141,12 +140,15 @@ class Programs:
         return found
 
     def when_hot(self, bound: BoundFunction, verbs: Verbs, rows: int) -> Program | Uncompiled | None:
-        """Count rows of a function; return its compiled code, or why there is none, once it pays; None before.
+        """Count rows of a function, and return its compiled code when compiling pays.
 
         Args:
             bound: The function.
             verbs: The methods of its instance.
-            rows: How many rows come now.
+            rows: Number of rows that come next.
+
+        Returns:
+            The compiled code, or the reason why there is none; None as long as compiling does not pay.
         """
         key = _key_of(bound)
         known = self._decided.get(key)
@@ -161,19 +163,19 @@ class Programs:
         return found
 
     def program(self, bound: BoundFunction, verbs: Verbs, *, complete: bool = False) -> Program | Uncompiled:
-        """Return the compiled code of a function, or why there is none.
+        """Return the compiled code of a function, or the reason why there is none.
 
         Args:
             bound: The function.
             verbs: The methods of its instance.
-            complete: Whether the loop for rows with NULLs must be there, too.
+            complete: Whether the loop for rows with NULLs must be compiled, too.
         """
         try:
             kept = self._programs.get(_key_of(bound))
             program = kept.program if kept is not None and kept.serves(bound, verbs) else self._made(bound, verbs)
             if complete and not bound.function.skip_nulls:
                 program.demand_nulls()
-        except Exception as error:  # noqa: BLE001 - whatever the compiler stumbles over, the interpreter takes it
+        except Exception as error:  # noqa: BLE001 - the interpreter folds what cannot be compiled
             return Uncompiled(why_not(error))
         return program
 
@@ -194,7 +196,7 @@ class Programs:
         return program
 
     def warm(self, function: Function) -> Folding:
-        """Compile a function, or load it, before its rows come. Return how it is folded, as `folding` does."""
+        """Compile or load a function before its first row. Return how it is folded, as `folding` does."""
         found = self.folding(function)
         bound = _fixed(function) if found.mode is Mode.COMPILED_WHEN_HOT else None
         if bound is None:
@@ -206,7 +208,7 @@ class Programs:
         return self._decide(bound, program)
 
     def folding(self, function: Function) -> Folding:
-        """Return how a function is folded, as far as is known without compiling it."""
+        """Return how a function is folded, as far as this is known without compiling it."""
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
         if function.capabilities.codec != "typed":
@@ -220,11 +222,11 @@ class Programs:
         known = self._decided.get(key)
         if known is not None:
             return known
-        if key not in self._looked_over:
-            refused = _look_over(bound)
+        if key not in self._prechecked:
+            refused = _precheck(bound)
             if refused is not None:
                 return self._decide(bound, refused)
-            _remember(self._looked_over, key, None)
+            _remember(self._prechecked, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
 
     def _decide(self, bound: BoundFunction, found: Program | Uncompiled) -> Folding:
@@ -234,7 +236,7 @@ class Programs:
             text = f"is interpreted, not compiled: {found.reason}"
         else:
             folding = Folding(Mode.COMPILED)
-            text = "is compiled" if found.was_compiled else "is compiled, by an earlier process"
+            text = "is compiled" if found.was_compiled else "is compiled, and was loaded from a file"
         _remember(self._decided, _key_of(bound), folding)
         self._log_once((bound.function.name, str(folding)), bound.function.name, text)
         return folding
@@ -248,8 +250,8 @@ class Programs:
             _logger.info("%s %s", name, text)
 
 
-def _look_over(bound: BoundFunction) -> Uncompiled | None:
-    """Return what speaks against compiling, as far as it shows at once."""
+def _precheck(bound: BoundFunction) -> Uncompiled | None:
+    """Return the reason why a function cannot be compiled, as far as this is known without compiling it."""
     verbs = _verbs(bound)
     if isinstance(verbs, Uncompiled):
         return verbs
@@ -265,7 +267,7 @@ def _look_over(bound: BoundFunction) -> Uncompiled | None:
 
 
 def _fixed(function: Function) -> BoundFunction | None:
-    """Return a function bound to its types; None where they, or direct arguments, come with each call."""
+    """Return a function bound to its types; None if its types or direct arguments depend on the call."""
     types = function.input_types
     if types is None or any(each.required for each in function.parameters):
         return None
@@ -284,7 +286,7 @@ def _opens(function: Function) -> bool:
 def _verbs(bound: BoundFunction) -> Verbs | Uncompiled:
     try:
         return bound.instantiate()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter meets it again, and names it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, as an error of the function
         return Uncompiled(f"__init__ raises {type(error).__name__}")
 
 
@@ -293,7 +295,7 @@ def _key_of(bound: BoundFunction) -> _Key:
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
-    """Keep a value, and drop the oldest of too many; a server's threads do so at once, each step in one go."""
+    """Add a value, and drop the oldest if there are too many. Safe for threads, because each step is atomic."""
     known[key] = value
     for old in list(known)[:-_KNOWN_MAX]:
         known.pop(old, None)

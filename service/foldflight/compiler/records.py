@@ -1,4 +1,4 @@
-"""Records in memory that compiled code sees as objects with attributes: accumulators, and the author's instance."""
+"""Records in memory that compiled code uses as objects with attributes: accumulators, and the author's instance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _number: Final = itertools.count()
 
 @dataclass(frozen=True)
 class Field:
-    """One attribute: its name, its kind, and whether it may be None; or a list's length and its items' kind."""
+    """One attribute: its name and kind, and whether it may be None; for a list, the items' kind and its length."""
 
     name: str
     kind: str
@@ -49,39 +49,39 @@ class Field:
 
     @property
     def format(self) -> str | tuple[str, int]:
-        """Its format in a record, as NumPy writes it."""
+        """The NumPy format of the attribute in a record."""
         return (_FORMATS[self.kind], self.length) if self.length else _FORMATS[self.kind]
 
     @property
     def valid(self) -> str:
-        """The name of the member that tells whether the value is not None."""
+        """The name of the member that is true if the value is not None."""
         return f"{self.name}?"
 
 
 @dataclass(frozen=True)
 class RecordLayout:
-    """The members of a record, the wide ones first."""
+    """The members of a record, the widest first."""
 
     fields: tuple[Field, ...]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The record as NumPy sees it; its size is a multiple of eight bytes."""
+        """The NumPy type of the record. Its size is a multiple of eight bytes."""
         return record_dtype(self.fields)
 
     def offset(self, member: str) -> int:
-        """Return where a member begins."""
+        """Return the offset of a member in the record, in bytes."""
         found = self.dtype.fields
         assert found is not None
         return found[member][1]
 
 
 class Reference(types.Type):
-    """A pointer to a record, as the object that it stands for.
+    """The numba type of a pointer to a record, which represents an object.
 
     Args:
-        cls: The class of the object: where its methods are.
-        layout: Its attributes.
+        cls: The class of the object, which has its methods.
+        layout: The attributes.
         changeable: Whether code may assign them.
     """
 
@@ -93,14 +93,14 @@ class Reference(types.Type):
         super().__init__(name=f"Reference({cls.__qualname__}, {next(_number)})")
 
     def static(self, attribute: str) -> Any:
-        """Return what the class has under this name, unbound. Raises Refused where there is no such thing."""
+        """Return the attribute of the class, unbound. Raises Refused if it does not exist."""
         try:
             return inspect.getattr_static(self.cls, attribute)
         except AttributeError:
-            raise Refused(f"it uses {self.cls.__name__}.{attribute}, which is no annotated number or method") from None
+            raise Refused(f"it uses {self.cls.__name__}.{attribute}, which is not a number or a method") from None
 
     def type_of(self, attribute: str) -> types.Type | None:
-        """Return the type of an attribute that is kept in the record."""
+        """Return the type of an attribute in the record; None if the record does not have it."""
         field = self.fields.get(attribute)
         if field is None:
             return None
@@ -110,11 +110,11 @@ class Reference(types.Type):
 
 
 class Items(types.Type):
-    """A pointer to the items of a list in a record; its length does not change.
+    """The numba type of a pointer to the items of a list of fixed length in a record.
 
     Args:
         kind: The kind of the items.
-        length: How many there are.
+        length: The number of items.
         changeable: Whether code may assign them.
     """
 
@@ -139,7 +139,7 @@ def _item(context: Any, builder: Any, items: Items, pointer: Any, index: Any) ->
 
 @intrinsic
 def load_item(typing: Any, items: Any, index: Any) -> Any:
-    """Return the item at an index that is known to be there."""
+    """Return the item at an index, which must be in range."""
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
         place = _item(context, builder, items, *arguments)
@@ -150,7 +150,7 @@ def load_item(typing: Any, items: Any, index: Any) -> Any:
 
 @intrinsic
 def store_item(typing: Any, items: Any, index: Any, value: Any) -> Any:
-    """Put a value of the items' kind at an index that is known to be there."""
+    """Store a value of the items' kind at an index, which must be in range."""
 
     def generate(context: Any, builder: Any, made: Any, arguments: Any) -> Any:
         data = context.data_model_manager[KINDS[items.kind]].as_data(builder, arguments[2])
@@ -211,7 +211,7 @@ def _store(context: Any, builder: Any, made: Any, arguments: Any, attribute: str
 
 
 def reference_at(reference: Reference) -> Callable[..., Any]:
-    """Return the function that makes a reference to the record at an index of a table, uint8, shape (n, bytes)."""
+    """Return `at(table, index)`, which returns a reference to a record. The table is uint8, shape (n * bytes,)."""
 
     @intrinsic
     def at(typing: Any, table: Any, index: Any) -> Any:
@@ -240,7 +240,7 @@ def copy_record(typing: Any, into: Any, source: Any) -> Any:
 
 
 def local_record(reference: Reference) -> Callable[..., Any]:
-    """Return the function that makes a record in the frame of its caller, or rather in registers."""
+    """Return the function that makes a record on the caller's stack, which LLVM then keeps in registers."""
 
     @intrinsic
     def local(typing: Any) -> Any:
@@ -254,7 +254,7 @@ def local_record(reference: Reference) -> Callable[..., Any]:
 
 
 def seen_as(reference: Reference) -> Callable[..., Any]:
-    """Return the function that makes another reference, to the same record, of one."""
+    """Return the function that casts a reference to another type of reference to the same record."""
 
     @intrinsic
     def seen(typing: Any, record: Any) -> Any:

@@ -1,7 +1,8 @@
-"""How numba is made to compile what Python means: a pass over its intermediate code, before types are known.
+"""A pass over numba's untyped intermediate code that gives it Python's semantics.
 
-It replaces operators and calls by the stand-ins of `operators`, calls of methods and functions of the author by
-compiled ones, and code that only leads to an exception by leaving at once. A second pass is in `check`.
+It replaces operators and calls of built-in functions by the stand-ins of `operators`, calls of the author's methods and
+functions by compiled ones, and code that always ends in an exception by an immediate exception. `check` is a second
+pass, over typed code.
 """
 
 from __future__ import annotations
@@ -49,19 +50,20 @@ _NAMES: Final = {"build_list": "a list", "build_map": "a dict", "build_set": "a 
 
 @dataclass
 class Author:
-    """Compiles the functions of one author's class; each once.
+    """Compiles the functions of one author's class, each once.
 
     Args:
-        calls: Which function calls which, to find recursion, which could exhaust the stack of the process.
+        known: The dispatchers by function and result cast.
+        calls: The functions that each function calls. Recursion is refused, because it could exhaust the stack.
     """
 
     known: dict[tuple[Any, Any], Any] = field(default_factory=dict)
     calls: dict[Any, set[Any]] = field(default_factory=dict)
 
     def compiled(self, function: Any, result: Any = None) -> Any:
-        """Return the dispatcher of a function, with `result` called on what it returns. Raises Refused."""
+        """Return the dispatcher of a function that applies `result` to its return value. Raises Refused."""
         if not isinstance(function, python.FunctionType):
-            raise Refused(f"{function!r} is no plain function")
+            raise Refused(f"{function!r} is not a plain function")
         key = (function, result)
         if key not in self.known:
             _check_code(function)
@@ -74,7 +76,7 @@ class Author:
         return self.known[key]
 
     def check(self, function: Any, arguments: tuple[types.Type, ...]) -> None:
-        """Raise Refused where the first pass does, with the types of the first arguments: other types are not known."""
+        """Run the pass only, with the types of the first arguments; the others are unknown. Raises Refused."""
         _check_code(function)
         code = run_frontend(function)
         unknown = (types.undefined,) * (code.arg_count - len(arguments))
@@ -104,11 +106,11 @@ class _Role:
 def _check_code(function: Any) -> None:
     code = function.__code__
     if code.co_exceptiontable:
-        raise Refused(f"{function.__name__} has try or with")
+        raise Refused(f"{function.__name__} uses try or with")
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        raise Refused(f"{function.__name__} is no plain function")
+        raise Refused(f"{function.__name__} is a generator or coroutine")
     if code.co_kwonlyargcount or code.co_flags & inspect.CO_VARKEYWORDS:
-        raise Refused(f"{function.__name__} has parameters that are given by name only")
+        raise Refused(f"{function.__name__} has keyword-only parameters")
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -131,17 +133,17 @@ class _Method:
 
 
 class _Rewriter:
-    """One function on its way through the first pass."""
+    """Rewrites one function."""
 
     def __init__(self, role: _Role, code: ir.FunctionIR, arguments: tuple[types.Type, ...]) -> None:
         self.role = role
         self.code = code
         self.arguments = arguments
-        # What is known of a variable before types are: an object of Python, or a method on its way to its call.
+        # What is known of variables without types: Python objects, and methods that are about to be called.
         self.constants: dict[str, Any] = {}
         self.methods: dict[str, _Method] = {}
         self.made: list[ir.Stmt] = []
-        # Variables that only hold what is returned, of whatever branch; what is assigned to them is cast there.
+        # Variables that hold the return value of each branch. The cast is inserted where they are assigned.
         self.returned: set[str] = set()
 
     def run(self) -> None:
@@ -151,7 +153,7 @@ class _Rewriter:
         for label in sorted(self.code.blocks):
             block = self.code.blocks[label]
             if label in doomed:
-                # The interpreter repeats the row, so nothing that is on the way to the exception matters.
+                # The interpreter repeats the row, so the code before the exception need not run.
                 block.body = [ir.StaticRaise(ArithmeticError, None, block.loc)]
                 continue
             self.made = []
@@ -164,7 +166,7 @@ class _Rewriter:
         self.code._definitions = ir_utils.build_definitions(self.code.blocks)
 
     def doomed(self) -> set[int]:
-        """Return the blocks from which every way leads to an exception."""
+        """Return the blocks from which every path ends in an exception."""
         found = {label for label, block in self.code.blocks.items() if isinstance(block.body[-1], ir.Raise)}
         more = True
         while more:
@@ -177,7 +179,7 @@ class _Rewriter:
         return found
 
     def find_returned(self) -> None:
-        """Find what `return a if c else b` returns: a variable of the compiler, assigned on each branch."""
+        """Find the compiler's variables for the value of `return a if c else b`, which are assigned on each branch."""
         definitions = self.code._definitions
         for block in self.code.blocks.values():
             if isinstance(block.terminator, ir.Return):
@@ -188,7 +190,7 @@ class _Rewriter:
                     self.returned.add(block.terminator.value.name)
 
     def check_leftovers(self) -> None:
-        """Refuse objects of Python that are used in a way that nothing above has understood."""
+        """Refuse Python objects whose use the pass has not replaced."""
         for block in self.code.blocks.values():
             for statement in block.body:
                 if isinstance(statement, ir.Del):
@@ -202,9 +204,9 @@ class _Rewriter:
         return name in self.constants and type(self.constants[name]) not in _CONSTANTS
 
     def is_true(self, var: ir.Var) -> bool:
-        """Return whether a number that is known is true; other objects, a dict or a list, may change."""
+        """Return whether a constant number is true. Other objects, such as lists, are refused: they may change."""
         if self.is_opaque(var.name):
-            raise Refused(f"it asks whether {self.shown(var.name)} is true")
+            raise Refused(f"it uses {self.shown(var.name)} as a condition")
         return bool(self.constants[var.name])
 
     def shown(self, name: str) -> str:
@@ -226,11 +228,11 @@ class _Rewriter:
             case ir.SetAttr():
                 reference = self.reference(statement.target)
                 if reference is None or not reference.changeable:
-                    raise Refused(f"it assigns {statement.attr} where nothing may change: on self, or in get_value")
+                    raise Refused(f"it assigns {statement.attr} to self or in get_value, where only reading is allowed")
                 if statement.attr not in reference.fields:
-                    raise Refused(f"it assigns {statement.attr}, which the accumulator does not annotate")
+                    raise Refused(f"it assigns {statement.attr}, which the accumulator's class does not annotate")
                 if reference.fields[statement.attr].length:
-                    raise Refused(f"it assigns the list {statement.attr}, not its items")
+                    raise Refused(f"it replaces the list {statement.attr}; only its items can be assigned")
                 self.made.append(statement)
             case ir.SetItem():
                 given = (statement.target, statement.index, statement.value)
@@ -241,7 +243,7 @@ class _Rewriter:
             case ir.Return() | ir.Branch() | ir.Jump() | ir.Del() | ir.StaticRaise():
                 self.made.append(statement)
             case _:
-                raise Refused(f"it has a statement that is not compiled: {type(statement).__name__}")
+                raise Refused(f"it has a statement that cannot be compiled: {type(statement).__name__}")
 
     def assign(self, statement: ir.Assign) -> None:
         value, target = statement.value, statement.target
@@ -254,7 +256,7 @@ class _Rewriter:
                 self.expression(statement, value)
             case ir.Var():
                 if value.name in self.methods or self.is_opaque(value.name):
-                    raise Refused(f"it keeps {self.shown(value.name)} in a variable")
+                    raise Refused(f"it assigns {self.shown(value.name)} to a variable")
                 if target.name in self.returned:
                     value = self.call(self.role.result, (value,), statement.loc)
                 self.made.append(ir.Assign(value, target, statement.loc))
@@ -262,10 +264,10 @@ class _Rewriter:
                 self.made.append(statement)
 
     def object(self, statement: ir.Assign, value: Any) -> None:
-        """Take an object that is known: a number stays, all others are kept aside."""
+        """Record a known object as the value of a variable. Only numbers stay in the code."""
         self.constants[statement.target.name] = value
         if type(value) is int and not -(1 << 63) <= value < 1 << 63:
-            raise Refused(f"it uses the number {value}")
+            raise Refused(f"it uses the number {value}, which exceeds 64 bits")
         if type(value) in _CONSTANTS:
             self.made.append(ir.Assign(ir.Const(value, statement.loc), statement.target, statement.loc))
 
@@ -292,7 +294,7 @@ class _Rewriter:
         elif expr.op in _ALLOWED:
             self.made.append(statement)
         else:
-            raise Refused(f"it makes {_NAMES.get(expr.op, expr.op)}")
+            raise Refused(f"it creates {_NAMES.get(expr.op, expr.op)}")
 
     def binary(self, statement: ir.Assign, expr: ir.Expr) -> None:
         function = expr.immutable_fn if expr.op == "inplace_binop" else expr.fn
@@ -301,7 +303,7 @@ class _Rewriter:
             if self.constants.get(value.name, "") is None:
                 value, other = other, value
             if self.constants.get(other.name, "") is not None:
-                raise Refused("it compares with `is` what is not None")
+                raise Refused("it uses `is` with something other than None")
             if function is operator.is_:
                 self.emit_call(statement.target, operators.is_none, (value,), statement.loc)
             else:
@@ -320,7 +322,7 @@ class _Rewriter:
         if base in self.constants:
             known = self.constants[base]
             if not hasattr(known, expr.attr):
-                raise Refused(f"{self.shown(base)} has no {expr.attr}")
+                raise Refused(f"{self.shown(base)} has no attribute {expr.attr}")
             self.object(statement, getattr(known, expr.attr))
             return
         reference = self.reference(expr.value)
@@ -353,7 +355,7 @@ class _Rewriter:
             self.emit_call(statement.target, method.dispatcher, given, statement.loc, expr)
             return
         if name not in self.constants:
-            raise Refused("it calls a function that is a value")
+            raise Refused("it calls a function that is not known when it is compiled")
         function = self.constants[name]
         if function is isinstance and len(arguments) == 2 and arguments[1].name in self.constants:
             self.is_instance(statement, arguments[0], self.constants[arguments[1].name])
@@ -375,7 +377,7 @@ class _Rewriter:
     def is_instance(self, statement: ir.Assign, value: ir.Var, classes: Any) -> None:
         given = classes if isinstance(classes, tuple) else (classes,)
         if not all(isinstance(each, type) for each in given):
-            raise Refused("it calls isinstance with something that is no class")
+            raise Refused("it calls isinstance with something that is not a class")
         root = self.root(value)
         kind = kind_of(self.arguments[root.index]) if isinstance(root, ir.Arg) else None
         if kind in ("int", "float", "bool"):
@@ -386,7 +388,7 @@ class _Rewriter:
     # --- the parts of statements ----------------------------------------------------------------------------------
 
     def root(self, var: ir.Var) -> Any:
-        """Return what a variable was first assigned from, through other variables; None where there are several."""
+        """Return the definition of a variable, followed through other variables; None if there are several."""
         found: Any = var
         while isinstance(found, ir.Var):
             definitions = self.code._definitions[found.name]
@@ -401,7 +403,7 @@ class _Rewriter:
         return type_ if isinstance(type_, Reference) else None
 
     def length(self, var: ir.Var) -> int:
-        """Return the length of a list of the accumulator; 0 for anything else."""
+        """Return the length of a list attribute of the accumulator; 0 for other variables."""
         root = self.root(var)
         if not isinstance(root, ir.Expr) or root.op != "getattr":
             return 0

@@ -1,8 +1,8 @@
-"""A folder of compiled loops, for the processes that come after this one. Shell: it reads and writes files.
+"""A folder of compiled loops, kept for later processes. Shell: it reads and writes files.
 
-Loading a loop executes what its file holds. So the folder is used only if it belongs to this user and nobody else may
-write to it, and a file only if it is whole: it begins with the digest of the rest. Files are put in place in one step,
-so that processes that compile the same at once do not disturb each other.
+Loading a file from this folder executes it. So the folder is used only if it belongs to this user and nobody else may
+write to it. A file begins with the digest of the rest, and damaged files are ignored. Files are renamed into place, so
+processes may write the same file at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def user_folder() -> Path:
-    """Return where the user's caches are, as numba finds it: NUMBA_CACHE_DIR, or XDG_CACHE_HOME, or ~/.cache."""
+    """Return the user's cache folder, found as numba does: in NUMBA_CACHE_DIR, XDG_CACHE_HOME or ~/.cache."""
     from numba.core import config
     from numba.misc.appdirs import user_cache_dir
 
@@ -36,10 +36,10 @@ def user_folder() -> Path:
 class Store:
     """A folder of compiled loops.
 
-    A folder that cannot be used costs time, and nothing else: the log says so once, and loops are compiled.
+    I/O errors count as cache misses: the first is logged, and loops are compiled.
 
     Args:
-        folder: The folder, which is made when a loop is first put there; `user` for the user's cache folder.
+        folder: The folder, which is created when the first loop is stored. `user`: the user's cache folder.
     """
 
     def __init__(self, folder: Path | Literal["user"]) -> None:
@@ -55,14 +55,14 @@ class Store:
         """Return the place of a loop.
 
         Args:
-            digest: What the author's code depends on.
-            name: Which of its loops it is.
+            digest: The digest of what the author's code depends on.
+            name: The name of the loop.
         """
         surrounded = hashlib.sha256(f"{_surroundings()} {digest}".encode()).hexdigest()[:32]
         return StoredLoop(self, self.folder / f"{surrounded}.{name}")
 
     def is_safe(self) -> bool:
-        """Tell whether the folder is this user's, and nobody else may write to it. Raises OSError."""
+        """Return whether the folder belongs to this user and nobody else may write to it. Raises OSError."""
         status = self.folder.stat()
         if status.st_uid == os.getuid() and not status.st_mode & 0o022:
             return True
@@ -70,16 +70,16 @@ class Store:
         return False
 
     def report(self, problem: str) -> None:
-        """Log why the folder is not used, the first time."""
+        """Log why the folder is not used, once."""
         if not self._is_reported:
             self._is_reported = True
-            _logger.warning("the folder of compiled code %s %s; what is compiled is not kept", self.folder, problem)
+            _logger.warning("the folder of compiled code %s %s; compiled code is not kept", self.folder, problem)
 
     def drop_oldest(self) -> None:
-        """Delete the files that were not used for longest, where there are too many. Raises OSError."""
+        """Delete the least recently used files if there are too many. Raises OSError."""
         used = []
         for path in self.folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # another process puts it in place, or drops it
+            with contextlib.suppress(FileNotFoundError):  # another process renames or deletes it
                 used.append((path.lstat().st_mtime, path))
         for _, path in sorted(used)[:-_FILES_MAX]:
             path.unlink(missing_ok=True)
@@ -99,7 +99,7 @@ class StoredLoop:
         self.cache_path = str(path)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the loop, or None."""
+        """Return the loop; None if there is no usable file."""
         from numba.core.compiler import CompileResult
 
         try:
@@ -109,21 +109,21 @@ class StoredLoop:
             digest, packed = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
             if hashlib.sha256(packed).digest() != digest:
                 raise ValueError("damaged")
-            target_context.refresh()  # or what is loaded does not find numba's own functions
+            target_context.refresh()  # registers numba's own functions, which the loaded code needs
             found = CompileResult._rebuild(target_context, *pickle.loads(packed))  # noqa: S301
-            os.utime(self.path)  # what is used is the last to be dropped
+            os.utime(self.path)  # the least recently used files are deleted first
         except FileNotFoundError:
             return None
         except OSError as error:
             self.store.report(f"cannot be read: {error.strerror}")
             return None
-        except Exception:  # noqa: BLE001 - whatever the file holds, it can be compiled again
-            _logger.info("%s is damaged, and compiled again", self.path)
+        except Exception:  # noqa: BLE001 - a damaged file may raise anything, and the loop can be compiled again
+            _logger.info("%s is damaged; its code is compiled again", self.path)
             return None
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the loop, if there is room for it."""
+        """Write the loop to its file. I/O errors are logged."""
         from numba.core.serialize import dumps
 
         try:
@@ -137,7 +137,7 @@ class StoredLoop:
                     file.write(hashlib.sha256(packed).digest() + packed)
                     file.flush()
                     made.replace(self.path)
-                except BaseException:  # a full disk is not filled further
+                except BaseException:  # no partial file is left on a full disk
                     made.unlink(missing_ok=True)
                     raise
             self.store.drop_oldest()
@@ -151,7 +151,7 @@ class StoredLoop:
 
 @functools.cache
 def _surroundings() -> str:
-    """Return what all compiled loops depend on: this package's fold and compiler, numba, Python, the processor."""
+    """Return what all compiled loops depend on: this package's fold and compiler, numba, Python and the processor."""
     import llvmlite
     import llvmlite.binding
     import numba

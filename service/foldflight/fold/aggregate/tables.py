@@ -158,7 +158,7 @@ def fresh_table(bound: BoundFunction, verbs: Verbs) -> Table | str:
         optional = isinstance(bound.shape, Nullable) or may_be_none(hints.get(name)) or begins.null_count > 0
         column, format_ = shape.column(), number_format(shape.arrow)
         if (column is None or optional) and format_ is None:
-            return f"its state has a {sql_name(shape.arrow)}" + ("" if is_single else f", {name}")
+            return f"its state has the type {sql_name(shape.arrow)}" + ("" if is_single else f" in {name}")
         members.append(_Member(name, format_ or "?", optional, None if format_ else column))
     kept = tuple(members)
     numbers = tuple(member for member in kept if member.column is None)

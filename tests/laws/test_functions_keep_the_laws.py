@@ -70,7 +70,7 @@ BREAKS: dict[str, tuple[str, Any, str]] = {
     "retract undoes accumulate": ("retract", last_removed, "retracted"),
     "merge of parts": ("merge", first_only, "folded apart"),
     "get_value changes nothing": ("get_value", emptied, "called twice"),
-    "groups do not touch": ("create_accumulator", shared, "do accumulators share something"),
+    "groups are independent": ("create_accumulator", shared, "do accumulators share an object"),
     "any split of the rows": ("accumulate", lambda self, a, v: a.append(len(SHARED)) or SHARED.append(1), "became"),
 }
 
@@ -109,8 +109,8 @@ def test_the_checker_compares_vectorised_methods() -> None:
         merge = retract = None  # type: ignore[assignment]
 
     results = {result.law: result for result in check_laws(udaf(Hasty))}
-    assert results["vectorised methods say the same"].passed is False
-    assert "by the scalar methods, then by the vectorised ones" in results["vectorised methods say the same"].detail
+    assert results["vectorised methods agree"].passed is False
+    assert "the scalar methods, then the vectorised ones" in results["vectorised methods agree"].detail
     assert results["get_value changes nothing"].passed
 
 

@@ -123,7 +123,7 @@ def breaks(*rules: str) -> Callable[[type], type]:
     return put
 
 
-@breaks("peace")
+@breaks("baseline")
 class AnswersTwice(plain.Engine):  # type: ignore[name-defined,misc]
     """Its answer depends on what ran before."""
 

@@ -1,4 +1,4 @@
-"""The public test kit for authors of functions and of engines: laws, literal epochs, an in-memory exchange."""
+"""The public test kit for authors of functions and engines: laws, literal epochs, and an in-memory exchange."""
 
 from foldflight.testing.epochs import Epoch, run_epochs
 from foldflight.testing.laws import LawResult, check_laws

@@ -1,4 +1,4 @@
-"""Run functions over literal epochs of rows, as an engine would, without Spark and without a server.
+"""Run functions over literal epochs of rows, with the engine of this package but without Spark or a server.
 
 >>> from foldflight import connect
 >>> functions = connect("embedded:")
@@ -49,14 +49,14 @@ Row = Mapping[str, Any] | tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch gave.
+    """The result of one epoch.
 
     Args:
-        changelog: The changes of the output, as (row kind, row); groups in the order in which the epoch first adds to
-            them or takes from them, those that it adds to first.
-        states: The states of the groups that are there at the barrier: key values to output name to state.
-        live: The number of live rows of each of them.
-        ignored_retractions: How many rows took back what was never there; they changed nothing.
+        changelog: The changes of the output, as (row kind, row). Groups to which the epoch adds rows come first, each
+            in the order of its first row.
+        states: The states of the groups that exist at the barrier: by key values, then by name of the output.
+        live: The number of live rows of each of these groups, by key values.
+        ignored_retractions: The number of retractions of rows that did not exist. They changed nothing.
     """
 
     changelog: list[tuple[str, dict[str, Any]]]
@@ -66,7 +66,7 @@ class Epoch:
 
 
 class _Stream:
-    """One bucket of a stream, with its state table in memory, epoch by epoch."""
+    """A stream with one bucket and a state table in memory."""
 
     def __init__(self, query: Query, *, update_before: bool) -> None:
         self._layout = query.layout
@@ -113,7 +113,7 @@ class _Stream:
             for place, (row, rows) in enumerate(zip(keys, batch.column(LIVE).to_pylist(), strict=True)):
                 key = tuple(row.values())
                 states[key] = dict(zip(self._layout.outputs.names, (column[place] for column in columns), strict=True))
-                # The one group without keys is counted as one row more, so that it stays.
+                # Without keys the only group always exists, because one row more than it has is counted.
                 live[key] = rows if self._has_keys else rows - 1
         return states, live
 
@@ -126,23 +126,26 @@ def run_epochs(
     types: Mapping[str, str | pa.DataType] | None = None,
     update_before: bool = True,
 ) -> list[Epoch]:
-    """Run calls over epochs of keyed rows and return what each epoch gives.
+    """Run calls over epochs of keyed rows, and return the result of each epoch.
 
-    Embedded functions run as in Spark's workers: pickled by value and read again, so what they do to variables of their
-    modules does not show in this process.
+    Embedded functions are pickled by value and unpickled, as in Spark's workers. So changes that they make to variables
+    of their modules are not visible in this process.
 
     Args:
-        aggregates: The calls by output name, all from one `connect`; their columns and conditions are names of columns
-            (a condition may also be a Python function of the row).
-        epochs: The rows of each epoch: a mapping of column to value is an insert, `("-D", mapping)` has another kind.
-        keys: The grouping columns; without any there is one group, and it is always there.
-        types: Types of columns, where the values do not say them. Default: what the functions declare, or the values.
+        aggregates: The calls by output name, all from one `connect`. Their columns and conditions are names of columns;
+            a condition may also be a Python function of the row.
+        epochs: The rows of each epoch. A mapping of column to value is an insert; `("-D", mapping)` has another kind.
+        keys: The grouping columns. Without any there is one group, which always exists.
+        types: Types of columns. Default: the types that the functions declare, or those of the values.
         update_before: Whether the changelog has `-U old` before `+U new`.
 
+    Returns:
+        One `Epoch` for each epoch.
+
     Raises:
-        FunctionError: With function, group and row.
-        RejectedError: For calls that do not fit the rows, retractions for append-only functions, and functions that
-            refer to something that cannot be pickled.
+        FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with function, group and row.
+        RejectedError: SCHEMA_MISMATCH for calls that do not fit the rows, CANNOT_RETRACT for retractions with an
+            append-only function, SIGNATURE for functions that refer to something that cannot be pickled.
     """
     parsed = [[_row(row) for row in epoch] for epoch in epochs]
     if not aggregates:
@@ -164,7 +167,7 @@ def run_epochs(
         shown=tuple(map(_in_chunks, names)),
         has_kinds=any(kind.retracts for epoch in parsed for kind, _ in epoch),
     )
-    # Functions are folded as in Spark's workers, where they arrive pickled.
+    # Functions arrive pickled in Spark's workers.
     transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
     query = Query.of(transport, calls, layout, stream=StreamOptions(emit="changelog"))
     with _Stream(query, update_before=update_before) as stream:
@@ -172,7 +175,7 @@ def run_epochs(
 
 
 def _block(layout: Layout, names: Sequence[str], rows: Sequence[tuple[RowKind, Mapping[str, Any]]]) -> pa.RecordBatch:
-    """Return the rows of an epoch in the schema of a layout, whose keys and columns have these names outside."""
+    """Return the rows of an epoch in the schema of a layout. `names` are the columns of the rows, in its order."""
     fields = [*layout.keys, *layout.columns]
     columns = {
         field.name: pa.array([row[name] for _, row in rows], field.type)
@@ -203,7 +206,7 @@ def _condition_column(output: str, condition: object) -> str:
 
 
 def _in_chunks(column: str) -> str:
-    """Return the name of a column in the chunks of the exchange, which have two columns of their own."""
+    """Return the name of a column in chunks. The names `slot` and `kind` are taken there."""
     return f"column {column}" if column in ("slot", "kind") else column
 
 

@@ -1,7 +1,7 @@
 """The laws of an aggregate function, checked on generated data.
 
-A function that keeps them gives the same answer however an engine cuts, orders and moves its input. Hypothesis makes
-the data and shrinks what breaks a law to its smallest form.
+A function that keeps the laws has the same outputs however an engine splits, merges and moves its input. Hypothesis
+generates the data, and reduces rows that break a law to a minimal example.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["LAWS", "LawResult", "check_laws", "iterate_laws", "rows_of"]
 
 _SIGNER = StateSigner([b"the key of the law checks only!!"])
 _SCALE = 1000
-_FICKLE = "it broke, and held when it was tried again with the same rows: the result depends on something else"
+_FLAKY = "the law failed, and held when the same rows were tried again: the result does not depend on the rows alone"
 
 
 @dataclass(frozen=True)
 class LawResult:
-    """How one law came out.
+    """The outcome of one law.
 
     Args:
-        law: Its name.
-        passed: Whether it held; None where it does not apply.
-        detail: Why it does not apply, or the smallest rows that break it.
+        law: The name of the law.
+        passed: Whether the law held; None if it does not apply.
+        detail: Why it does not apply, or a minimal example that breaks it; empty if it held.
     """
 
     law: str
@@ -49,30 +49,30 @@ class LawResult:
 def check_laws(
     function: type | Function, *, literals: Mapping[str, Any] | None = None, examples: int = 100
 ) -> list[LawResult]:
-    """Check every law of a function, as Spark's workers have it: pickled by value and read again.
+    """Check every law of a function, pickled by value and unpickled as in Spark's workers.
 
     Args:
-        function: A class under `@udaf`, or a function.
-        literals: Direct arguments, where the class needs them.
-        examples: How many inputs each law is tried on.
+        function: A class decorated with `@udaf`, or a `Function`.
+        literals: Direct arguments by name.
+        examples: The number of inputs for each law.
 
     Returns:
         One result for each law of `LAWS`.
 
     Raises:
-        RejectedError: SIGNATURE, when `function` is no function, its direct arguments are wrong, it refers to something
-            that cannot be pickled, or it is declared `compile=True` and cannot be compiled.
+        RejectedError: SIGNATURE, if `function` is not a function, its direct arguments are wrong, it refers to
+            something that cannot be pickled, or it is declared `compile=True` and cannot be compiled.
     """
     known = function if isinstance(function, Function) else function_of(function)
     if known is None:
-        raise RejectedError("SIGNATURE", f"{function!r} is no function; put @udaf on the class")
+        raise RejectedError("SIGNATURE", f"{function!r} is not a function; decorate the class with @udaf")
     return list(iterate_laws(known, literals=literals, examples=examples))
 
 
 def iterate_laws(
     function: Function, *, literals: Mapping[str, Any] | None = None, examples: int = 100
 ) -> Iterator[LawResult]:
-    """Check the laws of a function one by one, as `check_laws` does, and yield each result when it is there."""
+    """Check the laws of a function as `check_laws` does, and yield each result as soon as it is known."""
     (there,) = unpickled_copy([function])
     subject = _Subject(there, dict(literals or {}))
     for law in LAWS:
@@ -111,7 +111,7 @@ class _Subject:
         return fold.collect()
 
     def _fresh(self, fold: Fold) -> pa.RecordBatch:
-        # A NULL state is no state, but it touches the slot.
+        # A NULL state changes no accumulator, but marks the slot as dirty.
         state = pa.nulls(1, fold.schema.field("state_0").type)
         fold.merge_states(pa.RecordBatch.from_arrays([_zero_array(), state], names=["slot", "state_0"]))
         return fold.collect()
@@ -135,7 +135,7 @@ def _argument_types(function: Function, literals: Mapping[str, Any]) -> list[pa.
     if function.input_types is not None:
         function.check_literals(literals)
         return list(function.input_types)
-    # Types follow the arguments: take the first that the function accepts.
+    # The types depend on the arguments: use the first that the function accepts.
     refusal: FoldflightError | None = None
     for type_ in (pa.int64(), pa.float64(), pa.string()):
         for count in (len(function.input_names), 0):
@@ -150,7 +150,7 @@ def _argument_types(function: Function, literals: Mapping[str, Any]) -> list[pa.
 
 
 def rows_of(types: Sequence[pa.DataType], *, nulls: bool) -> st.SearchStrategy[list[tuple[Any, ...]]]:
-    """Return a strategy for lists of rows, with values small enough that sums stay in range."""
+    """Return a strategy for lists of rows. Values are small, so that their sums do not overflow."""
     values = [_values(type_) for type_ in types]
     if nulls:
         values = [st.none() | each for each in values]
@@ -165,7 +165,7 @@ def _values(type_: pa.DataType) -> st.SearchStrategy[Any]:
         least = 0 if kinds.is_unsigned_integer(type_) else -100
         return st.integers(least, 100)
     if kinds.is_floating(type_):
-        # Multiples of 1/8 add up without rounding, so that only a broken law differs.
+        # Sums of multiples of 1/8 are not rounded, so a difference means a broken law.
         return st.integers(-_SCALE, _SCALE).map(lambda number: number / 8)
     if kinds.is_decimal(type_):
         span = 10 ** min(type_.precision, 4) - 1
@@ -199,7 +199,7 @@ def _nested_values(type_: pa.DataType) -> st.SearchStrategy[Any]:
         return st.fixed_dictionaries({field.name: _values(field.type) for field in type_})
     if isinstance(type_, pa.JsonType):
         return st.sampled_from(['{"a":1}', "[1,2]", "3", '"x"'])
-    raise RejectedError("SIGNATURE", f"the law checks cannot make values of {type_}")
+    raise RejectedError("SIGNATURE", f"the law checks cannot generate values of type {type_}")
 
 
 Rows = list[tuple[Any, ...]]
@@ -209,7 +209,7 @@ def _splits(subject: _Subject, rows: Rows, cut: int) -> str | None:
     whole = _output(subject.folded(rows))
     at = cut % (len(rows) + 1)
     parts = _output(subject.folded(rows[:at], rows[at:]))
-    return _unless_same(whole, parts, f"cut after row {at}, in two chunks")
+    return _unless_same(whole, parts, f"two chunks, split after row {at}")
 
 
 def _codec(subject: _Subject, rows: Rows, cut: int) -> str | None:
@@ -225,13 +225,17 @@ def _merge_parts(subject: _Subject, rows: Rows, cut: int) -> str | None:
     at = cut % (len(rows) + 1)
     one, two = subject.folded(rows[:at]), subject.folded(rows[at:])
     whole = _output(subject.folded(rows))
-    return _unless_same(whole, subject.merged(one, two), f"rows up to {at} and the rest folded apart, then merged")
+    return _unless_same(
+        whole, subject.merged(one, two), f"the first {at} rows and the rest folded separately, then merged"
+    )
 
 
 def _merge_order(subject: _Subject, rows: Rows, cut: int) -> str | None:
     at = cut % (len(rows) + 1)
     one, two = subject.folded(rows[:at]), subject.folded(rows[at:])
-    return _unless_same(subject.merged(one, two), subject.merged(two, one), f"parts cut at row {at}, merged both ways")
+    return _unless_same(
+        subject.merged(one, two), subject.merged(two, one), f"parts split after row {at}, merged in both orders"
+    )
 
 
 def _merge_grouping(subject: _Subject, rows: Rows, cut: int) -> str | None:
@@ -262,7 +266,7 @@ def _groups_apart(subject: _Subject, rows: Rows, cut: int) -> str | None:
     fold.fold(subject.chunk(rows[: cut % (len(rows) + 1)], slot=1))
     fold.outputs(pa.array([1], pa.int32()))
     beside = fold.outputs(_zero_array()).column("output_0")[0].as_py()
-    return _unless_same(alone, beside, "another group was folded beside it; do accumulators share something?")
+    return _unless_same(alone, beside, "another group was folded at the same time; do accumulators share an object?")
 
 
 def _repeatable(subject: _Subject, rows: Rows, _: int) -> str | None:
@@ -270,11 +274,11 @@ def _repeatable(subject: _Subject, rows: Rows, _: int) -> str | None:
     fold.fold(subject.chunk(rows))
     first = fold.outputs(_zero_array()).column("output_0")[0].as_py()
     second = fold.outputs(_zero_array()).column("output_0")[0].as_py()
-    return _unless_same(first, second, "get_value called twice; does it change the accumulator?")
+    return _unless_same(first, second, "get_value was called twice; does it change the accumulator?")
 
 
 def _vectorised(subject: _Subject, rows: Rows, cut: int) -> str | None:
-    """Fold rows into two slots and back out of them, both ways, chunk by chunk, and merge what came of it."""
+    """Accumulate and retract rows in two slots with scalar and with vectorised methods, and merge the states."""
     scalar = [
         BoundCall(call.call, replace(call.bound, function=_scalar(call.bound.function))) for call in subject.calls
     ]
@@ -298,7 +302,7 @@ def _vectorised(subject: _Subject, rows: Rows, cut: int) -> str | None:
         (
             broken
             for one, two in zip(found[:steps], found[steps:], strict=True)
-            if (broken := _unless_same(one, two, "by the scalar methods, then by the vectorised ones")) is not None
+            if (broken := _unless_same(one, two, "the scalar methods, then the vectorised ones")) is not None
         ),
         None,
     )
@@ -314,7 +318,7 @@ def _unless_same(expected: Any, found: Any, how: str) -> str | None:
 
 def _same(one: Any, two: Any) -> bool:
     if isinstance(one, float) and isinstance(two, float):
-        # Floating point is not associative: what rounds differently is no broken law.
+        # Floating-point addition is not associative: a difference by rounding does not break a law.
         both_nan = math.isnan(one) and math.isnan(two)
         return both_nan or math.isclose(one, two, rel_tol=1e-6, abs_tol=1e-6)
     if isinstance(one, list) and isinstance(two, list):
@@ -330,8 +334,9 @@ class Law:
 
     Args:
         name: Its name.
-        holds: Returns None if it holds for rows and a number that says where to cut, or how it is broken.
-        needs: Tells why it does not apply to a function, or None if it does.
+        holds: Called with a function, rows, and a number from which the law derives where to split them. Returns None
+            if the law holds, or a description of the difference.
+        needs: Returns why the law does not apply to a function, or None if it applies.
     """
 
     name: str
@@ -364,9 +369,9 @@ LAWS = (
     Law("merge in any order", _merge_order, _needs_unordered_merge),
     Law("merge in any grouping", _merge_grouping, _needs_merge),
     Law("retract undoes accumulate", _retract_inverse, _needs_retract),
-    Law("groups do not touch", _groups_apart),
+    Law("groups are independent", _groups_apart),
     Law("get_value changes nothing", _repeatable),
-    Law("vectorised methods say the same", _vectorised, _needs_vectorised),
+    Law("vectorised methods agree", _vectorised, _needs_vectorised),
 )
 
 
@@ -390,9 +395,9 @@ def _check(law: Law, subject: _Subject, examples: int) -> LawResult:
     except NoSuchExample:
         return LawResult(law.name, True)
     except Flaky:
-        return LawResult(law.name, False, _FICKLE)
+        return LawResult(law.name, False, _FLAKY)
     rows, cut = broken
-    return LawResult(law.name, False, f"rows {rows!r}; {_outcome(law, subject, rows, cut) or _FICKLE}")
+    return LawResult(law.name, False, f"rows {rows!r}; {_outcome(law, subject, rows, cut) or _FLAKY}")
 
 
 def _outcome(law: Law, subject: _Subject, rows: Rows, cut: int) -> str | None:
@@ -403,7 +408,7 @@ def _outcome(law: Law, subject: _Subject, rows: Rows, cut: int) -> str | None:
 
 
 def _takes_nulls(subject: _Subject) -> bool:
-    """Tell whether the function can be given NULLs: one that raises on None says so itself, which is no broken law."""
+    """Return whether the function accepts NULLs. A function that raises on None breaks no law."""
     row = tuple(None for _ in subject.types)
     try:
         subject.folded([row])

@@ -1,6 +1,6 @@
-"""Both ends of an exchange in memory, with every frame encoded and decoded on its way.
+"""Both ends of an exchange in memory. Every frame is encoded and decoded between them.
 
-For authors of engines: what your engine would send, and what a server would answer, without a socket.
+For authors of engines: it shows which frames an engine sends and how a server answers, without a socket.
 
     >>> import pyarrow as pa
     >>> from foldflight.exchange.frames import Open
@@ -44,16 +44,16 @@ class ExchangePair:
     """An engine's end and a server's end of one exchange.
 
     Args:
-        opening: What the exchange is opened with.
+        opening: The frame that opens the exchange.
         registry: The server's functions.
-        limits: The server's bounds.
+        limits: The server's limits.
         signer: Signs pickled states.
 
     Attributes:
-        engine: Makes the frames to `send`, and checks the replies.
+        engine: The engine's end. It makes the frames for `send`, and checks the replies.
         server: The server's end.
         replies: All replies so far, `Opened` first.
-        answers: The complete answers so far that nobody has taken, oldest first.
+        answers: The complete answers that have not been taken, oldest first.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class ExchangePair:
         self._arrive(self.server.opened)
 
     def send(self, frame: Frame) -> list[Frame]:
-        """Carry a frame to the server and return its replies, which the engine's end has checked.
+        """Send a frame to the server, and return its replies after the engine's end has checked them.
 
         Raises:
-            FoldflightError: What the server raises; the exchange is over.
+            FoldflightError: The server's error. It ends the exchange.
         """
         before = len(self.replies)
         for reply in self.server.handle(decode(encode(frame, self._columns), Role.ENGINE)):
@@ -85,7 +85,7 @@ class ExchangePair:
         return self.replies[before:]
 
     def epoch(self, number: int) -> pa.Table:
-        """Send a barrier and return its results: dirty slots, ascending, in the schema of `Opened`."""
+        """Send a barrier and return its results: one row for each dirty slot, ascending, in the schema of `Opened`."""
         self.send(self.engine.barrier(number))
         if not self.answers:
             raise AssertionError(f"the server answered barrier {number} without a last batch")

@@ -1,7 +1,7 @@
-"""The conformance kit: the wire contract as named rules, tried on a foreign server or a foreign engine.
+"""The conformance kit: the wire contract as named rules, tested against another server or engine.
 
-`check_server` is a strict engine, `check_engine` a strict server; both use the protobuf messages and Arrow only. The
-contract itself is `proto/README.md` and the comments of `proto/foldflight/v1/exchange.proto`.
+`check_server` acts as an engine, `check_engine` as a server. The contract itself is `proto/README.md` and the comments
+of `proto/foldflight/v1/exchange.proto`.
 """
 
 from foldflight.testing.conformance.engines import ENGINE_RULES, check_engine

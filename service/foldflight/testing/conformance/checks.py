@@ -1,4 +1,4 @@
-"""The table of a server's checks: each is a rule of the contract and a function that tries it."""
+"""The table of server checks. Each check is a rule of the contract with the function that tests it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ class ServerCheck:
     """One check of a server.
 
     Args:
-        rule: What it checks.
-        run: Tries it; raises BrokenError, NotTriedError, or an error of Flight for what was refused and is allowed.
+        rule: The rule.
+        run: Tests the rule. It raises BrokenError, NotTriedError, or the Flight error if the server refuses a valid
+            request.
     """
 
     rule: Rule
@@ -31,7 +32,7 @@ SERVER_CHECKS: Final[list[ServerCheck]] = []
 
 
 def rule(name: str, sentence: str, remedy: str) -> Callable[[Try], Try]:
-    """Put a function into the table of checks."""
+    """Return a decorator that adds a function to the table of checks. `Rule` documents the arguments."""
 
     def put(run: Try) -> Try:
         SERVER_CHECKS.append(ServerCheck(Rule(name, sentence, remedy), run))

@@ -1,4 +1,4 @@
-"""Rules of what a server tells before an exchange is opened: functions, GetFlightInfo, actions, tokens."""
+"""Rules for requests outside an exchange: ListFlights, GetFlightInfo, GetSchema, actions and tokens."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def _info_of(flight: Any) -> pb.FunctionInfo:
     try:
         return pb.FunctionInfo.FromString(flight.app_metadata)
     except DecodeError:
-        raise BrokenError("the app_metadata of a FlightInfo is no FunctionInfo") from None
+        raise BrokenError("the app_metadata of a FlightInfo is not a FunctionInfo") from None
 
 
 @rule(
     "list-functions",
-    "ListFlights gives one FlightInfo for each function: the descriptor is a path with the function's name, and the "
+    "ListFlights returns one FlightInfo for each function. The descriptor is a path with the function's name, and the "
     "app_metadata is a FunctionInfo.",
-    "Put the serialized FunctionInfo itself into app_metadata, in no wrapper.",
+    "Put the serialized FunctionInfo into app_metadata without a wrapper.",
 )
 def _list_functions(server: RawServer) -> None:
     names = set()
@@ -46,9 +46,9 @@ def _list_functions(server: RawServer) -> None:
 
 @rule(
     "function-info",
-    "GetFlightInfo with the path of one function gives the FlightInfo that ListFlights gives; an unknown name is "
-    "RejectedError UNKNOWN_FUNCTION.",
-    "Answer both verbs from one place, and look names up before anything else.",
+    "GetFlightInfo with the path of a function returns the same FlightInfo as ListFlights. An unknown name is refused "
+    "with RejectedError UNKNOWN_FUNCTION.",
+    "Use the same code for both requests, and look up the name first.",
 )
 def _function_info(server: RawServer) -> None:
     listed = {_info_of(each).name: each.app_metadata for each in server.client.list_flights(options=server.options())}
@@ -61,9 +61,9 @@ def _function_info(server: RawServer) -> None:
 
 @rule(
     "describe",
-    "GetFlightInfo with an Open as its command gives what DoExchange would: the schema of the results as the schema, "
-    "and a ServerFrame that holds Opened as app_metadata.",
-    "Wrap Opened in a ServerFrame, bind the calls as DoExchange does, and open nothing.",
+    "GetFlightInfo with an Open as its command returns what DoExchange would answer: the schema of the results as the "
+    "schema, and a ServerFrame with Opened as app_metadata.",
+    "Bind the calls as DoExchange does, without opening an exchange, and wrap Opened in a ServerFrame.",
 )
 def _describe(server: RawServer) -> None:
     described, schema = server.describe(opening([server.call]))
@@ -76,7 +76,7 @@ def _describe(server: RawServer) -> None:
 @rule(
     "describe-refuses",
     "GetFlightInfo refuses an Open that DoExchange would refuse, with the same error.",
-    "Bind the calls to functions and columns when an Open is described, too.",
+    "Bind the calls to functions and columns when GetFlightInfo is called, too.",
 )
 def _describe_refuses(server: RawServer) -> None:
     with refused("RejectedError", "SCHEMA_MISMATCH"):
@@ -85,8 +85,8 @@ def _describe_refuses(server: RawServer) -> None:
 
 @rule(
     "get-schema",
-    "GetSchema gives the schema of GetFlightInfo.",
-    "Serve GetSchema from GetFlightInfo.",
+    "GetSchema returns the same schema as GetFlightInfo.",
+    "Implement GetSchema with GetFlightInfo.",
 )
 def _get_schema(server: RawServer) -> None:
     _, schema = server.describe(opening([server.call]))
@@ -96,9 +96,9 @@ def _get_schema(server: RawServer) -> None:
 
 @rule(
     "status-action",
-    "The action `status` answers with one JSON object; its `servers` is a list, and each server in it has a "
-    "`server_id`, or an `address` and a `problem`.",
-    "Answer DoAction of type `status`, and name it in ListActions; one server is a list of one.",
+    "The action `status` returns one JSON object. Its `servers` is a list, and each item has a `server_id`, or an "
+    "`address` and a `problem`.",
+    "Implement DoAction of type `status`, and list it in ListActions. A single server returns a list of one item.",
 )
 def _status_action(server: RawServer) -> None:
     named = [action.type for action in server.client.list_actions(server.options())]
@@ -108,17 +108,17 @@ def _status_action(server: RawServer) -> None:
     try:
         servers = json.loads(answers[0].body.to_pybytes())["servers"]
     except (ValueError, KeyError, TypeError) as error:
-        raise BrokenError(f"no JSON object with `servers`: {type(error).__name__}: {error}") from None
+        raise BrokenError(f"the answer is not a JSON object with `servers`: {type(error).__name__}: {error}") from None
     for each in servers:
         known = "server_id" in each or {"address", "problem"} <= each.keys()
-        expect(known, True, f"that {sorted(each)} name a server")
+        expect(known, True, f"that {sorted(each)} identify a server")
 
 
 @rule(
     "authorization",
-    "Where a server asks for tokens, each call has the header `authorization: Bearer TOKEN`; without it, or with "
-    "another token, every verb is RejectedError UNAUTHENTICATED.",
-    "Check the header before any handler runs, and put an Error into the details of the refusal.",
+    "If a server requires tokens, it refuses every request without a valid header `authorization: Bearer TOKEN` with "
+    "RejectedError UNAUTHENTICATED.",
+    "Check the header before any handler runs, and put an Error into the details of the Flight error.",
 )
 def _authorization(server: RawServer) -> None:
     if server.token is None:
@@ -143,9 +143,10 @@ def _authorization(server: RawServer) -> None:
 
 @rule(
     "encodings",
-    "A column of a type that is not plain (a view, a dictionary, run ends, a union) is refused at open with "
-    "SCHEMA_MISMATCH, whether a call refers to it or not.",
-    "Look at the types of all columns, and inside of lists, maps and structs, before the first batch is read.",
+    "A column whose type is a view, a dictionary, run-end encoded or a union is refused at open with SCHEMA_MISMATCH, "
+    "even if no call uses it.",
+    "Check the types of all columns, including those nested in lists, maps and structs, before the first batch is "
+    "read.",
 )
 def _encodings(server: RawServer) -> None:
     for odd in (

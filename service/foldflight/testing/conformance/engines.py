@@ -1,6 +1,6 @@
-"""Check an engine: run its query against a strict server, first in peace and then under each provocation.
+"""Check an engine: run its query against a strict server, first undisturbed and then with each provocation.
 
-The answer must be the same each time. What the engine sends on the way is held against the rules for frames.
+The answer must be the same each time. All frames that the engine sends are checked against the rules for frames.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from foldflight.testing.conformance.watching import ENGINE_FRAME_RULES, Record
 
 __all__ = ["ENGINE_RULES", "check_engine"]
 
-_MARK: Final = "refused on purpose by the conformance kit"
+_MARK: Final = "deliberately refused by the conformance kit"
 _SIGNER: Final = StateSigner([b"the key of the conformance kit only"])
-# Below this a bound on messages says nothing about an engine: headers alone need some of it.
+# A smaller bound on messages cannot be tested, because headers alone need some of it.
 _MESSAGE_BYTES_MIN: Final = 16 * 1024
 _EPOCHS_MIN: Final = 3
 
@@ -44,9 +44,9 @@ class _Run:
     """One run of the query.
 
     Args:
-        record: What the server saw.
-        answer: What the query returned; None where it failed.
-        failure: Why it failed; empty where it did not.
+        record: What the server recorded.
+        answer: The return value of the query; None if it failed.
+        failure: Why the query failed; empty if it succeeded.
     """
 
     record: Record
@@ -58,26 +58,27 @@ def _small(calm: Record, _silence_s: float) -> Provocation:
     bound = calm.message_bytes // 2
     if bound < _MESSAGE_BYTES_MIN:
         raise NotTriedError(
-            f"the largest message of the query has {calm.message_bytes} bytes; one of {2 * _MESSAGE_BYTES_MIN} is "
-            "needed"
+            f"the largest message of the query has {calm.message_bytes} bytes; this rule needs one of "
+            f"{2 * _MESSAGE_BYTES_MIN} bytes"
         )
     return Small(bound)
 
 
 def _reopening(calm: Record, _silence_s: float) -> Provocation:
     if calm.seen["Barrier"] < _EPOCHS_MIN * calm.seen["Open"]:
-        raise NotTriedError(f"the query has fewer than {_EPOCHS_MIN} epochs for each exchange")
+        raise NotTriedError(f"the query has fewer than {_EPOCHS_MIN} epochs in an exchange")
     return Reopening()
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """One run under a provocation, and the rule that it tries.
+    """A rule, and the provocation that tests it.
 
     Args:
         rule: The rule.
-        make: Makes the provocation from what was seen in peace and the longest silence, or raises NotTriedError.
-        is_final: Whether the query must fail, at once.
+        make: Returns the provocation, given the record of the undisturbed run and the longest silence in seconds, or
+            raises NotTriedError.
+        is_final: Whether the query must fail without another attempt.
     """
 
     rule: Rule
@@ -90,108 +91,111 @@ _TRIALS: Final = (
     _Trial(
         Rule(
             "overloaded",
-            "An exchange that is refused with RetryableError OVERLOADED is opened again, elsewhere or a little later.",
-            "Treat the class RetryableError, not single codes, as: another server, or later.",
+            "If an exchange is refused with RetryableError OVERLOADED, the engine opens it on another server, or "
+            "later.",
+            "Decide by the class RetryableError, not by codes: try another server, or wait.",
         ),
         lambda *_: Refusing(RetryableError("OVERLOADED", _ELSEWHERE), 2),
     ),
     _Trial(
         Rule(
             "draining",
-            "The same for DRAINING.",
-            "Treat the class RetryableError, not single codes, as: another server, or later.",
+            "If an exchange is refused with RetryableError DRAINING, the engine opens it on another server, or later.",
+            "Decide by the class RetryableError, not by codes: try another server, or wait.",
         ),
         lambda *_: Refusing(RetryableError("DRAINING", _ELSEWHERE), 1),
     ),
     _Trial(
         Rule(
             "lost-at-open",
-            "A connection that is lost before Opened (gRPC's UNAVAILABLE, without an Error) is as OVERLOADED.",
-            "Treat a Flight error without extra_info whose status is UNAVAILABLE, CANCELLED or INTERNAL as a lost "
-            "server.",
+            "If the connection is lost before Opened (gRPC's UNAVAILABLE, without an Error), the engine opens the "
+            "exchange on another server, or later.",
+            "Treat a Flight error without extra_info as a lost server if its status is UNAVAILABLE, CANCELLED or "
+            "INTERNAL.",
         ),
         lambda *_: Refusing(LostError(), 1),
     ),
     _Trial(
         Rule(
             "lost-within-epoch",
-            "After a loss the engine opens another exchange, loads the states of the last barrier, sends the "
-            "frames since once more, and goes on: no row is lost, none counts twice.",
-            "Keep the frames since the last barrier until its results, or a checkpoint's states, are in.",
+            "If the connection is lost within an epoch, the engine opens another exchange, loads the states of the "
+            "last barrier, sends the later frames again, and continues. No row is lost or counted twice.",
+            "Keep the frames of an epoch until its results, or the states of a checkpoint, have arrived.",
         ),
         lambda *_: LosingChunk(),
     ),
     _Trial(
         Rule(
             "lost-before-results",
-            "The same for a loss after a barrier: the states are those of the barrier before, and the barrier is "
-            "sent again.",
-            "Keep the states that Results brought, one for each slot that is still in use.",
+            "If the connection is lost after a barrier and before its results, the engine loads the states of the "
+            "barrier before, and sends the epoch with its barrier again.",
+            "Keep the last state from Results for each slot in use.",
         ),
         lambda *_: LosingBarrier(),
     ),
     _Trial(
         Rule(
             "lost-within-results",
-            "Results of which only some parts have come are dropped with the connection.",
-            "Take the states of an epoch over when its last part is in, all at once.",
+            "If the connection is lost before the last part of the results, the engine drops the parts that it has.",
+            "Store the states of an epoch when its last part has arrived, all at once.",
         ),
         lambda *_: Parts(loses=True),
     ),
     _Trial(
         Rule(
             "results-in-parts",
-            "Results are complete with the part that says `last`.",
-            "Gather the parts of an epoch.",
+            "Results may come in several parts. They are complete with the part that has `last` set.",
+            "Collect the parts of an epoch until `last`.",
         ),
         lambda *_: Parts(loses=False),
     ),
     _Trial(
         Rule(
             "reopen",
-            "After results that say `reopen` the engine ends the exchange politely, and goes on in another with "
-            "the states that it has.",
-            "Half-close after the last part, open again, and send States before the next chunk.",
+            "After results with `reopen` the engine closes its direction of the stream, and continues in another "
+            "exchange with the states that it has.",
+            "Half-close after the last part, open another exchange, and send States before the next chunk.",
         ),
         _reopening,
     ),
     _Trial(
         Rule(
             "small-messages",
-            "The bounds of Opened hold for each exchange anew: messages stay within message_bytes_max, however small.",
-            "Cut chunks and states after Opened has come.",
+            "The bounds of Opened apply to that exchange: no message exceeds its message_bytes_max, even if it is "
+            "small.",
+            "Split chunks and states after Opened has arrived.",
         ),
         _small,
     ),
     _Trial(
         Rule(
             "unknown-fields",
-            "Fields that the engine does not know are ignored.",
-            "Use a protobuf parser that skips what it does not know.",
+            "The engine ignores unknown fields.",
+            "Use a protobuf parser that skips unknown fields.",
         ),
         lambda *_: Unknown(),
     ),
     _Trial(
         Rule(
             "logs",
-            "Log frames may come before any answer; an engine that has no use for them reads and drops them.",
-            "Skip Log wherever an answer is awaited.",
+            "Log frames may come before any answer. An engine that does not use them ignores them.",
+            "Skip Log frames wherever an answer is awaited.",
         ),
         lambda *_: Logging(),
     ),
     _Trial(
         Rule(
             "silence",
-            "A server that does not answer is left: the engine has a deadline for each answer, then it is a loss.",
-            "Watch every read and write, and cancel the stream when the deadline has passed.",
+            "The engine has a deadline for each answer. When it expires, the engine treats the server as lost.",
+            "Set a deadline for each read and write, and cancel the stream when it expires.",
         ),
         lambda _, silence_s: Silent(silence_s),
     ),
     _Trial(
         Rule(
             "rejected",
-            "A RejectedError ends the query at once, with its message: it is tried nowhere else.",
-            "Retry RetryableError only, and show code and message of the others.",
+            "A RejectedError ends the query with its message, without another attempt.",
+            "Retry only RetryableError. Show code and message of other errors.",
         ),
         lambda *_: Failing(RejectedError("LIMIT", _MARK)),
         is_final=True,
@@ -199,19 +203,19 @@ _TRIALS: Final = (
     _Trial(
         Rule(
             "function-error",
-            "A FunctionError ends the query at once, with its message: it is tried nowhere else.",
-            "Retry RetryableError only, and show code, function, message and trace of the others.",
+            "A FunctionError ends the query with its message, without another attempt.",
+            "Retry only RetryableError. Show code, function, message and trace of other errors.",
         ),
         lambda *_: Failing(FunctionError("USER_CODE", _MARK)),
         is_final=True,
     ),
 )
 _CALM: Final = Rule(
-    "peace",
-    "The query runs, and gives the same answer twice, on a server that does nothing odd.",
-    "Run the query against `foldflight serve` first, and sort what it prints.",
+    "baseline",
+    "The query succeeds on a server without faults, and returns the same answer when it is run again.",
+    "Run the query against `foldflight serve` first, and sort its output.",
 )
-# Whether a rule for frames was tried: by what was seen in any run.
+# The frame that must have been seen in any run for a rule to count as tested.
 _NEEDED: Final = {
     "open": "Open",
     "frames": "Chunk",
@@ -233,15 +237,16 @@ def check_engine(
     timeout_s: float = 120.0,
     silence_s: float = 60.0,
 ) -> Iterator[Outcome]:
-    """Run an engine's query against strict servers, and tell which rules it keeps.
+    """Run an engine's query against strict servers, and report which rules it keeps.
 
     Args:
-        query: Runs the query against the server at a URL, and returns its answer: something that can be compared, in an
-            order that is always the same; raises where the query fails. It is run in a thread. A query of three epochs
-            or more over a few groups, to which each epoch adds rows, tries most.
-        modules: Modules with functions, beside the built-in ones.
+        query: Runs the query against the server at a URL and returns its answer, a value that supports `==` and has a
+            fixed order. It raises if the query fails. It is called in a thread. A query with at least three epochs over
+            a few groups, each of which gets rows in every epoch, tests most rules.
+        modules: Modules with functions, in addition to the built-in ones.
         timeout_s: Longest time for one run.
-        silence_s: How long a server stays silent, where a deadline is tried; more than the engine's own deadline.
+        silence_s: How long the server does not answer when the engine's deadline is tested. It must be longer than
+            that deadline.
 
     Yields:
         The outcome of each rule, in the order of `ENGINE_RULES`.
@@ -252,7 +257,7 @@ def check_engine(
 
     def run(provocation: Provocation) -> _Run:
         done = _run(query, registry, provocation, timeout_s)
-        if done.failure:  # who fails may hang up
+        if done.failure:  # an engine that fails may cancel its stream
             done.record.broken.pop("polite-end", None)
         seen.update(done.record.seen)
         for name, detail in done.record.broken.items():
@@ -268,7 +273,7 @@ def check_engine(
         if outcome.passed:
             yield _outcome(trial.rule, lambda trial=trial: _judge(trial, calm, run(trial.make(calm.record, silence_s))))  # type: ignore[misc]
         else:
-            yield Outcome(trial.rule, None, "the query does not run in peace")
+            yield Outcome(trial.rule, None, "the query fails without any provocation")
     for name, rule in ENGINE_FRAME_RULES.items():
         if name in broken:
             yield Outcome(rule, False, broken[name])
@@ -285,7 +290,7 @@ def _run(query: Callable[[str], object], registry: Registry, provocation: Provoc
     def ask(url: str) -> None:
         try:
             answers.append(query(url))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is how the query failed
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a query may fail with any exception
             failures.append(f"{type(error).__name__}: {error}")
 
     with StrictServer(registry, provocation, signer=_SIGNER) as server:
@@ -314,14 +319,14 @@ def _judge_calm(calm: _Run, again: _Run) -> None:
     for each in (calm, again):
         _judge_run(each)
         if not each.record.seen["Barrier"]:
-            raise BrokenError("the query sent no barrier to the server that it was given")
+            raise BrokenError("the query sent no barrier to the server at the given URL")
     if calm.answer != again.answer:
-        raise BrokenError(f"two answers: {_shown(calm.answer)} and {_shown(again.answer)}")
+        raise BrokenError(f"two runs gave different answers: {_shown(calm.answer)} and {_shown(again.answer)}")
 
 
 def _judge(trial: _Trial, calm: _Run, run: _Run) -> None:
     if not run.record.provoked:
-        raise NotTriedError("it did not come to it in this query")
+        raise NotTriedError("this query did not reach the point of the provocation")
     if trial.rule.name in run.record.broken:
         raise BrokenError(run.record.broken[trial.rule.name])
     if trial.is_final:
@@ -329,14 +334,14 @@ def _judge(trial: _Trial, calm: _Run, run: _Run) -> None:
         return
     _judge_run(run)
     if run.answer != calm.answer:
-        raise BrokenError(f"another answer than in peace: {_shown(run.answer)} instead of {_shown(calm.answer)}")
+        raise BrokenError(f"the answer is {_shown(run.answer)}, and without the provocation {_shown(calm.answer)}")
 
 
 def _judge_run(run: _Run) -> None:
-    """Raise for a query that failed; a rule for frames that it broke is told by itself."""
+    """Raise BrokenError if the query failed, or NotTriedError if it also broke a rule for frames."""
     broken = [name for name in run.record.broken if name in ENGINE_FRAME_RULES]
     if run.failure and broken:
-        raise NotTriedError(f"the query failed, and it broke {', '.join(broken)}")
+        raise NotTriedError(f"the query failed, and it broke the rules {', '.join(broken)}")
     if run.failure:
         raise BrokenError(f"the query failed: {run.failure}")
 
@@ -346,7 +351,7 @@ def _judge_final(calm: _Run, run: _Run) -> None:
         raise BrokenError(f"the query did not fail; it answered {_shown(run.answer)}")
     if _MARK not in run.failure:
         raise BrokenError(f"the failure does not show the message of the error ({_MARK}): {run.failure[:300]}")
-    # What runs beside the exchange that failed may have been about to open.
+    # Exchanges that run at the same time may have been about to open.
     if run.record.opens_after_error >= max(calm.record.seen["at once"], 1):
         raise BrokenError(f"{run.record.opens_after_error} exchanges were opened after the error")
 

@@ -1,4 +1,4 @@
-"""Rules of rows and epochs: slots, kinds, filters, barriers, results, forgetting, and how an exchange ends."""
+"""Rules for rows and epochs: slots, kinds, filters, barriers, results, Forget, and the end of an exchange."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foldflight.testing.conformance.rules import BrokenError, NotTriedError, exp
 
 __all__: list[str] = []
 
-# Up to this bound the kit sends a message that is too large, and asks for results that need several.
+# The largest bounds for which the kit sends messages that exceed them, and requests results that need several messages.
 _MESSAGE_BYTES_TRIED = 128 * 2**20
 _RESULT_BYTES_TRIED = 4 * 2**20
 _PLACES_TRIED = 256
@@ -23,9 +23,9 @@ _PAUSE_S = 0.05
 
 @rule(
     "dirty-slots",
-    "Results have one row for each slot that rows, or states, have touched since the last barrier: no other, each "
-    "once, ascending.",
-    "Mark slots when a chunk or states come, whatever the function made of it, and sort them at the barrier.",
+    "Results have exactly one row for each slot that has got rows or states since the last barrier, in ascending "
+    "order.",
+    "Mark the slots of each chunk and States, even if no accumulator changes, and sort them at the barrier.",
 )
 def _dirty_slots(server: RawServer) -> None:
     with server.exchange() as exchange:
@@ -36,8 +36,8 @@ def _dirty_slots(server: RawServer) -> None:
 
 @rule(
     "outputs-by-slot",
-    "Each slot has accumulators of its own, which go on from epoch to epoch; the output is of all its rows so far.",
-    "Keep one accumulator for each slot and call until it is forgotten or the exchange ends.",
+    "Each slot has its own accumulators, which are kept from epoch to epoch. The output covers all rows so far.",
+    "Keep one accumulator for each slot and call until the slot is forgotten or the exchange ends.",
 )
 def _outputs_by_slot(server: RawServer) -> None:
     with server.exchange() as exchange:
@@ -49,8 +49,8 @@ def _outputs_by_slot(server: RawServer) -> None:
 
 @rule(
     "any-split",
-    "It makes no difference into how many chunks rows are cut.",
-    "Keep nothing of a chunk beside the accumulators.",
+    "The results do not depend on how rows are split into chunks.",
+    "Keep no state of a chunk other than the accumulators.",
 )
 def _any_split(server: RawServer) -> None:
     rows = [(0, 0, value) for value in (4, 8, 15, 16, 23, 42)]
@@ -64,7 +64,7 @@ def _any_split(server: RawServer) -> None:
 
 @rule(
     "empty-epochs",
-    "A barrier is answered although nothing has changed: one batch of zero rows, the last.",
+    "A barrier without changed slots is answered, too: with one part of zero rows that has `last` set.",
     "Answer every barrier.",
 )
 def _empty_epochs(server: RawServer) -> None:
@@ -77,7 +77,7 @@ def _empty_epochs(server: RawServer) -> None:
 @rule(
     "first-epoch",
     "The first epoch of an exchange may have any number.",
-    "Take the number of the first barrier as it is: engines go on counting on another server.",
+    "Accept the number of the first barrier: engines continue their count on another server.",
 )
 def _first_epoch(server: RawServer) -> None:
     for first in (0, 2**63):
@@ -87,8 +87,8 @@ def _first_epoch(server: RawServer) -> None:
 
 @rule(
     "epochs-in-steps-of-one",
-    "Each later epoch is the one before plus one; a repeated, older or skipping barrier is BAD_FRAME.",
-    "Compare with the last barrier, and end the exchange.",
+    "Each later epoch is the previous one plus one. Any other number is refused with BAD_FRAME.",
+    "Compare the number with that of the last barrier, and end the exchange.",
 )
 def _epochs_in_steps_of_one(server: RawServer) -> None:
     for wrong in (1, 0, 3):
@@ -100,7 +100,8 @@ def _epochs_in_steps_of_one(server: RawServer) -> None:
 
 @rule(
     "barriers-in-order",
-    "Several barriers may be out; each is answered, in order, with what was sent before it.",
+    "An engine may send several barriers before it reads results. Each is answered, in order, with the slots changed "
+    "since the one before.",
     "Handle frames one after the other.",
 )
 def _barriers_in_order(server: RawServer) -> None:
@@ -114,8 +115,8 @@ def _barriers_in_order(server: RawServer) -> None:
 
 @rule(
     "no-slot-column",
-    "Without the column `slot` all rows go to slot 0; without the column `kind` all are inserted.",
-    "Take the columns by name.",
+    "Without the column `slot` all rows belong to slot 0. Without the column `kind` all rows are inserts.",
+    "Find the columns by name.",
 )
 def _no_slot_column(server: RawServer) -> None:
     with server.exchange(columns=pa.schema([("value", pa.int64())])) as exchange:
@@ -126,9 +127,9 @@ def _no_slot_column(server: RawServer) -> None:
 
 @rule(
     "slot-bounds",
-    "A slot is at least 0 and below slots_max of Opened; another is RejectedError LIMIT, or SCHEMA_MISMATCH where it "
-    "is NULL.",
-    "Check each chunk's slots, and those of Forget and States, before anything is allocated for them.",
+    "A slot is at least 0 and below slots_max of Opened. Others are refused with RejectedError LIMIT, and NULL with "
+    "SCHEMA_MISMATCH.",
+    "Check the slots of Chunk, Forget and States before memory is allocated for them.",
 )
 def _slot_bounds(server: RawServer) -> None:
     for wrong in (-1, 2**31 - 1, None):
@@ -147,9 +148,9 @@ def _slot_bounds(server: RawServer) -> None:
 
 @rule(
     "kinds",
-    "`kind` is 0 insert, 1 update before, 2 update after, 3 delete: 0 and 2 accumulate, 1 and 3 take back; where a "
-    "call cannot retract, 1 and 3 are RejectedError CANNOT_RETRACT.",
-    "Use the byte values of the table, which are Flink's.",
+    "`kind` is 0 insert, 1 update before, 2 update after, 3 delete. Rows of kind 0 and 2 are accumulated, rows of "
+    "kind 1 and 3 retracted. If a call cannot retract, 1 and 3 are refused with RejectedError CANNOT_RETRACT.",
+    "Use these byte values, which are those of Flink's RowKind.",
 )
 def _kinds(server: RawServer) -> None:
     with server.exchange() as exchange:
@@ -162,13 +163,13 @@ def _kinds(server: RawServer) -> None:
     kept = server.output([(0, 0, 5), (0, 0, 9)])
     for adds, takes in ((0, 1), (0, 3), (2, 1), (2, 3)):
         found = server.output([(0, adds, 5), (0, adds, 7), (0, takes, 7), (0, adds, 9)])
-        expect(found, kept, f"the output after a row of kind {adds} was taken back by kind {takes}")
+        expect(found, kept, f"the output after a row of kind {adds} was retracted by kind {takes}")
 
 
 @rule(
     "kind-values",
-    "Another kind than 0 to 3, or NULL, is refused with SCHEMA_MISMATCH.",
-    "Check the column before the fold.",
+    "A kind other than 0 to 3, or NULL, is refused with SCHEMA_MISMATCH.",
+    "Check the column before rows are folded.",
 )
 def _kind_values(server: RawServer) -> None:
     for wrong in (4, -1, None):
@@ -178,9 +179,9 @@ def _kind_values(server: RawServer) -> None:
 
 @rule(
     "filter",
-    "Only rows for which the column Call.filter is true count for that call; false and NULL do not. Their slots are "
-    "touched all the same.",
-    "Filter for each call by itself, after slots are marked.",
+    "A call folds only rows whose Call.filter column is true, not false or NULL. The slots of the other rows are in "
+    "the results, too.",
+    "Filter for each call separately, after slots are marked.",
 )
 def _filter(server: RawServer) -> None:
     rows = [(0, 0, 5, True), (0, 0, 7, False), (0, 0, 9, None), (3, 0, 1, False)]
@@ -192,9 +193,9 @@ def _filter(server: RawServer) -> None:
 
 @rule(
     "distinct",
-    "With Call.distinct equal arguments of a slot count once, over chunks and epochs, until as many have been taken "
-    "back.",
-    "Keep the arguments of a group with their counts.",
+    "With Call.distinct equal arguments of a slot are folded once, over all chunks and epochs, until all of them have "
+    "been retracted.",
+    "Keep the arguments of a slot with their counts.",
 )
 def _distinct(server: RawServer) -> None:
     with server.exchange({**server.call, "distinct": True}) as exchange:
@@ -207,8 +208,8 @@ def _distinct(server: RawServer) -> None:
 
 @rule(
     "materialize",
-    "With Call.materialize the output is the same, and the call retracts and merges whatever its function can.",
-    "Keep the rows of arguments, and fold them anew for each output.",
+    "With Call.materialize the output is the same, and the call can retract and merge even if its function cannot.",
+    "Keep the argument rows, and fold them again for each output.",
 )
 def _materialize(server: RawServer) -> None:
     with server.exchange({**server.call, "materialize": True}) as exchange:
@@ -220,8 +221,8 @@ def _materialize(server: RawServer) -> None:
 
 @rule(
     "returns",
-    "Results have NULL states where Open does not ask for states, and NULL outputs where it does not ask for outputs; "
-    "where it asks for neither, they still say which slots are dirty.",
+    "Results have NULL states if Open does not request states, and NULL outputs if it does not request outputs. "
+    "Without both, results still list the dirty slots.",
     "Keep the columns, and fill them with NULLs.",
 )
 def _returns(server: RawServer) -> None:
@@ -235,9 +236,9 @@ def _returns(server: RawServer) -> None:
 
 @rule(
     "row-outputs",
-    "With Open.row_outputs each Chunk is answered with one RowOutputs of as many rows: slots 0 to n - 1, NULL states, "
+    "With Open.row_outputs a Chunk of n rows is answered with a RowOutputs of n rows: slots 0 to n - 1, NULL states, "
     "and the output after each row.",
-    "Take the output after each row, not after the chunk; an empty chunk has an empty answer.",
+    "Compute the output after each row, not after the chunk. Answer an empty chunk with zero rows.",
 )
 def _row_outputs(server: RawServer) -> None:
     rows = [(0, 0, 4), (1, 0, 8), (0, 0, 15)]
@@ -255,8 +256,9 @@ def _row_outputs(server: RawServer) -> None:
 
 @rule(
     "forget",
-    "Forget makes slots empty and clean: they are not in the next results, and later rows find nothing.",
-    "Drop accumulators and marks; a slot that was never used may be forgotten.",
+    "Forget removes the accumulators of slots. The slots are not in the next results, and later rows start with fresh "
+    "accumulators.",
+    "Remove accumulators and marks. Accept slots that were never used.",
 )
 def _forget(server: RawServer) -> None:
     with server.exchange() as exchange:
@@ -270,10 +272,10 @@ def _forget(server: RawServer) -> None:
 
 @rule(
     "isolated-errors",
-    "With Open.isolate_errors a slot for which the function raises has its `error`, with code and message, and NULL "
-    "state and output in the next results; the others are as always, and the slot is empty afterwards. Not together "
-    "with row_outputs.",
-    "Set a slot that failed aside until the barrier, for all calls.",
+    "With Open.isolate_errors a slot for which a function raises has an `error` with code and message, a NULL state "
+    "and a NULL output in the next results. Other slots are not affected, and the slot is empty afterwards. An Open "
+    "with both isolate_errors and row_outputs is refused.",
+    "Skip a slot that failed until the barrier, for all calls.",
 )
 def _isolated_errors(server: RawServer) -> None:
     with refused("RejectedError", "SIGNATURE"):
@@ -286,17 +288,17 @@ def _isolated_errors(server: RawServer) -> None:
         expect([row["slot"] for row in found], [0, 1, 2], "the slots")
         expect([row["error"] is None for row in found], [True, False, True], "which slots have no error")
         expect((found[1]["state_0"], found[1]["output_0"]), (None, None), "state and output of the slot that failed")
-        expect(
-            bool(found[1]["error"]["code"] and found[1]["error"]["message"]), True, "that code and message are there"
-        )
+        complete = bool(found[1]["error"]["code"] and found[1]["error"]["message"])
+        expect(complete, True, "that the error has code and message")
         again = exchange.epoch(2, [(1, 0, 9)]).to_pylist()
         expect((again[0]["output_0"], again[0]["error"]), (server.output([(0, 0, 9)]), None), "the slot afterwards")
 
 
 @rule(
     "function-errors",
-    "An error of a function ends the exchange, where errors are not isolated: FunctionError with function and slot.",
-    "Tell errors of the author's code from those of the job and of the server.",
+    "If errors are not isolated, an exception of a function ends the exchange with a FunctionError that has function "
+    "and slot.",
+    "Distinguish errors of the author's code from those of the job and of the server.",
 )
 def _function_errors(server: RawServer) -> None:
     large = 2**63 - 1
@@ -313,8 +315,8 @@ def _function_errors(server: RawServer) -> None:
 
 @rule(
     "message-limit",
-    "A message above message_bytes_max of Opened is RejectedError LIMIT.",
-    "Set gRPC's own bound higher than the announced one, or its error has no Error in it.",
+    "A message larger than message_bytes_max of Opened is refused with RejectedError LIMIT.",
+    "Set gRPC's bound higher than message_bytes_max, because gRPC's error carries no Error.",
 )
 def _message_limit(server: RawServer) -> None:
     with server.exchange() as exchange:
@@ -331,9 +333,9 @@ def _message_limit(server: RawServer) -> None:
 
 @rule(
     "results-in-parts",
-    "Results that do not fit into message_bytes_max come in several messages: slots ascend over all of them, and only "
-    "the last one is flagged `last`.",
-    "Cut the batch by bytes, not by rows.",
+    "Results that exceed message_bytes_max come in several parts. Slots ascend over all of them, and only the last one "
+    "has `last` set.",
+    "Split the batch by bytes, not by rows.",
 )
 def _results_in_parts(server: RawServer) -> None:
     with server.exchange() as exchange:
@@ -362,8 +364,8 @@ def _results_in_parts(server: RawServer) -> None:
 
 @rule(
     "valid-batches",
-    "The server checks a batch in full before it reads a value of it: text that is not UTF-8 is BAD_FRAME.",
-    "Validate each batch that comes in, offsets and texts too, whether a call uses the column or not.",
+    "The server validates a batch completely before it reads values. Text that is not UTF-8 is refused with BAD_FRAME.",
+    "Validate all columns of each incoming batch, including offsets and text, even if no call uses them.",
 )
 def _valid_batches(server: RawServer) -> None:
     columns = pa.schema([("value", pa.int64()), ("text", pa.string())])
@@ -376,9 +378,9 @@ def _valid_batches(server: RawServer) -> None:
 
 @rule(
     "polite-end",
-    "An engine ends an exchange by closing its direction of the stream; the server answers what is due, drops the open "
-    "epoch, and ends the stream without an error.",
-    "Send nothing for an epoch that has no barrier.",
+    "An engine ends an exchange by closing its direction of the stream. The server sends the remaining answers, "
+    "discards the open epoch, and ends the stream without an error.",
+    "Send no results for an epoch without a barrier.",
 )
 def _polite_end(server: RawServer) -> None:
     with server.exchange() as exchange:
@@ -393,9 +395,9 @@ def _polite_end(server: RawServer) -> None:
 
 @rule(
     "hanging-up",
-    "An engine that hangs up in the middle of an exchange leaves nothing behind: its place, one of exchanges_max, is "
-    "free again at once.",
-    "Tie all that an exchange holds to its stream, and free it when the stream is cancelled.",
+    "If an engine cancels an exchange, the server frees all its resources at once; it no longer counts towards "
+    "exchanges_max.",
+    "Bind all resources of an exchange to its stream, and free them when the stream is cancelled.",
 )
 def _hanging_up(server: RawServer) -> None:
     with server.exchange() as exchange:
@@ -410,20 +412,20 @@ def _hanging_up(server: RawServer) -> None:
 
 
 def _in_time(server: RawServer) -> RawExchange:
-    """Return an exchange; for a moment, the server may not have noticed that another is gone."""
+    """Open an exchange, and try again for a while: the server may not have noticed yet that another was cancelled."""
     until_s = time.monotonic() + server.deadline_s
     while True:
         try:
             return server.exchange()
         except fl.FlightUnavailableError as error:
             if time.monotonic() > until_s:
-                raise BrokenError(f"exchanges that were cut off hold their places: {error}") from None
+                raise BrokenError(f"cancelled exchanges still count towards exchanges_max: {error}") from None
             time.sleep(_PAUSE_S)
 
 
 @rule(
     "several-calls",
-    "An exchange folds several calls over the same columns; call i has the columns `state_i` and `output_i`.",
+    "An exchange may have several calls over the same columns. Call i has the columns `state_i` and `output_i`.",
     "Keep the order of Open.calls.",
 )
 def _several_calls(server: RawServer) -> None:

@@ -1,4 +1,4 @@
-"""Rules of how an exchange is opened, and of what is no Open or no frame."""
+"""Rules for opening an exchange, and for messages that are not valid frames."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from foldflight.testing.conformance.rules import expect
 
 __all__: list[str] = []
 
-# Field 1000, a varint: what a later version of a message may have.
+# Field 1000, a varint: stands for a field of a later version of the protocol.
 _UNKNOWN: Final = b"\xc0\x3e\x07"
 _ERROR: Final = pa.struct([pa.field(name, pa.string()) for name in ("code", "function", "message", "row", "trace")])
 
 
 @rule(
     "opened-first",
-    "Opened is the first frame of the server, before any frame of the engine: version 1, the server's name, one "
-    "OpenedCall for each call, and limits above 0.",
-    "Answer as soon as the descriptor and the schema of the stream have come; wait for no batch.",
+    "Opened is the first frame of the server, sent before any frame of the engine. It has version 1, the server's "
+    "name, one OpenedCall for each call, and limits above 0.",
+    "Answer as soon as the descriptor and the schema of the stream have arrived. Do not wait for a batch.",
 )
 def _opened_first(server: RawServer) -> None:
     with server.exchange(server.call, server.call) as exchange:
         opened = exchange.opened
         expect(opened.protocol_version, 1, "protocol_version")
-        expect(bool(opened.server_id), True, "that server_id is there")
+        expect(bool(opened.server_id), True, "that server_id is not empty")
         expect(len(opened.calls), 2, "the number of calls")
         for name in ("message_bytes_max", "slots_max", "state_bytes_max", "exchange_state_bytes_max", "exchanges_max"):
             expect(getattr(opened.limits, name) > 0, True, f"that {name} is above 0")
@@ -37,9 +37,9 @@ def _opened_first(server: RawServer) -> None:
 
 @rule(
     "result-schema",
-    "The server's batches have `slot` int32, then `state_i` and `output_i` for each call i, and last `error`, a "
-    "struct of texts, where errors are isolated.",
-    "Make one schema when the exchange opens, and send every batch in it, those without rows too.",
+    "The server's batches have the columns `slot` (int32), `state_i` and `output_i` for each call i, and, if errors "
+    "are isolated, `error` (a struct of strings), in this order.",
+    "Build one schema when the exchange opens, and use it for every batch, including those without rows.",
 )
 def _result_schema(server: RawServer) -> None:
     names = ["slot", "state_0", "output_0", "state_1", "output_1"]
@@ -53,9 +53,9 @@ def _result_schema(server: RawServer) -> None:
 
 @rule(
     "state-identity",
-    "The metadata of the column `state_i` name function, version, fingerprint and codec; the fingerprint, 16 "
-    "hexadecimal digits, is that of Opened, and depends on the function, its types and its direct arguments only.",
-    "Put the four keys into the metadata of the field, in Opened's batch already.",
+    "The metadata of the field `state_i` have the keys function, version, fingerprint and codec. The fingerprint is "
+    "that of Opened, has 16 hexadecimal digits, and depends only on the function, its types and its direct arguments.",
+    "Set the four keys in the metadata of the field, also in the batch of Opened.",
 )
 def _state_identity(server: RawServer) -> None:
     with server.exchange() as one, server.exchange(server.call, columns=pa.schema([("value", pa.int64())])) as two:
@@ -72,8 +72,8 @@ def _state_identity(server: RawServer) -> None:
 
 @rule(
     "input-types",
-    "OpenedCall.input_types is an Arrow IPC schema with a field for each argument, of the type that the argument is "
-    "cast to.",
+    "OpenedCall.input_types is an Arrow IPC schema with one field for each argument. Its type is the one to which the "
+    "argument is cast.",
     "Serialize a schema of the declared types.",
 )
 def _input_types(server: RawServer) -> None:
@@ -85,7 +85,7 @@ def _input_types(server: RawServer) -> None:
 @rule(
     "protocol-version",
     "An Open whose protocol_version is 0 (absent) or unknown is refused with PROTOCOL_VERSION.",
-    "Look at the version before anything else in the Open.",
+    "Check the version before the other fields of Open.",
 )
 def _protocol_version(server: RawServer) -> None:
     for version in (0, 2):
@@ -95,8 +95,8 @@ def _protocol_version(server: RawServer) -> None:
 
 @rule(
     "unknown-fields",
-    "Fields that the server does not know are ignored: in Open, in a call, in a frame.",
-    "Use a protobuf parser that skips what it does not know, and do not compare serialized messages.",
+    "The server ignores unknown fields in Open, in calls and in frames.",
+    "Use a protobuf parser that skips unknown fields, and do not compare serialized messages.",
 )
 def _unknown_fields(server: RawServer) -> None:
     command = opening([]).SerializeToString() + _UNKNOWN
@@ -110,8 +110,8 @@ def _unknown_fields(server: RawServer) -> None:
 
 @rule(
     "unknown-function",
-    "A call of a function that the server does not have is refused with UNKNOWN_FUNCTION.",
-    "Look all functions up when the exchange opens.",
+    "A call of an unknown function is refused with UNKNOWN_FUNCTION.",
+    "Look up all functions when the exchange opens.",
 )
 def _unknown_function(server: RawServer) -> None:
     with refused("RejectedError", "UNKNOWN_FUNCTION", "UNAUTHENTICATED"):
@@ -120,8 +120,8 @@ def _unknown_function(server: RawServer) -> None:
 
 @rule(
     "bad-open",
-    "A descriptor that is no Open, and an Open without calls, are BAD_FRAME.",
-    "Refuse what does not parse with an Error in the details; never let the parser's own error out.",
+    "A descriptor whose command is not an Open, and an Open without calls, are refused with BAD_FRAME.",
+    "Catch the parser's error, and send an Error in the details of the Flight error.",
 )
 def _bad_open(server: RawServer) -> None:
     with refused("RejectedError", "BAD_FRAME"):
@@ -134,8 +134,8 @@ def _bad_open(server: RawServer) -> None:
 
 @rule(
     "bound-columns",
-    "An argument or filter that is no column of Open, a wrong number of arguments, and a filter that is no boolean are "
-    "refused with SCHEMA_MISMATCH, before any row.",
+    "An argument or filter that is not a column of Open, a wrong number of arguments, and a filter that is not boolean "
+    "are refused with SCHEMA_MISMATCH, before any row is sent.",
     "Bind calls to Open.columns when the exchange opens.",
 )
 def _bound_columns(server: RawServer) -> None:
@@ -146,7 +146,7 @@ def _bound_columns(server: RawServer) -> None:
 
 @rule(
     "stream-schema",
-    "The schema of the stream must equal Open.columns; otherwise SCHEMA_MISMATCH.",
+    "The schema of the stream must equal Open.columns. Otherwise it is refused with SCHEMA_MISMATCH.",
     "Compare names, order and types before the first batch is read.",
 )
 def _stream_schema(server: RawServer) -> None:
@@ -158,9 +158,8 @@ def _stream_schema(server: RawServer) -> None:
 
 @rule(
     "expected-fingerprint",
-    "A call that expects another fingerprint is refused with SCHEMA_MISMATCH; one that expects the right one, or "
-    "none, is taken.",
-    "Compare Call.fingerprint with that of the bound call; empty means any.",
+    "A call whose fingerprint is set and differs from that of the bound call is refused with SCHEMA_MISMATCH.",
+    "Compare Call.fingerprint with that of the bound call. An empty one means any.",
 )
 def _expected_fingerprint(server: RawServer) -> None:
     described, _ = server.describe(opening([server.call]))
@@ -172,9 +171,9 @@ def _expected_fingerprint(server: RawServer) -> None:
 
 @rule(
     "direct-arguments",
-    "Direct arguments are an Arrow IPC stream of one batch with one row, columns named as the parameters; a name that "
-    "the function does not have is refused with SIGNATURE, other than one row with BAD_FRAME.",
-    "Check names when the exchange opens.",
+    "Direct arguments are an Arrow IPC stream of one batch with one row, whose columns have the names of the "
+    "parameters. An unknown name is refused with SIGNATURE, another number of rows with BAD_FRAME.",
+    "Check the names when the exchange opens.",
 )
 def _direct_arguments(server: RawServer) -> None:
     unknown = stream_of(pa.RecordBatch.from_pydict({"no such parameter": [1]}))
@@ -186,8 +185,8 @@ def _direct_arguments(server: RawServer) -> None:
 
 @rule(
     "slot-and-kind-types",
-    "The column `slot` is int32 and the column `kind` int8; another type is refused at open with SCHEMA_MISMATCH.",
-    "Check both columns of Open.columns by name.",
+    "The column `slot` is int32 and the column `kind` int8. Other types are refused at open with SCHEMA_MISMATCH.",
+    "Check the types of both columns in Open.columns.",
 )
 def _slot_and_kind_types(server: RawServer) -> None:
     for place, name in ((0, "slot"), (1, "kind")):
@@ -197,8 +196,8 @@ def _slot_and_kind_types(server: RawServer) -> None:
 
 @rule(
     "no-frame",
-    "A message whose app_metadata is no EngineFrame (none at all, a ServerFrame, an empty one) is BAD_FRAME.",
-    "Take no frame for granted: a oneof without a value is an error.",
+    "A message whose app_metadata is absent, empty, or not an EngineFrame is refused with BAD_FRAME.",
+    "Check that the oneof of EngineFrame has a value.",
 )
 def _no_frame(server: RawServer) -> None:
     wrong_way = pb.ServerFrame(results=pb.Results(epoch=1, last=True)).SerializeToString()
@@ -211,8 +210,8 @@ def _no_frame(server: RawServer) -> None:
 
 @rule(
     "control-frames-have-no-rows",
-    "Only a Chunk has rows; another frame on a batch with rows is BAD_FRAME.",
-    "Refuse rows beside Barrier, Forget, Checkpoint and States: rows that are not folded would be lost unseen.",
+    "Only a Chunk may have rows. Any other frame on a batch with rows is refused with BAD_FRAME.",
+    "Refuse rows on Barrier, Forget, Checkpoint and States, because they would be lost silently.",
 )
 def _control_frames_have_no_rows(server: RawServer) -> None:
     with refused("RejectedError", "BAD_FRAME"), server.exchange() as exchange:

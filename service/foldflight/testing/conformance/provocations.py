@@ -1,4 +1,4 @@
-"""What a strict server does on purpose: one provocation for each run of an engine's query."""
+"""Provocations: the faults that a strict server injects, one for each run of an engine's query."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ __all__ = [
     "Unknown",
 ]
 
-# Field 1000, a varint: what a later version of a message may have.
+# Field 1000, a varint: stands for a field of a later version of the protocol.
 _UNKNOWN: Final = b"\xc0\x3e\x07"
 
 
 class Refusing(Provocation):
-    """Takes none of the first exchanges."""
+    """Refuses the first exchanges with an error."""
 
     def __init__(self, error: FoldflightError | LostError, times: int) -> None:
         self._error = error
@@ -43,7 +43,7 @@ class Refusing(Provocation):
 
 
 class Reopening(Provocation):
-    """Asks with all results to go elsewhere."""
+    """Sets `reopen` in all results."""
 
     def answers(self, reply: Frame, observed: Observed) -> Iterator[Frame]:
         if isinstance(reply, Results) and reply.last:
@@ -53,13 +53,13 @@ class Reopening(Provocation):
             yield reply
 
     def before(self, frame: Frame, observed: Observed) -> None:
-        # The first barrier may have been on its way when the results were.
+        # The engine may have sent the first barrier before it read the results.
         if isinstance(frame, Barrier) and (observed.barriers_after_reopen or 0) > 1:
-            observed.record.breach("reopen", "two more barriers came after results that said `reopen`")
+            observed.record.breach("reopen", "the engine sent two more barriers after results with `reopen`")
 
 
 class LosingChunk(Provocation):
-    """Loses the connection once rows were folded."""
+    """Ends the connection after the first chunk with rows."""
 
     def after(self, frame: Frame, observed: Observed) -> None:
         if isinstance(frame, Chunk) and frame.batch.num_rows and observed.record.provoke_once():
@@ -67,7 +67,7 @@ class LosingChunk(Provocation):
 
 
 class LosingBarrier(Provocation):
-    """Loses the connection at a later barrier of the run, when there are states to load again."""
+    """Ends the connection at the second barrier of the run, when the engine has states to load again."""
 
     def after(self, frame: Frame, observed: Observed) -> None:
         if isinstance(frame, Barrier) and observed.record.seen["Barrier"] > 1 and observed.record.provoke_once():
@@ -75,7 +75,7 @@ class LosingBarrier(Provocation):
 
 
 class Parts(Provocation):
-    """Sends results row by row; loses the connection after the first of them, if told."""
+    """Sends results in parts of one row. With `loses` it ends the connection after the first part."""
 
     def __init__(self, *, loses: bool) -> None:
         self._loses = loses
@@ -94,7 +94,7 @@ class Parts(Provocation):
 
 
 class Unknown(Provocation):
-    """Adds a field of a later version to every message."""
+    """Adds an unknown field to every message."""
 
     def metadata(self, metadata: bytes, record: Record) -> bytes:
         record.provoke()
@@ -102,7 +102,7 @@ class Unknown(Provocation):
 
 
 class Logging(Provocation):
-    """Sends more before results than the buffers on the way hold."""
+    """Sends more log records before results than the buffers of the connection hold."""
 
     def answers(self, reply: Frame, observed: Observed) -> Iterator[Frame]:
         if isinstance(reply, Results) and reply.last:
@@ -112,7 +112,7 @@ class Logging(Provocation):
 
 
 class Small(Provocation):
-    """Announces a bound that the engine's largest message does not keep."""
+    """Announces a message_bytes_max that is smaller than the engine's largest message so far."""
 
     def __init__(self, bound: int) -> None:
         self.limits = replace(LIMITS, message_bytes_max=bound)
@@ -122,7 +122,7 @@ class Small(Provocation):
 
 
 class Silent(Provocation):
-    """Answers one barrier with nothing, until the engine has gone elsewhere."""
+    """Does not answer one barrier until the engine has opened another exchange."""
 
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
@@ -130,12 +130,12 @@ class Silent(Provocation):
     def after(self, frame: Frame, observed: Observed) -> None:
         if isinstance(frame, Barrier) and observed.record.provoke_once():
             if not observed.record.await_open(self._silence_s):
-                observed.record.breach("silence", f"the engine still waited after {self._silence_s:g} s")
+                observed.record.breach("silence", f"the engine was still waiting after {self._silence_s:g} s")
             raise LostError
 
 
 class Failing(Provocation):
-    """Answers every barrier with an error that no other server would mend."""
+    """Answers every barrier with an error that is not retryable."""
 
     def __init__(self, error: RejectedError | FunctionError) -> None:
         self._error = error

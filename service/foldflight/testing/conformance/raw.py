@@ -1,6 +1,6 @@
-"""A client of the contract and nothing else: protobuf, Arrow and Flight, with none of this package's own ends.
+"""A client that uses only protobuf, Arrow and Flight.
 
-The kit must not repeat a mistake of the client that it comes with, so it writes and reads messages itself.
+It does not use this package's own client, because it would repeat its mistakes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from foldflight.testing.conformance.rules import BrokenError, expect
 
 __all__ = ["COLUMNS", "CallOf", "RawExchange", "RawServer", "Row", "opening", "refused", "rows_of", "stream_of"]
 
-# The columns of the kit's chunks; a row is (slot, kind, value, wanted), and what is left out is 0, 0, NULL, true.
+# The columns of the kit's chunks. A row is (slot, kind, value, wanted); missing values are 0, 0, NULL and true.
 COLUMNS: Final = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("value", pa.int64()), ("wanted", pa.bool_())])
 _FILLING: Final = (0, 0, None, True)
 
@@ -30,14 +30,14 @@ _R = TypeVar("_R")
 
 
 def rows_of(rows: Sequence[Row], columns: pa.Schema = COLUMNS) -> pa.RecordBatch:
-    """Return a chunk of rows (slot, kind, value, wanted), with those columns that `columns` has."""
+    """Return a batch of rows (slot, kind, value, wanted) with the columns of `columns`."""
     filled = [row + _FILLING[len(row) :] for row in rows]
     arrays = [pa.array([row[COLUMNS.names.index(field.name)] for row in filled], field.type) for field in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def stream_of(batch: pa.RecordBatch) -> bytes:
-    """Return a batch as an Arrow IPC stream, as States and direct arguments travel."""
+    """Return a batch as an Arrow IPC stream, the format of States and direct arguments."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -45,14 +45,14 @@ def stream_of(batch: pa.RecordBatch) -> bytes:
 
 
 def opening(calls: Sequence[CallOf], columns: pa.Schema = COLUMNS, **fields: Any) -> pb.Open:
-    """Return an Open that asks for states and outputs, unless `fields` say otherwise."""
+    """Return an Open that requests states and outputs. `fields` override its fields."""
     given = {"protocol_version": 1, "return_states": True, "return_outputs": True, **fields}
     return pb.Open(calls=[pb.Call(**call) for call in calls], columns=columns.serialize().to_pybytes(), **given)
 
 
 @contextlib.contextmanager
 def refused(error_class: str, *codes: str) -> Iterator[None]:
-    """Demand that what is done inside ends with an Error of this class and one of these codes."""
+    """Raise BrokenError unless the body ends with an Error of this class and one of these codes."""
     try:
         yield
     except (fl.FlightError, pa.ArrowException, OSError) as error:
@@ -63,7 +63,7 @@ def refused(error_class: str, *codes: str) -> Iterator[None]:
         if not found.message:
             raise BrokenError(f"the error {found.code} has no message") from None
     else:
-        raise BrokenError(f"it was accepted; {error_class} {' or '.join(codes)} was due")
+        raise BrokenError(f"the request was accepted; expected {error_class} {' or '.join(codes)}")
 
 
 def _error_of(error: BaseException) -> pb.Error:
@@ -71,21 +71,21 @@ def _error_of(error: BaseException) -> pb.Error:
     extra = getattr(error, "extra_info", b"")
     text = (str(error).splitlines() or [type(error).__name__])[0][:200]
     if not extra:
-        raise BrokenError(f"an error without an Error message in its extra_info: {type(error).__name__}: {text}")
+        raise BrokenError(f"an error has no Error in its extra_info: {type(error).__name__}: {text}")
     try:
         return pb.Error.FromString(extra)
     except DecodeError:
-        raise BrokenError(f"the extra_info of an error is no Error message: {text}") from None
+        raise BrokenError(f"the extra_info of an error is not an Error: {text}") from None
 
 
 class RawServer:
     """The server under test.
 
     Args:
-        url: Where it is: `grpc://host:port` or `grpc+tls://host:port`.
-        function: Name of the function that is folded: one argument, BIGINT.
-        deadline_s: Longest wait for any one step.
-        token: Bearer token, where the server asks for one.
+        url: URL of the server: `grpc://host:port` or `grpc+tls://host:port`.
+        function: Name of a function with one argument that takes BIGINT.
+        deadline_s: Longest wait for one read or write.
+        token: Bearer token, if the server requires one.
         tls: Certificates, as pyarrow's client takes them.
     """
 
@@ -102,7 +102,7 @@ class RawServer:
         self.function = function
         self.deadline_s = deadline_s
         self.token = token
-        # No subchannel is shared: what this client does to its connection must not concern others of this process.
+        # A connection of its own: this client must not affect other clients in the process.
         self.client = fl.FlightClient(
             url,
             generic_options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_metadata_size", 64 * 1024)],
@@ -110,16 +110,16 @@ class RawServer:
         )
 
     def options(self, token: str | None = None) -> Any:
-        """Return the options of one call that has a deadline."""
+        """Return the options of a Flight call with deadline and token."""
         return fl.FlightCallOptions(timeout=self.deadline_s, headers=_headers(token or self.token))
 
     @property
     def call(self) -> dict[str, Any]:
-        """The call that most checks open."""
+        """The call that most checks use."""
         return {"function": self.function, "arguments": ["value"]}
 
     def describe(self, command: pb.Open) -> tuple[pb.Opened, pa.Schema]:
-        """Ask GetFlightInfo what an exchange would be opened with."""
+        """Return what GetFlightInfo answers to an Open: Opened, and the schema of the results."""
         info = self.client.get_flight_info(fl.FlightDescriptor.for_command(command.SerializeToString()), self.options())
         frame = pb.ServerFrame.FromString(info.app_metadata)
         expect(frame.WhichOneof("frame"), "opened", "the frame in the app_metadata of the FlightInfo")
@@ -132,7 +132,7 @@ class RawServer:
         return RawExchange(self, opening(calls or (self.call,), columns, **fields), stream_columns or columns)
 
     def output(self, rows: Sequence[Row], *, columns: pa.Schema = COLUMNS, **call: Any) -> Any:
-        """Return what one call gives for these rows of one group, in one chunk and one epoch."""
+        """Return the output of one call over these rows of one group, in one chunk and one epoch."""
         with self.exchange({**self.call, **call}, columns=columns) as exchange:
             return exchange.epoch(1, rows)["output_0"].to_pylist()[-1]
 
@@ -142,7 +142,7 @@ class RawServer:
 
 
 class RawExchange:
-    """One DoExchange, frame by frame; a context manager that cancels what is not over.
+    """One DoExchange, frame by frame. A context manager that cancels the exchange unless it has ended.
 
     Args:
         server: The server.
@@ -150,8 +150,8 @@ class RawExchange:
         columns: The schema of the stream.
 
     Attributes:
-        opened: What the server answered.
-        schema: The schema of its batches.
+        opened: The server's answer to Open.
+        schema: The schema of the server's batches.
     """
 
     def __init__(self, server: RawServer, command: pb.Open | bytes, columns: pa.Schema) -> None:
@@ -161,7 +161,7 @@ class RawExchange:
         self.opened = pb.Opened()
         self._calls = 1 if isinstance(command, bytes) else len(command.calls)
         self._log: deque[pb.LogRecord] = deque()
-        # An exchange may be open for long, so its deadline is the guard's, for each step.
+        # The exchange has no deadline as a whole. The guard has one for each step.
         options = fl.FlightCallOptions(headers=_headers(server.token))
         self._writer, self._reader = server.client.do_exchange(fl.FlightDescriptor.for_command(data), options)
         self._guard = Guard(server.deadline_s, self._reader.cancel)
@@ -169,7 +169,7 @@ class RawExchange:
             self._step(lambda: self._writer.begin(columns), "the beginning of the stream")
             frame, batch = self.receive()
             expect(frame.WhichOneof("frame"), "opened", "the first frame of the server")
-            expect(batch.num_rows, 0, "the rows of the batch that Opened rides on")
+            expect(batch.num_rows, 0, "the rows of the batch of Opened")
         except BaseException:
             self.cancel()
             raise
@@ -188,7 +188,7 @@ class RawExchange:
         """Send a frame, on a batch of zero rows unless one is given."""
         metadata = frame if isinstance(frame, bytes) else frame.SerializeToString()
         carrier = self._no_rows if batch is None else batch
-        # Where the server has ended the exchange, the next read tells how.
+        # If the server has ended the exchange, the next read raises its error.
         with contextlib.suppress(pa.ArrowException, OSError):
             self._step(lambda: self._writer.write_with_metadata(carrier, metadata), "a write")
 
@@ -215,14 +215,14 @@ class RawExchange:
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def receive(self) -> tuple[pb.ServerFrame, pa.RecordBatch]:
-        """Return the next frame that is no Log, with its batch."""
+        """Return the next frame other than Log, with its batch."""
         while True:
             try:
                 message = self._step(self._reader.read_chunk, "an answer")
             except StopIteration:
-                raise BrokenError("the server ended the exchange, and an answer was due") from None
+                raise BrokenError("the server ended the exchange instead of answering") from None
             if message.data is None or message.app_metadata is None:
-                raise BrokenError("a message without a record batch or without app_metadata")
+                raise BrokenError("a message has no record batch or no app_metadata")
             message.data.validate(full=True)
             frame = pb.ServerFrame.FromString(message.app_metadata.to_pybytes())
             if frame.WhichOneof("frame") != "log":
@@ -230,14 +230,14 @@ class RawExchange:
             self._log.extend(frame.log.records)
 
     def answer(self, kind: str) -> pa.RecordBatch:
-        """Return the batch of the next frame, which must be of this kind."""
+        """Return the batch of the next frame, which must be of this kind: the name of a field of ServerFrame."""
         frame, batch = self.receive()
         expect(frame.WhichOneof("frame"), kind, "the frame that was due")
         expect(batch.schema, self.schema, "the schema of an answer")
         return batch
 
     def results(self, epoch: int) -> pa.Table:
-        """Return the results of an epoch, all parts together."""
+        """Return the results of an epoch, with all parts concatenated."""
         parts, last = [], False
         while not last:
             frame, batch = self.receive()
@@ -248,7 +248,7 @@ class RawExchange:
         return self._whole(parts)
 
     def saved(self) -> pa.Table:
-        """Return what a checkpoint saved, all parts together."""
+        """Return the states that a checkpoint saved, with all parts concatenated."""
         parts, last = [], False
         while not last:
             frame, batch = self.receive()
@@ -259,14 +259,14 @@ class RawExchange:
         return self._whole(parts)
 
     def epoch(self, number: int, rows: Sequence[Row] = ()) -> pa.Table:
-        """Send rows, if any, and a barrier, and return the results."""
+        """Send rows, unless there are none, and a barrier. Return the results."""
         if rows:
             self.chunk(rows)
         self.barrier(number)
         return self.results(number)
 
     def state_batch(self, results: pa.Table, slots: Sequence[int] | None = None) -> pa.RecordBatch:
-        """Return the slots and states of results, as States carry them; in other slots, if told."""
+        """Return the slots and states of results as the batch of States. `slots` replace the slots."""
         names = ["slot", *(f"state_{place}" for place in range(self._calls))]
         chosen = results.select(names).combine_chunks()
         if slots is not None:
@@ -276,7 +276,7 @@ class RawExchange:
     # -- ending ------------------------------------------------------------------------------------------------------
 
     def end(self) -> int:
-        """Say that no more comes, and return how many frames the server sent before it ended the stream."""
+        """Close this direction of the stream, and return how many frames the server sent before it ended the other."""
         self._step(self._writer.done_writing, "the end")
         frames = 0
         while True:
@@ -287,7 +287,7 @@ class RawExchange:
             frames += 1
 
     def cancel(self) -> None:
-        """Hang up; harmless where the exchange is over."""
+        """Cancel the exchange. No effect if it has ended."""
         self._guard.close()
         self._reader.cancel()
         with contextlib.suppress(pa.ArrowException, OSError):
@@ -304,7 +304,7 @@ class RawExchange:
                 return step()
         except (pa.ArrowException, OSError):
             if self._guard.expired:
-                raise BrokenError(f"{what} was due and took longer than {self._guard.deadline_s:g} s") from None
+                raise BrokenError(f"{what} took longer than {self._guard.deadline_s:g} s") from None
             raise
 
 

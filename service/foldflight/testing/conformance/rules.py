@@ -1,4 +1,4 @@
-"""A rule of the contract, and how it came out: what both halves of the kit report."""
+"""Rules of the contract, and the outcomes that `check_server` and `check_engine` report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Rule:
     """One rule of the contract.
 
     Args:
-        name: Its name, for reports and tests.
-        sentence: What it demands.
-        remedy: What to change where it is broken.
+        name: Its name in reports, tests and `foldflight conform --rule`.
+        sentence: What it requires.
+        remedy: What to change if it is broken.
     """
 
     name: str
@@ -25,12 +25,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one rule came out.
+    """The outcome of one rule.
 
     Args:
         rule: The rule.
-        passed: Whether it was kept; None where it was not tried.
-        detail: What was found, or why the rule was not tried; empty where it was kept.
+        passed: Whether the rule was kept; None if it was not tested.
+        detail: What was found, or why the rule was not tested; empty if it was kept.
     """
 
     rule: Rule
@@ -39,20 +39,20 @@ class Outcome:
 
 
 def rules_table(subject: str, rules: Iterable[Rule]) -> str:
-    """Return rules as a table of Markdown, for proto/README.md."""
-    lines = [f"| a rule for {subject} | what it demands |", "|---|---|"]
+    """Return rules as a Markdown table for proto/README.md."""
+    lines = [f"| a rule for {subject} | what it requires |", "|---|---|"]
     return "\n".join([*lines, *(f"| `{rule.name}` | {rule.sentence} |" for rule in rules)]) + "\n"
 
 
 class BrokenError(Exception):
-    """A rule is broken; the message says what was found."""
+    """A rule is broken. The message says what was found."""
 
 
 class NotTriedError(Exception):
-    """A rule cannot be tried; the message says why."""
+    """A rule cannot be tested. The message says why."""
 
 
 def expect(found: object, expected: object, what: str) -> None:
-    """Raise BrokenError unless both are equal."""
+    """Raise BrokenError unless both are equal. `what` names the value."""
     if found != expected:
         raise BrokenError(f"{what}: expected {expected!r}, found {found!r}")

@@ -1,4 +1,4 @@
-"""Check a server: every rule of the contract that a server keeps, tried on a running one."""
+"""Check a server: test the rules of the contract on a running server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foldflight.testing.conformance.rules import BrokenError, NotTriedError, Out
 
 __all__ = ["SERVER_RULES", "check_server"]
 
-# Importing a module of rules has put its checks into the table; the table of the contract is in the same order.
+# Importing these modules has added their checks to the table. The table in proto/README.md has the same order.
 _MODULES = (discovery, opening, epochs, states)
 SERVER_RULES = tuple(check.rule for check in SERVER_CHECKS)
 
@@ -31,24 +31,25 @@ def check_server(
     token: str | None = None,
     tls: Mapping[str, bytes] | None = None,
 ) -> Iterator[Outcome]:
-    """Try the rules of the contract on a server, one after the other.
+    """Test the rules of the contract on a server, one after the other.
 
     Args:
-        url: Where it is: `grpc://host:port` or `grpc+tls://host:port`.
-        function: A function that it has, with one argument that takes BIGINT; one that gives different outputs for
-            different rows, as `sum` does, and best one that retracts and merges: what it cannot do is not tried.
-        only: Names of the rules to try; empty: all.
-        deadline_s: Longest wait for any one answer.
-        token: Bearer token, where the server asks for one.
-        tls: Certificates, as pyarrow's client takes them.
+        url: URL of the server: `grpc://host:port` or `grpc+tls://host:port`.
+        function: Name of a function of the server with one argument that takes BIGINT. It must give different outputs
+            for different rows, as `sum` does. Rules for retractions and merges are tested only if it supports them.
+        only: Names of the rules to test. Empty: all.
+        deadline_s: Longest wait for one answer.
+        token: Bearer token, if the server requires one.
+        tls: Certificates, as keyword arguments of pyarrow's FlightClient.
 
     Yields:
         The outcome of each rule, in the order of `SERVER_RULES`.
 
     Raises:
-        RetryableError: UNREACHABLE or DEADLINE, when nothing answers there.
-        RejectedError: UNKNOWN_FUNCTION or SCHEMA_MISMATCH, when the server does not fold that function; SIGNATURE for
-            an unknown rule, or a function whose outputs do not tell rows apart.
+        RetryableError: UNREACHABLE or DEADLINE, if the server does not answer.
+        RejectedError: UNKNOWN_FUNCTION or SCHEMA_MISMATCH, if the server does not have that function; BAD_FRAME, if it
+            does not follow the protocol at all; SIGNATURE for an unknown rule, or a function whose outputs are equal
+            for different rows.
     """
     unknown = only - {rule.name for rule in SERVER_RULES}
     if unknown:
@@ -68,7 +69,7 @@ def check_server(
 
 
 def _check_function(server: RawServer) -> None:
-    """Refuse a function with which the checks would say nothing."""
+    """Refuse a function whose outputs are equal for different rows, because no check could fail with it."""
     samples = ([5], [7], [9], [5, 5], [5, 7], [5, 9])
     try:
         found = [repr(server.output([(0, 0, value) for value in values])) for values in samples]
@@ -76,14 +77,12 @@ def _check_function(server: RawServer) -> None:
         known = translated(error, url=server.url, deadline_s=server.deadline_s)
         raise known from None
     except BrokenError as error:
-        raise RejectedError(
-            "BAD_FRAME", f"{server.url} does not answer like a server of the contract: {error}"
-        ) from None
+        raise RejectedError("BAD_FRAME", f"{server.url} does not answer as a foldflight server does: {error}") from None
     if len(set(found)) < len(found):
         raise RejectedError(
             "SIGNATURE",
-            f"{server.function} gives {', '.join(found)} for the rows {', '.join(map(str, samples))}; name a function "
-            "that tells them apart, such as a sum",
+            f"{server.function} returns {', '.join(found)} for the rows {', '.join(map(str, samples))}; name a "
+            "function with different outputs for them, such as a sum",
             function=server.function,
         )
 
@@ -98,7 +97,7 @@ def _outcome(check: ServerCheck, server: RawServer) -> Outcome:
     except (fl.FlightError, pa.ArrowException, OSError) as error:
         known = decode_error(getattr(error, "extra_info", b"") or b"")
         text = str(error).splitlines()[0][:300] if known is None else f"{known.code}: {known.message}"
-        return Outcome(check.rule, False, f"the server refused what the rule allows: {text}")
-    except Exception as error:  # noqa: BLE001 - whatever a foreign server sends, the other rules are tried
+        return Outcome(check.rule, False, f"the server refused a valid request: {text}")
+    except Exception as error:  # noqa: BLE001 - the answers of other servers may be of any form
         return Outcome(check.rule, False, f"the answer cannot be read: {type(error).__name__}: {error}")
     return Outcome(check.rule, True)

@@ -1,4 +1,4 @@
-"""Rules of states: loading, merging, refusing, checkpoints, and the outputs that answer them."""
+"""Rules for states: loading, merging, refusals, checkpoints and initial outputs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__: list[str] = []
 
 
 def _saved_by(server: RawServer, rows: list[tuple[object, ...]]) -> tuple[RawExchange, pa.Table]:
-    """Return an exchange that is over, and the results of these rows."""
+    """Return an exchange that has ended, and its results for these rows."""
     with server.exchange() as exchange:
         return exchange, exchange.epoch(1, rows)
 
 
 @rule(
     "states-load",
-    "States load into empty slots of another exchange: the slots are dirty, and outputs and further rows are as if the "
-    "fold had never stopped. NULL is no state.",
-    "Keep all of an accumulator in its state.",
+    "States can be loaded into empty slots of another exchange. The slots are in the next results, and outputs are as "
+    "if all rows had been sent to one exchange. A NULL state is ignored.",
+    "Store the whole accumulator in its state.",
 )
 def _states_load(server: RawServer) -> None:
     before, results = _saved_by(server, [(0, 0, 5), (1, 0, 7)])
@@ -44,9 +44,9 @@ def _states_load(server: RawServer) -> None:
 
 @rule(
     "states-merge",
-    "States for a slot that is not empty merge into it, in any number and also within one frame; where a call cannot "
-    "merge, that is RejectedError CANNOT_MERGE.",
-    "Load into an empty slot, merge into any other.",
+    "States for a slot that is not empty are merged, also several for one slot in one frame. If a call cannot merge, "
+    "they are refused with RejectedError CANNOT_MERGE.",
+    "Load the state into an empty slot, and merge it into any other.",
 )
 def _states_merge(server: RawServer) -> None:
     before, results = _saved_by(server, [(0, 0, 5), (1, 0, 7), (2, 0, 7)])
@@ -65,9 +65,9 @@ def _states_merge(server: RawServer) -> None:
 
 @rule(
     "state-mismatch",
-    "A state column whose metadata name another fingerprint, with the same version, or whose type differs, is refused "
-    "with STATE_MISMATCH; metadata that are absent name nothing.",
-    "Compare before a byte of the state is decoded.",
+    "A state column is refused with STATE_MISMATCH if its type differs, or if its metadata have the same version and "
+    "another fingerprint. A column without metadata is accepted.",
+    "Compare type and metadata before states are decoded.",
 )
 def _state_mismatch(server: RawServer) -> None:
     before, results = _saved_by(server, [(0, 0, 5)])
@@ -89,9 +89,9 @@ def _state_mismatch(server: RawServer) -> None:
 
 @rule(
     "bad-states",
-    "States that are no Arrow IPC stream are BAD_FRAME; states without `slot` or without a column for each call are "
-    "SCHEMA_MISMATCH.",
-    "Read the stream behind a guard, and look for columns by name.",
+    "States that are not an Arrow IPC stream are refused with BAD_FRAME, and states without `slot` or without a column "
+    "for each call with SCHEMA_MISMATCH.",
+    "Catch the errors of reading the stream, and find the columns by name.",
 )
 def _bad_states(server: RawServer) -> None:
     before, results = _saved_by(server, [(0, 0, 5)])
@@ -107,9 +107,10 @@ def _bad_states(server: RawServer) -> None:
 
 @rule(
     "initial-outputs",
-    "With Open.initial_outputs each States frame is answered with one InitialOutputs: its slots, in its order, NULL "
-    "states and the outputs; States without rows ask for slot 0. States that are `unanswered` have no answer.",
-    "Answer at once, before the next frame, and change nothing.",
+    "With Open.initial_outputs each States frame is answered with one InitialOutputs: its slots in the same order, "
+    "NULL states, and the outputs. States without rows are answered for slot 0. States with `unanswered` have no "
+    "answer.",
+    "Answer before the next frame is handled, without changing accumulators.",
 )
 def _initial_outputs(server: RawServer) -> None:
     before, results = _saved_by(server, [(0, 0, 5), (1, 0, 7)])
@@ -132,9 +133,9 @@ def _initial_outputs(server: RawServer) -> None:
 
 @rule(
     "checkpoint",
-    "Checkpoint is answered with SavedStates: the states that changed since states were last returned, slots "
-    "ascending, NULL outputs; what the next barrier returns stays the same.",
-    "Keep two marks for each slot: changed since results, and changed since states were returned.",
+    "Checkpoint is answered with SavedStates: the states changed since states were last returned, with ascending slots "
+    "and NULL outputs. It does not change what the next barrier returns.",
+    "Keep two marks for each slot: changed since the last results, and changed since its state was last returned.",
 )
 def _checkpoint(server: RawServer) -> None:
     with server.exchange() as exchange:
@@ -156,9 +157,9 @@ def _checkpoint(server: RawServer) -> None:
 
 @rule(
     "checkpoint-without-states",
-    "Checkpoint returns states also where Open asks for none at barriers: then those of all slots that changed since "
-    "the last checkpoint, over barriers.",
-    "A barrier without states makes no state saved.",
+    "Checkpoint returns states even if Open does not request states at barriers: those of all slots changed since the "
+    "last checkpoint, regardless of barriers between.",
+    "Do not reset the marks for checkpoints at a barrier that returns no states.",
 )
 def _checkpoint_without_states(server: RawServer) -> None:
     with server.exchange(return_states=False) as exchange:
@@ -172,25 +173,26 @@ def _checkpoint_without_states(server: RawServer) -> None:
 
 @rule(
     "checkpoint-if-reopen",
-    "A server whose Opened says knows_if_reopen, and that need not be left, answers a Checkpoint with if_reopen with "
-    "an empty SavedStates, and counts no state as returned.",
-    "Look at drain and age first; say knows_if_reopen only where the field is known.",
+    "If Opened has knows_if_reopen set, and the exchange may stay on the server, a Checkpoint with if_reopen is "
+    "answered with an empty SavedStates, and no state counts as returned.",
+    "Check first whether the server drains or the exchange is too old. Set knows_if_reopen only if if_reopen is "
+    "implemented.",
 )
 def _checkpoint_if_reopen(server: RawServer) -> None:
     with server.exchange() as exchange:
         if not exchange.opened.knows_if_reopen:
-            raise NotTriedError("Opened does not say knows_if_reopen")
+            raise NotTriedError("Opened does not have knows_if_reopen set")
         exchange.chunk([(3, 0, 1)])
         exchange.send(pb.EngineFrame(checkpoint=pb.Checkpoint(if_reopen=True)))
-        expect(exchange.saved().num_rows, 0, "the states of a server that need not be left")
+        expect(exchange.saved().num_rows, 0, "the number of saved states while the exchange may stay")
         exchange.checkpoint()
         expect(exchange.saved()["slot"].to_pylist(), [3], "the slots of the checkpoint after that")
 
 
 @rule(
     "retract-from-states",
-    "Rows that came before a state was taken can be taken back after it was loaded.",
-    "What retract needs is part of the state.",
+    "Rows that were folded before a state was stored can be retracted after it was loaded.",
+    "Store what retract needs in the state.",
 )
 def _retract_from_states(server: RawServer) -> None:
     before, results = _saved_by(server, [(0, 0, 5), (0, 0, 7)])

@@ -1,4 +1,4 @@
-"""A strict server: it folds as any server does, records the rules that its engine breaks, and provokes it on demand."""
+"""A strict server: it folds like any other, records the rules that its engine breaks, and injects faults."""
 
 from __future__ import annotations
 
@@ -44,38 +44,38 @@ _GRACE_S: Final = 2.0
 
 
 class LostError(Exception):
-    """The connection is lost now: the engine gets UNAVAILABLE without details, as from a killed server."""
+    """Raised to end the connection: the engine gets UNAVAILABLE without details, as from a killed server."""
 
 
 class Provocation:
-    """What a strict server does on purpose in one run; this one does nothing."""
+    """The fault that a strict server injects in one run. This base class injects none."""
 
     limits = LIMITS
 
     def opening(self, record: Record) -> None:
-        """Raise what an Open is refused with."""
+        """Called for each Open. Raise the error with which to refuse it."""
 
     def before(self, frame: Frame, observed: Observed) -> None:
-        """Raise LostError, or what a frame is refused with, before it is folded."""
+        """Called before a frame is folded. Raise LostError, or the error with which to refuse it."""
 
     def after(self, frame: Frame, observed: Observed) -> None:
-        """Raise LostError, or what a frame is refused with, after it was folded and before it is answered."""
+        """Called between folding a frame and answering it. Raise LostError, or the error with which to refuse it."""
 
     def answers(self, reply: Frame, observed: Observed) -> Iterator[Frame]:  # noqa: ARG002
-        """Yield what is sent in place of a reply."""
+        """Yield the frames to send in place of a reply."""
         yield reply
 
     def metadata(self, metadata: bytes, record: Record) -> bytes:  # noqa: ARG002
-        """Return the bytes that are sent in place of a frame's metadata."""
+        """Return the bytes to send in place of a frame's metadata."""
         return metadata
 
 
 class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Serves functions to one run of an engine; a context manager that closes itself.
+    """Serves functions to one run of an engine. A context manager that shuts the server down.
 
     Args:
         registry: The functions.
-        provocation: What it does on purpose.
+        provocation: The fault that it injects.
         signer: Signs pickled states.
     """
 
@@ -88,14 +88,14 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     @property
     def url(self) -> str:
-        """Where engines reach it."""
+        """The URL for engines."""
         return f"grpc://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        # pyarrow's shutdown waits for open calls, and an engine that does not read keeps its own.
+        # pyarrow's shutdown waits for open calls. An engine that does not read keeps its call open.
         stopper = threading.Thread(target=self.shutdown, name="foldflight-shutdown", daemon=True)
         stopper.start()
         stopper.join(_GRACE_S)
@@ -107,7 +107,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         return [self._flight_of(name) for name in self._registry]
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
-        """Describe a function, or an exchange to be opened."""
+        """Describe a function, or an exchange that has not been opened."""
         try:
             if descriptor.descriptor_type == fl.DescriptorType.PATH:
                 return self._flight_of(descriptor.path[0].decode(errors="replace"))
@@ -126,11 +126,11 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
     def do_action(self, context: Any, action: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
         """Answer `status`."""
         if action.type != "status":
-            raise to_flight_error(RejectedError("BAD_FRAME", f"there is no action {action.type!r}; there is status"))
+            raise to_flight_error(RejectedError("BAD_FRAME", f"unknown action {action.type!r}; the action is status"))
         return [fl.Result(json.dumps({"at_s": 0.0, "servers": [{"server_id": "conformance"}]}).encode())]
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Carry one exchange."""
+        """Serve one exchange."""
         self.record.opened()
         try:
             self._provocation.opening(self.record)
@@ -164,7 +164,7 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
                 for message in _received(reader, context):
                     self._take(message, exchange, observed, writer)
             except HungUpError:
-                record.breach("polite-end", "the engine hung up, and no error had been sent")
+                record.breach("polite-end", "the engine cancelled the stream although no error had been sent")
                 raise
         finally:
             exchange.close()
@@ -172,7 +172,9 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
     def _check_columns(self, reader: Any, context: Any, columns: pa.Schema) -> None:
         found = _reading(lambda: reader.schema, context)
         if found != columns:
-            problem = f"the stream has the columns {found.names}, of types {found.types}, and Open announced {columns}"
+            problem = (
+                f"the stream has the columns {found.names}, of types {found.types}, but Open has the columns {columns}"
+            )
             self.record.breach("open", problem)
             raise RejectedError("SCHEMA_MISMATCH", problem)
 
@@ -194,19 +196,19 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def _frame_of(self, message: Message, observed: Observed) -> EngineFrame:
         try:
-            frame = decode(message, Role.ENGINE)  # validates the batch: before that, its size must not be asked for
+            frame = decode(message, Role.ENGINE)  # validates the batch; its size may only be read after that
         except RejectedError as error:
             self.record.breach("frames", error.message)
             raise
         size = len(message.metadata) + (0 if message.batch is None else message.batch.nbytes)
         bound = observed.opened.limits.message_bytes_max
         if size > bound:
-            self.record.breach("message-size", f"a message of {size} bytes, and message_bytes_max is {bound}")
+            self.record.breach("message-size", f"a message has {size} bytes, and message_bytes_max is {bound}")
             raise RejectedError("LIMIT", f"a message has {size} bytes, and message_bytes_max is {bound}")
         self.record.frame(type(frame).__name__, size)
         observed.check(frame)
         if not isinstance(frame, EngineFrame):
-            raise AssertionError(f"the codec took {type(frame).__name__} from an engine")  # noqa: TRY004
+            raise AssertionError(f"the codec accepted {type(frame).__name__} from an engine")  # noqa: TRY004
         return frame
 
     def _send(self, writer: Any, frame: Frame, observed: Observed, *, begin: pa.Schema | None = None) -> None:

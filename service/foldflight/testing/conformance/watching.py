@@ -1,4 +1,4 @@
-"""What a strict server sees of its engines: the rules for frames, and which of them were broken."""
+"""The rules for an engine's frames, and the record of what a strict server saw of its engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foldflight.testing.conformance.rules import Rule
 
 __all__ = ["ENGINE_FRAME_RULES", "HungUpError", "Observed", "Record"]
 
-# A write that takes longer is one whose engine does not read.
+# If a write takes longer, the engine does not read.
 _BLOCKED_S: Final = 3.0
 _SETTLE_S: Final = 2.0
 
@@ -29,44 +29,45 @@ _RULES = (
     ),
     Rule(
         "frames",
-        "Each message is a record batch with an EngineFrame as app_metadata; only Chunks have rows, and states have "
-        "`slot` and a `state_i` for each call.",
-        "Send frames without data on a batch of zero rows in the schema of the stream.",
+        "Each message is a record batch with an EngineFrame as app_metadata. Only the batch of a Chunk has rows. "
+        "States have the columns `slot` and `state_i` for each call.",
+        "Send other frames on a batch of zero rows in the schema of the stream.",
     ),
     Rule(
         "epochs",
-        "The first barrier of an exchange has any number, each later one that of the one before plus one.",
+        "The first barrier of an exchange has any number. Each later one has the number of the previous one plus one.",
         "Count epochs for each exchange.",
     ),
     Rule(
         "slots",
         "Slots are int32 without NULLs, at least 0 and below slots_max of Opened.",
-        "Number the groups of an exchange densely, and forget those that are not needed.",
+        "Give the groups of an exchange dense numbers, and forget those that are not needed.",
     ),
     Rule(
         "kinds",
-        "Kinds are 0 to 3; 1 and 3 are only sent where Opened says can_retract for each call.",
-        "Look at Opened, or at GetFlightInfo when the query is planned, before rows are taken back.",
+        "Kinds are 0 to 3. 1 and 3 are only sent if can_retract is true for each call in Opened.",
+        "Check can_retract in Opened, or in GetFlightInfo when the query is planned, before sending retractions.",
     ),
     Rule(
         "state-identity",
-        "States go back with the metadata of the column that they came in: function, version, fingerprint, codec.",
-        "Store the field's metadata with the states, and send them with it.",
+        "States are sent with the metadata of the field in which they were received: function, version, fingerprint "
+        "and codec.",
+        "Store the metadata of the field with the states.",
     ),
     Rule(
         "message-size",
         "No message is larger than message_bytes_max of Opened.",
-        "Cut chunks and states by bytes; a fold does not see where a chunk is cut.",
+        "Split chunks and states by bytes. The results do not depend on the split.",
     ),
     Rule(
         "reads-answers",
-        "While an answer is due the engine reads: in another thread, or before it sends more.",
-        "Read until every due answer has come before each send, or read in a thread of its own.",
+        "The engine reads answers while it sends, so that the server's writes do not block.",
+        "Before each send, read all answers that are due, or read in a separate thread.",
     ),
     Rule(
         "polite-end",
-        "An engine that has enough closes its direction of the stream and reads to the end of the other.",
-        "Half-close (done_writing), then read until the stream ends; cancel only after errors.",
+        "An engine ends an exchange by closing its direction of the stream and reading the other to its end.",
+        "Half-close (done_writing), then read until the stream ends. Cancel only after errors.",
     ),
 )
 ENGINE_FRAME_RULES: Final = {rule.name: rule for rule in _RULES}
@@ -77,14 +78,14 @@ class HungUpError(Exception):
 
 
 class Record:
-    """What engines did in one run; shared by all exchanges, and safe for threads.
+    """The record of one run, shared by all its exchanges. Safe for threads.
 
     Attributes:
-        broken: The first breach of each rule, by its name.
-        seen: Counts of frames by name, Open among them, and `at once`: the most exchanges that were open together.
+        broken: The first breach of each rule, by the rule's name.
+        seen: Counts of frames by name, including Open, and as `at once` the largest number of open exchanges.
         provoked: How often the provocation took place.
         message_bytes: Size of the largest message.
-        opens_after_error: How many exchanges were opened after an error of the job was sent.
+        opens_after_error: How many exchanges were opened after an error that is not retryable had been sent.
     """
 
     def __init__(self) -> None:
@@ -99,18 +100,18 @@ class Record:
         self._writes: dict[int, float] = {}
 
     def breach(self, rule: str, detail: str) -> None:
-        """Note that a rule was broken."""
+        """Record that a rule was broken."""
         with self._changed:
             self.broken.setdefault(rule, detail)
 
     def provoke(self) -> int:
-        """Note that the provocation takes place, and return how often it has."""
+        """Record that the provocation takes place, and return how often it has."""
         with self._changed:
             self.provoked += 1
             return self.provoked
 
     def provoke_once(self) -> bool:
-        """Note that the provocation takes place, unless it has; return whether it does."""
+        """Record that the provocation takes place, unless it already has. Return whether it takes place now."""
         with self._changed:
             if self.provoked:
                 return False
@@ -118,12 +119,12 @@ class Record:
             return True
 
     def refusing(self) -> None:
-        """Note that an error of the job is sent."""
+        """Record that an error that is not retryable is sent."""
         with self._changed:
             self._has_refused = True
 
     def opened(self) -> None:
-        """Note an exchange."""
+        """Record that an exchange was opened."""
         with self._changed:
             self.opens_after_error += self._has_refused
             self._now_open += 1
@@ -132,32 +133,32 @@ class Record:
             self._changed.notify_all()
 
     def ended(self) -> None:
-        """Note the end of an exchange."""
+        """Record that an exchange has ended."""
         with self._changed:
             self._now_open -= 1
             self._changed.notify_all()
 
     def settle(self) -> None:
-        """Wait a little for exchanges to end, and notice writes that are blocked then."""
+        """Wait up to two seconds for exchanges to end, and record writes that are still blocked."""
         with self._changed:
             self._changed.wait_for(lambda: not self._now_open, _SETTLE_S)
         for since_s in list(self._writes.values()):
             self._look_at(since_s)
 
     def await_open(self, timeout_s: float) -> bool:
-        """Return whether another exchange is opened in time."""
+        """Wait until another exchange is opened. Return whether it was within `timeout_s`."""
         with self._changed:
             before = self.seen["Open"]
             return self._changed.wait_for(lambda: self.seen["Open"] > before, timeout_s)
 
     def frame(self, name: str, size: int) -> None:
-        """Note a frame of the engine."""
+        """Record a frame of the engine and its size in bytes."""
         with self._changed:
             self.seen[name] += 1
             self.message_bytes = max(self.message_bytes, size)
 
     def write(self, writer: Any, message: Message, *, begin: pa.Schema | None = None) -> None:
-        """Send a message, and notice where the engine does not take it."""
+        """Send a message, and record if the engine does not read it in time."""
         me = threading.get_ident()
         self._writes[me] = time.monotonic()
         try:
@@ -165,7 +166,7 @@ class Record:
                 writer.begin(begin)
             writer.write_with_metadata(message.batch, message.metadata)
         except (pa.ArrowException, OSError):
-            raise HungUpError from None  # an answer cannot be written only when nobody is there to read it
+            raise HungUpError from None  # a write fails only if the engine has ended the stream
         finally:
             self._look_at(self._writes.pop(me))
 
@@ -176,12 +177,15 @@ class Record:
 
 @dataclass
 class Observed:
-    """One exchange, as far as its engine's frames have come.
+    """One exchange, and what its engine has sent so far.
 
     Args:
-        opening: What was asked for.
-        opened: What was answered.
-        record: Where breaches go.
+        opening: The engine's Open.
+        opened: The server's answer.
+        record: The record for breaches.
+        epoch: The number of the last barrier; None before the first.
+        barriers: The number of barriers.
+        barriers_after_reopen: The number of barriers since results with `reopen`; None before those.
     """
 
     opening: Open
@@ -192,7 +196,7 @@ class Observed:
     barriers_after_reopen: int | None = None
 
     def check(self, frame: Frame) -> None:
-        """Note which rules a frame breaks."""
+        """Record the rules that a frame breaks."""
         match frame:
             case Chunk():
                 self._check_slots(frame.batch)
@@ -214,11 +218,11 @@ class Observed:
     def _check_range(self, slots: pa.Array) -> None:
         bound = self.opened.limits.slots_max
         if slots.type != pa.int32() or slots.null_count:
-            self.record.breach("slots", f"{slots.null_count} NULLs in slots of type {slots.type}")
+            self.record.breach("slots", f"slots have the type {slots.type} and {slots.null_count} NULLs")
             return
         wrong = [slot for slot in slots.to_pylist() if not 0 <= slot < bound]
         if wrong:
-            self.record.breach("slots", f"slot {wrong[0]}, and slots_max is {bound}")
+            self.record.breach("slots", f"slot {wrong[0]} is out of range; slots_max is {bound}")
 
     def _check_kinds(self, batch: pa.RecordBatch) -> None:
         if "kind" not in batch.schema.names:
@@ -226,10 +230,10 @@ class Observed:
         kinds = set(batch.column("kind").to_pylist())
         known = set(map(int, RowKind))
         if kinds - known:
-            self.record.breach("kinds", f"kinds {sorted(map(str, kinds - known))}")
+            self.record.breach("kinds", f"unknown kinds {sorted(map(str, kinds - known))}")
         takes_back = kinds & {int(RowKind.UPDATE_BEFORE), int(RowKind.DELETE)}
         if takes_back and not all(self.opened.can_retract):
-            self.record.breach("kinds", f"kinds {sorted(takes_back)} for a call that cannot retract")
+            self.record.breach("kinds", f"rows of kinds {sorted(takes_back)} for a call that cannot retract")
 
     def _check_identity(self, batch: pa.RecordBatch) -> None:
         for field in batch.schema:
@@ -239,7 +243,7 @@ class Observed:
             given = field.metadata or {}
             missing = [key.decode() for key in expected if key not in given]
             if missing:
-                self.record.breach("state-identity", f"{field.name} came back without {', '.join(missing)}")
+                self.record.breach("state-identity", f"the metadata of {field.name} lack {', '.join(missing)}")
 
     def _check_epoch(self, epoch: int) -> None:
         if self.epoch is not None and epoch != self.epoch + 1:

@@ -1,7 +1,7 @@
-"""Failover under every harm that one seed can think of, without a socket or a second of waiting.
+"""A simulation of failover with injected faults, determined by a seed, without sockets or waiting.
 
-python -m foldflight.testing.simulation --seed 1234        # one seed, with what happened
-python -m foldflight.testing.simulation --count 10000      # many
+python -m foldflight.testing.simulation --seed 1234        # one seed
+python -m foldflight.testing.simulation --count 10000      # seeds 0 to 9999
 """
 
 from __future__ import annotations

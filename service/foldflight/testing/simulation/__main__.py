@@ -10,12 +10,13 @@ from foldflight.testing.simulation.scenario import run_seed
 
 
 def main() -> None:
-    """Run the seeds that the arguments name, and say what they did."""
+    """Run the seeds of the command line, and print a summary."""
     parser = argparse.ArgumentParser(prog="python -m foldflight.testing.simulation")
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=1, help="how many seeds, one after another")
     asked = parser.parse_args()
-    logging.getLogger("foldflight.client").addHandler(logging.NullHandler())  # takeovers are what it does all the time
+    # Failover logs each loss, which happens all the time here.
+    logging.getLogger("foldflight.client").addHandler(logging.NullHandler())
     harms: Counter[str] = Counter()
     replays = rows = commits = retries = 0
     stall_s = seconds = 0.0
@@ -27,9 +28,9 @@ def main() -> None:
         stall_s, seconds = max(stall_s, report.stats.stall_s_max), seconds + report.seconds
     done = ", ".join(f"{times} {harm}" for harm, times in harms.most_common()) or "none"
     print(  # noqa: T201  (it is a command)
-        f"{asked.count} seeds, {seconds:.0f} simulated seconds, harm done: {done}\n"
-        f"{commits} epochs committed, each once and right; {replays} takeovers sent {rows} rows again; "
-        f"{retries} partitions were started again; the worst stall was {stall_s:.1f} s"
+        f"{asked.count} seeds, {seconds:.0f} simulated seconds, faults: {done}\n"
+        f"{commits} epochs committed, each once with the right results; {replays} replays sent {rows} rows again; "
+        f"{retries} partitions were restarted; the longest stall was {stall_s:.1f} s"
     )
 
 

@@ -1,4 +1,4 @@
-"""Functions that notice: a row that is lost, folded twice or out of order changes what they return."""
+"""Functions whose outputs change if a row is lost, folded twice or folded out of order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PRIME = 1_000_003
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Moody:
-    """Does not bear some values, and some sums."""
+    """Sums values, and raises for some values and some sums."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -25,16 +25,16 @@ class Moody:
 
     def get_value(self, accumulator: int) -> int:
         if accumulator % 50 == 7:
-            raise ValueError(f"{accumulator} in the end")
+            raise ValueError(f"{accumulator} at the end")
         return accumulator
 
 
 def functions(version: str = "1") -> Registry:
-    """Return the functions of a fleet, in a version."""
+    """Return the functions of the servers, in a version."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", version=version)
     class Digest:
-        """Depends on each row and on their order; it cannot merge."""
+        """A digest of all rows in their order. It has no merge."""
 
         def create_accumulator(self) -> int:
             return 0
@@ -47,7 +47,7 @@ def functions(version: str = "1") -> Registry:
 
     @udaf(input_types=["BIGINT"], result_type="STRING", version=version)
     class Custom:
-        """Keeps its last rows, and writes them down itself."""
+        """Keeps the last five rows, with states of its own format."""
 
         def create_accumulator(self):  # type: ignore[no-untyped-def]  # noqa: ANN202  (no annotation: no typed state)
             return []
@@ -67,7 +67,7 @@ def functions(version: str = "1") -> Registry:
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", version=version)
     class Pickled:
-        """Counts values in a way that only pickle can write down."""
+        """Sums values in an accumulator that only pickle can serialize."""
 
         def create_accumulator(self):  # type: ignore[no-untyped-def]  # noqa: ANN202
             return {frozenset(): 0}

@@ -1,4 +1,4 @@
-"""What the partitions of a simulated engine do, drawn from a seed."""
+"""Programs for the partitions of a simulated engine, drawn at random."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CALLS: Final = (
     Call("digest", ("v",), materialize=True),
 )
 _MOODY: Final = Call("moody", ("v",))
-# Messages of some 1,500 bytes besides their overhead: results come in several.
+# About 1,500 bytes of a message remain besides its overhead, so results come in several parts.
 LIMITS: Final = Limits(
     message_bytes_max=18_000,
     slots_max=1000,
@@ -46,9 +46,9 @@ class Epoch:
     """One epoch of one partition.
 
     Args:
-        chunks: Its rows.
-        is_eager: Whether the outputs after each row are fetched chunk by chunk.
-        forgets: The slots that are forgotten after it.
+        chunks: The rows of the epoch.
+        is_eager: Whether row outputs are read after each chunk, rather than after the barrier.
+        forgets: The slots that are forgotten after the epoch.
     """
 
     chunks: tuple[pa.RecordBatch, ...]
@@ -58,12 +58,12 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Program:
-    """What one partition does.
+    """The frames that one partition sends.
 
     Args:
-        opening: What its exchanges are opened with.
+        opening: The frame that opens its exchanges.
         epochs: The epochs.
-        runs_ahead: Whether rows of the next epoch may be sent before the results of one have been fetched.
+        runs_ahead: Whether rows of the next epoch may be sent before the results of the current one are read.
     """
 
     opening: Open
@@ -87,7 +87,7 @@ def program_of(chance: random.Random, registry: Registry) -> Program:
             opening,
             calls=(*opening.calls, _MOODY),
             isolate_errors=True,
-            # Where barriers show no outputs, a state may be kept that has none, and fails only who loads it again.
+            # Without outputs at barriers, a state whose get_value raises may be stored, and loading it would fail.
             initial_outputs=opening.initial_outputs and opening.returns.outputs,
         )
         calls.append(_MOODY)
@@ -98,13 +98,13 @@ def program_of(chance: random.Random, registry: Registry) -> Program:
     return Program(
         dataclasses.replace(opening, calls=named),
         tuple(_epoch(chance, forgets_all=not states) for _ in range(chance.randint(1, 8))),
-        # A slot that fails in an epoch has to be loaded again before its next row.
+        # A slot that fails in an epoch must be loaded again before its next row.
         states and not opening.row_outputs and not opening.isolate_errors and chance.random() < 0.5,
     )
 
 
 def limits_of(chance: random.Random) -> Limits:
-    """Draw the bounds of servers: some hold as many exchanges as there are partitions, if need be, and no more."""
+    """Draw the limits of servers. Some accept no more exchanges than there may be partitions."""
     return dataclasses.replace(LIMITS, exchanges_max=chance.choice([PARTITIONS_MAX, 8]))
 
 

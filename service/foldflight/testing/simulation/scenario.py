@@ -1,12 +1,12 @@
-"""What a seed runs: a few partitions of an engine over a world that harms them, against the same without a world.
+"""The scenario of a seed: partitions of an engine that run against simulated servers with faults, and an oracle.
 
-A partition is what a stream does: groups are touched epoch by epoch, loaded where they are cold, forgotten now and
-then; what an epoch gave is committed, and after a crash it goes on from the last commit. The oracle runs the same
-program over one fold in this process, where nothing ever goes wrong.
+A partition behaves like a stream. In each epoch rows arrive for some groups, states of groups that are not loaded are
+loaded, and some groups are forgotten. The results of an epoch are committed, and after a crash the partition continues
+after its last commit. The oracle runs the same program with an embedded fold, without faults.
 
-What must hold: each epoch is committed once, with the oracle's results, outputs after rows and log lines; a loaded
-group shows the output that was committed; what is kept for failover is bounded; servers are left with nothing; and once
-the faults are over, it ends.
+These properties are checked: each epoch is committed once, with the oracle's results, row outputs and log records; a
+loaded group has the output that was committed; the memory for failover is bounded; servers hold no exchange at the end;
+and the program ends after the last fault.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from foldflight.testing.simulation.world import EngineCrashed, World
 __all__ = ["Report", "SimulatedTransport", "run_seed"]
 
 _KEY: Final = b"the key of the oracle, never compared"
-# What states of so few groups may take, stale ones among them, and a chunk that has just been added.
+# An upper bound for the states of so few groups, including outdated ones, and one chunk.
 _KEPT_BYTES_MAX: Final = 64 << 10
-# When the last exchange that nobody ends has idled away.
+# After this time, servers have ended all abandoned exchanges as idle.
 _LEFTOVERS_S: Final = 8.0
 
 
 @dataclass(frozen=True)
 class _Commit:
-    """What an epoch gave."""
+    """The committed results of an epoch."""
 
     epoch: int
     results: list[dict[str, Any]]
@@ -54,16 +54,16 @@ class _Commit:
 
 @dataclass
 class Report:
-    """What a seed did.
+    """A summary of one seed.
 
     Args:
         seed: The seed.
         seconds: Simulated time.
-        steps: Steps of the world.
+        steps: Steps of the simulation.
         commits: Epochs that were committed.
-        retries: Partitions that were started again, because failover gave up or the engine crashed.
-        harms: How often each harm was done.
-        stats: What failover has cost, over all exchanges.
+        retries: Partitions that were restarted, because failover gave up or the engine crashed.
+        harms: How often each fault was injected.
+        stats: The statistics of failover over all exchanges.
     """
 
     seed: int
@@ -76,12 +76,12 @@ class Report:
 
 
 class SimulatedTransport:
-    """A way to the servers of a world, as one process of an engine knows it.
+    """The transport of one engine process to simulated servers.
 
     Args:
-        world: The world.
-        registry: The functions, as the plan knew them.
-        bounds: What failover may cost.
+        world: The simulated servers.
+        registry: The functions, as they were when the query was planned.
+        bounds: The limits of failover.
     """
 
     def __init__(self, world: World, registry: Registry, bounds: FailoverBounds) -> None:
@@ -91,23 +91,23 @@ class SimulatedTransport:
         self._bounds = bounds
         self._circuits = Circuits(world.random.random, first_turn=world.random.randrange(100))
 
-    def infos(self, *, look: bool = False) -> list[FunctionInfo]:  # noqa: ARG002 - nothing here asks for it
-        """Return what the servers offer."""
+    def infos(self, *, look: bool = False) -> list[FunctionInfo]:  # noqa: ARG002 - part of the interface
+        """Return the functions of the servers."""
         return [FunctionInfo.of(self._registry[name]) for name in sorted(self._registry)]
 
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
-        """Return what an exchange would be opened with."""
+        """Return the Opened that a server would answer."""
         return describe(open, self._registry, LIMITS, "plan")
 
     def open(self, open: Open) -> OpenExchange:  # noqa: A002
-        """Open an exchange over the servers of the world."""
+        """Open an exchange with failover over the simulated servers."""
         coordinator = Coordinator(open, self._world.urls, self._circuits, bounds=self._bounds)
         self.stats.append(coordinator.stats)
         return OpenExchange(SurvivingLink(coordinator, self._world.dial, self._world), open)
 
 
 class _Partition:
-    """The engine's side of one program: what it has committed, and how it goes on from there."""
+    """The engine's side of one program, with what it has committed."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -121,7 +121,7 @@ class _Partition:
         return len(self.commits) == len(self.program.epochs)
 
     def run(self, transport: Transport) -> Generator[OpenExchange, None, None]:
-        """Go on from the last commit; yields between frames, where others may have their turn."""
+        """Continue after the last commit. Yields between frames, so that other partitions can run."""
         self._loaded = set()
         with transport.open(self.program.opening) as exchange:
             sent_ahead = 0
@@ -156,11 +156,13 @@ class _Partition:
             if self.program.opening.initial_outputs:
                 found = exchange.initial_outputs()
                 if self.program.opening.returns.outputs:
-                    assert _outputs(found) == _outputs(stored), f"loaded groups {cold} show other outputs"
+                    assert _outputs(found) == _outputs(stored), (
+                        f"the outputs of loaded groups {cold} differ from those committed"
+                    )
         exchange.chunk(chunk)
 
     def _run_ahead(self, exchange: OpenExchange, number: int) -> int:
-        """Send a chunk of the next epoch while the results of this one are out; return how many were sent."""
+        """Send a chunk of the next epoch before the results of this one are read. Return how many chunks were sent."""
         if not self.program.runs_ahead or number == len(self.program.epochs):
             return 0
         chunk = self.program.epochs[number].chunks[0]
@@ -183,14 +185,14 @@ class _Partition:
 
 
 def _failed(results: pa.Table) -> set[int]:
-    """Return the slots whose errors were isolated: they keep their old states, which have to be loaded again."""
+    """Return the slots with isolated errors. Their previous states must be loaded again."""
     if ERROR not in results.column_names:
         return set()
     return set(results.filter(results[ERROR].is_valid())["slot"].to_pylist())
 
 
 def _readable(results: pa.Table) -> list[dict[str, Any]]:
-    """Return results as values; equal accumulators may have different pickles."""
+    """Return results as Python values, without pickled states: equal accumulators may have different pickles."""
     pickles = [name for name in results.column_names if results.schema.field(name).type == pa.binary()]
     return list(results.drop_columns(pickles).to_pylist())
 
@@ -203,15 +205,14 @@ def _outputs(batch: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
 
 
 def run_seed(seed: int, *, is_calm: bool = False) -> Report:
-    """Run what follows from a seed.
+    """Run the scenario of a seed.
 
     Args:
         seed: The seed.
-        is_calm: Whether nothing bad happens.
+        is_calm: Whether no faults are injected.
 
     Raises:
-        AssertionError: Something that must hold does not; `python -m foldflight.testing.simulation --seed N` runs the
-            same again.
+        AssertionError: A property does not hold. `python -m foldflight.testing.simulation --seed N` reproduces it.
     """
     chance = random.Random(f"scenario {seed}")  # noqa: S311  (not for secrets)
     registry = functions()
@@ -234,7 +235,7 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
     except AssertionError as error:
         trace = "\n  ".join(world.trace)
         raise AssertionError(
-            f"seed {seed}: {error}\nagain: python -m foldflight.testing.simulation --seed {seed}\n  {trace}"
+            f"seed {seed}: {error}\nreproduce: python -m foldflight.testing.simulation --seed {seed}\n  {trace}"
         ) from error
     report.seconds, report.steps, report.harms = world.now_s(), world.steps, world.harms
     return report
@@ -248,7 +249,7 @@ def _run(
     report: Report,
     chance: random.Random,
 ) -> None:
-    """Let the partitions go on in any order, and again where they failed, until all have committed everything."""
+    """Run the partitions interleaved at random, and restart those that fail, until all have committed all epochs."""
     transport = SimulatedTransport(world, registry, bounds)
     runs: dict[int, Generator[OpenExchange, None, None]] = {}
     while unfinished := [place for place, each in enumerate(partitions) if not each.is_done or place in runs]:
@@ -264,7 +265,7 @@ def _run(
             else:
                 _check_bounds(exchange, bounds)
         except EngineCrashed:
-            # All partitions are in one process, and with it goes what it knew of servers.
+            # All partitions are in one process. Its knowledge of the servers is lost, too.
             for run in runs.values():
                 run.close()
             runs.clear()
@@ -282,7 +283,7 @@ def _run(
 
 
 def _has_reason(error: FoldflightError) -> bool:
-    """Tell whether failover gave up, after servers had been lost or had refused."""
+    """Return whether failover gave up after servers had been lost or had refused the exchange."""
     given_up = isinstance(error, (RetryableError, RejectedError))
     return given_up and any(" lost " in step or " refused by " in step for step in error.story)
 
@@ -290,7 +291,7 @@ def _has_reason(error: FoldflightError) -> bool:
 def _check_bounds(exchange: OpenExchange, bounds: FailoverBounds) -> None:
     assert isinstance(exchange.carrier, SurvivingLink)
     held, most = exchange.carrier.coordinator.held_bytes, bounds.replay_bytes_max + _KEPT_BYTES_MAX
-    assert held <= most, f"{held} bytes are kept for failover, and {most} are the most"
+    assert held <= most, f"{held} bytes are kept for failover; the bound is {most}"
 
 
 def _compare(partitions: list[_Partition], registry: Registry) -> None:

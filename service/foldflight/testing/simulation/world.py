@@ -1,10 +1,10 @@
-"""A world in one process: servers, links and a clock, driven by one seed.
+"""Simulated servers, links and a clock in one process, determined by a seed.
 
-The fold, both ends of the exchange, the codec, the coordinator and the shell that carries it out are the real ones.
-Only what lies between is made up: a link is a queue each way, a server takes a message of one of its streams when its
-turn comes, and time is a number. Each step may do harm, until `heals_at_s`; from then on all is well.
+The fold, both ends of the exchange, the codec, the coordinator and `SurvivingLink` are the real ones. Only the network
+is simulated: a link is a queue in each direction, each step lets one server handle one message, and time is a number.
+Each step may inject a fault until the time `heals_at_s`.
 
-Which harms a world knows, and how often they strike, is drawn anew for each seed: some faults hide others.
+Each seed has its own selection of faults and its own rate, because some faults hide others.
 
 Source: A. Groce et al., "Swarm testing" (2012); W. Wilson, "Testing distributed systems with deterministic simulation"
 (2014).
@@ -50,16 +50,16 @@ _HARMS: Final = (
 )
 
 
-class EngineCrashed(Exception):  # noqa: N818  (it is no error: it is what the simulation does)
-    """The engine's process has ended here and now; what it had not committed is gone."""
+class EngineCrashed(Exception):  # noqa: N818  (the simulation raises it deliberately)
+    """The engine's process has crashed. What it had not committed is lost."""
 
 
 class StuckError(AssertionError):
-    """The faults are over and the engine still gets nowhere."""
+    """The engine does not finish although the faults are over."""
 
 
 class _Stream:
-    """One exchange as the server holds it, and what is on its way between the two ends."""
+    """One exchange on its server, with the messages in transit."""
 
     def __init__(self, exchange: ServerExchange, now_s: float) -> None:
         self.exchange = exchange
@@ -93,17 +93,18 @@ class World:
     """Servers, links and a clock.
 
     Args:
-        seed: All that happens follows from it.
+        seed: Determines everything that happens.
         registry: The functions of the servers.
-        newer: The functions of a server of another version.
-        limits: The bounds of the servers.
-        servers: How many there are.
-        is_calm: Whether nothing bad happens at all.
+        newer: The functions of servers with another version.
+        limits: The limits of the servers.
+        servers: The number of servers.
+        is_calm: Whether no faults are injected.
 
     Attributes:
-        urls: The servers.
-        harms: How often each harm was done.
-        trace: The last things that happened.
+        urls: The URLs of the servers.
+        harms: How often each fault was injected.
+        trace: The last events, as text.
+        heals_at_s: The simulated time after which no faults are injected.
     """
 
     def __init__(
@@ -132,11 +133,11 @@ class World:
     # -- the clock of the engine -------------------------------------------------------------------------------------
 
     def now_s(self) -> float:
-        """Return the time."""
+        """Return the simulated time, in seconds."""
         return self._now_s
 
     def rest_until(self, until_s: float) -> None:
-        """Let the world go on until then."""
+        """Run the simulation until a time."""
         while self._now_s < until_s:
             self.step(until_s - self._now_s)
 
@@ -144,26 +145,26 @@ class World:
 
     @property
     def is_healed(self) -> bool:
-        """Whether all is well from now on."""
+        """Whether the time of faults is over."""
         return self._now_s >= self.heals_at_s
 
     @property
     def open_streams(self) -> int:
-        """Exchanges that servers hold."""
+        """The number of exchanges that are open on servers."""
         return sum(len(server.streams) for server in self._servers)
 
     def step(self, at_most_s: float = 1.0) -> None:
-        """Let one thing happen: some time passes, a server may take a message, and something may go wrong."""
+        """Run one step: time passes, a fault may be injected, and a server may handle a message."""
         self.steps += 1
         if self.steps > _STEPS_MAX:
             raise StuckError(
-                f"{_STEPS_MAX} steps and no end, {self._now_s - self.heals_at_s:.1f} s after the last fault"
+                f"not finished after {_STEPS_MAX} steps, {self._now_s - self.heals_at_s:.1f} s after the last fault"
             )
         ready = [server for server in self._servers if self._is_able(server) and any(s.inbound for s in server.streams)]
         self._now_s += min(self.random.expovariate(500.0 if ready else 10.0), at_most_s)
         if self._harms and not self.is_healed and self.random.random() < self._rate:
             self._do_harm()
-        self._let_servers_be()
+        self._advance_servers()
         if ready and (server := self.random.choice(ready)).streams:
             self._serve(server)
 
@@ -176,8 +177,8 @@ class World:
             return False
         return max(server.down_until_s, server.hung_until_s) <= self._now_s
 
-    def _let_servers_be(self) -> None:
-        """Do what time alone does to servers."""
+    def _advance_servers(self) -> None:
+        """Apply the passage of time to servers: ends of faults, idle exchanges, drains."""
         for server in self._servers:
             is_like_the_others = server.is_like_the_others and server.signs_as_before
             if not is_like_the_others and (self.is_healed or self._now_s > server.differs_until_s):
@@ -223,12 +224,12 @@ class World:
             case "crash the engine":
                 raise EngineCrashed
             case _:
-                pass  # an attempt in vain is drawn where one is made, and some find nobody to harm
+                pass  # "open in vain" is injected in `open_stream`; other faults need a stream
 
     def _start(
         self, server: _Server, *, down_s: float = 0.0, is_like_the_others: bool = True, signs_as_before: bool = True
     ) -> None:
-        """End a server's process with all its exchanges; another takes its place after a while."""
+        """End a server's process with all its exchanges, and start another after `down_s`."""
         for stream in list(server.streams):
             self._break(server, stream)
         server.starts += 1
@@ -239,7 +240,7 @@ class World:
         server.drains_until_s = None
 
     def _break(self, server: _Server, stream: _Stream) -> None:
-        """Cut a stream; some of what was on its way still arrives."""
+        """Cut a stream. Some of the messages in transit still arrive."""
         arrives = self.random.randint(0, len(stream.outbound))
         while len(stream.outbound) > arrives:
             stream.outbound.pop()
@@ -253,7 +254,7 @@ class World:
         stream.exchange.close()
 
     def _serve(self, server: _Server) -> None:
-        """Let a server take one message of one of its streams."""
+        """Let a server handle one message of one of its streams."""
         stream = self.random.choice([each for each in server.streams if each.inbound] or [None])
         if stream is None:
             return
@@ -270,11 +271,11 @@ class World:
     # -- links -------------------------------------------------------------------------------------------------------
 
     def dial(self, url: str, opening: Open) -> SimulatedLink:
-        """Open a link. Raises what a client would raise."""
+        """Open a link to a server. Raises the errors of a client."""
         return SimulatedLink(self, url, opening)
 
     def open_stream(self, url: str, opening: Open) -> _Stream:
-        """Let a server take an exchange, or refuse it."""
+        """Open an exchange on a server. Raises RetryableError if the server refuses it or does not answer."""
         server = next(each for each in self._servers if each.url == url)
         began_s = self._now_s
         self.step()
@@ -298,21 +299,22 @@ class World:
         stream = _Stream(exchange, self._now_s)
         server.streams.append(stream)
         if "open in vain" in self._harms and not self.is_healed and self.random.random() < 0.1:
-            # The server has opened it, and the engine never hears of that: it tries again, and the first one idles.
+            # The server has opened the exchange, but its answer is lost. The engine tries again; the first one becomes
+            # idle.
             self.harms["open in vain"] += 1
             raise RetryableError("UNREACHABLE", f"{url}: reset while opening")
         stream.outbound.append(encode(exchange.opened, exchange.opened.schema))
         return stream
 
     def leave(self, stream: _Stream) -> None:
-        """Let the server know that the engine has gone; a crash sometimes tells it nothing."""
+        """End a stream for the engine. Sometimes the server does not notice, as after a crash."""
         for server in self._servers:
             if stream in server.streams and (self.is_healed or self.random.random() < 0.8):
                 self._end(server, stream)
 
 
 class SimulatedLink(Link):
-    """One exchange with a server of a world."""
+    """A link to a simulated server."""
 
     def __init__(self, world: World, url: str, opening: Open) -> None:
         super().__init__(opening)
@@ -345,7 +347,7 @@ class SimulatedLink(Link):
         return decode(message, Role.SERVER)
 
     def _ended(self) -> FoldflightError:
-        """Return why the stream is broken: the server's own last word, if that got through."""
+        """Return why the stream is broken: the server's error if it arrived, else UNREACHABLE."""
         last = self._stream.outbound[-1] if self._stream.outbound else None
         return last if isinstance(last, FoldflightError) else RetryableError("UNREACHABLE", "the stream was reset")
 

@@ -30,7 +30,7 @@ def test_each_difference_is_named():
     """A wrong value, a missing group, an extra group and a repeated one are told apart."""
     assert differences(ROWS, [{"key": "a", "value": 2}, ROWS[1]], ["key"]) == ["group ('a',): value is 2, expected 1"]
     assert differences(ROWS, ROWS[:1], ["key"]) == ["group (None,) is missing"]
-    assert differences(ROWS[:1], ROWS, ["key"]) == ["group (None,) should not be there"]
+    assert differences(ROWS[:1], ROWS, ["key"]) == ["group (None,) is not expected"]
     assert differences(ROWS[:1], ROWS[:1] * 2, ["key"]) == ["1 groups appear twice"]
 
 

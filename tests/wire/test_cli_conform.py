@@ -19,9 +19,9 @@ def test_a_server_is_tried(server: Server) -> None:
     done = CliRunner().invoke(cli, ["conform", "server", server.url, "--rule", "kinds", "--rule", "authorization"])
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [
-        "not tried  authorization  no token was given",
+        "not tested  authorization  no token was given",
         "kept  kinds",
-        "2 rules: 1 kept, 0 broken, 1 not tried",
+        "2 rules: 1 kept, 0 broken, 1 not tested",
     ]
 
 
@@ -34,7 +34,7 @@ def test_a_broken_rule_comes_with_its_remedy(server: Server, monkeypatch: pytest
     text = " ".join(done.output.split())
     assert "BROKEN kinds" in text
     assert f"rule: {rule.sentence}" in text
-    assert "found: the output after a row of kind 0 was taken back by kind 1" in text
+    assert "found: the output after a row of kind 0 was retracted by kind 1" in text
     assert f"remedy: {rule.remedy}" in text
 
 
@@ -46,7 +46,7 @@ def test_an_engine_that_fails_is_told(tmp_path: Path) -> None:
     assert done.exit_code == 1
     text = " ".join(done.output.split())
     assert "cannot reach grpc://grpc://" in text
-    assert f"{len(ENGINE_RULES)} rules: 0 kept, 1 broken, {len(ENGINE_RULES) - 1} not tried" in text
+    assert f"{len(ENGINE_RULES)} rules: 0 kept, 1 broken, {len(ENGINE_RULES) - 1} not tested" in text
 
 
 def test_rules_are_listed() -> None:

@@ -78,4 +78,4 @@ def test_the_command_tries_the_sample(folder: Path) -> None:
     words = ["conform", "engine", "--silence-s", "20", "--", *command(folder, "{url}", "--deadline-s", "4")]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0, done.output
-    assert "24 rules: 24 kept, 0 broken, 0 not tried" in done.output
+    assert "24 rules: 24 kept, 0 broken, 0 not tested" in done.output

@@ -1,4 +1,4 @@
-"""`foldflight conform`: the wire contract as named rules, tried on a server or an engine that others wrote."""
+"""`foldflight conform`: test a server or an engine against the rules of the wire contract."""
 
 from __future__ import annotations
 
@@ -25,32 +25,33 @@ __all__ = ["conform"]
 EXIT_BROKEN = 1
 _URL = "{url}"
 _VARIABLE = "FOLDFLIGHT_URL"
-_WORDS = {True: "[green]kept[/green]", False: "[bold red]BROKEN[/bold red]", None: "[dim]not tried[/dim]"}
+_WORDS = {True: "[green]kept[/green]", False: "[bold red]BROKEN[/bold red]", None: "[dim]not tested[/dim]"}
 _STDERR_CHARS = 2000
 
 
 @click.group()
 def conform() -> None:
-    """Try the wire contract on a server or an engine.
+    """Test a server or an engine against the wire contract.
 
     The contract is proto/README.md and the comments of proto/foldflight/v1/exchange.proto.
     """
-    # The kit is a part of foldflight.testing, which a server does without.
+    # The kit is part of foldflight.testing, whose dependencies a server does not need.
     if importlib.util.find_spec("hypothesis") is None:
-        raise RejectedError("SETTINGS", "conform is a part of the test kit: pip install 'foldflight[testing]'")
+        raise RejectedError("SETTINGS", "conform belongs to the test kit: pip install 'foldflight[testing]'")
 
 
 @conform.command()
 @click.argument("url")
-@click.option("--function", default="sum", show_default=True, help="A function of one BIGINT argument to try it with.")
-@click.option("--rule", "rules", multiple=True, metavar="NAME", help="Try this rule only; may be given again.")
+@click.option("--function", default="sum", show_default=True, help="A function with one BIGINT argument for the tests.")
+@click.option("--rule", "rules", multiple=True, metavar="NAME", help="Test this rule only. Repeat it for several.")
 @target_options
 def server(
     url: str, *, function: str, rules: tuple[str, ...], token: str | None, deadline_s: float, **tls: Any
 ) -> None:
-    """Try the rules for servers on the server at URL. Exits with 1 if one is broken.
+    """Test the server at URL against the rules for servers. Exits with 1 if one is broken.
 
-    The function tells rows apart, as a sum does; what it cannot do (retract, merge, fail) is not tried.
+    The function must return different values for different rows, as a sum does. Rules that need more (to retract, to
+    merge, to fail) are not tested if the function cannot do it.
     """
     from foldflight.testing.conformance import check_server
 
@@ -68,18 +69,23 @@ def server(
 @conform.command(context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option(
-    "--module", "modules", multiple=True, metavar="MODULE", help="Functions to serve beside the built-in ones."
+    "--module", "modules", multiple=True, metavar="MODULE", help="Functions to serve in addition to the built-in ones."
 )
 @click.option("--timeout-s", type=float, default=120.0, show_default=True, help="Longest time for one run.")
 @click.option(
-    "--silence-s", type=float, default=60.0, show_default=True, help="More than the deadline of the engine's own."
+    "--silence-s",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="How long a silent server does not answer. It must exceed the engine's own deadline.",
 )
 def engine(command: tuple[str, ...], *, modules: tuple[str, ...], timeout_s: float, silence_s: float) -> None:
-    """Try the rules for engines on COMMAND, which runs one query. Exits with 1 if one is broken.
+    """Test COMMAND, which runs one query with an engine, against the rules for engines. Exits with 1 if one is broken.
 
-    COMMAND is run again and again, each time against another server on this machine, which provokes it in one way; the
-    server's URL stands for {url} in COMMAND, and in the variable FOLDFLIGHT_URL. It prints the answer to its standard
-    output, always in the same order, and exits with another code than 0 where the query fails. Put -- before COMMAND.
+    COMMAND is run several times, each time with a new server on this machine that injects one kind of fault. In
+    COMMAND, {url} is replaced by the URL of the server, which is also in the variable FOLDFLIGHT_URL. COMMAND prints
+    the answer of the query to its standard output, in a fixed order. If the query fails, it exits with a code other
+    than 0. Put -- before COMMAND.
     """
     from foldflight.testing.conformance import check_engine
 
@@ -91,7 +97,7 @@ def engine(command: tuple[str, ...], *, modules: tuple[str, ...], timeout_s: flo
 
 @conform.command()
 def rules() -> None:
-    """Print all rules, those for servers and those for engines, as tables of Markdown."""
+    """Print the rules for servers and the rules for engines as Markdown tables."""
     from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 
     click.echo(rules_table("servers", SERVER_RULES))
@@ -108,7 +114,7 @@ def _run(command: Sequence[str], url: str, timeout_s: float) -> str:
 
 
 def _report(outcomes: Iterable[Outcome]) -> None:
-    """Print outcomes as they come; a broken rule with what was found and what to change."""
+    """Print each outcome when it is known; for a broken rule, also what was found and what to change."""
     console = Console()
     found = []
     for outcome in outcomes:
@@ -124,7 +130,7 @@ def _report(outcomes: Iterable[Outcome]) -> None:
                 console.print(f"    {name}: {escape(text)}", highlight=False)
     broken, skipped = found.count(False), found.count(None)
     console.print(
-        f"{len(found)} rules: {found.count(True)} kept, {broken} broken, {skipped} not tried", highlight=False
+        f"{len(found)} rules: {found.count(True)} kept, {broken} broken, {skipped} not tested", highlight=False
     )
     if broken:
         click.get_current_context().exit(EXIT_BROKEN)

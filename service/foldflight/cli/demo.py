@@ -1,7 +1,8 @@
-"""`foldflight demo`: one query on real data, folded in Spark's own workers and on a server, beside Spark SQL.
+"""`foldflight demo`: run one query on real data in Spark's workers, on a server, and in Spark SQL.
 
-The query is the one of the README. Then the same flights come as a stream of changes, which is an example of its own.
-Every group is compared with what Spark computes by itself, and any difference makes the demo fail.
+The query is the one of the README. Then the same flights are processed as a stream of changes
+(`examples/flights_stream.py`). Every group is compared with the result of Spark SQL, and any difference makes the demo
+fail.
 """
 
 from __future__ import annotations
@@ -51,8 +52,10 @@ Rows = list[dict[str, Any]]
 
 
 @click.command()
-@click.option("--scale", type=click.IntRange(1), default=1, show_default=True, help="How many times to take the data.")
-@click.option("--server", metavar="URL", help="Fold on servers that run, not on one that is started here.")
+@click.option(
+    "--scale", type=click.IntRange(1), default=1, show_default=True, help="How many copies of the data to use."
+)
+@click.option("--server", metavar="URL", help="Use the servers at this URL. Default: start one.")
 def demo(*, scale: int, server: str | None) -> None:
     """Fold the flights of New York in 2013 with Spark, embedded and on a server, and compare with Spark SQL."""
     if importlib.util.find_spec("pyspark") is None:
@@ -60,7 +63,7 @@ def demo(*, scale: int, server: str | None) -> None:
     if importlib.util.find_spec(MODULE.partition(".")[0]) is None or importlib.util.find_spec(MODULE) is None:
         raise RejectedError("MODULE", f"cannot find {MODULE}: run the demo in the folder of foldflight's source")
     stream = importlib.import_module(STREAM)
-    # What is started here is ended by the `with` statements below, also when somebody ends the demo.
+    # SIGTERM raises SystemExit, so that the `with` statements below end the processes that the demo has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     console = Console()
     with tempfile.TemporaryDirectory(prefix="foldflight-demo-") as folder:
@@ -90,7 +93,7 @@ def _compare(console: Console, flights: DataFrame, url: str, rows: int) -> int:
     ]
     results: list[tuple[str, Rows, Rows, float]] = []
     copies = warm_copies(rows, flights.sparkSession.sparkContext.defaultParallelism)
-    console.print("each way runs the query once, so that all are warm, and is timed the second time", style="dim")
+    console.print("each way runs the query twice, and the second run is timed", style="dim")
     for name, query in ways:
         with spark_progress(flights.sparkSession, console, name):
             by_key, seconds = timed_warm(query, flights, copies)
@@ -114,10 +117,14 @@ def _compare(console: Console, flights: DataFrame, url: str, rows: int) -> int:
 
 
 def warm_copies(rows: int, workers: int) -> int:
-    """Return how many times a query must have folded the data until the function is compiled in each of n workers.
+    """Return how many copies of the data the first run must fold so that each worker compiles the function.
 
-    A server compiles its functions before it is ready; a worker of Spark after `HOT_ROWS` rows. Tasks are not spread
-    evenly over workers, so each gets twice as many.
+    A server compiles its functions before it is ready, a Spark worker after `HOT_ROWS` rows. Tasks are not distributed
+    evenly over workers, so the first run has twice as many rows as needed.
+
+    Args:
+        rows: Rows of one copy.
+        workers: Number of Spark workers.
     """
     return math.ceil(2 * HOT_ROWS * workers / rows)
 
@@ -125,9 +132,9 @@ def warm_copies(rows: int, workers: int) -> int:
 def timed_warm(
     query: Callable[[DataFrame, Sequence[str]], DataFrame], flights: DataFrame, copies: int
 ) -> tuple[Rows, float]:
-    """Return the rows of a query by `KEYS` and the seconds it took, once it has run over copies of the same data.
+    """Run a query by `KEYS` twice. Return the rows of the second run and the seconds that it took.
 
-    The first run starts Python, lets Java compile, and makes the functions hot wherever they are folded.
+    The first run, over `copies` of the data, starts the workers and lets Java and foldflight compile their code.
     """
     query(reduce(lambda all_, more: all_.union(more), [flights] * copies), KEYS).collect()
     start = time.perf_counter()
@@ -135,12 +142,12 @@ def timed_warm(
 
 
 def _folded(functions: Functions, flights: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return the query of the README."""
+    """Return the result of the query of the README."""
     from foldflight.spark import group_by
 
     weighted_avg, count = functions["weighted_avg"], functions["count"]
     return group_by(flights, *keys).agg(
-        # The class multiplies what it gets; flights that never arrived have no delay to give it.
+        # Flights that never arrived have no delay, which the class could not multiply.
         delay=weighted_avg("arr_delay", "distance").where("arr_delay IS NOT NULL"),
         late=count().where("arr_delay > 15"),
         planes=count("tailnum").distinct(),
@@ -149,7 +156,7 @@ def _folded(functions: Functions, flights: DataFrame, keys: Sequence[str]) -> Da
 
 
 def _built_in(flights: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return the same query in Spark's own functions."""
+    """Return the result of the same query with Spark's own functions."""
     from pyspark.sql import functions as sql
 
     return flights.groupBy(*keys).agg(
@@ -164,12 +171,12 @@ def _built_in(flights: DataFrame, keys: Sequence[str]) -> DataFrame:
 
 
 def differences(expected: Rows, found: Rows, keys: Sequence[str]) -> list[str]:
-    """Return what differs between two results, a text for each value, missing group or extra group.
+    """Return the differences between two results: a text for each value, missing group or extra group.
 
     Args:
-        expected: One mapping of column to value for each group.
-        found: The same from another way.
-        keys: The columns that tell groups apart.
+        expected: The rows of one result, one for each group, as mappings of column to value.
+        found: The rows of the other result.
+        keys: The grouping columns.
     """
     by_key = {tuple(row[key] for key in keys): row for row in found}
     texts = []
@@ -186,7 +193,7 @@ def differences(expected: Rows, found: Rows, keys: Sequence[str]) -> list[str]:
             for column, value in row.items()
             if other.get(column) != value
         )
-    texts.extend(f"group {group} should not be there" for group in by_key)
+    texts.extend(f"group {group} is not expected" for group in by_key)
     return texts
 
 
@@ -223,7 +230,7 @@ def server_process(log: Path) -> Iterator[str]:
     command += ["--health-port", "off", "--http-port", "off", "--log-format", "console"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FOLDFLIGHT_")}
     with log.open("wb") as log_file:
-        # A session of its own: Ctrl-C in the terminal reaches this process, which then ends the server by its pid.
+        # In a session of its own, the server does not get Ctrl-C from the terminal. This process ends it.
         process = subprocess.Popen(  # noqa: S603 (our own command)
             command, stdout=subprocess.PIPE, stderr=log_file, env=environment, start_new_session=True
         )
@@ -241,8 +248,8 @@ def server_process(log: Path) -> Iterator[str]:
 
 
 def _ready_line(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
-    """Wait for the server's first line of output, which says where it listens."""
-    timer = Timer(_START_S, process.kill)  # then the line below ends too, empty
+    """Wait for the server's first line of output, and return it. It has the ports by name."""
+    timer = Timer(_START_S, process.kill)  # then readline returns an empty line
     timer.start()
     try:
         line = process.stdout.readline() if process.stdout is not None else b""

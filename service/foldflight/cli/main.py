@@ -1,7 +1,7 @@
 """`foldflight`: the commands, and how their errors are printed.
 
-Exit codes: 0 done; 1 an error of foldflight, printed as text without a traceback; 2 wrong usage; `serve` has two of its
-own (see `foldflight.server.run.lifecycle`).
+Exit codes: 0 success; 1 an error of foldflight, printed as text without a traceback; 2 wrong usage. `serve` has two
+more (see `foldflight.server.run.lifecycle`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Commands(click.Group):
 def cli() -> None:
     """Python aggregate functions for engines that own the state."""
     # Modules are also found in the working directory, as with `python -m`. An installed script does not add it.
-    if str(folder := os.getcwd()) not in sys.path:  # noqa: PTH109 (the text as it is, which sys.path compares)
+    if str(folder := os.getcwd()) not in sys.path:  # noqa: PTH109 (sys.path has strings)
         sys.path.insert(0, folder)
 
 

@@ -46,7 +46,7 @@ def spark_progress(spark: SparkSession, console: Console, name: str) -> Iterator
 
 
 class StageCounts:
-    """Tasks done and known over all stages seen: a stage that is no longer active has done all of its tasks."""
+    """Counts of finished and known tasks over all stages. A stage that is no longer active has finished its tasks."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, tuple[int, int]] = {}

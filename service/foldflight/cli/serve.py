@@ -1,4 +1,4 @@
-"""`foldflight serve`: a stateless Flight server; its options are the settings table."""
+"""`foldflight serve`: start a stateless Flight server. Its options are made from the table of settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stop_on_signal() -> threading.Event:
 
     def on_signal(number: int, _: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)
-        # Not here: the handler may have interrupted the main thread while that holds the event's own lock.
+        # In a thread: the handler may have interrupted the main thread while it holds the lock of the event.
         threading.Thread(target=stop.set, name="foldflight-stop").start()
 
     for number in (signal.SIGTERM, signal.SIGINT):

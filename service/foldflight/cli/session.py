@@ -32,7 +32,7 @@ appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex{{short}}
 def local_spark(
     name: str, settings: Mapping[str, Any] | None = None, *, log_level: str = "error"
 ) -> Iterator[SparkSession]:
-    """Start Spark on this machine while the block runs, silent but for errors.
+    """Run a local Spark session for the duration of the block. It prints only errors.
 
     Args:
         name: Name of the application.
@@ -74,7 +74,7 @@ def local_spark(
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Redirect standard error of processes that start in the block to a file, because Spark's workers log each step."""
+    """Redirect standard error of processes started in the block to a file, because Spark's processes log each step."""
     kept = os.dup(2)
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)

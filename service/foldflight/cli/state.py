@@ -1,4 +1,4 @@
-"""`foldflight state`: the groups of a streaming query, read from its checkpoint."""
+"""`foldflight state`: print the groups of a streaming query, read from its checkpoint."""
 
 from __future__ import annotations
 
@@ -35,15 +35,19 @@ _MEMBERS_SHOWN = 6
 @click.command()
 @click.argument("checkpoint")
 @click.option(
-    "--group", "wanted", multiple=True, metavar="KEY=VALUE", help="Only groups with this key; KEY alone: NULL."
+    "--group",
+    "wanted",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only groups with this value of a key. KEY alone means NULL.",
 )
-@click.option("--operator", type=int, help="Which state table, where the query has several group_by.")
+@click.option("--operator", type=int, help="Operator id of the state table, if the query has several group_by.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many groups to print.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each group, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print only one JSON object for each group.")
 def state(checkpoint: str, *, wanted: tuple[str, ...], operator: int | None, limit: int, as_json: bool) -> None:
-    """Print the groups that a streaming query holds: keys, live rows, and the state of each output.
+    """Print the groups of a streaming query: keys, live rows, and the state of each output.
 
-    CHECKPOINT is the query's checkpointLocation; the query may be running.
+    CHECKPOINT is the checkpointLocation of the query. The query may be running.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise RejectedError("SETTINGS", "a checkpoint is read with Spark: pip install 'foldflight[spark]'")
@@ -63,7 +67,7 @@ def state(checkpoint: str, *, wanted: tuple[str, ...], operator: int | None, lim
             _print(Console(), table, groups, [json.loads(line) for line in lines])
             Console().print(_summary(table, figures, count), highlight=False)
     if not lines and wanted:
-        click.echo(f"there is no group {', '.join(wanted)}", err=True)
+        click.echo(f"no group has {', '.join(wanted)}", err=True)
         click.get_current_context().exit(EXIT_NO_GROUP)
     if len(lines) < count:
         click.echo(f"{len(lines):,} of {count:,} groups; --limit {count} prints all", err=True)
@@ -74,7 +78,7 @@ def _settings() -> dict[str, Any]:
 
 
 def _chosen(table: StoredTable, wanted: Sequence[str]) -> DataFrame:
-    """Return the groups with the keys that were asked for, as texts that Spark casts to the types of the keys."""
+    """Return the groups with these values of keys. Spark casts the texts to the types of the keys."""
     from pyspark.sql import functions as sf
 
     groups = table.groups()
@@ -95,7 +99,7 @@ def _chosen(table: StoredTable, wanted: Sequence[str]) -> DataFrame:
 
 
 def _lines(table: StoredTable, groups: DataFrame, limit: int) -> list[str]:
-    """Return the first groups, by their keys, each as a JSON object."""
+    """Return the first groups in the order of their keys, each as a JSON object."""
     from pyspark.sql import functions as sf
 
     columns = [sf.col(f"`{name.replace('`', '``')}`") for name in groups.columns]
@@ -112,7 +116,7 @@ def _print(console: Console, table: StoredTable, groups: DataFrame, rows: Sequen
 
 
 def _groups_table(table: StoredTable, rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
-    """Return a table for people: a column for each key, the live rows, and a column for each output's state."""
+    """Return a table with a column for each key, the live rows, and a column for the state of each output."""
     shown = Table(*(Column(Text(name)) for name in table.keys), Column(Text(table.live_rows), justify="right"))
     for name, call in zip(table.outputs, table.calls, strict=True):
         shown.add_column(Text.assemble((name, "bold"), "\n", (call, "dim")))
@@ -128,11 +132,11 @@ def _key(value: Any) -> str:
 
 
 def state_as_text(state: Any, *, is_binary: bool = False) -> str:
-    """Return a state as short text: `sum 12, count 3`; the beginning of a long list; the number of bytes.
+    """Return a state as short text, such as `sum 12, count 3`. Long lists are cut; bytes are shown by their number.
 
     Args:
-        state: As JSON has it.
-        is_binary: Whether it is bytes, in Base64.
+        state: The state, as parsed from JSON.
+        is_binary: Whether it is a text of bytes in Base64.
     """
     if state is None:
         return "NULL"

@@ -1,4 +1,4 @@
-"""`foldflight status`: the status of the servers of a fleet."""
+"""`foldflight status`: print the status of the servers of a fleet."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ Placed = dict[str, dict[str, list[str]]]
 
 @click.command()
 @click.argument("urls", nargs=-1, required=True, metavar="URL...")
-@click.option("--watch", is_flag=True, help="Ask and draw again, until Ctrl-C.")
-@click.option("--interval-s", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Pause of --watch.")
+@click.option("--watch", is_flag=True, help="Update the table until Ctrl-C.")
+@click.option("--interval-s", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Interval of --watch.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @target_options
 def status(urls: tuple[str, ...], *, watch: bool, interval_s: float, as_json: bool, **connection: Any) -> None:
-    """Show the status of the servers at each URL, which is that of a server or of a load balancer.
+    """Show the status of the servers at each URL. A URL may belong to a server or to a load balancer.
 
     Several URLs are separate arguments, or separated by commas as for `connect`.
 
@@ -94,7 +94,7 @@ def _ask(readers: Sequence[StatusReader]) -> list[Answer]:
 
 
 def merged(answers: Sequence[Answer]) -> dict[str, tuple[float, dict[str, Any]]]:
-    """Return each server once, by name, with the time of the answer that has it; an answer beats a missing one."""
+    """Return each server once, by name, with the time of its answer. The first of several answers counts."""
     servers: dict[str, tuple[float, dict[str, Any]]] = {}
     for at_s, answer in answers:
         for server in answer["servers"]:
@@ -103,13 +103,13 @@ def merged(answers: Sequence[Answer]) -> dict[str, tuple[float, dict[str, Any]]]
 
 
 def rates(before: Sequence[Answer], after: Sequence[Answer]) -> Servers:
-    """Return the servers of the later answers, each with `rows_per_s`; None where there is nothing to compare with."""
+    """Return the servers of the later answers with `rows_per_s`, which is None if no earlier answer is comparable."""
     old, servers = merged(before), []
     for name, (at_s, server) in merged(after).items():
         found = dict(server)
         if "problem" not in server:
             earlier_s, earlier = old.get(name, (at_s, server))
-            # A server that has begun again under its old name counts from zero.
+            # A server that has restarted with the same name counts from zero.
             comparable = at_s > earlier_s and server["rows"] >= earlier.get("rows", 0)
             found["rows_per_s"] = (
                 round((server["rows"] - earlier["rows"]) / (at_s - earlier_s), 1) if comparable else None
@@ -119,7 +119,7 @@ def rates(before: Sequence[Answer], after: Sequence[Answer]) -> Servers:
 
 
 def status_view(servers: Servers, *, wide: bool = True) -> Group:
-    """Return servers, functions and versions for people; `wide` has all columns, else they fit into 80 characters."""
+    """Return servers, functions and versions as tables. Without `wide` they fit into 80 characters."""
     names = [name for name in _NUMBERS if wide or name not in _WIDE]
     columns = [Column(name, justify="right", no_wrap=True) for name in names]
     table = Table(Column("server", no_wrap=True), "state", *columns, "errors", box=SIMPLE_HEAD, pad_edge=False)
@@ -141,7 +141,7 @@ def status_view(servers: Servers, *, wide: bool = True) -> Group:
 
 
 def _failing(servers: Servers) -> Iterator[Text]:
-    """Yield the functions that have raised, over all servers, with how often."""
+    """Yield the functions that have raised, with counts over all servers."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for server in servers:
         for function, codes in server.get("function_errors", {}).items():
@@ -167,7 +167,7 @@ def _numbers(server: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _placed(servers: Servers, versions_of: Callable[[dict[str, Any]], Mapping[str, str]]) -> Placed:
-    """Return which servers have which version of what: name, then version, then servers."""
+    """Return the servers that have each version: by name, then by version."""
     placed: Placed = defaultdict(lambda: defaultdict(list))
     for server in servers:
         for name, version in versions_of(server).items():
@@ -176,7 +176,7 @@ def _placed(servers: Servers, versions_of: Callable[[dict[str, Any]], Mapping[st
 
 
 def _alike(what: str, placed: Placed, servers: int) -> Iterator[Text]:
-    """Yield what all servers have alike, and what not: with a fleet that differs, jobs fail by chance."""
+    """Yield which versions are the same on all servers, and which differ. Differences make jobs fail at random."""
     alike = {name: next(iter(by)) for name, by in placed.items() if [len(ids) for ids in by.values()] == [servers]}
     if alike:
         listed = ", ".join(f"{name} {version}" for name, version in sorted(alike.items()))
@@ -195,7 +195,7 @@ def _duration(seconds: float) -> str:
 
 
 def _memory(memory: Mapping[str, int] | None, workers: int) -> str:
-    """Return what the processes that fold have and may have together; older servers do not say."""
+    """Return the memory in use and the limit of all worker processes. Older servers do not report them."""
     if memory is None:
         return "-"
     limit = memory["limit_bytes"] * workers

@@ -162,7 +162,7 @@ def test_an_item_of_another_kind_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("annotation", "fresh", "why"),
     [
-        (list[float], [1.0], "value does not begin empty"),
+        (list[float], [1.0], "the initial value of value is not empty"),
         (list[str], [], "its state has the type ARRAY<STRING>"),
         (set[int], set(), "its state has the type ARRAY<BIGINT>"),
         (list[float] | None, None, "its state has the type ARRAY<DOUBLE> in value"),

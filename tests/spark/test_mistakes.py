@@ -249,7 +249,7 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "condition of the wrong type": (
         lambda df, f: group_by(df).agg(n=f["count"]().where("v + 1")),
         "SCHEMA_MISMATCH",
-        "the condition 'where v . 1' of count is BIGINT, and a condition is BOOLEAN",
+        "the condition 'where v . 1' of count is BIGINT, but a condition must be BOOLEAN",
     ),
     "a map for a key": (lambda df, f: group_by(df, "map(k, v)").agg(n=f["count"]()), "SCHEMA_MISMATCH", "map"),
     "collated key": (

@@ -352,17 +352,17 @@ def test_functions_without_merge_refuse_a_second_state() -> None:
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("slot", pa.array([-1], pa.int32()), "a slot is 0 or more"),
-        ("slot", pa.array([None], pa.int32()), "int32 without NULLs, and this one is int32 with 1 NULLs"),
-        ("slot", pa.array([0], pa.int64()), "int32 without NULLs, and this one is int64$"),
+        ("slot", pa.array([-1], pa.int32()), "slots are 0 or more"),
+        ("slot", pa.array([None], pa.int32()), "int32 without NULLs, but it is int32 with 1 NULLs"),
+        ("slot", pa.array([0], pa.int64()), "int32 without NULLs, but it is int64$"),
         ("kind", pa.array([4], pa.int8()), "4 is no row kind"),
         ("kind", pa.array([-1], pa.int8()), "-1 is no row kind"),
         (
             "kind",
             pa.array([None], pa.int8()),
-            "for each row, and this one is int8 with 1 NULLs",
+            "int8 without NULLs, but it is int8 with 1 NULLs",
         ),
-        ("kind", pa.array(["+I"]), "holds a row kind"),
+        ("kind", pa.array(["+I"]), "must be int8 without NULLs, but it is string"),
     ],
 )
 def test_slots_and_kinds_are_checked(column: str, values: pa.Array, message: str) -> None:

@@ -209,7 +209,7 @@ def test_a_class_that_is_gone_is_named_with_what_to_do() -> None:
     """A state whose class was renamed cannot be read: the error names the class, and the ways out."""
     first = folded(there(defined(RANGE)), 3, 8)
     renamed = there(defined(RANGE.replace("class R:", "class Renamed:").replace("return R()", "return Renamed()")))
-    with pytest.raises(RejectedError, match=r"contains __main__\.R, .* Define it again .* empty checkpoint") as caught:
+    with pytest.raises(RejectedError, match=r"refers to __main__\.R, .* Define it again .* empty checkpoint") as caught:
         folded(renamed, 20, states=state_of(first))
     assert caught.value.code == "STATE_MISMATCH"
     assert caught.value.function == "spread"

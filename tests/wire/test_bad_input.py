@@ -63,7 +63,7 @@ def state_of(transport: Transport, call: Call) -> pa.RecordBatch:
         (Call("weighted_avg", ("value",)), "SCHEMA_MISMATCH", "weighted_avg"),
         (Call("weighted_avg", ("wanted", "weight")), "SCHEMA_MISMATCH", "BIGINT"),
         (Call("weighted_avg", ("value", "nowhere")), "SCHEMA_MISMATCH", "nowhere"),
-        (Call("weighted_avg", ("value", "weight"), filter="value"), "SCHEMA_MISMATCH", "a condition is BOOLEAN"),
+        (Call("weighted_avg", ("value", "weight"), filter="value"), "SCHEMA_MISMATCH", "a condition must be BOOLEAN"),
         (Call("weighted_avg", ("value", "weight"), literals={"fraction": 0.5}), "SIGNATURE", "fraction"),
         (Call("weighted_avg", ("value", "weight"), fingerprint="0123456789abcdef"), "SCHEMA_MISMATCH", "fingerprint"),
     ],

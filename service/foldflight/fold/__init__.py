@@ -1,4 +1,4 @@
-"""Evaluation of calls over rows: pure, by slot, for several calls at once."""
+"""Evaluation of several calls over rows, by slot. It is pure: it uses no IO and no clock."""
 
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls, result_schema

@@ -55,7 +55,7 @@ def demand_accelerated(bound: BoundFunction, accelerator: Accelerator | None) ->
     elif bound.function.compile is True:
         raise RejectedError(
             "SIGNATURE",
-            f"{bound.function.name} is declared compile=True and there is no compiler here: hand an accelerator to the "
-            'fold, or leave it to foldflight (compile="auto")',
+            f"{bound.function.name} is declared compile=True and there is no compiler here: pass an accelerator to the "
+            'fold, or declare compile="auto"',
             function=bound.function.name,
         )

@@ -1,6 +1,7 @@
 """The interface of evaluators, which the server's side of an exchange drives. Aggregates are the only kind today.
 
-    Request > bound to functions and columns: BoundRequest (for Opened) > opened: Evaluator (rows and states)
+A `Request` is bound to functions and columns, which gives a `BoundRequest`; it has the content of `Opened`. Opening
+that gives an `Evaluator`, which takes rows and states.
 
 A new kind of evaluator is a folder next to `aggregate/` and an entry in `evaluators.py`.
 """
@@ -138,7 +139,7 @@ class Evaluator(Protocol):
         """Bytes of the states in the last result of `collect`."""
 
     def merge_states(self, batch: pa.RecordBatch) -> None:
-        """Merge states into slots: n rows of `slot` and one column `state_i` for each call i."""
+        """Merge n states into slots. The batch has `slot` and one column `state_i` for each call i."""
 
     def outputs(self, slots: pa.Array) -> pa.RecordBatch:
         """Return the outputs of n slots, with NULL states."""

@@ -1,4 +1,4 @@
-"""Errors of authors' code. With isolation, failed groups are set aside until the barrier, and other groups continue."""
+"""Errors of authors' code. With isolation, a failed group is skipped until the barrier, and other groups continue."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Failures:
         return slot in self._errors
 
     def take(self, error: FunctionError) -> bool:
-        """Record the error of a slot. Return False if it must be raised: an exceeded limit concerns all slots."""
+        """Record the error of a slot. Return False if it must be raised: a limit concerns all slots."""
         if not self._takes or error.slot is None or error.limit is not None:
             return False
         if error.slot not in self._errors:

@@ -18,13 +18,13 @@ MOMENTS: Final[dict[str, tuple[int, int]]] = {
     "date": (_FIRST, _LAST),
     "timestamp": (_FIRST * _DAY, (_LAST + 1) * _DAY - 1),
     "time": (0, _DAY - 1),
-    # Arrow makes none of fewer days, for their microseconds alone would leave 64 bits.
+    # Arrow has no durations of fewer days, because their microseconds would exceed 64 bits.
     "duration": (-((1 << 63) // _DAY) * _DAY, (1 << 63) - 1),
 }
 
 
 def moment_of(type_: pa.DataType) -> str | None:
-    """Return which of `MOMENTS` the values of a type are in Python, or None for other types.
+    """Return the key of `MOMENTS` for the values of a type, or None for other types.
 
     Timestamps with a zone are not included: Python compares their local times, which repeat when clocks go back.
     """
@@ -47,5 +47,5 @@ def to_numbers(array: pa.Array, moment: str) -> Any | None:
 
 
 def from_numbers(numbers: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return the inverse of `to_numbers`: dates or microseconds, or NULL."""
+    """Return n integers as values of `type_`: the inverse of `to_numbers`. NULL stays NULL."""
     return numbers.cast(pa.int32()).cast(type_) if type_ == pa.date32() else numbers.cast(type_)

@@ -68,7 +68,7 @@ def _culprit(name: str, array: pa.Array, error: Exception) -> str:
         try:
             to_python(array.slice(index, 1))
         except _NO_VALUE as first:
-            return f"{column} has no Python value in row {index} of the {len(array)} that the call takes: {first}"
+            return f"{column} has no Python value in row {index} of the {len(array)} rows of the call: {first}"
     return f"{column} has no Python values: {error}"
 
 
@@ -127,5 +127,5 @@ def frozen(value: Any) -> Any:
 
 
 def room_for(needed: int, held: int) -> int:
-    """Return the new capacity in slots, given the present one, with reserve so that slow growth causes few copies."""
+    """Return the new capacity in slots, given the present one, with a reserve so that slow growth causes few copies."""
     return max(needed, min(2 * held, held + _MORE_MAX))

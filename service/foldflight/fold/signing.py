@@ -1,4 +1,4 @@
-"""Signed bytes: a fleet unpickles only states that it has signed itself."""
+"""Signatures of pickled states: a fleet unpickles only states that it has signed itself."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class StateSigner:
     """Signs states with HMAC-SHA256, and checks them.
 
     Args:
-        keys: Secret keys, each of at least 16 bytes. The first signs; all verify, so that keys can be rotated.
+        keys: Secret keys of at least 16 bytes. The first key signs. All keys verify, so that keys can be rotated.
 
     Raises:
-        RejectedError: SETTINGS, when a key is too short or there is none.
+        RejectedError: SETTINGS, if a key is too short or there is none.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         if not keys or any(len(key) < STATE_KEY_BYTES_MIN for key in keys):
             raise RejectedError(
-                "SETTINGS", f"a state key needs at least {STATE_KEY_BYTES_MIN} bytes, and there must be one at least"
+                "SETTINGS", f"a state key is missing or too short; set one of at least {STATE_KEY_BYTES_MIN} bytes"
             )
         self._keys = tuple(keys)
 

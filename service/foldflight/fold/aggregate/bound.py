@@ -28,7 +28,8 @@ class BoundAggregates:
         if request.isolates and request.row_outputs:
             raise RejectedError(
                 "SIGNATURE",
-                "outputs after each row do not go with isolated errors, of which a row shows nothing; choose one",
+                "Open has both row_outputs and isolate_errors, but outputs after each row cannot show errors; use "
+                "only one",
             )
         self._request = request
         self.calls = bind_calls(registry, request.calls, request.columns, where=request.where)

@@ -132,13 +132,15 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> Boun
     if call.filter is not None and not pa.types.is_boolean(_column(schema, call.filter, call).type):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"the condition {call.filter!r} of {call.function} is {sql_name(schema.field(call.filter).type)}, and a "
-            "condition is BOOLEAN; write a comparison",
+            f"the condition {call.filter!r} of {call.function} is {sql_name(schema.field(call.filter).type)}, but a "
+            "condition must be BOOLEAN; write a comparison",
             function=call.function,
         )
     if call.distinct and not call.arguments:
         raise RejectedError(
-            "SIGNATURE", f"{call.function} without arguments cannot be DISTINCT", function=call.function
+            "SIGNATURE",
+            f"{call.function} without arguments cannot be DISTINCT; name the columns to compare",
+            function=call.function,
         )
     bound = BoundCall(call, function.bind(types, call.literals))
     if call.fingerprint not in ("", bound.fingerprint):
@@ -146,7 +148,7 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> Boun
             "SCHEMA_MISMATCH",
             f"{call.function} is not the function that the engine expects: its fingerprint {where} is "
             f"{bound.fingerprint} (version {bound.bound.version}), expected {call.fingerprint}; "
-            "deploy one version everywhere, or plan the query again",
+            "deploy the same version on all servers, or plan the query again",
             function=call.function,
         )
     return bound
@@ -156,8 +158,8 @@ def _column(schema: pa.Schema, name: str, call: Call) -> pa.Field:
     if schema.get_field_index(name) < 0:
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{call.function} refers to a column {name!r} that the chunk does not have (or has twice); "
-            f"it has {', '.join(schema.names) or 'none'}",
+            f"{call.function} refers to a column {name!r} that the chunk does not have, or has twice; "
+            f"its columns are {', '.join(schema.names) or '(none)'}",
             function=call.function,
         )
     return schema.field(name)
@@ -200,11 +202,11 @@ def written_by(field: pa.Field, call: BoundCall) -> StateOrigin | None:
         return None
     why = f"its fingerprint is {written.fingerprint}, expected {call.fingerprint}"
     if about.get("function", function.name) != function.name:
-        raise _foreign(call, f"{why}, for it is of {about['function']}")
+        raise _foreign(call, f"{why}, because it belongs to {about['function']}")
     if written.version in ("", call.bound.version):
         raise _foreign(call, why)
     if "rows" in (written.codec, call.codec) and (written.codec, field.type) != (call.codec, call.state_type):
-        raise _foreign(call, f"{why}, and only one of them keeps rows")
+        raise _foreign(call, f"{why}, and only one of the two keeps rows (DISTINCT or materialized)")
     if not call.can_migrate:
         raise _foreign(call, f"{why}, and {function.name} has no migrate for states of version {written.version}")
     return written
@@ -216,7 +218,7 @@ def _foreign(call: BoundCall, why: str) -> RejectedError:
     return RejectedError(
         "STATE_MISMATCH",
         f"the state given for {name} version {call.bound.version} belongs to another function, version or "
-        f"schema: {why}; give a function that changes another version and migrate(self, version, state), run the "
+        f"schema: {why}; raise the version of a changed function and define migrate(self, version, state), run the "
         "version that wrote the state, or start from empty state",
         function=name,
     )

@@ -380,10 +380,10 @@ def _mask(batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:
 def _slots(batch: pa.RecordBatch) -> Slots:
     column = batch.column(_SLOT)
     if column.type != pa.int32() or column.null_count:
-        raise RejectedError("SCHEMA_MISMATCH", f"the column slot is int32 without NULLs, and this one {_found(column)}")
+        raise RejectedError("SCHEMA_MISMATCH", f"the column slot must be int32 without NULLs, but it {_found(column)}")
     slots: Slots = column.to_numpy(zero_copy_only=False)
     if len(slots) and int(slots.min()) < 0:
-        raise RejectedError("SCHEMA_MISMATCH", f"a slot is 0 or more, and here is {int(slots.min())}")
+        raise RejectedError("SCHEMA_MISMATCH", f"the column slot has {int(slots.min())}; slots are 0 or more")
     return slots
 
 
@@ -396,19 +396,17 @@ def _retracts(batch: pa.RecordBatch) -> Mask | None:
         return None
     column = batch.column(_KIND)
     if not pa.types.is_integer(column.type) or column.null_count:
-        raise RejectedError(
-            "SCHEMA_MISMATCH", f"the column kind holds a row kind (int8) for each row, and this one {_found(column)}"
-        )
+        raise RejectedError("SCHEMA_MISMATCH", f"the column kind must be int8 without NULLs, but it {_found(column)}")
     kinds = column.to_numpy(zero_copy_only=False)
     if len(kinds) and not (int(kinds.min()) >= 0 and int(kinds.max()) <= _KIND_MAX):
         wrong = next(int(kind) for kind in kinds if not 0 <= kind <= _KIND_MAX)
-        raise RejectedError("SCHEMA_MISMATCH", f"{wrong} is no row kind; they are 0 to {_KIND_MAX}")
+        raise RejectedError("SCHEMA_MISMATCH", f"{wrong} is no row kind; the kinds are 0 to {_KIND_MAX}")
     retracts: Mask = (kinds == RowKind.UPDATE_BEFORE) | (kinds == RowKind.DELETE)
     return retracts if retracts.any() else None
 
 
 def _state_column(batch: pa.RecordBatch, place: int, call: BoundCall) -> tuple[pa.Array, StateOrigin | None]:
-    """Return the states for a call, and their origin if another version has written them."""
+    """Return the column of states of a call, and its origin if another version has written it."""
     index = batch.schema.get_field_index(f"state_{place}")
     if index < 0:
         raise RejectedError(

@@ -418,7 +418,7 @@ def cannot_retract(function: str) -> RejectedError:
     """Return the error for a retracting row of an append-only function."""
     return RejectedError(
         "CANNOT_RETRACT",
-        f"{function} is append-only (it has no retract), and the input takes a row back; "
+        f"{function} is append-only (it has no retract), but the input retracts a row; "
         "define retract, or aggregate an input without updates and deletes",
         function=function,
     )
@@ -428,6 +428,6 @@ def cannot_merge(function: str) -> RejectedError:
     """Return the error for a second state in one slot of a function without merge."""
     return RejectedError(
         "CANNOT_MERGE",
-        f"{function} has no merge, so one group can have only one state; define merge, or fold each group in one place",
+        f"{function} has no merge, so a group can have only one state; define merge, or fold each group in one place",
         function=function,
     )

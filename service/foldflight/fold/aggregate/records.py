@@ -1,4 +1,4 @@
-"""Accumulators as records of a structured array, and the way between them and typed states: column by column."""
+"""Accumulators as records of a structured array, and their conversion to and from typed states, column by column."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Member(Protocol):
 
     Attributes:
         name: Its name in a record.
-        format: Its format there, as NumPy writes it; of a list of a fixed length, with that length.
+        format: Its NumPy format in a record; for a list of fixed length, the format of its items and the length.
         optional: Whether it may be None.
-        valid: The name of the member that tells whether it is not None.
+        valid: The name of the member that is true if it is not None.
     """
 
     @property
@@ -50,7 +50,7 @@ class Member(Protocol):
 
 @functools.lru_cache(maxsize=256)
 def record_dtype(members: tuple[Member, ...]) -> np.dtype[Any]:
-    """Return a record with these members, the wide ones first, in a multiple of eight bytes."""
+    """Return the type of a record with these members, the widest first. Its size is a multiple of eight bytes."""
     named = [(each.name, each.format) for each in members] + [(each.valid, "?") for each in members if each.optional]
     ordered = sorted(named, key=lambda member: np.dtype(member[1]).base.itemsize == 1)
     sizes = [np.dtype(format_).itemsize for _, format_ in ordered]
@@ -66,15 +66,15 @@ def record_dtype(members: tuple[Member, ...]) -> np.dtype[Any]:
 
 @functools.lru_cache(maxsize=256)
 def hints_of(cls: type) -> Mapping[str, Any]:
-    """Return what a class of accumulators annotates, read once; nothing where that cannot be resolved."""
+    """Return the annotations of an accumulator class; empty if they cannot be resolved."""
     try:
         return typing.get_type_hints(cls, include_extras=True)
-    except NameError:  # then its states are typed by state_type alone
+    except NameError:  # then only state_type gives the types of its states
         return {}
 
 
 def bytes_of(records: Any) -> Any:
-    """Return records as bytes without members, which NumPy copies several times faster."""
+    """Return a view of records as plain bytes, which NumPy copies several times faster."""
     return records.view(np.dtype((np.void, records.dtype.itemsize)))
 
 
@@ -84,7 +84,7 @@ def taken(records: Any, slots: Any) -> Any:
 
 
 def states_of(records: Any, members: Sequence[Member], type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
-    """Return n records as n states of `type_`; None where one does not fit. Without `narrow`, as wide as they are."""
+    """Return n records as n states of `type_`; None if one does not fit. Without `narrow`, integers have 64 bits."""
     columns = []
     for place, member in enumerate(members):
         wanted = type_.field(place).type if pa.types.is_struct(type_) else type_
@@ -93,7 +93,7 @@ def states_of(records: Any, members: Sequence[Member], type_: pa.DataType, *, na
 
 
 def struct_of(columns: Sequence[pa.Array | None], type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
-    """Return columns of attributes as states of `type_`; None where one of them is None."""
+    """Return columns of attributes as states of `type_`; None if one of the columns is None."""
     if any(column is None for column in columns):
         return None
     if not pa.types.is_struct(type_):
@@ -104,7 +104,7 @@ def struct_of(columns: Sequence[pa.Array | None], type_: pa.DataType, *, narrow:
 
 
 def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool) -> pa.Array | None:
-    """Return one attribute of n records in the type of its states; otherwise as `states_of`."""
+    """Return one attribute of n records as a column of the type `wanted`. `narrow` and None are as in `states_of`."""
     if records.dtype[member.name].shape:
         column = _lists_of(records[member.name])
     else:
@@ -122,7 +122,7 @@ def column_of(records: Any, member: Member, wanted: pa.DataType, *, narrow: bool
 
 
 def records_of(states: pa.Array, members: Sequence[Member], dtype: np.dtype[Any]) -> Any | None:
-    """Return n states as n records; None where one holds what they cannot: a NULL, a number beyond 64 bits."""
+    """Return n states as n records; None if one does not fit: it has a NULL, or a number that exceeds 64 bits."""
     records = np.zeros(len(states), dtype)
     for place, member in enumerate(members):
         column = states.field(place) if pa.types.is_struct(states.type) else states
@@ -132,7 +132,7 @@ def records_of(states: pa.Array, members: Sequence[Member], dtype: np.dtype[Any]
 
 
 def fill_member(records: Any, member: Member, column: pa.Array) -> bool:
-    """Put one attribute of n states into n records; tell whether they hold it."""
+    """Write one attribute of n states to n records. Return False if one does not fit."""
     if member.optional:
         records[member.valid] = column.is_valid().to_numpy(zero_copy_only=False)
     elif column.null_count:
@@ -158,14 +158,14 @@ def fill_member(records: Any, member: Member, column: pa.Array) -> bool:
 
 
 def _lists_of(items: Any) -> pa.Array:
-    """Return n lists of k items each, from an array of shape (n, k)."""
+    """Return an array of shape (n, k) as n lists of k items each."""
     count, length = items.shape
     offsets = pa.array(np.arange(0, (count + 1) * length, length), pa.int32())
     return pa.ListArray.from_arrays(offsets, pa.array(np.ascontiguousarray(items).reshape(-1)))
 
 
 def _items_of(lists: pa.Array, length: int) -> Any | None:
-    """Return n lists as an array of shape (n, length); None where one has another length, or holds a NULL."""
+    """Return n lists as an array of shape (n, length); None if one has another length, or a NULL."""
     items = lists.flatten()
     lengths = pc.unique(pc.list_value_length(lists)).to_pylist()
     if lists.null_count or items.null_count or lengths not in ([length], []):
@@ -174,7 +174,7 @@ def _items_of(lists: pa.Array, length: int) -> Any | None:
 
 
 def filled(column: pa.Array) -> pa.Array:
-    """Return a column of numbers, truth values, dates or timestamps with zeros where it has NULLs."""
+    """Return a column of numbers, booleans, dates or timestamps with NULLs replaced by zeros."""
     if pa.types.is_temporal(column.type):
         width = pa.int32() if column.type.bit_width == 32 else pa.int64()
         return column.fill_null(pa.array([0], width).view(column.type)[0])

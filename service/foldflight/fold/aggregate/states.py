@@ -1,11 +1,11 @@
-"""How accumulators become a column of states, and come back: the codecs typed, custom and pickle.
+"""The codecs that convert accumulators to states and back: typed, custom and pickle.
 
 Typed states are Arrow values, checked by their type. Custom and pickled states are bytes in an envelope:
 
-    custom   magic "FFC1" | fingerprint, 8 bytes | CRC-32 of the payload, 4 bytes | what serialize returned
+    custom   magic "FFC1" | fingerprint, 8 bytes | CRC-32 of the payload, 4 bytes | the payload from serialize
     pickle   HMAC-SHA256 of the rest, 32 bytes | magic "FFP1" | fingerprint, 8 bytes | the pickle
 
-so that a state of another function, version or schema is told from damage, and neither is guessed at.
+The envelope distinguishes states of another function, version or schema from damaged bytes.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _PICKLE: Final = b"FFP1"
 _HEADER_BYTES: Final = 12
 
 
-class Unfit(Exception):  # noqa: N818 - always turned into a FunctionError by the caller, who knows the slot
-    """The accumulator at `index` cannot become a state (or come back); `error` says why."""
+class Unfit(Exception):  # noqa: N818 - the caller, which knows the slot, raises its FunctionError
+    """The accumulator or state at `index` cannot be converted, because of `error`."""
 
     def __init__(self, index: int, error: FunctionError) -> None:
         super().__init__(str(error))
@@ -48,7 +48,7 @@ class StateCodec(ABC):
 
     @abstractmethod
     def encode(self, accumulators: Sequence[Any]) -> pa.Array:
-        """Return n accumulators as n states. Raises Unfit for the first that cannot."""
+        """Return n accumulators as n states. Raises Unfit for the first that cannot be converted."""
 
     @abstractmethod
     def decode(self, states: pa.Array) -> list[Any]:
@@ -80,7 +80,7 @@ class Typed(StateCodec):
 
 
 def typed_values(function: str, shape: Shape, states: pa.Array) -> list[Any]:
-    """Return n typed states as n values. Raises RejectedError STATE_MISMATCH for what no fold has written."""
+    """Return n typed states as n values. Raises RejectedError STATE_MISMATCH for values that no fold writes."""
     try:
         return shape.from_arrow(states)
     except (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException) as error:
@@ -126,15 +126,17 @@ class _Enveloped(StateCodec):
 
 
 def _opened(function: str, version: str, envelope: bytes, magic: bytes, fingerprint: bytes) -> bytes:
-    """Return what is in an envelope."""
+    """Return the content of an envelope. Raises RejectedError STATE_MISMATCH for another magic or fingerprint."""
     if envelope[:4] != magic:
         raise RejectedError(
-            "STATE_MISMATCH", "these bytes are no state of foldflight, or of another codec", function=function
+            "STATE_MISMATCH",
+            f"a state given for {function} has another codec, or was not written by foldflight",
+            function=function,
         )
     if envelope[4:_HEADER_BYTES] != fingerprint:
         raise RejectedError(
             "STATE_MISMATCH",
-            f"the state belongs to another function, version or schema than {function} version {version} (its "
+            f"a state given for {function} version {version} belongs to another function, version or schema (its "
             f"fingerprint is {envelope[4:_HEADER_BYTES].hex()}, expected {fingerprint.hex()}); run the version that "
             "wrote it, or start from empty state",
             function=function,
@@ -143,7 +145,7 @@ def _opened(function: str, version: str, envelope: bytes, magic: bytes, fingerpr
 
 
 def custom_payload(function: str, version: str, fingerprint: bytes, state: bytes) -> bytes:
-    """Return what `serialize` returned.
+    """Return the bytes that `serialize` returned.
 
     Raises:
         RejectedError: STATE_MISMATCH, for a state of another fingerprint or codec.
@@ -159,23 +161,23 @@ def custom_payload(function: str, version: str, fingerprint: bytes, state: bytes
 def pickled_object(
     function: str, version: str, fingerprint: bytes, state: bytes, signer: StateSigner | None, pickles: Pickles
 ) -> Any:
-    """Return what was pickled, if a key of this fleet has signed it.
+    """Return an unpickled state, if it is signed with a key of this fleet.
 
     Args:
         function: Name of the function.
-        version: The version that wrote it.
-        fingerprint: What it depended on.
+        version: The version that wrote the state.
+        fingerprint: The fingerprint of that version.
         state: The envelope.
-        signer: Checks its signature.
+        signer: Checks the signature.
         pickles: Reads the function's pickles.
 
     Raises:
-        RejectedError: STATE_MISMATCH, for another fingerprint, codec or key, and for what cannot be unpickled any more;
-            SETTINGS, without keys.
-        FunctionError: USER_CODE, for code of the author that exits on the way.
+        RejectedError: STATE_MISMATCH, for another fingerprint, codec or key, and for a state that can no longer be
+            unpickled; SETTINGS, without keys.
+        FunctionError: USER_CODE, if the author's code raises SystemExit.
     """
     if signer is None:
-        raise _no_key(function, "there are states of an earlier version, which pickled them")
+        raise _no_key(function, "states of an earlier version are pickled")
     try:
         verified = signer.verify(state)
     except RejectedError as error:
@@ -189,17 +191,16 @@ def pickled_object(
     except UnknownName as error:
         raise RejectedError(
             "STATE_MISMATCH",
-            f"a state of {function} cannot be unpickled: it contains {error}, which is neither in the function's code "
-            "nor in a module here. Define it again under this name (the module may be another), so that old states can "
-            "be read; or start with an empty checkpoint",
+            f"a state of {function} cannot be unpickled: it refers to {error}, which is neither in the function's code "
+            "nor in an importable module. Define it again under this name, in any module, so that old states can be "
+            "read; or start with an empty checkpoint",
             function=function,
         ) from error
     except Exception as error:
         raise RejectedError(
             "STATE_MISMATCH",
             f"a state of {function} cannot be unpickled: {type(error).__name__}: {error}. The class of the state has "
-            "changed since: let it take what it wrote earlier (__setstate__ gets the old attributes), or start with an "
-            "empty checkpoint",
+            "changed: define __setstate__, which gets the old attributes, or start with an empty checkpoint",
             function=function,
         ) from error
 
@@ -207,15 +208,15 @@ def pickled_object(
 def _no_key(function: str, why: str) -> RejectedError:
     return RejectedError(
         "SETTINGS",
-        f"the accumulators of {function} would be pickled ({why}), and pickles need a state key; set one "
-        "(FOLDFLIGHT_STATE_KEYS, or connect(..., state_key=...)), or annotate the accumulator, or define serialize and "
+        f"the accumulators of {function} are pickled ({why}), which needs a state key; set one "
+        "(FOLDFLIGHT_STATE_KEYS, or connect(..., state_key=...)), annotate the accumulator, or define serialize and "
         "deserialize",
         function=function,
     )
 
 
 class Custom(_Enveloped):
-    """What the author's `serialize` returns, with a checksum."""
+    """The bytes from the author's `serialize`, with a checksum."""
 
     def __init__(self, bound: BoundFunction, verbs: Verbs) -> None:
         super().__init__(bound)

@@ -1,4 +1,4 @@
-"""Accumulators for vectorised methods: numbers as records of a structured array, other attributes as objects beside."""
+"""Accumulators for vectorised methods: numbers as records of a structured array, other attributes as column objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Table", "fresh_table"]
 
 @dataclass(frozen=True)
 class _Member:
-    """One attribute: its name, its format in a record and whether it may be None; or its column, empty."""
+    """One attribute: its format in a record and whether it may be None; or an empty column of its values."""
 
     name: str
     format: str
@@ -34,12 +34,13 @@ class _Member:
 
 
 class Table:
-    """n accumulators.
+    """A table of n accumulators.
 
     Args:
-        members: Their attributes.
-        records: Those that are numbers.
-        columns: The others, by name.
+        members: The attributes.
+        records: The attributes that are numbers, as n records.
+        columns: The other attributes, by name.
+        is_single: Whether the accumulator is one value, in the member `value`.
     """
 
     def __init__(
@@ -54,19 +55,19 @@ class Table:
         return len(self._records)
 
     def __getitem__(self, name: str) -> Any:
-        """Return one attribute of all accumulators, as methods see it."""
+        """Return one attribute of all accumulators, as vectorised methods get it."""
         found = self._columns.get(name)
         return self._records[name] if found is None else found
 
     @property
     def shown(self) -> Any:
-        """The accumulators as methods see them."""
+        """The accumulators, as vectorised methods get them."""
         if self._is_single:
             return self["value"]
         return self if self._columns else self._records
 
     def grow(self, count: int, fresh: Table) -> None:
-        """Make room for `count` accumulators; the new ones are as `fresh`."""
+        """Grow the table to `count` accumulators; the new ones are copies of `fresh`."""
         held = len(self)
         records = np.empty(count, self._records.dtype)
         bytes_of(records)[:held] = bytes_of(self._records)
@@ -87,13 +88,13 @@ class Table:
             column.put(slots, others._columns[name])
 
     def clear(self, slots: Any, fresh: Table) -> None:
-        """Make the accumulators of n slots as `fresh`."""
+        """Replace the accumulators of n slots by copies of `fresh`."""
         bytes_of(self._records)[slots] = bytes_of(fresh._records)
         for column in self._columns.values():
             column.clear(slots)
 
     def save(self, slots: Any) -> Table:
-        """Return what `restore` needs to undo later changes in n slots."""
+        """Return a copy of n slots for `restore`."""
         columns = {name: column.save(slots) for name, column in self._columns.items()}
         return Table(self._members, taken(self._records, slots), columns, is_single=self._is_single)
 
@@ -104,7 +105,7 @@ class Table:
             column.restore(slots, saved._columns[name])
 
     def states(self, type_: pa.DataType, *, narrow: bool) -> pa.Array | None:
-        """Return n accumulators as n states; None where one does not fit. Without `narrow`, as wide as they are."""
+        """Return n accumulators as n states; None if one does not fit. Without `narrow`, integers have 64 bits."""
         columns = []
         for place, member in enumerate(self._members):
             wanted = type_.field(place).type if not self._is_single else type_
@@ -115,7 +116,7 @@ class Table:
         return columns[0] if self._is_single else struct_of(columns, type_, narrow=narrow)
 
     def from_states(self, states: pa.Array) -> Table | None:
-        """Return n states as n accumulators; None where one holds what these cannot, or what no fold writes."""
+        """Return n states as n accumulators; None if one does not fit, or has a value that no fold writes."""
         records = np.zeros(len(states), self._records.dtype)
         columns: dict[str, AttributeColumn] = {}
         for place, member in enumerate(self._members):
@@ -126,7 +127,7 @@ class Table:
                 continue
             try:
                 found = member.column.from_arrow(given)
-            except ValueError:  # the interpreter says what is wrong with it
+            except ValueError:  # the interpreter raises the error
                 return None
             if found is None:
                 return None
@@ -135,10 +136,10 @@ class Table:
 
 
 def fresh_table(bound: BoundFunction, verbs: Verbs) -> Table | str:
-    """Return a table of one new accumulator, or why a function's accumulators lie in none.
+    """Return a table of one new accumulator, or the reason why a function's accumulators cannot be in a table.
 
     Raises:
-        FunctionError: USER_CODE, when `create_accumulator` exits.
+        FunctionError: USER_CODE, if `create_accumulator` raises SystemExit.
     """
     if bound.shape is None:
         return f"its states are not typed: {bound.function.capabilities.codec_reason}"
@@ -146,7 +147,7 @@ def fresh_table(bound: BoundFunction, verbs: Verbs) -> Table | str:
         fresh = bound.shape.to_arrow([verbs.create_accumulator()])
     except SystemExit as error:
         raise user_failure(bound.function.name, "create_accumulator", error) from error
-    except Exception as error:  # noqa: BLE001 - the interpreter meets it again, and names it with its slot
+    except Exception as error:  # noqa: BLE001 - the interpreter raises it again, with its slot
         return str(error)
     cls = bound.function.accumulator_class
     attributes = members_of(bound.shape)
@@ -164,13 +165,13 @@ def fresh_table(bound: BoundFunction, verbs: Verbs) -> Table | str:
     numbers = tuple(member for member in kept if member.column is None)
     found = Table(kept, np.zeros(0, record_dtype(numbers)), {}, is_single=is_single).from_states(fresh)
     if found is None:
-        return "a fresh accumulator holds what an array of numbers does not"
+        return "a new accumulator has a value that an array of numbers cannot hold"
     beginning = next((each.name for each in kept if each.column is not None and not _is_empty(found[each.name])), None)
-    return found if beginning is None else f"its {beginning} does not begin empty"
+    return found if beginning is None else f"the initial value of {beginning} is not empty"
 
 
 def _is_empty(column: AttributeColumn) -> bool:
-    """Tell whether a column of one value holds a fresh one."""
+    """Return whether the only value of a column is the empty one."""
     fresh = column.take([0])
     fresh.clear([0])
     return bool(column.to_arrow() == fresh.to_arrow())

@@ -1,7 +1,7 @@
-"""Accumulators folded by the author's vectorised methods: a table of them, whole chunks at a time.
+"""Accumulators in a table, folded by the author's vectorised methods with whole chunks.
 
-*The scalar methods stay what a function means.* Where the vectorised ones say `NotImplemented`, and for what lies in no
-table at all, the interpreter does everything from there on, with the same accumulators.
+The scalar methods define the function. If a vectorised method returns `NotImplemented`, or a value does not fit into
+the table, the interpreter continues with the same accumulators.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SAME_KIND: Final = (pa.types.is_integer, pa.types.is_floating)
 
 
 def vectorised(inner: Interpreted) -> Vectorised | None:
-    """Return accumulators for the function's vectorised methods; None where it has none, or no records.
+    """Return accumulators for the function's vectorised methods; None if it has none, or its accumulators fit no table.
 
     Args:
         inner: The interpreter, without any accumulator.
@@ -44,14 +44,14 @@ def vectorised(inner: Interpreted) -> Vectorised | None:
         return None
     fresh = fresh_table(inner.bound, inner.verbs)
     if isinstance(fresh, str):
-        _say_once(inner.name, fresh)
+        _log_once(inner.name, fresh)
         return None
     return Vectorised(inner, fresh)
 
 
 @functools.lru_cache(maxsize=256)
-def _say_once(name: str, why: str) -> None:
-    _logger.info("%s does without its vectorised methods: %s", name, why)
+def _log_once(name: str, why: str) -> None:
+    _logger.info("the vectorised methods of %s are not used: %s", name, why)
 
 
 class Vectorised(Accumulators):
@@ -68,7 +68,7 @@ class Vectorised(Accumulators):
         self._fresh = fresh
         self._table = fresh.take(_NO_SLOTS)
         self._present = np.zeros(0, np.bool_)
-        # All slots below have an accumulator.
+        # All slots below this one have an accumulator.
         self._full = 0
         self._is_left = False
 
@@ -107,7 +107,7 @@ class Vectorised(Accumulators):
             return
         top = self._grow(slots)
         wide = slots.astype(np.intp)
-        # The first state of an empty slot is its accumulator; what comes after it is merged.
+        # The first state of an empty slot becomes its accumulator. Later states are merged.
         places, earliest = np.arange(len(wide)), np.empty(top, np.intp)
         earliest[wide[::-1]] = places[::-1]
         first = (earliest[wide] == places) & ~self._present[wide]
@@ -146,7 +146,7 @@ class Vectorised(Accumulators):
         except FunctionError as error:
             if not self.inner.failures.isolates or error.limit is not None:
                 raise
-            # One by one they fail alone.
+            # The interpreter calls get_value for each slot, so only the failing slots fail.
             self._leave()
             return self.inner.outputs(slots)
 
@@ -178,7 +178,7 @@ class Vectorised(Accumulators):
         self.inner.close()
 
     def _call(self, verb: str, slots: Any, *arguments: Any) -> bool:
-        """Call a vectorised method; tell whether it has done what it was asked to."""
+        """Call a vectorised method. Return False if the scalar methods must do its work."""
         method: Callable[..., Any] = getattr(self.inner.verbs, verb)
         changed = np.unique(slots) if self.inner.failures.isolates else None
         before = None if changed is None else self._table.save(changed)
@@ -189,19 +189,19 @@ class Vectorised(Accumulators):
             failure = user_failure(self._name, verb, error)
             if before is None or failure.limit is not None:
                 raise failure from error
-            # It does not say for which slot it raised; one by one, by the scalar methods, they fail alone.
+            # The slot that made it raise is not known. With the scalar methods only that slot fails.
             self._table.restore(changed, before)
             return False
         if returned is not None and returned is not NotImplemented:
             message = (
-                f"{verb} returned {type(returned).__name__}; change the accumulators in place and return nothing, or "
-                "NotImplemented before any change"
+                f"{verb} returned {type(returned).__name__}; change the accumulators in place and return None, or "
+                "return NotImplemented before any change"
             )
             raise FunctionError("RESULT_TYPE", message, function=self._name)
         return returned is None
 
     def _leave(self) -> None:
-        """Hand all accumulators to the interpreter, for good."""
+        """Move all accumulators to the interpreter, and stop using the vectorised methods."""
         if self._is_left:
             return
         self._is_left = True
@@ -222,14 +222,14 @@ class Vectorised(Accumulators):
         return needed
 
     def _occupy(self, slots: Any, top: int) -> None:
-        """Note that slots, all below `top`, have an accumulator."""
+        """Mark slots, all below `top`, as having an accumulator."""
         self._present[slots] = True
         if top > self._full and self._present[self._full : top].all():
             self._full = top
 
 
 def _vector(array: pa.Array) -> Any:
-    """Return an argument column as vectorised methods see it."""
+    """Return an argument column as vectorised methods get it."""
     if number_format(array.type) is None or pa.types.is_decimal(array.type):
         return array
     if not array.null_count:
@@ -240,7 +240,7 @@ def _vector(array: pa.Array) -> Any:
 
 
 def _results(values: Any, count: int, bound: BoundFunction) -> pa.Array:
-    """Return what `get_values` returned as `count` results. Raises CastError, and FunctionError RESULT_TYPE."""
+    """Cast the return value of `get_values` to `count` results. Raises CastError, and FunctionError RESULT_TYPE."""
     if isinstance(values, (pa.Array, pa.ChunkedArray)) and len(values) == count:
         found = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     elif isinstance(values, np.ndarray) and values.shape == (count,):
@@ -259,5 +259,5 @@ def _results(values: Any, count: int, bound: BoundFunction) -> pa.Array:
         try:
             return found.cast(bound.result_type)
         except pa.ArrowInvalid:
-            pass  # The loop in there finds which value it was.
+            pass  # cast_results finds the value that does not fit
     return cast_results(to_python(found), bound.result_type)

@@ -75,7 +75,7 @@ def test_spellings_of_four_engines(spelling: str) -> None:
 )
 def test_what_is_no_type(wrong: str) -> None:
     """A text that names no type is refused, quoting it and showing some that do."""
-    with pytest.raises(RejectedError, match="is no type") as caught:
+    with pytest.raises(RejectedError, match="is not a type") as caught:
         parse_type(wrong)
     assert caught.value.code == "SIGNATURE"
     assert repr(wrong) in caught.value.message
@@ -131,7 +131,7 @@ def test_timestamps_are_spelled_as_an_engine_spells_them() -> None:
 
 def test_a_value_that_is_no_text() -> None:
     """Something that is neither text nor Arrow type is refused."""
-    with pytest.raises(RejectedError, match="is no type"):
+    with pytest.raises(RejectedError, match="is not a type"):
         parse_type(int)  # type: ignore[arg-type]
 
 

@@ -209,8 +209,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "too few parameters": ({}, {"input_types": ["INT", "INT"]}, r"\.accumulate.* does not take 2 arguments"),
     "retract differs": ({"retract": lambda self, a: None}, {}, r"\.retract.* does not take 1 arguments"),
     "merge of one": ({"merge": lambda self, a: None}, {}, r"\.merge.*; write merge\(self, accumulator, other\)"),
-    "unknown type": ({}, {"input_types": ["BIGINTT"]}, "input_types: 'BIGINTT' is no type"),
-    "unknown result": ({}, {"result_type": "FOO"}, "result_type: 'FOO' is no type"),
+    "unknown type": ({}, {"input_types": ["BIGINTT"]}, "input_types: 'BIGINTT' is not a type"),
+    "unknown result": ({}, {"result_type": "FOO"}, "result_type: 'FOO' is not a type"),
     "one type, no list": ({}, {"input_types": "INT"}, r"write a list: input_types=\['INT'\]"),
     "one type of PySpark, no list": ({}, {"input_types": LongType()}, r"write a list: input_types=\[LongType\(\)\]"),
     "one annotation, no list": ({}, {"input_types": int}, r"write a list: input_types=\[int\]"),
@@ -410,14 +410,14 @@ def test_direct_arguments_that_fit_their_annotations(given: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"fraction": "0.5"}, "fraction of picky is float, and '0.5' is str"),
-        ({"fraction": None}, "fraction of picky is float, and None is NoneType"),
+        ({"fraction": "0.5"}, "fraction of picky must be float, but '0.5' is str"),
+        ({"fraction": None}, "fraction of picky must be float, but None is NoneType"),
         ({"kind": "middle"}, "'middle' is str"),
         ({"names": "ab"}, "'ab' is str"),
         ({"names": ["a", 1]}, "is list"),
         ({"pair": (1, "x", 2)}, "is tuple"),
         ({"limits": {"a": "b"}}, "is dict"),
-        ({"at": "2020-01-01"}, "is datetime.date, and '2020-01-01' is str"),
+        ({"at": "2020-01-01"}, "must be datetime.date, but '2020-01-01' is str"),
     ],
 )
 def test_direct_arguments_that_contradict_their_annotations(given: dict[str, Any], message: str) -> None:

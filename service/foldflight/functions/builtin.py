@@ -1,6 +1,6 @@
-"""The built-in functions, written as an author would write them; see also `numeric.py`, `variance.py`.
+"""The built-in functions, written like those of authors. The others are in `numeric.py` and `variance.py`.
 
-Results follow Spark SQL: `sum` of whole numbers is BIGINT and fails on overflow, `avg` of decimals has four more
+Results follow Spark SQL: `sum` of integers is BIGINT and fails on overflow, `avg` of decimals has four more
 digits, NaN is greater than any number, variance and deviation of too few rows are NULL.
 """
 
@@ -75,7 +75,7 @@ class Last(_Picked):
 
 @udaf(input_types=["STRING"], result_type="STRING", skip_nulls=True, deterministic=False)
 class StringAgg:
-    """Join the texts with `delimiter` between them; NULL if there are none."""
+    """Join the strings with `delimiter` between them; NULL if there are none."""
 
     def __init__(self, delimiter: str = ",") -> None:
         self.delimiter = delimiter

@@ -63,7 +63,7 @@ def udaf(
     skip_nulls: bool = False,
     deterministic: bool = True,
     invertible: bool = False,
-    compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the word of every tool that does it
+    compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the usual name of this option
 ) -> Any:
     """Register a class as an aggregate function.
 
@@ -348,7 +348,9 @@ class _Builder:
             bound = isinstance(raw, (staticmethod, classmethod))
             signature = inspect.signature(method)
             if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
-                raise self.error(f".{verb} is a coroutine or a generator", "make it a plain method, no async, no yield")
+                raise self.error(
+                    f".{verb} is a coroutine or a generator", "make it a plain method without async and yield"
+                )
             try:
                 signature.bind(*[None] * (given + (0 if bound else 1)))
             except TypeError:
@@ -467,7 +469,7 @@ class _Builder:
         found = []
         try:
             hints = typing.get_type_hints(self.cls.__init__)  # type: ignore[misc]
-        except Exception:  # noqa: BLE001 - names that only type checkers import; what they allow is not known then
+        except Exception:  # noqa: BLE001 - names that are imported only for type checkers cannot be resolved
             hints = {}
         for parameter in list(inspect.signature(self.cls.__init__).parameters.values())[1:]:  # type: ignore[misc]
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):

@@ -229,7 +229,7 @@ class _Totalled:
     def merge(self, accumulator: Total, other: Total) -> None:
         accumulator.combine(other)
 
-    def migrate(self, version: str, state: dict[str, Any]) -> Total:  # noqa: ARG002 - there was one before
+    def migrate(self, version: str, state: dict[str, Any]) -> Total:  # noqa: ARG002 - version 1 is the only earlier one
         """Convert a state of version 1, whose sum was a plain float."""
         total = Total()
         total.count, total.nans = state["count"], state["nans"]

@@ -64,7 +64,7 @@ _VARIABLE: Final = re.compile(r"^(?:[A-Z]|ANY)$")
 
 @functools.lru_cache(maxsize=1024)
 def type_variables(declared: str) -> frozenset[str]:
-    """Return the type variables that a declared type's text names (`"ARRAY<T>"` names `T`)."""
+    """Return the type variables in the text of a declared type: `T` for `"ARRAY<T>"`."""
     # A struct's field name is not a type: it is followed by a type or a colon.
     words = re.findall(r"([A-Za-z_][A-Za-z_0-9]*)(?!\s*:|\s+[A-Za-z_`])", declared)
     return frozenset(word for word in words if _VARIABLE.match(word))
@@ -74,12 +74,12 @@ def parse_type(declared: Any, variables: Mapping[str, pa.DataType] | None = None
     """Return the Arrow type that a SQL name (or an Arrow type itself) declares.
 
     Args:
-        declared: As in `"BIGINT"`, `"DECIMAL(10, 2)"`, `"ARRAY<STRUCT<a INT, b TEXT>>"`, `"INT[]"`, `pa.int64()`, or a
-            type of PySpark.
-        variables: What type variables stand for.
+        declared: For example `"BIGINT"`, `"DECIMAL(10, 2)"`, `"ARRAY<STRUCT<a INT, b TEXT>>"`, `"INT[]"`, `pa.int64()`,
+            or a type of PySpark.
+        variables: The types of type variables, by name.
 
     Raises:
-        RejectedError: SIGNATURE, when the text names no type, and for an Arrow type that is not plain.
+        RejectedError: SIGNATURE, if the text is not a type, and for an Arrow type that is not plain.
     """
     if isinstance(declared, pa.DataType):
         try:
@@ -92,8 +92,8 @@ def parse_type(declared: Any, variables: Mapping[str, pa.DataType] | None = None
     if not isinstance(declared, str):
         raise RejectedError(
             "SIGNATURE",
-            f"{declared!r} is no type; write a SQL name such as 'BIGINT', a pyarrow type, or an instance of a PySpark "
-            "type such as LongType()",
+            f"{declared!r} is not a type; write a SQL name such as 'BIGINT', a pyarrow type, or an instance of a "
+            "PySpark type such as LongType()",
         )
     # Each exchange binds its calls to the same few texts, so they are cached.
     return _Parser(declared, variables).parse() if variables else _parse_fixed(declared)
@@ -142,7 +142,7 @@ class _Parser:
     def error(self, why: str) -> RejectedError:
         return RejectedError(
             "SIGNATURE",
-            f"{self.text!r} is no type: {why}; write for example BIGINT, DOUBLE, DECIMAL(10, 2), TIMESTAMPTZ, "
+            f"{self.text!r} is not a type: {why}; write for example BIGINT, DOUBLE, DECIMAL(10, 2), TIMESTAMPTZ, "
             "ARRAY<INT>",
         )
 
@@ -159,7 +159,7 @@ class _Parser:
     def parse(self) -> pa.DataType:
         parsed = self.type()
         if self.peek():
-            raise self.error(f"{self.peek()!r} is left over")
+            raise self.error(f"{self.peek()!r} is not expected after it")
         return parsed
 
     def type(self) -> pa.DataType:
@@ -216,7 +216,7 @@ class _Parser:
             return self.decimal(numbers)
         base = re.sub(r" WITH.*", "", name)
         if numbers and not (base in _WITH_LENGTH or base in _WITH_PRECISION):
-            raise self.error(f"{name} takes no number in parentheses")
+            raise self.error(f"{name} does not take a number in parentheses")
         if name == "FLOAT" and numbers and numbers[0] > 24:
             return pa.float64()
         if name not in _NAMES:
@@ -231,7 +231,7 @@ class _Parser:
         while True:
             token = self.take()
             if not token.isdigit():
-                raise self.error(f"{token!r} is no number")
+                raise self.error(f"{token!r} is not a number")
             found.append(int(token))
             if self.peek() != ",":
                 break
@@ -273,7 +273,7 @@ _SQL: Final[dict[pa.DataType, str]] = {
 
 
 def sql_name(type_: pa.DataType, *, zoneless: str = "TIMESTAMP", zoned: str = "TIMESTAMPTZ") -> str:
-    """Return the SQL name of an Arrow type, in the spelling that `parse_type` reads back.
+    """Return the SQL name of an Arrow type, in a spelling that `parse_type` accepts.
 
     Args:
         type_: The type.
@@ -296,16 +296,16 @@ def sql_name(type_: pa.DataType, *, zoneless: str = "TIMESTAMP", zoned: str = "T
     return str(type_)
 
 
-# Beside those of a fixed width.
+# The plain types of variable width. All types of fixed width are plain, too.
 _PLAIN: Final = frozenset({pa.null(), pa.string(), pa.large_string(), pa.binary(), pa.large_binary()})
 
 
 def check_plain(type_: pa.DataType) -> None:
-    """Refuse a type that is not plain: a view, a dictionary, run ends, a union, or one that has such a type inside.
+    """Refuse a type that is not plain: a view, a dictionary, run-end encoding, a union, or a type that has one inside.
 
-    A batch of plain types that Arrow has validated in full is safe to read. For the others this does not hold: Arrow
-    validates no view behind a NULL, and its cast adds their lengths up; and a few kilobytes of views or of dictionary
-    indices may stand for gigabytes, which no limit on messages bounds.
+    A batch of plain types is safe to read after full validation by Arrow. Other types are not: Arrow does not validate
+    views at NULL positions, but its cast uses their lengths. Moreover, a few kilobytes of views or of dictionary
+    indices may represent gigabytes of values, which no limit on messages prevents.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH, with the type to send instead.
@@ -330,7 +330,7 @@ def check_plain(type_: pa.DataType) -> None:
 
 
 def _remedy(type_: pa.DataType) -> str:
-    """Say what to send in place of a type that is not plain."""
+    """Return the remedy for a type that is not plain."""
     kinds = pa.types
     if kinds.is_string_view(type_):
         return "cast it to string"

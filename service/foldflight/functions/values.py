@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
 def _misfit(value: Any, type_: pa.DataType) -> str:
     try:
         shown = repr(value)
-    except Exception as error:  # noqa: BLE001 - it is the author's __repr__, and there is something to say without it
+    except Exception as error:  # noqa: BLE001 - the author's __repr__ may raise anything
         shown = f"<a value whose repr fails: {type(error).__name__}>"
     if len(shown) > 200:
         shown = shown[:200] + "..."
@@ -253,9 +253,8 @@ _WIDE: Final = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
 
 def _to_decimal(value: Any, type_: pa.DataType) -> decimal.Decimal:
     if isinstance(value, float):
-        number = decimal.Decimal(
-            repr(value)
-        )  # As Spark does: the shortest text that represents the float, not its binary expansion.
+        # As Spark does: the shortest text that represents the float, not its binary expansion.
+        number = decimal.Decimal(repr(value))
     elif isinstance(value, (int, decimal.Decimal)):
         number = decimal.Decimal(value)
     elif isinstance(value, str) and _NUMBER.fullmatch(value.strip()):

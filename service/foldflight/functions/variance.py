@@ -67,7 +67,7 @@ class _Variance:
         accumulator.sum.merge(other.sum)
         accumulator.squares.merge(other.squares)
 
-    def migrate(self, version: str, state: dict[str, Any]) -> Moments:  # noqa: ARG002 - there was one before
+    def migrate(self, version: str, state: dict[str, Any]) -> Moments:  # noqa: ARG002 - version 1 is the only earlier one
         """Convert a state of version 1: a rounded mean and a rounded sum of squared deviations."""
         moments = Moments()
         moments.count, moments.not_finite = state["count"], state["not_finite"]

@@ -230,9 +230,9 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a coroutine": (
         {"accumulate": _later},
         {"input_types": ["INT"]},
-        r"\.accumulate is a coroutine.*no async",
+        r"\.accumulate is a coroutine.*without async",
     ),
-    "a generator": ({"get_value": _one_by_one}, {}, r"\.get_value is a coroutine or a generator.*no yield"),
+    "a generator": ({"get_value": _one_by_one}, {}, r"\.get_value is a coroutine or a generator.*and yield"),
     "unbound result": (
         {},
         {"input_types": ["T"], "result_type": "U"},

@@ -1,4 +1,4 @@
-"""What all tests share: their markers come from their folder."""
+"""Shared by all tests: the marker of a test comes from its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images once for all tests of this folder."""
+"""Builds the images once for all tests of this folder."""
 
 from __future__ import annotations
 

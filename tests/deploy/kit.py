@@ -29,7 +29,7 @@ COUNT = Call("count")
 
 
 def tool(name: str) -> str:
-    """Return the path of a program; a missing one is a failure, never a skip."""
+    """Return the path of a program. A missing program fails the test; it is never skipped."""
     found = shutil.which(name, path=f"{os.environ.get('DEPLOY_TOOLS', '')}:/usr/bin")
     assert found, f'no {name}: eval "$(tests/deploy/tools.sh start)" installs and starts what these tests drive'
     return found
@@ -51,7 +51,7 @@ def docker(*arguments: str, **more: Any) -> str:
 
 
 def build_images() -> None:
-    """Build our images, and those that the compose file would pull."""
+    """Build our images, and the images that the compose file would pull."""
     base = os.environ["BASE_IMAGE"]
     for name, tag in FOREIGN.items():
         with tempfile.TemporaryDirectory() as context:
@@ -64,7 +64,7 @@ def build_images() -> None:
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody has just now."""
+    """Return a free port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -72,7 +72,7 @@ def free_port() -> int:
 
 
 class Fleet:
-    """The compose file, under a project name of its own."""
+    """The services of the compose file, under a project name of their own."""
 
     def __init__(self, project: str, **environment: str) -> None:
         self.project = project
@@ -101,7 +101,7 @@ class Fleet:
         return self.compose("ps", "--quiet", "server").split()
 
     def status(self) -> list[dict[str, Any]]:
-        """Return what the servers behind the balancer say."""
+        """Return the status that the servers behind the balancer report."""
         reader = StatusReader(self.url, deadline_s=10)
         try:
             servers: list[dict[str, Any]] = reader.read()["servers"]
@@ -110,7 +110,7 @@ class Fleet:
         return servers
 
     def are_balanced(self, number: int) -> bool:
-        """Return whether so many servers are ready, and the balancer gives new exchanges to each of them."""
+        """Return whether this many servers are ready, and the balancer gives new exchanges to each of them."""
         if [each.get("state") for each in self.status()] != ["ready"] * number:
             return False
         transport = FlightTransport([self.url], deadline_s=10)
@@ -119,7 +119,7 @@ class Fleet:
         return len({each.server_id for each in opened}) == number
 
     def are_healthy(self) -> bool:
-        """Return whether the engine takes all servers for healthy."""
+        """Return whether the container engine reports all servers as healthy."""
         format_ = "{{.State.Health.Status}}"
         return all(docker("inspect", "--format", format_, each) == "healthy" for each in self.servers())
 
@@ -133,7 +133,7 @@ class Fleet:
         return found
 
     def total(self, expression: str) -> float:
-        """Return the sum over an expression's series."""
+        """Return the sum over the series of an expression."""
         return sum(float(series["value"][1]) for series in self.prometheus(expression))
 
 
@@ -172,11 +172,11 @@ class Load:
 
     @property
     def seen(self) -> set[str]:
-        """The servers that any exchange has been on."""
+        """The servers on which any exchange has been."""
         return set().union(*self.servers)
 
     def goes_on(self) -> bool:
-        """Return whether each exchange has ended an epoch since last asked; a problem ends the test."""
+        """Return whether each exchange has finished an epoch since the last call. A problem fails the test."""
         if self.problems:
             raise self.problems[0]
         before, self._before = getattr(self, "_before", [-1] * len(self.epochs)), list(self.epochs)
@@ -186,7 +186,7 @@ class Load:
         return all(moved)
 
     def check(self) -> None:
-        """Raise what went wrong."""
+        """Raise the first problem."""
         if self.problems:
             raise self.problems[0]
         assert all(self.epochs), f"exchanges that never answered: {self.epochs}"

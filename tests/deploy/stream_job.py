@@ -27,14 +27,14 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 
 class Orders:
-    """Rows that come and go, and what is left of them."""
+    """Rows that are inserted and retracted, and those that remain."""
 
     def __init__(self) -> None:
         self.random = random.Random(7)
         self.present: list[tuple[str, int]] = []
 
     def epoch(self) -> pa.Table:
-        """Return one epoch's rows: inserts, and retractions of rows of epochs before."""
+        """Return the rows of one epoch: inserts, and retractions of rows of earlier epochs."""
         rows = []
         for _ in range(ROWS // 3 if len(self.present) > ROWS else 0):
             rows.append(("-D", *self.present.pop(self.random.randrange(len(self.present)))))

@@ -1,4 +1,4 @@
-"""Chaos among the containers of the compose file, which a client knows by their balancer alone."""
+"""Faults in the containers of the compose file, which the client reaches only through the balancer."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ def fleet() -> Iterator[Fleet]:
 
 
 def test_queries_over_containers_in_chaos(fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Servers are killed, paused, cut off and restarted for as long as the queries run, and nothing shows."""
+    """Servers are killed, paused, disconnected and restarted while queries run; no task fails."""
     harms = queries_in_chaos(Containers(fleet), tmp_path, capsys)
     assert sum(harms.values()) >= 5

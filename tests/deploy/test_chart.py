@@ -1,4 +1,4 @@
-"""The chart through real helm: rendered for several sets of values, linted, packaged, and what it must refuse."""
+"""The chart, tested with real helm: rendered for several sets of values, linted, packaged and validated."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def helm(*arguments: str, check: bool = True) -> str:
 
 
 def render(values: dict[str, Any], tmp_path: Path, *flags: str) -> list[dict[str, Any]]:
-    """Return the objects that the chart makes of values."""
+    """Return the objects that the chart renders for these values."""
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values), encoding="utf-8")
     text = helm("template", "folds", str(CHART), "--namespace", "jobs", "--values", str(file), *flags)
@@ -96,7 +96,7 @@ def pod_of(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 @pytest.fixture(params=SETS, ids=str)
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> list[dict[str, Any]]:
-    """What the chart makes of each set of values."""
+    """The objects of the chart for each set of values."""
     return render(SETS[request.param], tmp_path)
 
 
@@ -110,7 +110,7 @@ def test_lint_is_strict_and_finds_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_kubernetes_takes_the_objects(objects: list[dict[str, Any]], version: str, tmp_path: Path) -> None:
-    """Each object keeps the schema of its kind, without unknown fields."""
+    """Each object conforms to the schema of its kind, without unknown fields."""
     foreign = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "GRPCRoute", "HTTPRoute"}
     known = [each for each in objects if each["kind"] not in foreign]
     file = tmp_path / "objects.yaml"
@@ -121,7 +121,7 @@ def test_kubernetes_takes_the_objects(objects: list[dict[str, Any]], version: st
 
 
 def test_objects_are_told_apart_and_found(objects: list[dict[str, Any]]) -> None:
-    """Names are unique in their kind; labels are the customary ones; selectors are three of them and find the pods."""
+    """Names are unique in their kind, labels are the usual ones, and selectors match the pods."""
     assert len({(each["kind"], each["metadata"]["name"]) for each in objects}) == len(objects)
     (deployment,) = of_kind(objects, "Deployment")
     selector = deployment["spec"]["selector"]["matchLabels"]
@@ -144,7 +144,7 @@ def test_objects_are_told_apart_and_found(objects: list[dict[str, Any]]) -> None
 
 
 def test_pods_are_restricted(objects: list[dict[str, Any]]) -> None:
-    """Every pod keeps the restricted standard: no root, no rights, a root file system that cannot be written to."""
+    """Every pod meets the restricted standard: no root, no capabilities, a read-only root file system."""
     for pod in (pod_of(objects), of_kind(objects, "Pod")[0]["spec"]):
         assert pod["automountServiceAccountToken"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -159,7 +159,7 @@ def test_pods_are_restricted(objects: list[dict[str, Any]]) -> None:
 
 
 def test_a_server_gets_the_time_to_drain(objects: list[dict[str, Any]]) -> None:
-    """It is killed only after the pause and the drain; none goes before another is there; probes know their pages."""
+    """A server is killed only after pause and drain, replaced before it goes, and probed at the right pages."""
     pod = pod_of(objects)
     (server,) = pod["containers"]
     settings = settings_of(objects)
@@ -178,7 +178,7 @@ def settings_of(objects: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_the_server_reads_the_settings_file(objects: list[dict[str, Any]], tmp_path: Path) -> None:
-    """What the chart writes is what `foldflight serve` loads; the ports are the container's."""
+    """`foldflight serve` loads the settings file of the chart; the ports are those of the container."""
     (config,) = [each for each in of_kind(objects, "ConfigMap") if "foldflight.toml" in each["data"]]
     file = tmp_path / "foldflight.toml"
     file.write_text(config["data"]["foldflight.toml"], encoding="utf-8")
@@ -213,7 +213,7 @@ def test_values_reach_the_server(tmp_path: Path) -> None:
 
 
 def test_a_change_of_settings_makes_new_pods(tmp_path: Path) -> None:
-    """The pods carry a checksum of the settings file, so that a rollout follows a change, and none without one."""
+    """The pods have a checksum of the settings file, so that a change of settings causes a rollout, and only then."""
 
     def checksum(values: dict[str, Any]) -> str:
         (deployment,) = of_kind(render(values, tmp_path), "Deployment")
@@ -225,7 +225,7 @@ def test_a_change_of_settings_makes_new_pods(tmp_path: Path) -> None:
 
 
 def test_an_upgrade_changes_nothing_that_cannot_change(tmp_path: Path) -> None:
-    """Whatever values change, and in the next version too: what Kubernetes refuses to change stays the same."""
+    """Fields that Kubernetes does not allow to change stay the same for all values, also in the next version."""
     fixed = {"nameOverride": "", "fullnameOverride": ""}
 
     def lasting(objects: list[dict[str, Any]]) -> dict[tuple[str, str], Any]:
@@ -245,7 +245,7 @@ def test_an_upgrade_changes_nothing_that_cannot_change(tmp_path: Path) -> None:
 
 
 def test_scaling_owns_the_number_of_servers(tmp_path: Path) -> None:
-    """With autoscaling the Deployment names no number; both kinds scale by open exchanges, and down slowly."""
+    """With autoscaling the Deployment has no number of replicas. Both kinds scale by open exchanges, down slowly."""
     (fixed,) = of_kind(render({"replicas": 7}, tmp_path), "Deployment")
     assert fixed["spec"]["replicas"] == 7
     for kind, name in (("hpa", "HorizontalPodAutoscaler"), ("keda", "ScaledObject")):
@@ -262,7 +262,7 @@ def test_scaling_owns_the_number_of_servers(tmp_path: Path) -> None:
 
 
 def test_what_the_chart_does_not_know_of_can_be_added(tmp_path: Path) -> None:
-    """Variables, volumes and their mounts go to the server, beside the chart's own; annotations to the Deployment."""
+    """Additional variables, volumes and mounts are added to the server, and annotations to the Deployment."""
     objects = render(FULL, tmp_path)
     pod = pod_of(objects)
     (server,) = pod["containers"]
@@ -275,7 +275,7 @@ def test_what_the_chart_does_not_know_of_can_be_added(tmp_path: Path) -> None:
 
 
 def test_security_contexts_can_be_changed_field_by_field(tmp_path: Path) -> None:
-    """What is given stands for the default, null leaves a field out, and the rest stays, in the test's pod, too."""
+    """A given field replaces the default, null removes a field, and others stay, also in the pod of the test."""
     objects = render(FULL, tmp_path)
     for pod in (pod_of(objects), of_kind(objects, "Pod")[0]["spec"]):
         assert pod["securityContext"] == {
@@ -291,7 +291,7 @@ def test_security_contexts_can_be_changed_field_by_field(tmp_path: Path) -> None
 
 
 def test_openshift_chooses_the_user(tmp_path: Path) -> None:
-    """Where the cluster gives each project its own users, the chart names none, unless it is told to."""
+    """On a cluster that assigns users to projects, the chart names no user unless the values do."""
     for values, expected in (({}, None), ({"podSecurityContext": {"runAsUser": 5}}, 5)):
         security = pod_of(render(values, tmp_path, "--api-versions", "security.openshift.io/v1"))["securityContext"]
         assert security.get("runAsUser") == expected
@@ -300,7 +300,7 @@ def test_openshift_chooses_the_user(tmp_path: Path) -> None:
 
 
 def test_the_chart_can_be_a_dependency(tmp_path: Path) -> None:
-    """A parent chart has global values and a condition, and gives this one its own under its name."""
+    """A parent chart sets global values and a condition, and the values of this chart under its name."""
     parent = tmp_path / "parent"
     shutil.copytree(CHART, parent / "charts" / "foldflight")
     dependency = {"name": "foldflight", "version": "0.1.0", "condition": "foldflight.enabled"}
@@ -317,7 +317,7 @@ def test_the_chart_can_be_a_dependency(tmp_path: Path) -> None:
 
 
 def test_ways_in_from_outside(tmp_path: Path) -> None:
-    """Routes and ingresses lead calls to the servers, and the status page with its data, no other, to the pages."""
+    """Routes and ingresses lead calls to the servers; only the status page and its data are exposed of the pages."""
     objects = render(FULL, tmp_path)
     (grpc,) = of_kind(objects, "GRPCRoute")
     assert grpc["spec"]["hostnames"] == ["folds.example.com"]
@@ -341,7 +341,7 @@ def test_ways_in_from_outside(tmp_path: Path) -> None:
 
 
 class Cluster(ThreadingHTTPServer):
-    """As much of a Kubernetes API as helm asks of it to render a chart: it knows kinds, and Secrets by name."""
+    """The part of the Kubernetes API that helm needs to render a chart: kinds, and Secrets by name."""
 
     def __init__(self, objects: list[dict[str, Any]], secrets: dict[str, dict[str, str]]) -> None:
         super().__init__(("127.0.0.1", 0), _Api)
@@ -392,7 +392,7 @@ class _Api(BaseHTTPRequestHandler):
 
 
 def test_a_rotated_secret_makes_new_pods(tmp_path: Path) -> None:
-    """Keys and certificates that a server reads once are in a checksum of its pods; what it reads again is not."""
+    """A checksum of the pods covers keys and certificates that a server reads once, not those that it reads again."""
     values = {"auth": {"stateKeysSecret": "keys", "tokensSecret": "tokens"}, "tls": {"secret": "certificate"}}
 
     def checksum(**secrets: str) -> str | None:
@@ -423,7 +423,7 @@ def test_a_rotated_secret_makes_new_pods(tmp_path: Path) -> None:
 
 
 def test_the_operators_objects(tmp_path: Path) -> None:
-    """The scrape finds the peers' Service by its labels; rules and dashboard are the files, untouched by templates."""
+    """The scrape selects the Service of the peers by its labels. Rules and dashboard equal the files."""
     objects = render(FULL, tmp_path)
     (monitor,) = of_kind(objects, "ServiceMonitor")
     wanted = monitor["spec"]["selector"]["matchLabels"]
@@ -440,7 +440,7 @@ def test_the_operators_objects(tmp_path: Path) -> None:
 
 
 def test_the_network_lets_in_who_is_named(tmp_path: Path) -> None:
-    """Clients reach Flight, observers the pages, the fleet itself both; a server reaches names and its peers."""
+    """Clients may connect to Flight, observers to the pages, the fleet to both; a server to DNS and its peers."""
     (policy,) = of_kind(render(FULL, tmp_path), "NetworkPolicy")
     own = {"app.kubernetes.io/instance": "folds", "app.kubernetes.io/name": "foldflight"}
     flight, pages = policy["spec"]["ingress"]
@@ -470,7 +470,7 @@ def test_the_network_lets_in_who_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_the_schema_refuses(given: str, complaint: str) -> None:
-    """A value that does not exist, or that cannot be, is refused before anything is installed, and is named."""
+    """An unknown or invalid value is refused before anything is installed, and the error names it."""
     command = [tool("helm"), "template", "folds", str(CHART), "--set", given]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
@@ -478,14 +478,14 @@ def test_the_schema_refuses(given: str, complaint: str) -> None:
 
 
 def test_names_of_services_have_no_dots() -> None:
-    """A release may be called folds.v2; the Services that its engines connect to may not."""
+    """The name of a release may contain dots (folds.v2), but not the names of its Services."""
     objects = yaml.safe_load_all(helm("template", "folds.v2", str(CHART)))
     names = {each["metadata"]["name"] for each in objects if each and each["kind"] == "Service"}
     assert names == {f"folds-v2-foldflight{part}" for part in ("", "-headless", "-peers")}
 
 
 def test_the_package_has_all_and_only_the_charts_files(tmp_path: Path) -> None:
-    """What `helm package` makes renders as the folder does."""
+    """The package of `helm package` renders the same objects as the folder."""
     helm("package", str(CHART), "--destination", str(tmp_path))
     (package,) = tmp_path.glob("foldflight-*.tgz")
     with tarfile.open(package) as archive:
@@ -496,7 +496,7 @@ def test_the_package_has_all_and_only_the_charts_files(tmp_path: Path) -> None:
 
 
 def test_notes_say_where_to_connect(tmp_path: Path) -> None:
-    """Whoever installs it reads the URL, and that calls need no token as long as none is set."""
+    """The notes show the URL, and say that calls need no token unless one is set."""
     plain = helm("install", "folds", str(CHART), "--dry-run=client", "--namespace", "jobs")
     assert 'connect("grpc://folds-foldflight.jobs:8815")' in plain
     assert "auth.tokensSecret" in plain
@@ -517,7 +517,7 @@ def test_notes_say_where_to_connect(tmp_path: Path) -> None:
 
 
 def test_promtool_takes_rules_dashboard_and_configuration(tmp_path: Path) -> None:
-    """Rules do what their tests say; every query of the dashboard parses; compose's Prometheus is configured right."""
+    """Rules pass their tests, every query of the dashboard parses, and the configuration of Prometheus is valid."""
     promtool = tool("promtool")
     assert "SUCCESS" in run(promtool, "test", "rules", str(ROOT / "tests/deploy/rules_test.yml"))
     dashboard = json.loads((CHART / "dashboards/foldflight.json").read_text(encoding="utf-8"))
@@ -534,6 +534,6 @@ def test_promtool_takes_rules_dashboard_and_configuration(tmp_path: Path) -> Non
 
 
 def test_envoy_takes_its_configuration() -> None:
-    """Envoy itself finds no fault with the file."""
+    """Envoy accepts the file."""
     said = run(tool("envoy"), "--mode", "validate", "--config-path", str(ROOT / "deploy/envoy.yaml"), check=False)
     assert "configuration 'deploy/envoy.yaml' OK" in said.replace(str(ROOT) + "/", "")

@@ -1,4 +1,4 @@
-"""What the files of a deployment say of each other and of the code, without anything that runs."""
+"""Consistency of the deployment files with each other and with the code; nothing is started."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ COMPOSE = load(ROOT / "docker-compose.yml")
 
 
 def names_in(expression: str) -> set[str]:
-    """Return the metrics that a query names: ours, those of processes, and recorded ones."""
+    """Return the metrics in a query: ours, those of processes, and recorded ones."""
     found = re.findall(r"\b(?:foldflight[_:]|process_)[a-z0-9_:]+", re.sub(r'"[^"]*"', "", expression))
     return {name for name in found if name != "process_"}
 
 
 def test_rules_name_exported_metrics() -> None:
-    """Each rule asks for what a server exports or what a rule before it records, and alerts say what to do."""
+    """Each rule uses metrics that a server exports or an earlier rule records, and alerts have a remedy."""
     known = set(EXPORTED)
     for rule in RULES:
         assert names_in(rule["expr"]), rule
@@ -75,7 +75,7 @@ def test_every_rule_has_a_test() -> None:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_the_dashboard_asks_for_exported_metrics(expression: str) -> None:
-    """Each query of the dashboard names exported series and labels that those have, and looks at what is chosen."""
+    """Each query of the dashboard uses exported series and existing labels, and respects the selection."""
     names = names_in(expression)
     assert names
     assert names <= EXPORTED
@@ -86,7 +86,7 @@ def test_the_dashboard_asks_for_exported_metrics(expression: str) -> None:
 
 
 def test_the_dashboard_shows_every_metric() -> None:
-    """What is exported is on the dashboard, but for parts of what is."""
+    """Every exported metric is on the dashboard, except parts of others."""
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) for each in EXPRESSIONS for name in names_in(each)}
     details = {name for name in METRICS if name.startswith("process_")} - {"process_cpu_seconds_total"}
     assert set(METRICS) - shown - details == set()
@@ -114,7 +114,7 @@ def test_the_charts_values_keep_their_schema() -> None:
 
 
 def described(values: dict[str, Any], schema: dict[str, Any], path: str = "") -> set[str]:
-    """Return the values that the schema does not name, and the names that there is no value for."""
+    """Return values that the schema lacks, and names in the schema without a value."""
     named = schema.get("properties")
     if named is None or path == ".settings":
         return set()
@@ -126,7 +126,7 @@ def described(values: dict[str, Any], schema: dict[str, Any], path: str = "") ->
 
 
 def test_the_schema_is_strict_everywhere() -> None:
-    """A value with a typing mistake is refused at every depth; only Kubernetes' own objects are left to Kubernetes."""
+    """A misspelled value is refused at every depth; only Kubernetes' own objects are not checked."""
 
     def strict(schema: dict[str, Any], path: str) -> list[str]:
         inner = schema.get("properties", {})
@@ -137,13 +137,13 @@ def test_the_schema_is_strict_everywhere() -> None:
 
 
 def test_the_chart_takes_every_setting_of_a_server() -> None:
-    """A setting is a value of the chart or under `settings`, and there under its own name."""
+    """A setting is a value of the chart or a key under `settings` with the same name."""
     assert set(SCHEMA["properties"]["settings"]["properties"]) == set(SETTINGS) - OF_THE_CHART
     assert set(SETTINGS) >= OF_THE_CHART
 
 
 def test_the_charts_readme_is_generated() -> None:
-    """The table of values is the one that helm/generate.py writes, and every value says what it is."""
+    """helm/generate.py writes the table of values, and every value has a description."""
     spec = importlib.util.spec_from_file_location("generate", ROOT / "helm/generate.py")
     assert spec is not None
     assert spec.loader is not None
@@ -157,21 +157,21 @@ def test_the_charts_readme_is_generated() -> None:
 
 
 def test_versions_agree() -> None:
-    """The chart deploys the version that stands here."""
+    """The chart deploys the version of this repository."""
     chart = load(CHART / "Chart.yaml")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert chart["appVersion"] == project["version"]
 
 
 def test_compose_publishes_on_the_loopback_only() -> None:
-    """No port of a container is open to others than this host."""
+    """All published ports are bound to the loopback address."""
     published = [port for service in COMPOSE["services"].values() for port in service.get("ports", ())]
     assert len(published) == 3
     assert all(port.startswith("127.0.0.1:") for port in published)
 
 
 def test_compose_gives_a_drain_its_time() -> None:
-    """A container is not killed before its server had the time to drain, and no container can write or gain rights."""
+    """A container is not killed before the drain time is over, and has a read-only file system and no capabilities."""
     server = COMPOSE["services"]["server"]
     assert int(server["stop_grace_period"].rstrip("s")) > server["environment"]["FOLDFLIGHT_DRAIN_S"]
     variables = {setting.variable for setting in SETTINGS.values()}
@@ -183,14 +183,14 @@ def test_compose_gives_a_drain_its_time() -> None:
 
 
 def test_compose_starts_again_what_dies() -> None:
-    """What serves comes up again after it died, until it is stopped; the job, which ends, does not."""
+    """Services are restarted when they end, unless they were stopped; the job is not."""
     restarts = {name: service.get("restart") for name, service in COMPOSE["services"].items()}
     assert restarts.pop("spark") is None
     assert set(restarts.values()) == {"unless-stopped"}
 
 
 def test_the_balancer_ends_no_stream_by_itself() -> None:
-    """No timeout of Envoy is about a stream, and it does not ping servers, which would end their idle streams."""
+    """Envoy has no timeout for streams, and does not ping servers, because pings would end idle streams."""
     envoy = load(ROOT / "deploy/envoy.yaml")["static_resources"]
     flight = next(each for each in envoy["listeners"] if each["name"] == "flight")
     manager = flight["filter_chains"][0]["filters"][0]["typed_config"]
@@ -205,14 +205,14 @@ def test_the_balancer_ends_no_stream_by_itself() -> None:
 
 
 def test_the_balancers_admin_is_its_own() -> None:
-    """Whoever shares the network with Envoy cannot reach the port that could end it."""
+    """The administration port of Envoy is not reachable from its network."""
     admin = load(ROOT / "deploy/envoy.yaml")["admin"]["address"]["socket_address"]
     assert admin["address"] == "127.0.0.1"
     assert f"{admin['address']}/{admin['port_value']}" in COMPOSE["services"]["balancer"]["healthcheck"]["test"][3]
 
 
 def test_no_file_names_a_registry_of_packages() -> None:
-    """Images are built from whatever index pip is set up for."""
+    """Images use the package index for which pip is configured."""
     for name in ("Dockerfile", "docker-compose.yml", "tests/deploy/Dockerfile"):
         assert not re.search(
             r"https?://|index-url|^# *syntax=", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE

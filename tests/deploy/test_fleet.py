@@ -1,4 +1,4 @@
-"""The compose file's fleet, with a real Envoy and a real Prometheus, while servers come, go, hang and die."""
+"""The services of the compose file, with a real Envoy and Prometheus, while servers start, stop, hang and crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOON_S = 60.0
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    """Two servers, the balancer and Prometheus; each test leaves two that are ready."""
+    """Two servers, the balancer and Prometheus. Each test leaves two ready servers."""
     found = Fleet(f"fleet{os.getpid()}", FOLDFLIGHT_AGE_S_MAX="4")
     try:
         found.up("server", "balancer", "prometheus")
@@ -36,14 +36,14 @@ def fleet() -> Iterator[Fleet]:
 
 @pytest.fixture(autouse=True)
 def two_are_ready(fleet: Fleet) -> None:
-    """Begin each test with two servers that are ready, as the balancer sees them."""
+    """Start each test with two servers that are ready for the balancer."""
     assert eventually(fleet.are_healthy, SOON_S)
     fleet.up("server", "balancer", "prometheus")
     assert eventually(lambda: fleet.are_balanced(2), SOON_S), fleet.status()
 
 
 def test_streams_of_one_client_spread_over_all_servers(fleet: Fleet) -> None:
-    """Twenty exchanges over one connection are shared out by the balancer, and none has many more than the other."""
+    """The balancer distributes twenty exchanges of one connection evenly."""
     transport = FlightTransport([fleet.url], deadline_s=30)
     with ExitStack() as stack:
         exchanges = [stack.enter_context(transport.open(opening(COUNT))) for _ in range(20)]
@@ -55,7 +55,7 @@ def test_streams_of_one_client_spread_over_all_servers(fleet: Fleet) -> None:
 
 
 def test_prometheus_has_what_was_sent(fleet: Fleet) -> None:
-    """Rows by function and kind, summed over the servers, are those of the exchanges; rules and targets are fine."""
+    """Prometheus has the rows by function and kind, summed over the servers. Rules and targets are healthy."""
     names = ("sum", "max")
     series = [f'foldflight_rows_folded_total{{function="{name}"}}' for name in names]
     before = [fleet.total(each) for each in series]
@@ -76,7 +76,7 @@ def test_prometheus_has_what_was_sent(fleet: Fleet) -> None:
 
 
 def test_the_page_comes_through_the_balancer(fleet: Fleet) -> None:
-    """The status page and its data are on one port of the host; metrics and probes are not."""
+    """The status page and its data are on one port of the host, metrics and probes are not."""
     base = f"http://127.0.0.1:{fleet.ports['STATUS_PORT']}"
     with urllib.request.urlopen(f"{base}/", timeout=10) as page:
         assert b"<title>foldflight</title>" in page.read()
@@ -87,7 +87,7 @@ def test_the_page_comes_through_the_balancer(fleet: Fleet) -> None:
 
 
 def test_servers_come_and_go_under_load(fleet: Fleet) -> None:
-    """Four servers share the work, old exchanges too; two go while they fold; no exchange loses or repeats a row."""
+    """Four servers share old and new exchanges. Two are stopped while they fold, and no row is lost or repeated."""
     with Load(fleet.url, 6) as load:
         assert eventually(load.goes_on, SOON_S)
         fleet.up("server", servers=4)
@@ -105,7 +105,7 @@ def test_servers_come_and_go_under_load(fleet: Fleet) -> None:
 
 
 def test_rolling_restart_under_load(fleet: Fleet) -> None:
-    """Each server in turn drains, ends with exit code 0 and comes back; exchanges move, and every count is right."""
+    """Each server drains, ends with exit code 0 and restarts. Exchanges move, and every count is right."""
     with Load(fleet.url, 8) as load:
         assert eventually(load.goes_on, SOON_S)
         for server in fleet.servers():
@@ -120,26 +120,26 @@ def test_rolling_restart_under_load(fleet: Fleet) -> None:
 
 
 def pause(server: str) -> Callable[[], str]:
-    """Stop a server's processes where they are; return what lets them go on."""
+    """Pause a server's processes. Return the function that resumes them."""
     docker("pause", server)
     return lambda: docker("unpause", server)
 
 
 def cut_off(server: str) -> Callable[[], str]:
-    """Take a server off the network; return what puts it back under its name."""
+    """Disconnect a server from the network. Return the function that reconnects it under its name."""
     (network,) = json.loads(docker("inspect", "--format", "{{json .NetworkSettings.Networks}}", server))
     docker("network", "disconnect", network, server)
     return lambda: docker("network", "connect", "--alias", "server", network, server)
 
 
 def problems(fleet: Fleet) -> str:
-    """Return what the status says of servers that do not answer."""
+    """Return the problems that the status reports for servers that do not answer."""
     return "; ".join(each.get("problem", "") for each in fleet.status())
 
 
 @pytest.mark.parametrize("harm", [pause, cut_off])
 def test_a_server_that_is_silent(fleet: Fleet, harm: Callable[[str], Callable[[], str]]) -> None:
-    """One that hangs, or cannot be reached, gets no new exchange; its own leave it by their deadline and go on."""
+    """A server that hangs or is unreachable gets no new exchanges; its exchanges move after their deadline."""
     silent, _ = fleet.servers()
     with Load(fleet.url, 6, deadline_s=4) as load:
         assert eventually(load.goes_on, SOON_S)
@@ -160,7 +160,7 @@ def test_a_server_that_is_silent(fleet: Fleet, harm: Callable[[str], Callable[[]
 
 
 def test_a_server_that_is_killed(fleet: Fleet) -> None:
-    """What was on a server that dies at once goes on elsewhere, exactly once, and it comes back to take its share."""
+    """The exchanges of a killed server continue on another one, each row once, and the restarted server is used."""
     killed, _ = fleet.servers()
     with Load(fleet.url, 6) as load:
         assert eventually(load.goes_on, SOON_S)
@@ -174,7 +174,7 @@ def test_a_server_that_is_killed(fleet: Fleet) -> None:
 
 
 def test_a_server_that_dies_comes_up_again(fleet: Fleet) -> None:
-    """A server whose process ends by itself is started again by the engine, with nobody's help."""
+    """The container engine restarts a server whose process has ended."""
     died, _ = fleet.servers()
     before = docker("inspect", "--format", "{{.State.StartedAt}}", died)
     os.kill(int(docker("inspect", "--format", "{{.State.Pid}}", died)), signal.SIGKILL)
@@ -184,7 +184,7 @@ def test_a_server_that_dies_comes_up_again(fleet: Fleet) -> None:
 
 
 def test_a_streaming_query_outlives_every_server(fleet: Fleet, tmp_path: Path) -> None:
-    """While a query of Spark runs, each server is stopped and started in turn: no task fails, no total is wrong."""
+    """While a Spark query runs, each server is restarted in turn: no task fails, and no total is wrong."""
     tmp_path.chmod(0o777)
     job = f"{fleet.project}-stream"
     mount = ["--volume", f"{tmp_path}:/told:ro", "--name", job]
@@ -207,7 +207,7 @@ def test_a_streaming_query_outlives_every_server(fleet: Fleet, tmp_path: Path) -
 
 
 def await_epochs(job: str, number: int) -> None:
-    """Wait until a job has said that it has ended so many more epochs."""
+    """Wait until a job has reported this many more epochs."""
 
     def ended() -> int:
         assert docker("inspect", "--format", "{{.State.Status}}", job) == "running", docker("logs", job, check=False)
@@ -218,7 +218,7 @@ def await_epochs(job: str, number: int) -> None:
 
 
 def test_a_job_in_a_container_uses_the_fleet(fleet: Fleet) -> None:
-    """The compose file's own Spark job folds the flights on the servers, and equals Spark's own answer."""
+    """The Spark job of the compose file folds the flights on the servers; the result equals that of Spark."""
     printed = fleet.compose("run", "--rm", "--no-deps", "spark", timeout_s=400)
     assert "folding at grpc://balancer:8815" in printed
     assert "every value of 36 groups equals Spark SQL's, embedded and remote" in printed

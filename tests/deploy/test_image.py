@@ -1,4 +1,4 @@
-"""The server's image: who it runs as, what it may write, how functions get in, and its life from health to drain."""
+"""The image of a server: its user, its file system, ways to add functions, health and drain."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Longest:
 
 
 class Server(DockerContainer):
-    """One server as an operator should run it: nothing can be written but /tmp, and no right is left."""
+    """A server with a read-only file system except for /tmp, and without capabilities."""
 
     def __init__(self, image: str = IMAGE, *command: str, **more: object) -> None:
         super().__init__(image, **more)
@@ -51,7 +51,7 @@ class Server(DockerContainer):
             self.with_command(list(command))
 
     def page(self, path: str) -> tuple[int, str]:
-        """Fetch a page of the HTTP port: status and body; 0 while nobody listens."""
+        """Fetch a page of the HTTP port: status and body; 0 if nothing listens."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.get_exposed_port(8817)}{path}", timeout=10) as answer:
                 return answer.status, answer.read().decode()
@@ -80,7 +80,7 @@ def _connections() -> Iterator[None]:
 
 
 def test_it_says_what_it_is() -> None:
-    """The image is labelled, names a user by number, has a health check, and is as small as its libraries allow."""
+    """The image has labels, a numeric user and a health check, and is no larger than its libraries require."""
     (facts,) = json.loads(docker("inspect", IMAGE))
     config = facts["Config"]
     assert config["User"] == "10001:10001"
@@ -96,7 +96,7 @@ def test_it_says_what_it_is() -> None:
 
 
 def test_it_folds_without_rights_and_with_a_bounded_share_of_the_machine() -> None:
-    """As nobody, with a root file system that cannot be written to, it serves, with workers too, on the CPUs it has."""
+    """Without a user name, with a read-only root file system and with workers, it serves on the CPUs of its quota."""
     server = Server(IMAGE, "serve", "--workers", "2").with_kwargs(**RESTRICTED, nano_cpus=10**9, mem_limit="1g")
     with server:
         server.await_ready()
@@ -113,7 +113,7 @@ def test_it_folds_without_rights_and_with_a_bounded_share_of_the_machine() -> No
 
 
 def test_functions_come_from_a_folder(tmp_path: Path) -> None:
-    """A module in a mounted folder, named by the variable, is served."""
+    """A module in a mounted folder that the variable names is served."""
     (tmp_path / "my_functions.py").write_text(FUNCTION)
     tmp_path.chmod(0o755)
     server = Server().with_volume_mapping(str(tmp_path), "/functions", "ro")
@@ -123,7 +123,7 @@ def test_functions_come_from_a_folder(tmp_path: Path) -> None:
 
 
 def test_functions_come_from_a_derived_image(tmp_path: Path) -> None:
-    """An image from ours, with a module copied in, serves it without a word more."""
+    """An image derived from ours, with a module copied into it, serves the module without further settings."""
     (tmp_path / "my_functions.py").write_text(FUNCTION)
     (tmp_path / "Dockerfile").write_text(
         f"FROM {IMAGE}\nCOPY my_functions.py /functions/\nENV FOLDFLIGHT_MODULES=my_functions\n"
@@ -136,7 +136,7 @@ def test_functions_come_from_a_derived_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lines", ["{install}", "USER root\n{install}\nUSER 10001:10001"], ids=["as it is", "as root"])
 def test_functions_come_from_a_package_that_a_derived_image_installs(tmp_path: Path, lines: str) -> None:
-    """The obvious line, RUN pip install, puts a package where the server finds it."""
+    """`RUN pip install` puts a package where the server finds it."""
     with zipfile.ZipFile(tmp_path / "packaged-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("packaged/functions.py", FUNCTION)
         wheel.writestr("packaged-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: packaged\nVersion: 1.0\n")
@@ -153,7 +153,7 @@ def test_functions_come_from_a_package_that_a_derived_image_installs(tmp_path: P
 
 
 def test_any_user_may_run_it() -> None:
-    """OpenShift runs images as a user that they have no name for, in the group of root."""
+    """As on OpenShift, an image runs as an unknown user in the group of root."""
     with Server().with_kwargs(**RESTRICTED, user="1000660000:0") as server:
         server.await_ready()
         with FlightTransport([server.url], deadline_s=30).open(opening(COUNT)) as exchange:
@@ -162,14 +162,14 @@ def test_any_user_may_run_it() -> None:
 
 
 def test_a_module_that_is_not_there_ends_the_container_with_the_reason() -> None:
-    """A wrong name is one line of the log, not a server without functions."""
+    """A wrong module name is one line of the log, and the server ends."""
     said = docker("run", "--rm", IMAGE, "serve", "no_such_module", check=False)
     assert "no_such_module" in said
     assert "Traceback" not in said
 
 
 def test_health_from_start_to_drain() -> None:
-    """Healthy once it serves; while it drains it is alive and not ready; when the exchange ends, so does it, with 0."""
+    """It is healthy when it serves. During a drain it is live but not ready, and afterwards it exits with 0."""
     with Server(IMAGE, "serve", "--drain-s", "30") as server:
         server.await_ready()
         name = server.get_wrapped_container().id
@@ -190,7 +190,7 @@ def test_health_from_start_to_drain() -> None:
 
 
 def test_a_drain_has_an_end() -> None:
-    """An engine that never ends its exchange is cut off after drain_s, and the exit code says so."""
+    """An exchange that does not end is ended after drain_s, and the exit code tells it."""
     with Server(IMAGE, "serve", "--drain-s", "1") as server:
         server.await_ready()
         name = server.get_wrapped_container().id

@@ -1,4 +1,4 @@
-"""The status page as a person sees it: in a real browser, with servers that work, that hang and that differ."""
+"""The status page in a real browser, with servers that work, that hang and that differ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NUMBER = re.compile(r"^\d[\d,]*$")
 
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
-    """A page of Debian's Chromium, which complains of nothing and asks nobody but the server."""
+    """A page of Debian's Chromium without errors and without requests to other hosts."""
     chromium = shutil.which("chromium")
     assert chromium, "no chromium: apt-get install chromium (tests/deploy/tools.sh does)"
     said: list[str] = []
@@ -49,7 +49,7 @@ def page() -> Iterator[Page]:
 
 @contextlib.contextmanager
 def busy(server: Server) -> Iterator[None]:
-    """Fold rows on a server, without a pause, while the block runs."""
+    """Fold rows on a server continuously while the block runs."""
     stop = threading.Event()
 
     def work() -> None:
@@ -72,7 +72,7 @@ def busy(server: Server) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Server]:
-    """Two servers that fold, one of which serves less; a third does not answer. Yields the one to look at."""
+    """Two servers that fold, one of which has fewer functions; a third does not answer. Yields the first."""
     with contextlib.ExitStack() as stack:
         hung = stack.enter_context(socket.socket())
         hung.bind(("127.0.0.1", 0))
@@ -106,7 +106,7 @@ def cells(page: Page, table: str) -> dict[str, list[str]]:
 
 
 def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: Server) -> None:
-    """Servers, rates, errors, who does not answer and what differs are there, and numbers move without a reload."""
+    """Servers, rates, errors, unreachable servers and differences are shown and updated without a reload."""
     page.goto(f"http://127.0.0.1:{fleet.probes.http_port}/")
     expect(page.locator("#servers tr")).to_have_count(4, timeout=LONG_MS)
     expect(page.locator("#totals div").nth(1).locator("b")).to_have_text(NUMBER, timeout=LONG_MS)
@@ -134,7 +134,7 @@ def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: Serv
 
 
 def test_the_page_fits_a_phone_and_a_dark_room(page: Page, fleet: Server) -> None:
-    """On a narrow screen nothing but the tables scrolls sideways."""
+    """On a narrow screen only the tables scroll sideways."""
     page.set_viewport_size({"width": 390, "height": 844})
     page.emulate_media(color_scheme="dark")
     page.goto(f"http://127.0.0.1:{fleet.probes.http_port}/")
@@ -144,7 +144,7 @@ def test_the_page_fits_a_phone_and_a_dark_room(page: Page, fleet: Server) -> Non
 
 
 def test_the_page_says_when_its_server_is_gone(page: Page) -> None:
-    """What was last seen stays, and the page says that it is old and tries again."""
+    """The page keeps the last status, says that it is outdated, and tries again."""
     with serving(wire_functions, state_keys=STATE_KEY, server_id="mortal", http_port=0) as server:
         page.goto(f"http://127.0.0.1:{server.probes.http_port}/")
         expect(page.locator("#servers")).to_contain_text("mortal", timeout=LONG_MS)
@@ -155,7 +155,7 @@ def test_the_page_says_when_its_server_is_gone(page: Page) -> None:
 
 
 def picture(name: str) -> Path:
-    """Return where a screenshot goes: a folder that `DEPLOY_PICTURES` names, or the machine's for temporary files."""
+    """Return the folder of a screenshot: `DEPLOY_PICTURES`, or the temporary folder."""
     folder = Path(os.environ.get("DEPLOY_PICTURES", "/tmp/foldflight-pictures"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.png"

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md is true: its modules exist, imports go as it says, and a row crosses the modules that it names."""
+"""ARCHITECTURE.md is accurate: its modules exist, imports follow its layers, and rows cross the listed modules."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Witness:
 
 
 def way(column: int, *, remote: bool) -> list[str]:
-    """Return the modules of the table, in order: of column 2, batches; of column 3, streams."""
+    """Return the modules of the table, in order: column 2 for batches, column 3 for streams."""
     rows = [line.split(" | ") for line in TEXT.splitlines() if re.match(r"\| \d+\. ", line)]
     assert len(rows) > 10
     modules = []
@@ -100,7 +100,7 @@ def test_modules_and_files_that_are_named_exist():
 
 
 def test_the_floor_plan_has_every_package():
-    """Each package has its line in the floor plan, and no other has one."""
+    """The floor plan has exactly one line for each package."""
     plan = re.search(r"^service/foldflight/\n(.*?)^tests/", TEXT, re.MULTILINE | re.DOTALL)
     assert plan is not None
     packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
@@ -108,7 +108,7 @@ def test_the_floor_plan_has_every_package():
 
 
 def test_the_direction_of_imports():
-    """The layers are those that import-linter checks."""
+    """The layers equal those that import-linter checks."""
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     contracts = tools["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
@@ -116,14 +116,14 @@ def test_the_direction_of_imports():
 
 
 def test_a_row_crosses_the_modules_that_are_named_embedded():
-    """The call stack below the author's `accumulate` is the documented way."""
+    """The call stack below the author's `accumulate` is the documented one."""
     stacks.clear()
     fold_one_row(connect(Witness))
     assert stacks[0] == [module for module in way(2, remote=False) if module not in HANDED_OVER]
 
 
 def test_a_row_crosses_the_modules_that_are_named_remote(monkeypatch):
-    """The stacks where the engine encodes a chunk, and below `accumulate` on the server, are the documented way."""
+    """The stacks where the engine encodes a chunk, and below `accumulate` on the server, are the documented ones."""
     sent = []
     encode = flight.encode
 
@@ -143,7 +143,7 @@ def test_a_row_crosses_the_modules_that_are_named_remote(monkeypatch):
 
 @pytest.mark.parametrize(("column", "kind"), [(2, "a batch"), (3, "a stream")])
 def test_the_modules_are_counted(column, kind):
-    """The numbers of modules in the text are those of the table."""
+    """The numbers of modules in the text equal those of the table."""
     prose = " ".join(TEXT.split())
     embedded, remote = len(set(way(column, remote=False))), len(set(way(column, remote=True)))
     shown = {

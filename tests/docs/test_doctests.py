@@ -1,4 +1,4 @@
-"""The examples in docstrings do what they show."""
+"""The examples in docstrings are correct."""
 
 import doctest
 import importlib
@@ -24,6 +24,6 @@ def test_doctests(name: str) -> None:
 
 
 def test_there_are_doctests() -> None:
-    """The kit's modules show what they do."""
+    """The modules of the test kit have examples."""
     for name in ("foldflight.testing.epochs", "foldflight.testing.pair"):
         assert doctest.testmod(importlib.import_module(name)).attempted > 0

@@ -1,4 +1,4 @@
-"""What README and CONTRIBUTING show is what the code does."""
+"""The examples and commands in README and CONTRIBUTING are correct."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ COMMANDS = [words for _, words in command_lines() if words[0] == "foldflight"]
 
 
 def plain(source):
-    """Return the code without what a file may have and its short form in the README may lack: docstrings, layout."""
+    """Return the code without docstrings and layout, in which a file and its short form in the README may differ."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
@@ -73,7 +73,7 @@ def plain(source):
 
 
 def test_every_python_block_of_the_readme_runs(tmp_path):
-    """The blocks, one after the other as a reader would paste them, give the results that arithmetic gives."""
+    """The blocks, run one after the other, give the results of plain arithmetic."""
     code = "\n".join([BEFORE, *(text for _, text in blocks("README.md", "python")), AFTER])
     script = tmp_path / "readme.py"
     script.write_text(code, encoding="utf-8")
@@ -92,7 +92,7 @@ def test_every_python_block_of_the_readme_runs(tmp_path):
 
 
 def test_blocks_that_show_a_file_show_that_file():
-    """A block under `<!-- file: ... -->` is the file's code, but for docstrings and layout."""
+    """A block under `<!-- file: ... -->` equals the code of the file, except for docstrings and layout."""
     shown = [(file, text) for document in DOCUMENTS for file, text in blocks(document, "python") if file is not None]
     assert shown, "the README shows no file"
     for file, text in shown:
@@ -101,7 +101,7 @@ def test_blocks_that_show_a_file_show_that_file():
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_command_lines_name_commands_and_options_that_exist(words):
-    """Each command shown has a help text, and that lists each option shown with it."""
+    """Each command has a help text that lists each option shown with it."""
     run = CliRunner().invoke(cli, [words[1], "--help"])
     assert run.exit_code == 0, run.output
     for option in (word for word in words if word.startswith("--")):
@@ -109,12 +109,12 @@ def test_command_lines_name_commands_and_options_that_exist(words):
 
 
 def test_readme_shows_every_command():
-    """No command of the command line is a secret."""
+    """The README mentions every command."""
     assert {words[1] for words in COMMANDS} == set(cli.commands)
 
 
 def test_make_goals_and_scripts_that_are_shown_exist():
-    """What the documents tell to `make` is a goal of the Makefile, and scripts are files."""
+    """The goals of `make` and the scripts in the documents exist."""
     goals = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     shown = [words for _, words in command_lines() if words[0] != "foldflight"]
     assert shown
@@ -124,7 +124,7 @@ def test_make_goals_and_scripts_that_are_shown_exist():
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_links_between_documents_lead_somewhere(document):
-    """Each relative link is a file or folder of the repository."""
+    """Each relative link leads to a file or folder of the repository."""
     prose = FENCE.sub("", (ROOT / document).read_text(encoding="utf-8"))
     targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", prose)
     assert [target for target in targets if not ((ROOT / document).parent / target).exists()] == []

@@ -1,4 +1,4 @@
-"""What the documents show of the code is what the code says."""
+"""Tables in the documents equal those of the code."""
 
 import re
 import subprocess
@@ -21,17 +21,17 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def test_the_settings_of_a_server() -> None:
-    """The table of settings is the one that flags, variables and file keys come from; `make docs` writes it."""
+    """The table of settings equals that from which flags, variables and file keys are made; `make docs` writes it."""
     assert settings_table() in REFERENCE
 
 
 def test_the_metrics_of_a_server() -> None:
-    """The table of metrics is the one that they are made from; `make docs` writes it."""
+    """The table of metrics equals the one from which they are made; `make docs` writes it."""
     assert metrics_table() in REFERENCE
 
 
 def test_the_reference_of_a_server() -> None:
-    """The page is what its generator writes, in the text around the tables, too."""
+    """The page, including the text around the tables, is the output of its generator."""
     written = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", "from docs.generate import page; print(page(), end='')"],
         capture_output=True,
@@ -43,14 +43,14 @@ def test_the_reference_of_a_server() -> None:
 
 
 def test_the_rules_of_the_contract() -> None:
-    """The tables of rules are those that `foldflight conform` tries."""
+    """The tables of rules equal those of `foldflight conform`."""
     contract = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
     for subject, rules in (("servers", SERVER_RULES), ("engines", ENGINE_RULES)):
         assert rules_table(subject, rules) in contract
 
 
 def test_the_errors_of_the_contract() -> None:
-    """Each class of errors has its codes in the reference of the wire."""
+    """The reference of the wire has the codes of each error class."""
     contract = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
     for error in FoldflightError.__subclasses__():
         line = re.search(rf"^\| `{error.__name__}` \| .* \| (.*) \|$", contract, re.MULTILINE)
@@ -72,7 +72,7 @@ def test_the_diagram_of_the_exchange() -> None:
 
 
 def test_the_figures_of_a_stream() -> None:
-    """Each figure of an epoch, and each Prometheus metric, has its line in the README, and no other has."""
+    """The README has exactly one line for each metric of an epoch and each Prometheus metric."""
     lines = re.findall(r"^\| (?:-|`(\w+)`) \| `(foldflight_stream_\w+)` \|", README, re.MULTILINE)
     assert [figure for figure, _ in lines if figure] == [each.name for each in fields(EpochStats)]
     families = list(StreamMetrics().registry.collect())
@@ -83,7 +83,7 @@ def test_the_figures_of_a_stream() -> None:
 
 
 def test_each_failure_has_its_test() -> None:
-    """The tests that the failure matrix names are there."""
+    """The tests that the failure matrix names exist."""
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", ARCHITECTURE)
     assert len(named) > 10
     root = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""Arrow IPC messages that are forged field by field: well-formed FlatBuffers whose numbers lie.
+"""Arrow IPC messages that are forged field by field: well-formed FlatBuffers with false numbers.
 
 Damage to random bytes mostly breaks the FlatBuffer, and Arrow refuses it. Here the places of all numbers are known: row
 counts, counts of nodes and buffers, offsets, lengths, NULL counts, variadic counts, the numbers inside the buffers
@@ -55,7 +55,7 @@ class IpcMessage:
 
 @dataclass(frozen=True)
 class Number:
-    """Where a number stands in a header, and how wide it is."""
+    """The position and width of a number in a header."""
 
     name: str
     at: int
@@ -140,7 +140,7 @@ def _numbers(header: bytes) -> list[Number]:
 
 
 def claiming_rows(message: IpcMessage, rows: int = CLAIMED_ROWS) -> IpcMessage:
-    """Return a batch whose header claims that many rows, in all of its columns; its buffers are as small as before."""
+    """Return a batch whose header claims this many rows in all columns; its buffers keep their size."""
     header = message.header
     for number in numbers(header):
         if number.name in ("rows", "node length"):
@@ -166,7 +166,7 @@ def stream_of_messages(messages: list[IpcMessage]) -> bytes:
 
 
 def forged(messages: list[IpcMessage], chosen: random.Random, others: list[list[IpcMessage]]) -> list[IpcMessage]:
-    """Return the messages of a stream with some lies in them."""
+    """Return the messages of a stream with some false numbers."""
     result = list(messages)
     for _ in range(chosen.choice((1, 1, 1, 2, 2, 3, 5))):
         # The batch, most of the time: it is what is read last, behind all checks of the others.
@@ -190,7 +190,7 @@ def forged(messages: list[IpcMessage], chosen: random.Random, others: list[list[
 
 
 def packed(messages: list[IpcMessage]) -> bytes:
-    """Return messages one after the other, as Flight carries them: with lengths that do not depend on their headers."""
+    """Return concatenated messages with correct lengths, as Flight sends them, whatever their headers say."""
     return b"".join(
         struct.pack("<II", len(message.header), len(message.body)) + message.header + message.body
         for message in messages
@@ -198,7 +198,7 @@ def packed(messages: list[IpcMessage]) -> bytes:
 
 
 def unpacked(data: bytes) -> list[IpcMessage]:
-    """Return messages that were packed."""
+    """Return messages that were concatenated by `packed`."""
     found, at = [], 0
     while at < len(data):
         header, body = struct.unpack_from("<II", data, at)
@@ -209,12 +209,12 @@ def unpacked(data: bytes) -> list[IpcMessage]:
 
 
 def forged_pack(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
-    """Return packed messages with lies in them."""
+    """Return packed messages with false numbers."""
     return packed(forged(unpacked(valid), chosen, [unpacked(each) for each in chosen.sample(others, 3)]))
 
 
 def forged_stream(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
-    """Return an IPC stream with lies in its messages; all streams that are given are valid."""
+    """Return an IPC stream with false numbers in its messages; the given streams are valid."""
     return stream_of_messages(forged(_split(valid), chosen, [_split(each) for each in chosen.sample(others, 3)]))
 
 

@@ -1,4 +1,4 @@
-"""Valid bytes, damaged at random or forged field by field, into everything that reads what a stranger sent.
+"""Valid bytes, damaged at random or forged field by field, for every reader of untrusted input.
 
     python -m tests.hostile.fuzz --target states --seed 7 --inputs 1000
 
@@ -88,7 +88,7 @@ ANY_CALLS = (
 
 
 def damaged(valid: bytes, chosen: random.Random, others: list[bytes]) -> bytes:
-    """Return valid bytes with some damage: flips, extreme numbers, cuts, repeats, pieces of other inputs."""
+    """Return valid bytes with some damage: flipped bits, extreme numbers, cuts, repeats, pieces of other inputs."""
     data = bytearray(valid)
     for _ in range(chosen.choice((1, 1, 1, 2, 3, 8))):
         place = chosen.randrange(len(data) + 1)
@@ -123,7 +123,7 @@ def exchange() -> ServerExchange:
 
 
 def a_states_batch() -> pa.RecordBatch:
-    """Return states as an exchange gives them."""
+    """Return states from an exchange."""
     folding = exchange()
     list(folding.handle(Chunk(ROWS)))
     results = [frame.batch for frame in folding.handle(Barrier(1))]  # type: ignore[union-attr]
@@ -143,7 +143,7 @@ def stream_of(batch: pa.RecordBatch) -> bytes:
 
 
 def handled(frame: Any) -> None:
-    """Hand a frame to a new exchange, and end its epoch."""
+    """Pass a frame to a new exchange, and end its epoch."""
     folding = exchange()
     try:
         list(folding.handle(frame))
@@ -170,7 +170,7 @@ def states(data: bytes) -> None:
 
 
 def envelopes(data: bytes) -> None:
-    """Damage what is in the binary columns; the Arrow around it is right."""
+    """Damage the contents of binary columns in a valid Arrow batch."""
     place = 1 + data[0] % len(CALLS) if data else 1
     column = STATES.column(place)
     if column.type != pa.binary():
@@ -189,7 +189,7 @@ def chunks(data: bytes) -> None:
 
 
 def any_chunks(data: bytes) -> None:
-    """Give an exchange a chunk of any Arrow type, and calls that read its values one by one."""
+    """Fold a chunk of any Arrow type, with calls that read its values one by one."""
     reader = BatchReader(LIMITS.message_bytes_max)
     batch = None
     for message in unpacked(data):
@@ -220,7 +220,7 @@ def facts(data: bytes) -> None:
 
 
 def settings(data: bytes) -> None:
-    """Give the text to one setting: the first byte says which."""
+    """Parse the text as the value of one setting, which the first byte selects."""
     text = data[1:].decode(errors="replace").replace("\0", "")
     names = list(SETTINGS)
     load_settings({}, {SETTINGS[names[data[0] % len(names) if data else 0]].variable: text})
@@ -235,22 +235,22 @@ PIECE = pa.RecordBatch.from_pydict({HASH: [1, 2], "k": ["a", None], LIVE: [1, 0]
 
 
 def manifest(data: bytes) -> None:
-    """Read a manifest; nobody but the job has written one, so its checksum is what is relied on."""
+    """Read a manifest. Only the job writes manifests, so their checksum is sufficient."""
     Manifest.decode(data)
 
 
 def piece(data: bytes) -> None:
-    """Read a piece of a run, as a manifest."""
+    """Read a piece of a run. As for a manifest, its checksum is sufficient."""
     decode_piece(data, "a")
 
 
 def bundle(data: bytes) -> None:
-    """Open a seal; what it covers is not unpickled here, and not reached unless it is genuine."""
+    """Verify a bundle. Its content is not unpickled here, and is reached only if the signature is valid."""
     check_made_with(unseal(data, BUNDLE_KEYS))
 
 
 def bundle_content(data: bytes) -> None:
-    """Read what one of the keys has signed, whatever it is."""
+    """Decode the content of a validly signed bundle."""
     signature = hmac.digest(BUNDLE_KEYS[1], b"foldflight.v1.BundleContent\0" + data, "sha256")
     sealed = pb.Bundle(digest=hashlib.sha256(data).digest(), signature=signature, content=data)
     bundle(sealed.SerializeToString())
@@ -258,7 +258,7 @@ def bundle_content(data: bytes) -> None:
 
 @dataclass(frozen=True)
 class Target:
-    """Something that reads bytes, valid bytes for it, and bytes that are only valid elsewhere."""
+    """A reader of bytes, valid bytes for it, and bytes that are valid for other readers."""
 
     read: Callable[[bytes], None]
     corpus: list[bytes]
@@ -334,7 +334,7 @@ TARGETS = {
 
 
 def inputs(target: Target, seed: int, first: int, count: int) -> Iterator[tuple[int, bytes]]:
-    """Yield numbered inputs; each depends on the seed and its number only."""
+    """Yield numbered inputs. Each depends only on the seed and its number."""
     for number in range(first, first + count):
         chosen = random.Random(f"{seed} {number}")
         known = target.corpus + target.foreign
@@ -342,7 +342,7 @@ def inputs(target: Target, seed: int, first: int, count: int) -> Iterator[tuple[
 
 
 def run(name: str, seed: int, first: int, count: int) -> dict[str, int]:
-    """Feed inputs to a target; return how often each outcome came.
+    """Feed inputs to a target, and count the outcomes.
 
     Raises:
         AssertionError: For an input that brought anything but an answer or an error of the taxonomy, and when memory
@@ -369,7 +369,7 @@ def run(name: str, seed: int, first: int, count: int) -> dict[str, int]:
 
 
 def again(name: str, seed: int, number: int, data: bytes) -> str:
-    """Return how to run one input again."""
+    """Return the command that runs one input again."""
     return f"python -m tests.hostile.fuzz --target {name} --seed {seed} --first {number} --inputs 1   # {data.hex()}"
 
 

@@ -44,7 +44,7 @@ class Typed:
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Custom:
-    """Counts, with a state of its own making."""
+    """Counts, with states of its own format."""
 
     def create_accumulator(self):
         return [0]

@@ -1,4 +1,4 @@
-"""A million damaged inputs: no crash, no hang, no growth, and no answer but errors of the taxonomy."""
+"""A million damaged inputs: no crash, no hang, no memory growth, and only errors of the taxonomy."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ INPUTS = {
 
 
 def test_every_target_has_inputs() -> None:
-    """None is left out, and together they are a million."""
+    """Every reader is a target, and all targets together have a million inputs."""
     assert INPUTS.keys() == fuzz.TARGETS.keys()
     assert sum(INPUTS.values()) == 1_000_000
 
 
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_undamaged_inputs_are_read(name: str) -> None:
-    """The corpus itself is valid, so that its damage reaches deep."""
+    """The undamaged inputs are valid, so that damage reaches deep code."""
     for data in fuzz.TARGETS[name].corpus:
         fuzz.TARGETS[name].read(data)
 
 
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_some_damaged_inputs(name: str) -> None:
-    """Damage is found, or does no harm; behind a checksum all of it is found."""
+    """Damage is detected or harmless; behind a checksum all of it is detected."""
     outcomes = fuzz.run(name, SEED, 0, 1500)
     assert sum(outcomes.values()) == 1500
     assert len(outcomes) > 1 or outcomes.keys() == {"STATE_CHECKSUM"}
@@ -59,7 +59,7 @@ def test_some_damaged_inputs(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_a_million_damaged_inputs(name: str) -> None:
-    """In a process of its own, so that a crash is told from a failure."""
+    """The run is a separate process, to distinguish a crash from a failure."""
     command = [sys.executable, "-m", "tests.hostile.fuzz", "--target", name, "--seed", str(SEED)]
     found = subprocess.run(
         [*command, "--inputs", str(INPUTS[name])],
@@ -74,7 +74,7 @@ def test_a_million_damaged_inputs(name: str) -> None:
 
 
 def test_names_that_are_not_utf8_are_refused() -> None:
-    """Found by damage to Open and to chunks: pyarrow keeps such a name, and fails when it is first looked at."""
+    """Found by damage to Open and chunks: pyarrow accepts such a name, and raises when it is first read."""
     command = fuzz.TARGETS["open"].corpus[0].replace(b"weight\0", b"\xc0eight\0")
     with pytest.raises(RejectedError, match="utf-8") as caught:
         decode_open(command)
@@ -84,5 +84,5 @@ def test_names_that_are_not_utf8_are_refused() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [102, 104, 110, 112])
 def test_forged_streams_of_states_that_killed_the_process(seed: int) -> None:
-    """Read as a whole stream, one of these inputs of each seed ended the process."""
+    """Read as a whole stream, one of these inputs of each seed crashed the process."""
     assert sum(fuzz.run("any_states", seed, 0, 6000).values()) == 6000

@@ -1,4 +1,4 @@
-"""Two ways to fold the rows of one call, step by step: what comes out is the same, bit for bit."""
+"""Compares two ways to fold the rows of one call, step by step: the results are equal, bit for bit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bits(value: Any) -> Any:
 
 
 def outcome(run: Any) -> Any:
-    """Return what a step came to: an array, bit for bit, or its error as the engine sees it."""
+    """Return the outcome of a step: an array, bit for bit, or its error as the engine gets it."""
     try:
         found = run()
     except FoldflightError as error:
@@ -59,14 +59,14 @@ def outcome(run: Any) -> Any:
 
 
 def same(run: Any, one: Any, other: Any) -> bool:
-    """Run a step on both; tell whether the exchange goes on."""
+    """Run a step in both ways and compare. Return whether the exchange continues."""
     first, second = outcome(lambda: run(one)), outcome(lambda: run(other))
     assert first == second
     return first is None or not isinstance(first[0], str)
 
 
 def array_of(values: list[Any], type_: pa.DataType) -> pa.Array:
-    """Return an array; of dates and the like also from the numbers that they are in memory."""
+    """Return an array; dates and similar types also from their integers."""
     if not (pa.types.is_temporal(type_) and {int, type(None)}.issuperset(map(type, values))):
         return pa.array(values, type_)
     return pa.array(values, pa.int32() if type_ == pa.date32() else pa.int64()).view(type_)
@@ -99,7 +99,7 @@ def folds_alike(
     *,
     row_by_row: bool = False,
 ) -> None:
-    """Take drawn chunks through the interpreter and through other accumulators, and what they leave through merges.
+    """Fold drawn chunks with the interpreter and with other accumulators, and merge their states.
 
     Args:
         bound: The function.
@@ -134,7 +134,7 @@ def folds_alike(
 
 
 def sums_are_exact(accumulators: Accumulators) -> None:
-    """Take a sum of whole numbers beyond 64 bits, where it is OVERFLOW, and back."""
+    """Check a sum of integers that exceeds 64 bits, where it is OVERFLOW, and returns into range."""
     slots = np.zeros(3, np.int32)
     big = (1 << 63) - 1
     accumulators.fold(Rows(slots, None, [Column("x", pa.array([big, big, big]))]))

@@ -33,7 +33,7 @@ Rows = list[dict[str, Any]]
 
 @dataclass
 class BucketState:
-    """What Spark keeps of one bucket."""
+    """What Spark stores for one bucket."""
 
     manifest: tuple[bytes] | None = None
     runs: dict[str, tuple[bytes]] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class StreamEngine:
         self._processor = BucketProcessor(query, table)
 
     def epoch(self, partitions: Sequence[Rows], watermark_ms: int) -> Rows:
-        """Run one epoch; return its output."""
+        """Run one epoch and return its output."""
         blobs: dict[int, list[bytes]] = {}
         for rows in partitions:
             for batch in self._pack(self._batches(rows)):
@@ -146,7 +146,7 @@ class StreamEngine:
         return output
 
     def live_rows(self) -> dict[tuple[Any, ...], int]:
-        """Return the live rows of all groups that have state, by key; windows are two more."""
+        """Return the live rows of all groups that have state, by key; windows are two more keys."""
         names = self.layout.keys.names
         found = {}
         for bucket in self.buckets:

@@ -1,4 +1,4 @@
-"""What a streaming query means, in plain Python: the rows that are there, by group, and what each epoch changes."""
+"""The meaning of a streaming query in plain Python: the live rows by group, and the changes of each epoch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StreamModel:
         self.late = self.ignored = self.folded = 0
 
     def key(self, row: Mapping[str, Any]) -> Key:
-        """Return the group of a row; of a session, as if the row were alone."""
+        """Return the group of a row; for a session, as if there were no other rows."""
         if not self.windows:
             return (row["k"],)
         if self.windows == "session":
@@ -63,7 +63,7 @@ class StreamModel:
         return self.closes and key[-1] + self.lateness_minutes <= self.watermark
 
     def epoch(self, steps: Sequence[tuple[str, dict[str, Any], int]]) -> tuple[Rows, list[dict[str, Any]]]:
-        """Return the rows of an epoch, and the changes that it must give (in no order)."""
+        """Return the rows of an epoch, and the changes that it must give, in any order."""
         table = {key: aggregated(rows) for key, rows in self.present.items() if rows}
         rows = self._merged(steps) if self.windows == "session" else self._stepped(steps)
         changes = self._changes(table)
@@ -77,7 +77,7 @@ class StreamModel:
         return rows, changes
 
     def _merged(self, steps: Sequence[tuple[str, dict[str, Any], int]]) -> Rows:
-        """Insert rows into sessions, one after another; what touches grows together."""
+        """Insert rows into sessions one after another; sessions that touch are merged."""
         came = [{**row, "kind": INSERT} for _, row, _ in steps]
         still_open = {key: rows for key, rows in self.present.items() if not self._is_closed(key)}
         sessions = [(key, rows, []) for key, rows in still_open.items()]
@@ -102,7 +102,7 @@ class StreamModel:
         return came
 
     def _stepped(self, steps: Sequence[tuple[str, dict[str, Any], int]]) -> Rows:
-        """Insert rows, and take rows back."""
+        """Insert rows, and retract rows."""
         rows: Rows = []
         never: Rows = []
         for step, row, pick in steps:

@@ -1,4 +1,4 @@
-"""Compiled folds are the interpreter's: states, outputs and errors, bit for bit, whatever the rows hold."""
+"""Compiled folds equal the interpreter's: states, outputs and errors, bit for bit, for any rows."""
 
 import datetime
 import math
@@ -31,7 +31,7 @@ def scaled(value: int, by: int = FACTOR) -> int:
 
 @udaf
 class Own:
-    """Its own accumulator, with methods, a property and a direct argument."""
+    """A class that is its own accumulator, with methods, a property and a direct argument."""
 
     total: int
     rows: int
@@ -66,7 +66,7 @@ class Own:
 
 @udaf(invertible=True)
 class Whole:
-    """A number as its accumulator; NULL counts as one."""
+    """A number as the accumulator; NULL counts as one."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -121,7 +121,7 @@ class Shape:
 
 @udaf(input_types=["DOUBLE", "BOOLEAN"], result_type="BIGINT")
 class Sketched:
-    """Floats, truth values, `math` and a result that is cut to a whole number."""
+    """Floats, booleans, `math` and a result that is truncated to an integer."""
 
     def __init__(self, power: float = 1.5, strict: bool = False) -> None:
         self.power = power
@@ -155,7 +155,7 @@ class Sketched:
 
 @udaf
 class LastRow:
-    """An attribute that cannot be None takes an argument that may be, where it is not, and now and then where it is."""
+    """An attribute that cannot be None, to which an optional argument is assigned, sometimes None."""
 
     total: int
     rows: int
@@ -187,7 +187,7 @@ class Visit:
 
 @udaf
 class Visits:
-    """Moments that are compared and kept: timestamps, dates, times and durations."""
+    """Moments that are compared and stored: timestamps, dates, times and durations."""
 
     def create_accumulator(self) -> Visit:
         return Visit()
@@ -235,7 +235,7 @@ class Counts:
 
 @udaf(invertible=True)
 class Histogram:
-    """Lists whose length does not change; an index may be negative, or beyond the end."""
+    """Lists of fixed length; an index may be negative, or out of range."""
 
     def create_accumulator(self) -> Counts:
         return Counts()
@@ -265,7 +265,7 @@ class Histogram:
 
 @udaf(input_types=["DATE"], skip_nulls=True)
 class LastDay:
-    """A date as the accumulator, and as the result; NULL where there is none."""
+    """A date as the accumulator and as the result; NULL if there is none."""
 
     def create_accumulator(self) -> datetime.date | None:
         return None
@@ -293,7 +293,7 @@ class Deviations:
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE", skip_nulls=True)
 class RoundedDeviation:
-    """The deviation by B. P. Welford (1962): floats that are rounded at each row, in the same way."""
+    """The deviation by B. P. Welford (1962): floats that are rounded at each row in the same way."""
 
     def create_accumulator(self) -> Deviations:
         return Deviations()
@@ -363,7 +363,7 @@ CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def hot(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    """Compile at the first row, and keep what is compiled for this run only."""
+    """Programs that compile at the first row and are not kept."""
     return Programs(Store(tmp_path_factory.mktemp("compiled")), hot_rows=0)
 
 
@@ -375,7 +375,7 @@ def bound_of(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> B
     ("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES]
 )
 def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs) -> None:
-    """Rows, states and values come out the same, and so do errors, with their slots and rows."""
+    """Rows, states and values are equal, and so are errors, with their slots and rows."""
     bound = bound_of(name, types, literals)
 
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
@@ -390,7 +390,7 @@ def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: 
     ("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES]
 )
 def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs) -> None:
-    """What the law above compares is compiled: rows of small numbers never leave it."""
+    """The functions of the law above are compiled: over rows of small numbers the interpreter is never used."""
     bound = bound_of(name, types, literals)
     found = hot.program(bound, bound.instantiate())
     assert isinstance(found, Program), found
@@ -412,12 +412,12 @@ def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[s
 
 
 def test_a_sum_beyond_64_bits_is_exact(hot: Programs) -> None:
-    """A sum that leaves 64 bits and comes back is right, and one that stays there is OVERFLOW."""
+    """A sum that exceeds 64 bits and returns into range is right; one that stays out of range is OVERFLOW."""
     sums_are_exact(hot.accumulators(interpreted(bound_of("whole", [pa.int64()], {}))))
 
 
 def test_migrated_states_stay_compiled(hot: Programs) -> None:
-    """States of another version become those of this one, and folding goes on in machine code."""
+    """States of another version are migrated, and folding continues in machine code."""
 
     @udaf(version="2", name="whole")
     class Tenfold(Whole):
@@ -438,7 +438,7 @@ class Number:
 
 
 def test_a_variable_that_may_have_no_value_is_not_compiled(hot: Programs) -> None:
-    """Python raises where such a variable is used without a value; machine code would take whatever lies there."""
+    """Python raises if a variable has no value; machine code would use undefined memory."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)
     class Forgets:
@@ -479,7 +479,7 @@ def test_a_variable_that_may_have_no_value_is_not_compiled(hot: Programs) -> Non
     ],
 )
 def test_what_is_calculated_with_moments_is_not_compiled(body: str, types: list[Any], why: str, hot: Programs) -> None:
-    """Moments are only compared and kept; whatever else is done with them is refused, with the reason."""
+    """Moments can only be compared and stored; any other use is refused, with the reason."""
     names = ("a", "b")[: len(types)]
     scope: dict[str, Any] = {"Number": Number}
     exec(f"def accumulate(self, accumulator, {', '.join(names)}):\n    {body}\n", scope)
@@ -501,7 +501,7 @@ def test_what_is_calculated_with_moments_is_not_compiled(body: str, types: list[
 
 
 def test_states_with_lists_of_other_lengths_are_interpreted(hot: Programs) -> None:
-    """A state that another version wrote with a shorter list is what it is: Python's lists have any length."""
+    """A state of another version with a shorter list is kept: Python's lists have any length."""
     bound = bound_of("histogram", [pa.int64(), pa.float64()], {})
     state = {"buckets": [1, 2], "highest": [0.0, 1.0, 2.0], "seen": [False, False], "rows": 2}
     slots = np.zeros(1, np.int32)
@@ -529,7 +529,7 @@ def test_states_with_lists_of_other_lengths_are_interpreted(hot: Programs) -> No
     ],
 )
 def test_what_is_done_with_lists_besides_is_not_compiled(fresh: str, body: str, why: str, hot: Programs) -> None:
-    """A list of a fixed length gives and takes single items; whatever else is refused, with the reason."""
+    """Single items of a list of fixed length can be read and assigned; any other use is refused, with the reason."""
     scope: dict[str, Any] = {"Annotated": Annotated, "__name__": __name__}
     source = f"""
 class Items:

@@ -1,4 +1,4 @@
-"""Sums, averages and variances of floats are exact until they are rounded once: in any order, merged and taken back."""
+"""Sums, averages and variances of floats are exact and rounded once, in any order, with merges and retractions."""
 
 import math
 from fractions import Fraction
@@ -41,7 +41,7 @@ def bound_of(name: str, type_: pa.DataType | None = None) -> BoundFunction:
 
 
 def folded(bound: BoundFunction, form: str, rows: list[tuple[float, bool]]) -> Accumulators:
-    """Fold rows, each of which comes or is taken back, into one slot."""
+    """Fold rows, each accumulated or retracted, into one slot."""
     accumulators: Accumulators = FORMS[form](bound)
     values, back = [value for value, _ in rows], np.array([is_back for _, is_back in rows], np.bool_)
     slots = np.zeros(len(rows), np.int32)
@@ -62,7 +62,7 @@ def nearest(number: Fraction) -> float:
 
 
 def right(name: str, values: list[float]) -> float | None:
-    """Return the exact result, rounded once; of a deviation, the root of that."""
+    """Return the exact result, rounded once; for a deviation, its root."""
     numbers = [Fraction(value) for value in values]
     divisor = len(numbers) - name.endswith("samp")
     if divisor < 1:
@@ -79,7 +79,7 @@ def right(name: str, values: list[float]) -> float | None:
 @pytest.mark.parametrize("name", OVER_FLOATS)
 @given(st.data())
 def test_what_is_taken_back_leaves_no_trace(name: str, form: str, data: st.DataObject) -> None:
-    """Rows that come and go, in any order, leave the state and the result of the rows that stay: the exact one."""
+    """Accumulated and retracted rows, in any order, give the state and the exact result of the remaining rows."""
     stay, go = data.draw(st.lists(HARD, max_size=8)), data.draw(st.lists(HARD, max_size=8))
     rows = data.draw(st.permutations([*((value, False) for value in stay + go), *((value, True) for value in go)]))
     bound = bound_of(name)
@@ -92,7 +92,7 @@ def test_what_is_taken_back_leaves_no_trace(name: str, form: str, data: st.DataO
 @pytest.mark.parametrize("name", OVER_FLOATS)
 @given(st.data())
 def test_parts_merge_in_any_order(name: str, form: str, data: st.DataObject) -> None:
-    """However rows are cut into parts, and in whatever order these are merged, state and result are the same."""
+    """However rows are split into parts, and in whatever order these are merged, state and result are the same."""
     bound = bound_of(name)
     parts = data.draw(st.lists(st.lists(HARD, max_size=4), min_size=1, max_size=4))
     states = [folded(bound, form, [(value, False) for value in part]).states(SLOT) for part in parts]
@@ -106,7 +106,7 @@ def test_parts_merge_in_any_order(name: str, form: str, data: st.DataObject) -> 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_large_values_that_leave(form: str) -> None:
-    """1e300 and 1 without the 1e300 are 1; a variance has all its digits after large values have left."""
+    """1e300 and 1 without 1e300 is 1; a variance is exact after large values were retracted."""
     assert folded(bound_of("sum"), form, [(1e300, False), (1.0, False), (1e300, True)]).outputs(SLOT).to_pylist() == [1]
     stay, go = [0.5, 101.0, 3.25], [1e9, -3e11]
     rows = [(value, False) for value in [*go, *stay]] + [(value, True) for value in go]
@@ -119,7 +119,7 @@ Step = tuple[int, float, float, int, bool]
 @given(st.lists(st.tuples(st.integers(0, 2), HARD, HARD, st.sampled_from([1, -1]), st.booleans()), max_size=20))
 @example([(0, LARGEST, LARGEST, 1, True)] * 3 + [(0, SMALLEST, SMALLEST, -1, True)])
 def test_exact_sums_are_exact(steps: list[Step]) -> None:
-    """Sums and sums of products are what fractions say, by the scalar class and by the array, over states and back."""
+    """Sums and sums of products equal those of fractions, for the scalar class and the array, through states."""
     fractions, scalar = [Fraction()] * 3, [ExactSum() for _ in range(3)]
     sums = ExactSums()
     sums.grow(3)
@@ -146,7 +146,7 @@ def test_exact_sums_are_exact(steps: list[Step]) -> None:
 
 @given(st.lists(st.lists(HARD, min_size=1, max_size=3), min_size=1, max_size=40))
 def test_exact_sums_of_many_rows_are_exact(groups: list[list[float]]) -> None:
-    """Rows of all magnitudes at once, in blocks, come to the same as row by row."""
+    """Rows of all magnitudes, added in blocks, give the same sums as row by row."""
     slots = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     values = np.array([value for group in groups for value in group])
     sums = ExactSums()
@@ -161,7 +161,7 @@ def test_exact_sums_of_many_rows_are_exact(groups: list[list[float]]) -> None:
 
 
 def test_digits_carry_before_they_overflow() -> None:
-    """After as many rows as a digit holds, carries are made; sums stay what they are."""
+    """Carries happen before a digit overflows, and do not change sums."""
     sums = ExactSums()
     sums.grow(1)
     sums.add(np.zeros(4, np.intp), np.full(4, -LARGEST))
@@ -176,7 +176,7 @@ def test_digits_carry_before_they_overflow() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400])
 def test_what_is_not_finite_is_refused(value: float) -> None:
-    """An exact sum of NaN or infinity is none."""
+    """NaN and infinity cannot be added to an exact sum."""
     with pytest.raises(ValueError, match=r"not finite|cannot be added"):
         ExactSum().add(value)
     if isinstance(value, float):
@@ -197,7 +197,7 @@ class Means:
 
 @udaf(input_types=["DOUBLE", "DOUBLE"], result_type="DOUBLE", skip_nulls=True, invertible=True)
 class ExactMean:
-    """An author's own: a weighted mean that rounds twice, by scalar methods alone."""
+    """An author's class: a weighted mean that is rounded twice, with scalar methods only."""
 
     def create_accumulator(self) -> Means:
         return Means()
@@ -216,7 +216,7 @@ class ExactMean:
 
 
 def test_exact_sums_are_parts_for_authors() -> None:
-    """An attribute annotated as ExactSum has a typed state that one can read, and comes back from it."""
+    """An attribute annotated as ExactSum has a readable typed state, and is restored from it."""
     bound = Registry.load([ExactMean])["exact_mean"].bind([pa.float64(), pa.float64()], {})
     assert bound.state_type == pa.struct([("products", EXACT), ("weights", EXACT)])
     accumulators = interpreted(bound)
@@ -246,7 +246,7 @@ OLD: list[tuple[str, dict[str, Any], float | None]] = [
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("name", "state", "expected"), OLD)
 def test_states_of_the_first_version_go_on(name: str, state: dict[str, Any], expected: float | None, form: str) -> None:
-    """A sum that was a float, and a variance by mean and squares, are what they were; more rows come to them."""
+    """States of version 1 (a float sum, a variance by mean and squares) keep their values, and more rows are added."""
     types = {key: pa.float64() if isinstance(value, float) else pa.int64() for key, value in state.items()}
     accumulators: Accumulators = FORMS[form](bound_of(name))
     accumulators.migrate(SLOT, pa.array([state], pa.struct(list(types.items()))), StateOrigin("1", "00" * 8, "typed"))
@@ -256,7 +256,7 @@ def test_states_of_the_first_version_go_on(name: str, state: dict[str, Any], exp
 
 
 def test_a_fold_takes_states_of_the_first_version() -> None:
-    """States of a checkpoint of before, as their metadata says, are migrated; those of whole numbers are not old."""
+    """States of version 1, recognised by their metadata, are migrated; those of integers have no older version."""
     for type_, version in ((pa.float64(), "2"), (pa.int64(), "1")):
         fold = Fold(bind_calls(Registry(), [Call("sum", ("x",))], pa.schema([("slot", pa.int32()), ("x", type_)])))
         counts = dict.fromkeys(("count", "nans", "infinities", "negative_infinities"), pa.int64())
@@ -284,7 +284,7 @@ def test_a_fold_takes_states_of_the_first_version() -> None:
 def test_states_of_whole_numbers_and_decimals_are_what_they_were(
     name: str, type_: pa.DataType, fingerprint: str
 ) -> None:
-    """Only the states of floats are of another version: the fingerprints are those that checkpoints have."""
+    """Only the states of floats have another version: the other fingerprints are those in existing checkpoints."""
     assert bound_of(name, type_).fingerprint == fingerprint
     assert bound_of(name, pa.float32()).version == "2"
 
@@ -296,7 +296,7 @@ def test_states_of_whole_numbers_and_decimals_are_what_they_were(
     ids=["one byte", "no word", "half a word", "beyond", "below", "long"],
 )
 def test_digits_that_no_fold_writes_are_refused(digits: bytes, form: str) -> None:
-    """A state that is no exact sum is an error, not a guess."""
+    """A malformed exact sum is an error."""
     state = {
         "sum": {"rounded": 1.0, "digits": digits},
         "count": 1,
@@ -311,7 +311,7 @@ def test_digits_that_no_fold_writes_are_refused(digits: bytes, form: str) -> Non
 
 
 def test_a_float_that_is_not_finite_is_no_sum() -> None:
-    """So is an infinite float without digits."""
+    """An infinite float without digits is an error, too."""
     state = {"sum": {"rounded": math.inf, "digits": b""}, "count": 1, "nans": 0, "infinities": 0}
     bound = bound_of("sum")
     for form in FORMS.values():

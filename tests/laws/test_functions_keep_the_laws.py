@@ -1,4 +1,4 @@
-"""Every built-in function and every example keeps the laws, and the checker finds those that do not."""
+"""Every built-in function and every example keeps the laws, and the checker finds functions that do not."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ FUNCTIONS = Registry.load([WeightedAvg, WeightedMean, Percentile, Largest])
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
 def test_functions_keep_the_laws(function: Function) -> None:
-    """No law is broken by any function that we ship."""
+    """All functions of this package and the examples keep all laws."""
     broken = [result for result in check_laws(function, examples=40) if result.passed is False]
     assert broken == []
 
 
 class Bag:
-    """Sum, correctly."""
+    """A correct sum."""
 
     def create_accumulator(self) -> list[int]:
         return []
@@ -77,7 +77,7 @@ BREAKS: dict[str, tuple[str, Any, str]] = {
 
 @pytest.mark.parametrize("law", BREAKS)
 def test_the_checker_finds_what_breaks_a_law(law: str) -> None:
-    """A class that breaks a law is found out, with the smallest rows that show it."""
+    """A class that breaks a law is reported with minimal rows."""
     SHARED.clear()
     verb, method, how = BREAKS[law]
     cls = udaf(input_types=["BIGINT"], result_type="BIGINT", name="wrong")(type("Wrong", (Bag,), {verb: method}))
@@ -88,7 +88,7 @@ def test_the_checker_finds_what_breaks_a_law(law: str) -> None:
 
 
 def test_the_checker_compares_vectorised_methods() -> None:
-    """Vectorised methods that say something else than the scalar ones are found out."""
+    """Vectorised methods that differ from the scalar ones are reported."""
 
     class Hasty(Bag):
         def create_accumulator(self) -> int:  # type: ignore[override]
@@ -115,7 +115,7 @@ def test_the_checker_compares_vectorised_methods() -> None:
 
 
 def test_laws_that_do_not_apply_say_why() -> None:
-    """An append-only function without merge has laws that do not apply."""
+    """For an append-only function without merge, some laws do not apply."""
     results = {result.law: result for result in check_laws(FUNCTIONS["string_agg"])}
     assert set(results) == {law.name for law in LAWS}
     assert results["retract undoes accumulate"].passed is None

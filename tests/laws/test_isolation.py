@@ -1,4 +1,4 @@
-"""With isolated errors each group is what it would be alone: folded, or as it was, whatever the others do."""
+"""With isolated errors each group is as if it were alone: folded, or unchanged, whatever happens to others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sum:
 
 @udaf(input_types=["BIGINT"], result_type="TINYINT")
 class Irritable:
-    """A sum of which each method raises now and then, and of which the value may be too large."""
+    """A sum whose methods raise for some values, and whose result may be too large."""
 
     def create_accumulator(self) -> Sum:
         accumulator = Sum()
@@ -55,7 +55,7 @@ class Irritable:
 
 @udaf(input_types=["BIGINT"], result_type="TINYINT", compile=True, name="compiled_one")
 class Compiled(Irritable):
-    """The same as machine code."""
+    """The same function, compiled."""
 
 
 FUNCTIONS = Registry.load([Irritable, Compiled])
@@ -88,7 +88,7 @@ def chunk(rows: list[tuple[int, int, int]]) -> pa.RecordBatch:
 
 
 def begun(calls: list[Call], states: pa.Table | None, *, isolates: bool, twice: bool) -> Fold:
-    """Return a fold that holds states, if need be merged with themselves."""
+    """Return a fold with states, some of them merged with themselves."""
     fold = Fold(bind_calls(FUNCTIONS, calls, SCHEMA), signer=SIGNER, isolates=isolates, accelerator=PROGRAMS)
     if states is not None:
         for _ in range(1 + twice):
@@ -97,7 +97,7 @@ def begun(calls: list[Call], states: pa.Table | None, *, isolates: bool, twice: 
 
 
 def alone(calls: list[Call], state: pa.Table | None, chunks: list[Any], slot: int, *, twice: bool) -> Any:
-    """Fold the rows of one group by itself, until it raises: its row of the results, or its error."""
+    """Fold the rows of one group alone. Return its row of the results, or its error."""
     try:
         fold = begun(calls, state, isolates=False, twice=twice)
         for rows in chunks:
@@ -112,7 +112,7 @@ def alone(calls: list[Call], state: pa.Table | None, chunks: list[Any], slot: in
 @settings(max_examples=150, deadline=None)
 @given(calls=CALLS, epochs=EPOCHS)
 def test_each_group_is_what_it_would_be_alone(calls: list[Call], epochs: list[tuple[Any, bool]]) -> None:
-    """Over epochs, each group has what a fold of its own gives, and where that raises, its error and its old state."""
+    """Over epochs, each group has the results of a separate fold, or its error and its previous state."""
     held: dict[int, pa.Table] = {}
     for chunks, twice in epochs:
         touched = sorted({row[0] for rows in chunks for row in rows})

@@ -1,4 +1,4 @@
-"""The lists of all slots in one array do what Python's lists do, one by one."""
+"""The lists of all slots in one array behave like Python's lists."""
 
 import math
 from typing import Any
@@ -47,7 +47,7 @@ def ascending(values: list[float]) -> list[float]:
 
 
 def updated(model: list[list[float]], rows: list[tuple[int, float, int]]) -> list[list[float]] | None:
-    """Do with Python's lists what `update` does; None where an item is not there."""
+    """Do the same as `update` with Python's lists; None if an item is missing."""
     found = [list(each) for each in model]
     for slot, value, sign in rows:
         if sign > 0:
@@ -109,7 +109,7 @@ def step(name: str, given_: Any, column: Lists, model: list[list[float]]) -> tup
 @pytest.mark.parametrize("waiting_min", [0, 4, 1 << 18])
 @given(st.lists(STEP, max_size=12))
 def test_lists_are_lists(waiting_min: int, steps: list[tuple[str, Any]]) -> None:
-    """Whatever is done with them, they hold what Python's lists hold, however long rows wait to be put in."""
+    """After any operations they equal Python's lists, however long rows are pending."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lists, "_PENDING_MIN", waiting_min)
         column, model = Lists(pa.float64(), np.dtype("f8")), [[] for _ in range(SLOTS)]
@@ -126,7 +126,7 @@ def test_lists_are_lists(waiting_min: int, steps: list[tuple[str, Any]]) -> None
 def test_rows_that_are_there_are_taken_back_vectorised(
     chunks: list[list[tuple[int, float]]], data: st.DataObject
 ) -> None:
-    """Chunks that come and take back what is there leave the vectorised methods never, and the same states."""
+    """Chunks whose retracted rows exist are always folded by the vectorised methods, with equal states."""
     bound = Registry.load([Percentile])["percentile"].bind([pa.float64()], {})
     one, other = interpreted(bound), vectorised(interpreted(bound))
     assert other is not None
@@ -152,7 +152,7 @@ def test_rows_that_are_there_are_taken_back_vectorised(
 
 
 def test_an_item_of_another_kind_is_an_error() -> None:
-    """A float is not cut to a whole number on its way into a list of whole numbers."""
+    """A float is not truncated when it is added to a list of integers."""
     column = Lists(pa.int64(), np.dtype("i8"))
     column.grow(1)
     with pytest.raises(TypeError, match="same_kind"):
@@ -169,7 +169,7 @@ def test_an_item_of_another_kind_is_an_error() -> None:
     ],
 )
 def test_what_no_table_holds_says_why(annotation: Any, fresh: Any, why: str) -> None:
-    """Lists that do not begin empty, of texts, sets, and lists that may be None are left to the scalar methods."""
+    """Lists that are not empty initially, lists of strings, sets, and optional lists use the scalar methods."""
 
     class Made:
         def create_accumulator(self):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""Streams that go on with other versions of their functions: the states of groups before and after the change."""
+"""Streams that continue with other versions of their functions: states before and after the change."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Totals:
 
 
 class Old:
-    """Forgets how many rows there were: wrong for a mean, and so there is a new version."""
+    """A mean without the number of rows, which is wrong and therefore replaced by a new version."""
 
     def create_accumulator(self) -> Sum:
         accumulator = Sum()
@@ -44,7 +44,7 @@ class Old:
 
 
 class New:
-    """Counts rows; an old state counts for one."""
+    """Counts rows; an old state counts as one row."""
 
     def create_accumulator(self) -> Totals:
         accumulator = Totals()
@@ -82,7 +82,7 @@ class Refusing(New):
 
 
 class Bytes(Old):
-    """The same as text in bytes."""
+    """The same, with states as text in bytes."""
 
     def serialize(self, accumulator: Any) -> bytes:
         return str(accumulator.sum).encode()
@@ -99,7 +99,7 @@ class MigratingBytes(Migrating):
 
 
 class Pickled(Old):
-    """The same, pickled: the annotation does not say what is in it."""
+    """The same with pickled states, because the annotation does not describe the contents."""
 
     def create_accumulator(self) -> list:  # type: ignore[override, type-arg]
         return [0]
@@ -117,7 +117,7 @@ class MigratingPickled(Migrating):
 
 
 def version(number: str, cls: type, **options: Any) -> type:
-    """Return a version of the function `mean`; each class is registered once for each."""
+    """Return a version of the function `mean`; each class is registered once for each version."""
     return udaf(**{**MEAN, **options}, version=number)(type(cls.__name__, (cls,), {}))
 
 
@@ -154,7 +154,7 @@ def changed(output: Rows) -> set[tuple[str, str, float]]:
     ids=lambda cls: cls.__name__,
 )
 def test_states_of_an_earlier_version_are_migrated(old: type, new: type) -> None:
-    """Groups go on from what migrate makes of their states, in whichever codec; new groups begin as ever."""
+    """Groups continue with the migrated states, for all codecs; new groups start as usual."""
     before = engine(version("1", old))
     before.epoch([rows("ann", "bob", "bob")], 0)
     after = engine(version("2", new), before.buckets)
@@ -172,7 +172,7 @@ def test_states_of_an_earlier_version_are_migrated(old: type, new: type) -> None
 
 
 def test_merges_migrate() -> None:
-    """Runs of several versions are merged into ones of the newest, and then no state of the old one is left."""
+    """Runs of several versions are merged into runs of the newest, until no old state is left."""
     before = engine(version("1", Old))
     names = [f"group {number}" for number in range(20)]
     for _ in range(5):
@@ -188,7 +188,7 @@ def test_merges_migrate() -> None:
 
 
 def test_a_version_without_migrate_is_refused_before_anything_happens() -> None:
-    """Without migrate the first epoch fails, whichever groups it touches, naming function, versions and the hook."""
+    """Without migrate the first epoch fails, whichever groups it has; the error names function, versions and remedy."""
     before = engine(version("1", Old))
     before.epoch([rows("ann")], 0)
     stored = {bucket: state.manifest for bucket, state in before.buckets.items()}
@@ -201,7 +201,7 @@ def test_a_version_without_migrate_is_refused_before_anything_happens() -> None:
 
 
 def test_another_schema_needs_another_version() -> None:
-    """Types that change under the same version are refused with what to do, also where there is a migrate."""
+    """Other types with the same version are refused with a remedy, even if there is a migrate."""
     before = engine(version("1", Old))
     before.epoch([rows("ann")], 0)
     with pytest.raises(RejectedError, match=r"same version with other types.*raise its version") as caught:
@@ -210,7 +210,7 @@ def test_another_schema_needs_another_version() -> None:
 
 
 def test_a_migrate_that_raises_names_the_group() -> None:
-    """An exception in migrate is a FunctionError with the group, the version and what was raised."""
+    """An exception in migrate is a FunctionError with the group, the version and the exception."""
     before = engine(version("1", Old))
     before.epoch([rows("ann", "bob", "cy")], 0)
     with pytest.raises(
@@ -221,7 +221,7 @@ def test_a_migrate_that_raises_names_the_group() -> None:
 
 
 def test_what_migrate_logs_is_passed_on(caplog: pytest.LogCaptureFixture) -> None:
-    """Lines that migrate logs come to the logging of the worker, as those of other methods do."""
+    """Log lines of migrate are logged by the worker, like those of other methods."""
     before = engine(version("1", Old))
     before.epoch([rows("ann", "bob")], 0)
     engine(version("2", Telling), before.buckets).epoch([rows("bob")], 0)
@@ -231,7 +231,7 @@ def test_what_migrate_logs_is_passed_on(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_rows_that_are_kept_need_no_migrate() -> None:
-    """DISTINCT keeps rows, which hold nothing of a version: any version folds them."""
+    """DISTINCT states are rows, which do not depend on a version: any version folds them."""
     before = engine(version("1", Old), distinct=True)
     before.epoch([rows("ann", "ann")], 0)
     after = engine(version("2", New), before.buckets, distinct=True)
@@ -239,7 +239,7 @@ def test_rows_that_are_kept_need_no_migrate() -> None:
 
 
 def test_damaged_states_are_not_migrated() -> None:
-    """Old states are checked as they always were."""
+    """The checksums of old states are verified."""
     from foldflight.fold.aggregate.migration import StateOrigin
     from foldflight.fold.aggregate.states import custom_payload
 

@@ -1,4 +1,4 @@
-"""Results of random epochs equal an independent model in plain Python, whatever the functions and the keys."""
+"""Results of random epochs equal an independent model in plain Python, for all functions and keys."""
 
 import math
 from collections import defaultdict
@@ -48,7 +48,7 @@ def calls() -> dict[str, Any]:
 
 
 def applied(log: list[tuple[str, dict[str, Any]]], table: dict[Any, dict[str, Any]]) -> None:
-    """Apply a changelog to a table, refusing changes that make no sense."""
+    """Apply a changelog to a table. Contradictory changes fail."""
     for kind, row in log:
         if kind == "+I":
             assert row["k"] not in table
@@ -68,7 +68,7 @@ def applied(log: list[tuple[str, dict[str, Any]]], table: dict[Any, dict[str, An
 def test_changelogs_of_random_epochs_lead_to_the_batch_answer(
     steps: list[list[tuple[str, dict[str, Any], int]]],
 ) -> None:
-    """After each epoch the changelog so far, applied, is the aggregate of the rows that are there."""
+    """After each epoch the applied changelog equals the aggregate of the live rows."""
     present: dict[Any, list[dict[str, Any]]] = defaultdict(list)
     epochs, expected, ignored = [], [], []
     for step in steps:
@@ -106,7 +106,7 @@ def test_changelogs_of_random_epochs_lead_to_the_batch_answer(
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(ROWS, max_size=5), min_size=1, max_size=3))
 def test_without_keys_there_is_always_one_row(epochs: list[list[dict[str, Any]]]) -> None:
-    """A global aggregate has its row from the first epoch on, also without input."""
+    """A query without keys has one row from the first epoch on, also without input."""
     latest: dict[str, Any] = {}
     seen: list[dict[str, Any]] = []
     for epoch, rows in zip(run_epochs(calls(), epochs, types={"v": "BIGINT", "w": "INT"}), epochs, strict=True):

@@ -1,4 +1,4 @@
-"""Which sessions touch, against a definition that joins any two until none do."""
+"""Sessions that touch, compared with a definition that merges any two until none touch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOWEST, HIGHEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 def joined(intervals: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return (key, start, end) of the sessions that are left when no two touch any more, ascending."""
+    """Return (key, start, end) of the merged sessions, ascending."""
     sessions = [(key, start, start + length) for key, start, length in intervals]
     while True:
         pair = next(
@@ -37,7 +37,7 @@ def joined(intervals: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 @settings(max_examples=300, deadline=None)
 @given(INTERVALS)
 def test_chains_are_what_touches(intervals: list[tuple[int, int, int]]) -> None:
-    """Two sessions are of one chain exactly if one session is left of both; chains are numbered by key and start."""
+    """Two sessions have the same chain exactly if they are merged; chains are numbered by key and start."""
     keys, starts, lengths = (np.array([each[place] for each in intervals], np.int64) for place in range(3))
     order, chain = chains(keys, starts, starts + lengths)
     expected = joined(intervals)
@@ -51,7 +51,7 @@ def test_chains_are_what_touches(intervals: list[tuple[int, int, int]]) -> None:
 
 
 def test_all_times_have_room() -> None:
-    """The first and the last microsecond of an int64 may be times of many keys."""
+    """The first and the last microsecond of an int64 are valid times, also for many keys."""
     keys = np.tile(np.arange(1000, dtype=np.int64), 2)
     times = np.repeat(np.array([LOWEST, HIGHEST], np.int64), 1000)
     _, chain = chains(keys, times, times)

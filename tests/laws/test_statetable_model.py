@@ -1,4 +1,4 @@
-"""The state table against a dict: random epochs, small bounds, forced collisions, reopened at any time."""
+"""The state table compared with a dict: random epochs, small bounds, forced collisions, reopened at any time."""
 
 from itertools import count
 from typing import Any
@@ -68,7 +68,7 @@ EPOCHS = st.lists(
 def test_the_table_is_a_dict(
     epochs: list[dict[int, tuple[int, int]]], collide: bool, cache_bytes: int, reopen: bool
 ) -> None:
-    """After every epoch each lookup, and the scan, is what a dict says; merges, tombstones and splits do not show."""
+    """After every epoch each lookup and the scan equal those of a dict, whatever was merged or split."""
     store, cache = Store(), RunCache(bytes_max=cache_bytes)
     options = {"hashes": colliding} if collide else {}
     subject = table(store, cache, **options)
@@ -99,7 +99,7 @@ def test_the_table_is_a_dict(
 
 
 def test_a_table_without_keys() -> None:
-    """One group, without key columns."""
+    """A table without keys has one group."""
     layout = TableLayout(pa.schema([]), STATES)
     subject = table(Store(), layout=layout)
     nobody = pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
@@ -110,7 +110,7 @@ def test_a_table_without_keys() -> None:
 
 
 def test_the_work_of_an_epoch_is_bounded() -> None:
-    """No epoch merges much more than its budget, and merges keep up all the same."""
+    """No epoch merges much more than its budget, and merges do not fall behind."""
     bounds = TableBounds(piece_rows_max=64, fan_in=4, merge_rows_max=100, merge_share=6)
     subject = table(Store(), RunCache(bytes_max=1 << 24), bounds=bounds)
     for epoch in range(120):
@@ -123,7 +123,7 @@ def test_the_work_of_an_epoch_is_bounded() -> None:
 
 
 def test_large_states_are_cut_and_merged_by_their_bytes() -> None:
-    """Few groups with much state are many pieces, and no epoch merges more bytes than its budget of rows has."""
+    """Few groups with large states have many pieces, and no epoch merges more bytes than its budget of rows."""
     layout = TableLayout(KEYS, pa.schema([("state_0", pa.list_(pa.int64()))]))
     bounds = TableBounds(piece_rows_max=64, row_bytes=128, fan_in=4, merge_rows_max=100, merge_share=2)
     store = Store()
@@ -142,7 +142,7 @@ def test_large_states_are_cut_and_merged_by_their_bytes() -> None:
 
 
 def test_damage_is_found() -> None:
-    """A flipped byte in a run or in the manifest is CorruptError, and a missing run is too."""
+    """A flipped byte in a run or in the manifest, and a missing run, are CorruptError."""
     store = Store()
     table(store).commit(keys_of([("a", 1.0)]), np.array([1], np.int64), states_of([1]))
     (run_id, good), manifest = next(iter(store.runs.items())), store.value
@@ -171,7 +171,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("difference", OTHERS)
 def test_another_query_does_not_read_the_table(difference: str) -> None:
-    """A table of another layout is STATE_MISMATCH, naming the difference."""
+    """A table of another layout is STATE_MISMATCH, with the difference."""
     store = Store()
     table(store).commit(keys_of([("a", 1.0)]), np.array([1], np.int64), states_of([1]))
     with pytest.raises(RejectedError, match=difference) as caught:
@@ -180,7 +180,7 @@ def test_another_query_does_not_read_the_table(difference: str) -> None:
 
 
 def test_hashes_never_change() -> None:
-    """Hashes are part of the stored format: these are for ever, and do not depend on what stands beside a key."""
+    """Hashes are part of the stored format: they never change, and depend only on the key."""
     schema = pa.schema([("i", pa.int64())])
     alone = key_hashes(pa.RecordBatch.from_arrays([pa.array([5], pa.int64())], schema=schema))
     beside = key_hashes(pa.RecordBatch.from_arrays([pa.array([None, 5], pa.int64())], schema=schema))
@@ -192,7 +192,7 @@ def test_hashes_never_change() -> None:
 
 
 def test_nan_within_a_key_is_found() -> None:
-    """A group whose key is a struct with NaN in it is the same group in the next epoch."""
+    """A group whose key is a struct with NaN is found again in the next epoch."""
     keys = pa.schema([("k", pa.struct([("x", pa.float64())]))])
     batch = pa.RecordBatch.from_arrays([pa.array([{"x": float("nan")}, {"x": None}], keys.types[0])], schema=keys)
     store = Store()
@@ -204,7 +204,7 @@ def test_nan_within_a_key_is_found() -> None:
 
 
 def test_keys_need_not_be_utf8() -> None:
-    """A text of Spark that is not UTF-8 has the hash of its bytes."""
+    """A Spark string that is not UTF-8 has the hash of its bytes."""
     keys = pa.array([b"ann", b"\xff", None])
     texts, raw = (pa.RecordBatch.from_arrays([each], names=["k"]) for each in (keys.view(pa.string()), keys))
     assert key_hashes(texts).tolist() == key_hashes(raw).tolist()

@@ -1,4 +1,4 @@
-"""Streams with isolated errors: as if the rows of failed groups had never come, in all emit modes and windows."""
+"""Streams with isolated errors equal streams without the rows of failed groups, in all emit modes and windows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Sum:
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
 class Picky:
-    """A sum that raises at every fifth value, when every seventh is taken back, and when one that saw 50 is merged."""
+    """A sum that raises for some values, some retractions, and merges of a sum that had 50."""
 
     def create_accumulator(self) -> Sum:
         accumulator = Sum()
@@ -62,7 +62,7 @@ class Picky:
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
 class Shy(Picky):
-    """Also raises when some sums are asked for."""
+    """Also raises when the values of some sums are requested."""
 
     def get_value(self, accumulator: Sum) -> int:
         if accumulator.total % 11 == 3:
@@ -74,7 +74,7 @@ TRANSPORT = EmbeddedTransport(Registry.load([Picky, Shy]), state_key=b"a key of 
 
 
 def picky_engine(case: Case, *, isolates: bool) -> StreamEngine:
-    """Return a query whose functions raise now and then."""
+    """Return a query whose functions raise for some rows."""
     # What a session shows on the way depends on how its rows come together; so do its merges.
     calls = {
         "sum": Call("picky" if case.windows == "session" else "shy", ("v",), filter="filled"),
@@ -86,7 +86,7 @@ def picky_engine(case: Case, *, isolates: bool) -> StreamEngine:
 
 
 def split(rows: Rows) -> tuple[Rows, Rows]:
-    """Take results and dead letters apart."""
+    """Separate results and dead letters."""
     letters = [row[DEAD_LETTER] for row in rows if row[DEAD_LETTER] is not None]
     return [{k: v for k, v in row.items() if k != DEAD_LETTER} for row in rows if row[DEAD_LETTER] is None], letters
 
@@ -96,17 +96,17 @@ def counted(rows: Rows) -> Counter[Any]:
 
 
 def known(row: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what a dead letter tells of its row."""
+    """Return the group and row of a dead letter."""
     return tuple(row.get(name) for name in ("k", "v", "w", "kind"))
 
 
 def lies_in(row: dict[str, Any], key: tuple[Any, ...]) -> bool:
-    """Tell whether a row's window is a group's, or lies in it: a session has grown since the row came."""
+    """Return whether a row's window is the window of a group or inside it: the session may have grown since."""
     return len(key) == 1 or (key[1] <= row["window_start"] and row["window_end"] <= key[2])
 
 
 def without(sent: Rows, letters: Rows) -> tuple[Rows, dict[Any, Rows]]:
-    """Return the rows that did not become dead letters, and those that did, by the key that the letters tell."""
+    """Return the rows that did not become dead letters, and those that did, by the key in the letters."""
     told: dict[Any, list[Any]] = defaultdict(list)
     for letter in letters:
         row = {**letter["key"], **letter["row"], "kind": int(RowKind.parse(letter["row_kind"]))}
@@ -127,7 +127,7 @@ def without(sent: Rows, letters: Rows) -> tuple[Rows, dict[Any, Rows]]:
 @settings(max_examples=100, deadline=None)
 @given(cases())
 def test_a_failed_group_is_as_if_its_rows_had_not_come(case: Case) -> None:
-    """Without the dead letters, a query that does not isolate gives the same, and with those of any group it fails."""
+    """Without the dead letters, a query that does not isolate gives the same; with those of any group it fails."""
     # A session's merges depend on blocks, so one block holds all. And late rows, of which only folding tells that they
     # are late, fail a query that does not isolate.
     if case.windows == "session":

@@ -1,4 +1,4 @@
-"""Every epoch of a random stream gives what a model in plain Python gives, in all emit modes."""
+"""Every epoch of a random stream equals a model in plain Python, in all emit modes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EMITS = st.sampled_from(
 
 @dataclass(frozen=True)
 class Case:
-    """A query, and what comes to it."""
+    """A query and its input."""
 
     has_kinds: bool
     windows: str
@@ -83,7 +83,7 @@ def cases(draw: st.DrawFn) -> Case:
 def engine_of(
     transport: Transport, case: Case, calls: dict[str, Call], *, folds_first: bool, isolates: bool = False
 ) -> StreamEngine:
-    """Return a query of a case's kind."""
+    """Return the query of a case."""
     return StreamEngine(
         transport,
         calls,
@@ -105,7 +105,7 @@ def engine_of(
 
 
 def model_of(case: Case) -> StreamModel:
-    """Return what a case's query means."""
+    """Return the model of a case."""
     return StreamModel(
         windows=case.windows,
         closes=case.closes,
@@ -159,12 +159,12 @@ def as_output(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def comparable(row: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Return a row as something that can be counted."""
+    """Return a row in a hashable form."""
     return tuple(sorted(row.items()))
 
 
 def in_order(changes: list[dict[str, Any]]) -> None:
-    """Refuse an old value that does not stand just before its new one."""
+    """Check that an old value stands immediately before its new one."""
     for place, change in enumerate(changes):
         if change.get("row_kind") == "-U":
             after = changes[place + 1]
@@ -175,5 +175,5 @@ def in_order(changes: list[dict[str, Any]]) -> None:
 @settings(max_examples=150, deadline=None)
 @given(cases())
 def test_every_epoch_of_a_random_stream_equals_the_model(case: Case) -> None:
-    """Changes, late rows and ignored retractions are those of the model, whatever Spark does with order and reruns."""
+    """Changes, late rows and ignored retractions equal the model's, whatever Spark does with order and reruns."""
     check(EMBEDDED, case)

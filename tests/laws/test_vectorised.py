@@ -1,4 +1,4 @@
-"""Vectorised folds are the interpreter's: states, outputs and errors, bit for bit, whatever the rows hold."""
+"""Vectorised folds equal the interpreter's: states, outputs and errors, bit for bit, for any rows."""
 
 import datetime as dt
 import math
@@ -49,7 +49,7 @@ class Spread:
 
 @udaf
 class Spreads:
-    """An author's own: NULL arguments, and an attribute that may be None."""
+    """An author's class with NULL arguments and an optional attribute."""
 
     def __init__(self, step: int = 2) -> None:
         self.step = step
@@ -109,7 +109,7 @@ class Journal:
 
 @udaf(result_type="BIGINT")
 class Journals:
-    """An author's own: two lists, a number that may be None, and an exact sum, in one accumulator."""
+    """An author's class with two lists, an optional number and an exact sum in one accumulator."""
 
     def create_accumulator(self) -> Journal:
         return Journal()
@@ -211,7 +211,7 @@ def accumulators_of(bound: BoundFunction) -> Vectorised:
 
 @pytest.mark.parametrize(("name", "types"), CASES, ids=IDS)
 def test_vectorised_is_interpreted(name: str, types: list[pa.DataType]) -> None:
-    """Rows, states and values come out the same, and so do errors, with their slots and rows."""
+    """Rows, states and values are equal, and so are errors, with their slots and rows."""
     bound = bound_of(name, types)
 
     @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
@@ -224,7 +224,7 @@ def test_vectorised_is_interpreted(name: str, types: list[pa.DataType]) -> None:
 
 @pytest.mark.parametrize(("name", "types"), CASES, ids=IDS)
 def test_they_are_vectorised(name: str, types: list[pa.DataType]) -> None:
-    """What the law above compares never leaves the vectorised methods over rows of small numbers."""
+    """Over rows of small numbers, the functions of the law above always use the vectorised methods."""
     accumulators = accumulators_of(bound_of(name, types))
     columns = [Column(f"c{place}", small(type_)) for place, type_ in enumerate(types)]
     slots = np.array([0, 1, 0], np.int32)
@@ -236,7 +236,7 @@ def test_they_are_vectorised(name: str, types: list[pa.DataType]) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), REAL, st.booleans()), max_size=12))
 def test_order_of_rows_is_kept(rows: list[tuple[int, float, bool]]) -> None:
-    """Rows that come and rows that are taken back are added in their order, also where floats round."""
+    """Accumulated and retracted rows are processed in their order, also if floats are rounded."""
     bound = bound_of("sum", [pa.float64()])
     given_rows = Rows(
         np.array([slot for slot, _, _ in rows], np.int32),
@@ -248,12 +248,12 @@ def test_order_of_rows_is_kept(rows: list[tuple[int, float, bool]]) -> None:
 
 
 def test_a_sum_beyond_64_bits_is_exact() -> None:
-    """A sum that leaves 64 bits and comes back is right, and one that stays there is OVERFLOW."""
+    """A sum that exceeds 64 bits and returns into range is right; one that stays out of range is OVERFLOW."""
     sums_are_exact(accumulators_of(bound_of("sum", [pa.int64()])))
 
 
 def test_large_sums_of_many_groups_stay_vectorised() -> None:
-    """Values whose sum over all rows leaves 64 bits are no reason to leave where each group's sum does not."""
+    """The vectorised methods are used if the sum of each group fits 64 bits, even if the sum of all rows does not."""
     accumulators = accumulators_of(bound_of("sum", [pa.int64()]))
     slots = np.arange(1000, dtype=np.int32)
     for _ in range(3):
@@ -263,6 +263,6 @@ def test_large_sums_of_many_groups_stay_vectorised() -> None:
 
 
 def test_texts_and_nanoseconds_do_without() -> None:
-    """What has no record, or would see more than the scalar methods do, is left to these."""
+    """Types without a record, or whose values would lose digits, use the scalar methods."""
     for type_ in (pa.string(), pa.decimal128(10, 2), pa.timestamp("ns")):
         assert vectorised(interpreted(bound_of("min", [type_]))) is None

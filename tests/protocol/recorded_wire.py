@@ -1,4 +1,4 @@
-"""Exchanges as bytes: what the engine and the server of one version wrote, for the versions after it to read.
+"""The bytes of exchanges that the engine and the server of one version wrote, for later versions to read.
 
 To record the version that is checked out, run this file there and keep what it prints:
 
@@ -55,7 +55,7 @@ LIMITS = Limits(2**16, 1000, 2**16, 2**20, 4, 60.0, 3600.0)
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Talks:
-    """Logs each row, and raises for the value that it is told."""
+    """Logs each row, and raises for one value."""
 
     def __init__(self, unlucky: int = 0) -> None:
         self.unlucky = unlucky
@@ -86,7 +86,7 @@ def registry() -> Registry:
 
 
 def rows(*values: tuple[Any, ...]) -> Chunk:
-    """Return a chunk: (slot, kind, v, w, wanted) a row."""
+    """Return a chunk of rows (slot, kind, v, w, wanted)."""
     columns = [pa.array([row[at] for row in values], field.type) for at, field in enumerate(COLUMNS)]
     return Chunk(pa.RecordBatch.from_arrays(columns, schema=COLUMNS))
 
@@ -97,7 +97,7 @@ def forget(*slots: int) -> Forget:
 
 
 def states(slot: int, total: int, count: int) -> pa.RecordBatch:
-    """Return states of one slot: of the first two calls."""
+    """Return the states of one slot, for the first two calls."""
     row = {
         "slot": slot,
         "state_0": {"sum": total, "count": count},
@@ -160,7 +160,7 @@ FAILING = rows((0, 0, 4, 1, True), (5, 0, 13, 1, True))
 
 @dataclass(frozen=True)
 class Step:
-    """A frame of the engine and the replies to it; of the first step only the reply: Opened.
+    """A frame of the engine and the replies to it. The first step has only the reply Opened.
 
     Args:
         asked: What the engine wrote.
@@ -173,7 +173,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What one version wrote.
+    """The bytes that one version wrote.
 
     Args:
         protocol: Its protocol: the descriptors of all messages.
@@ -191,7 +191,7 @@ class Recorded:
 
 
 def fold(command: bytes, messages: list[Message]) -> Iterator[Step]:
-    """Let the server of this version answer what an engine wrote."""
+    """Return the answers of this version's server to the recorded engine."""
     server = ServerExchange(decode_open(command), registry(), limits=LIMITS, server_id="a/0")
     server.request_reopen()
     schema = server.opened.schema
@@ -212,12 +212,12 @@ def error_of(command: bytes) -> FoldflightError:
 
 
 def failing_open() -> bytes:
-    """Return the Open of an exchange that `FAILING` fails."""
+    """Return the Open of an exchange that `FAILING` ends with an error."""
     return encode_open(Open(CALLS[2:], COLUMNS, job_parameters={"city": "NYC"}))
 
 
 def main() -> None:
-    """Print what this version writes."""
+    """Print the bytes of this version."""
     commands = {name: encode_open(opening) for name, (opening, _) in SCRIPTS.items()}
     scripts = {
         name: [
@@ -239,7 +239,7 @@ def main() -> None:
 
 
 def read(text: str) -> Recorded:
-    """Return what `main` printed."""
+    """Return the output of `main`, parsed."""
     recorded = json.loads(text)
     return Recorded(
         protocol=descriptor_pb2.FileDescriptorProto.FromString(b64decode(recorded["protocol"])),

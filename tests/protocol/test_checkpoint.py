@@ -1,4 +1,4 @@
-"""Checkpoints: states within an epoch, which change nothing of what the barrier returns."""
+"""Checkpoints return states within an epoch, without changing the results of the next barrier."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def saved(exchange: ExchangePair) -> dict[int, Any]:
 
 @pytest.mark.parametrize("states", [True, False], ids=["with states", "outputs only"])
 def test_a_checkpoint_saves_what_changed_since_the_last(states: bool) -> None:
-    """It returns each changed state once, whatever the barriers return, and the barrier's slots stay the same."""
+    """A checkpoint returns each changed state once, regardless of barriers; the slots of the barrier stay the same."""
     exchange = pair(states=states)
     fold(exchange, (0, 5), (3, 7))
     assert saved(exchange) == {0: {"sum": 5, "count": 1}, 3: {"sum": 7, "count": 1}}
@@ -56,7 +56,7 @@ def test_a_checkpoint_saves_what_changed_since_the_last(states: bool) -> None:
 
 
 def test_large_checkpoints_come_in_parts() -> None:
-    """A checkpoint, too, stays within message_bytes_max."""
+    """The messages of a checkpoint stay within message_bytes_max, too."""
     exchange = pair(limits=Limits(20_000, 10_000, 2**20, 2**24, 1, 1.0, 1.0))
     fold(exchange, *[(slot, 1) for slot in range(2000)])
     replies = exchange.send(exchange.engine.checkpoint())
@@ -68,7 +68,7 @@ def test_large_checkpoints_come_in_parts() -> None:
 
 
 def test_states_that_cannot_be_saved_do_not_end_the_exchange() -> None:
-    """Where states are too large, or cannot be written down, the query that does not ask for them goes on."""
+    """If states are too large or cannot be serialized, an exchange that does not request them continues."""
     exchange = pair(states=False, limits=Limits(2**20, 1000, 2**20, 10, 1, 1.0, 1.0))
     fold(exchange, (0, 5))
     exchange.send(exchange.engine.checkpoint())
@@ -80,7 +80,7 @@ def test_states_that_cannot_be_saved_do_not_end_the_exchange() -> None:
 
 
 def test_lines_logged_before_a_checkpoint_come_with_it() -> None:
-    """What was logged is not lost with the server that is left behind after a checkpoint."""
+    """Log records before a checkpoint are sent with it, so they are not lost when the exchange moves."""
     from tests.wire.wire_functions import Talks
 
     exchange = ExchangePair(Open((Call("talks", ("v",)),), COLUMNS), Registry.load([Talks]))

@@ -1,4 +1,4 @@
-"""Frames to bytes and back, and what hostile bytes lead to."""
+"""Encoding and decoding of frames, and the treatment of hostile bytes."""
 
 import dataclasses
 import datetime
@@ -89,7 +89,7 @@ def equal(one: Any, two: Any) -> bool:
 
 @pytest.mark.parametrize("frame", ENGINE_FRAMES + SERVER_FRAMES, ids=lambda frame: type(frame).__name__)
 def test_frames_round_trip(frame: Frame) -> None:
-    """Every frame comes back equal, and always rides on a batch of its direction's schema."""
+    """Every frame is decoded to an equal one, and its message always has a batch in the schema of its direction."""
     sender = Role.ENGINE if any(frame is each for each in ENGINE_FRAMES) else Role.SERVER
     schema = COLUMNS if sender is Role.ENGINE else RESULTS
     message = encode(frame, schema)
@@ -101,12 +101,12 @@ def test_frames_round_trip(frame: Frame) -> None:
 
 
 def test_open_round_trips_with_the_types_of_literals() -> None:
-    """Open comes back equal; direct arguments keep their types."""
+    """Open is decoded to an equal one; direct arguments keep their types."""
     assert decode_open(encode_open(OPEN)) == OPEN
 
 
 def test_literals_without_an_arrow_type_are_refused() -> None:
-    """A direct argument that cannot travel is refused with the function's name."""
+    """A direct argument without an Arrow type is refused with the function's name."""
     with pytest.raises(RejectedError, match="a direct argument of f cannot be converted to an Arrow type") as caught:
         encode_open(Open((Call("f", literals={"a": object()}),), COLUMNS))
     assert caught.value.code == "SIGNATURE"
@@ -114,20 +114,20 @@ def test_literals_without_an_arrow_type_are_refused() -> None:
 
 @pytest.mark.parametrize("version", [0, 2, 99])
 def test_unknown_protocol_versions_are_refused(version: int) -> None:
-    """Another protocol version is refused, naming the one that is served."""
+    """Another protocol version is refused, and the error names the version of the server."""
     with pytest.raises(RejectedError, match=f"version {version}; this server serves 1") as caught:
         decode_open(encode_open(Open((Call("count"),), COLUMNS, protocol_version=version)))
     assert caught.value.code == "PROTOCOL_VERSION"
 
 
 def test_unknown_fields_are_ignored() -> None:
-    """A field that a newer engine adds does no harm."""
+    """An unknown field of a newer engine is ignored."""
     unknown = b"\xfa\x7f\x03new"  # field 2047, three bytes
     assert decode_open(encode_open(OPEN) + unknown) == OPEN
 
 
 def test_infos_round_trip() -> None:
-    """What a function is comes back equal."""
+    """A FunctionInfo is decoded to an equal one."""
     for function in Registry().values():
         info = FunctionInfo.of(function)
         assert decode_info(encode_info(info)) == info
@@ -143,14 +143,14 @@ ERRORS: list[FoldflightError] = [
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.code)
 def test_errors_round_trip(error: FoldflightError) -> None:
-    """An error keeps class, code and all it says."""
+    """An error keeps its class, code and all texts."""
     back = decode_error(encode_error(error))
     assert type(back) is type(error)
     assert str(back) == str(error)
 
 
 def test_texts_without_bytes_travel_escaped() -> None:
-    """An author's message with half a character in it reaches the other side, instead of an error about the error."""
+    """A message with a lone surrogate is escaped, so that the other side gets the error."""
     back = decode_error(encode_error(FunctionError("USER_CODE", "bad \ud800", row="v='\udc80'", trace="\ud801")))
     assert isinstance(back, FunctionError)
     assert (back.message, back.row, back.trace) == (r"bad \ud800", r"v='\udc80'", r"\ud801")
@@ -162,7 +162,7 @@ def test_texts_without_bytes_travel_escaped() -> None:
 
 
 def test_foreign_errors_are_none() -> None:
-    """Bytes, classes and codes that are not ours are no error of ours."""
+    """Foreign bytes, classes and codes are not decoded as errors of foldflight."""
     assert decode_error(b"\xff\xff") is None
     assert decode_error(b"") is None
     assert decode_error(pb.Error(error_class="RejectedError", code="DRAINING").SerializeToString()) is None
@@ -172,14 +172,14 @@ def test_foreign_errors_are_none() -> None:
 @pytest.mark.parametrize("sender", Role)
 @pytest.mark.parametrize("metadata", [b"", b"\xff\xff\xff", b"garbage", pb.EngineFrame().SerializeToString()])
 def test_metadata_that_is_no_frame(sender: Role, metadata: bytes) -> None:
-    """Garbage in the metadata is BAD_FRAME."""
+    """Invalid metadata is BAD_FRAME."""
     with pytest.raises(RejectedError) as caught:
         decode(Message(metadata, BATCH.slice(0, 0)), sender)
     assert caught.value.code == "BAD_FRAME"
 
 
 def test_frames_of_the_wrong_direction() -> None:
-    """A server's frame from an engine is no frame of an engine's, and the other way round."""
+    """A server's frame sent by an engine is BAD_FRAME, and the reverse."""
     with pytest.raises(RejectedError):
         decode(encode(Log(()), RESULTS), Role.ENGINE)
     with pytest.raises(RejectedError):
@@ -187,7 +187,7 @@ def test_frames_of_the_wrong_direction() -> None:
 
 
 def test_only_chunks_have_rows() -> None:
-    """A control frame that rides on rows would lose them: it is refused."""
+    """A control frame on a batch with rows is refused, because its rows would be lost."""
     metadata = encode(Barrier(1), COLUMNS).metadata
     with pytest.raises(RejectedError, match="only chunk frames have rows"):
         decode(Message(metadata, CHUNK), Role.ENGINE)
@@ -206,7 +206,7 @@ def broken_batches() -> list[pa.RecordBatch]:
 
 @pytest.mark.parametrize("batch", broken_batches(), ids=["offsets", "utf8"])
 def test_batches_that_contradict_themselves(batch: pa.RecordBatch) -> None:
-    """Offsets out of range and invalid UTF-8 are BAD_FRAME before anything reads them."""
+    """Offsets out of range and invalid UTF-8 are BAD_FRAME before anything is read."""
     metadata = encode(Chunk(CHUNK), COLUMNS).metadata
     with pytest.raises(RejectedError, match="is invalid") as caught:
         decode(Message(metadata, batch), Role.ENGINE)
@@ -231,7 +231,7 @@ def mangled(valid: bytes) -> st.SearchStrategy[bytes]:
 @settings(max_examples=400, deadline=None)
 @given(mangled(encode_open(OPEN)))
 def test_any_descriptor_is_an_open_or_an_error(command: bytes) -> None:
-    """Whatever comes as a descriptor: an Open, or an error of the taxonomy."""
+    """Any bytes as a descriptor are an Open, or an error of the taxonomy."""
     outcome: Open | FoldflightError
     try:
         outcome = decode_open(command)
@@ -243,7 +243,7 @@ def test_any_descriptor_is_an_open_or_an_error(command: bytes) -> None:
 @settings(max_examples=400, deadline=None)
 @given(mangled(encode(States(BATCH), COLUMNS).metadata), st.sampled_from(Role))
 def test_any_metadata_is_a_frame_or_an_error(metadata: bytes, sender: Role) -> None:
-    """Whatever comes as metadata: a frame whose batch is valid, or BAD_FRAME."""
+    """Any bytes as metadata are a frame with a valid batch, or BAD_FRAME."""
     outcome: Frame | RejectedError
     try:
         outcome = decode(Message(metadata, CHUNK.slice(0, 0)), sender)
@@ -257,13 +257,13 @@ def test_any_metadata_is_a_frame_or_an_error(metadata: bytes, sender: Role) -> N
 @settings(max_examples=200, deadline=None)
 @given(mangled(encode_error(ERRORS[2])))
 def test_any_extra_info_is_an_error_or_none(extra_info: bytes) -> None:
-    """Whatever stands in the extra info of a Flight error: one of our errors, or nothing."""
+    """Any bytes in the extra info of a Flight error are an error of foldflight, or none."""
     decoded = decode_error(extra_info)
     assert decoded is None or isinstance(decoded, FoldflightError)
 
 
 def unsafe_arrays() -> list[pa.Array]:
-    """Return arrays that Arrow finds valid, and that kill the process or take gigabytes once they are cast."""
+    """Return arrays that Arrow finds valid, but whose cast crashes the process or takes gigabytes."""
     null = pa.py_buffer(b"\1")
     views = struct.pack("<i12s", 1, b"a") + struct.pack("<i4sii", -(2**31), b"", 0, 0)
     text = pa.py_buffer(b"x" * (1 << 20))
@@ -278,7 +278,7 @@ def unsafe_arrays() -> list[pa.Array]:
     "array", unsafe_arrays(), ids=["length behind NULL", "repeated view", "repeated index", "in a list"]
 )
 def test_what_arrow_validates_and_cannot_cast_is_refused_by_its_type(array: pa.Array) -> None:
-    """A view behind a NULL may have a negative length, and a megabyte may be repeated without end."""
+    """A view at a NULL may have a negative length, and a view of a megabyte may be repeated any number of times."""
     array.validate(full=True)
     batch = pa.RecordBatch.from_arrays([array], names=["v"])
     with pytest.raises(RejectedError, match="only plain types are") as caught:
@@ -287,7 +287,7 @@ def test_what_arrow_validates_and_cannot_cast_is_refused_by_its_type(array: pa.A
 
 
 def lists_of_many_items(items: int) -> dict[str, pa.Array]:
-    """Return arrays of one row with that many items that take no byte."""
+    """Return arrays of one row with this many items that take no bytes."""
     nulls, text = pa.nulls(items), pa.array([], pa.string())
     offsets = pa.array([0, items], pa.int32())
     empty = pa.Array.from_buffers(pa.struct([]), items, [None])
@@ -310,7 +310,7 @@ def lists_of_many_items(items: int) -> dict[str, pa.Array]:
 
 @pytest.mark.parametrize("name", lists_of_many_items(1))
 def test_a_few_bytes_do_not_stand_for_billions_of_values(name: str) -> None:
-    """Items without a byte are bounded in chunks, states and direct arguments, before anything makes values of them."""
+    """Items that take no bytes are bounded in chunks, states and direct arguments, before values are made of them."""
     metadata = encode(Chunk(CHUNK), COLUMNS).metadata
     few, many = (
         pa.RecordBatch.from_arrays([lists_of_many_items(items)[name]], names=["v"]) for items in (1 << 19, 2**31 - 2)
@@ -332,7 +332,7 @@ def _stream_of(batch: pa.RecordBatch) -> bytes:
 
 @given(st.integers(0, 50), st.integers(1, 400))
 def test_sliced_batches_are_the_batch(rows: int, bytes_max: int) -> None:
-    """Slices keep all rows in order; none is larger than asked unless it is one row."""
+    """Slices have all rows in order; a slice is larger than requested only if it has one row."""
     batch = pa.RecordBatch.from_pydict({"v": list(range(rows))}, schema=pa.schema([("v", pa.int64())]))
     parts = sliced_to(batch, bytes_max)
     assert pa.Table.from_batches(parts).to_pydict() == batch.to_pydict()
@@ -342,7 +342,7 @@ def test_sliced_batches_are_the_batch(rows: int, bytes_max: int) -> None:
 
 @pytest.mark.parametrize("codec", ["zstd", "lz4", None])
 def test_compressed_states_are_refused(codec: str | None) -> None:
-    """A few bytes that would unpack to many are refused before they are unpacked; plain ones pass."""
+    """Compressed states are refused before they are decompressed; uncompressed ones are accepted."""
     batch = pa.RecordBatch.from_arrays([pa.array([0] * 100_000), pa.array(["a"] * 100_000)], names=["v", "t"])
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
@@ -358,7 +358,7 @@ def test_compressed_states_are_refused(codec: str | None) -> None:
 
 
 def test_limits_have_one_name_each() -> None:
-    """A bound has one name in the frame, the protocol and the settings of a server, and arrives unchanged."""
+    """A limit has the same name in frame, protocol and settings, and is transmitted unchanged."""
     names = [field.name for field in dataclasses.fields(Limits)]
     assert names == [field.name for field in pb.Limits.DESCRIPTOR.fields]
     given = load_settings({name: place for place, name in enumerate(names, 1)}, {})
@@ -371,7 +371,7 @@ def test_limits_have_one_name_each() -> None:
 
 
 def test_states_whose_buffers_overlap_are_refused() -> None:
-    """Arrow accepts a batch whose buffers share bytes, and a copy of it would take many times its memory."""
+    """Arrow accepts a batch whose buffers share bytes, but a copy of it would take many times its memory."""
     array = pa.array(range(1000), pa.int64())
     batch = pa.RecordBatch.from_arrays([array] * 2, names=["a", "b"])
     sink = pa.BufferOutputStream()
@@ -389,7 +389,7 @@ def test_states_whose_buffers_overlap_are_refused() -> None:
 
 
 def test_direct_arguments_are_bounded() -> None:
-    """Direct arguments become Python values before anything else is known of the caller."""
+    """Direct arguments are bounded, because they become Python values before the caller is checked further."""
     call = Call("sum", ("v",), literals={"x": "a" * (2 << 20)})
     with pytest.raises(RejectedError) as caught:
         decode_open(encode_open(Open(calls=(call,), columns=pa.schema([("v", pa.int64())]))))

@@ -1,4 +1,4 @@
-"""The transition table: every pair outside it is an error, for both roles, with its story."""
+"""The transition table: every pair outside it is an error, for both roles, with the story."""
 
 import itertools
 
@@ -94,7 +94,7 @@ PAIRS = [(sender, state, kind) for (sender, state), kind in itertools.product(PA
     ("sender", "state", "kind"), PAIRS, ids=lambda value: getattr(value, "name", None) or value.__name__
 )
 def test_a_pair_outside_the_table_is_the_error(role: Role, sender: Role, state: State, kind: type[Frame]) -> None:
-    """Whichever end sees it, a frame passes exactly if the table lists it for the sender's state."""
+    """At both ends, a frame is accepted exactly if the table lists it for the sender's state."""
     exchange = at(role, sender, state)
     if (state, kind) in TABLES[sender]:
         step(exchange, sender, FRAMES[kind])
@@ -107,7 +107,7 @@ def test_a_pair_outside_the_table_is_the_error(role: Role, sender: Role, state: 
 
 
 def test_nothing_passes_after_a_failure() -> None:
-    """An exchange that has failed stays failed."""
+    """A failed exchange refuses all frames."""
     exchange = at(Role.SERVER, Role.ENGINE, State.OPEN)
     with pytest.raises(RejectedError):
         exchange.receive(OPEN)
@@ -118,7 +118,7 @@ def test_nothing_passes_after_a_failure() -> None:
 
 @pytest.mark.parametrize(("second", "kind"), [(7, "repeated"), (3, "older"), (9, "skipping")])
 def test_epochs_go_up_by_one(second: int, kind: str) -> None:
-    """The first epoch is free; a repeated, older or skipping barrier is refused."""
+    """The first epoch may have any number; a repeated, older or skipping barrier is refused."""
     exchange = at(Role.SERVER, Role.ENGINE, State.OPEN)
     exchange.receive(Barrier(7))
     with pytest.raises(RejectedError, match=f"a {kind} barrier: epoch {second} after epoch 7, expected 8"):
@@ -126,7 +126,7 @@ def test_epochs_go_up_by_one(second: int, kind: str) -> None:
 
 
 def test_results_answer_the_oldest_barrier() -> None:
-    """With several barriers out, results come in their order and no other."""
+    """Results of several barriers must come in the order of the barriers."""
     exchange = at(Role.ENGINE, Role.ENGINE, State.OPEN)
     exchange.receive(FRAMES[Opened])
     exchange.send(Barrier(1))
@@ -140,7 +140,7 @@ def test_results_answer_the_oldest_barrier() -> None:
 
 @pytest.mark.parametrize("answer", [InitialOutputs(BATCH), RowOutputs(BATCH)], ids=["initial", "row"])
 def test_answers_need_a_question(answer: Frame) -> None:
-    """Outputs that nobody asked for are refused, and so are too many rows of them."""
+    """Outputs that were not requested are refused, and so are outputs with too many rows."""
     exchange = at(Role.ENGINE, Role.ENGINE, State.OPEN)
     exchange.receive(FRAMES[Opened])
     with pytest.raises(RejectedError, match="is not due"):
@@ -154,7 +154,7 @@ def test_answers_need_a_question(answer: Frame) -> None:
 
 
 def test_the_story_is_bounded() -> None:
-    """A long exchange keeps its last steps only."""
+    """A long exchange keeps only its last steps."""
     exchange = at(Role.SERVER, Role.ENGINE, State.OPEN)
     for _ in range(100):
         exchange.receive(FRAMES[Forget])

@@ -1,4 +1,4 @@
-"""Both ends of an exchange, pushed at each other in memory, bytes and all."""
+"""Both ends of an exchange in memory, with encoded frames."""
 
 from collections import defaultdict
 from typing import Any
@@ -60,7 +60,7 @@ def chunk(*rows: tuple[Any, ...]) -> pa.RecordBatch:
 
 
 class Epochs(RuleBasedStateMachine):
-    """Random frames against a model in plain Python; states move to a new exchange at any barrier."""
+    """Random frames compared with a model in plain Python; states move to a new exchange at any barrier."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class Epochs(RuleBasedStateMachine):
     @precondition(lambda self: not self.dirty)
     @rule(at_once=st.booleans())
     def move(self, at_once: bool) -> None:
-        """Go on in another exchange from the stored states; their slots are dirty there."""
+        """Continue in another exchange with the stored states; their slots are dirty there."""
         self.pair.server.close()
         self.pair = Pair()
         schema = self.pair.server.opened.schema
@@ -144,7 +144,7 @@ TestEpochs.settings = settings(max_examples=60, stateful_step_count=25, deadline
 
 
 def test_initial_outputs_are_the_outputs_at_the_opening_epoch() -> None:
-    """States are answered with their outputs, in their order; States of no rows with that of a fresh group."""
+    """States are answered with their outputs in their order; States without rows with the output of a new group."""
     pair = Pair(initial_outputs=True)
     schema = pair.server.opened.schema
     states = pa.RecordBatch.from_pylist(
@@ -161,7 +161,7 @@ def test_initial_outputs_are_the_outputs_at_the_opening_epoch() -> None:
 
 
 def test_row_outputs_follow_each_chunk() -> None:
-    """With row outputs asked for, each chunk is answered with the value after each row."""
+    """With row outputs each chunk is answered with the value after each row."""
     pair = Pair(row_outputs=True)
     (reply,) = pair.send(pair.engine.chunk(chunk((0, 0, 4, 1), (0, 0, 8, 1), (1, 0, 5, 1))))
     assert isinstance(reply, RowOutputs)
@@ -169,7 +169,7 @@ def test_row_outputs_follow_each_chunk() -> None:
 
 
 def test_what_is_not_asked_for_does_not_travel() -> None:
-    """Without states their columns are NULL."""
+    """Without states, their columns are NULL."""
     pair = Pair(returns=Returns(states=False, outputs=True))
     pair.send(pair.engine.chunk(chunk((0, 0, 4, 1))))
     pair.send(pair.engine.barrier(1))
@@ -179,7 +179,7 @@ def test_what_is_not_asked_for_does_not_travel() -> None:
 
 
 def test_large_results_come_in_several_batches() -> None:
-    """Results beyond the message bound are cut; the last batch says so, and nothing is lost."""
+    """Results that exceed the message limit are split; only the last batch has `last`, and no row is lost."""
     limits = Limits(2**14 + 600, 1000, 2**20, 2**24, 1, 1, 1)
     pair = Pair(limits=limits)
     pair.send(pair.engine.chunk(chunk(*[(slot, 0, slot, 1) for slot in range(200)])))
@@ -190,7 +190,7 @@ def test_large_results_come_in_several_batches() -> None:
 
 
 def test_reopen_is_said_once_with_the_last_results() -> None:
-    """A drain shows at the next barrier."""
+    """After a request to reopen, only the last batch of the next results has `reopen`."""
     pair = Pair()
     pair.server.request_reopen()
     for number, expected in ((1, True), (2, False)):
@@ -282,7 +282,7 @@ BAD_FRAMES = {
 
 @pytest.mark.parametrize("case", BAD_FRAMES)
 def test_frames_that_make_no_sense(case: str) -> None:
-    """A frame that makes no sense ends the exchange with a code, a reason and the story."""
+    """An invalid frame ends the exchange with a code, a reason and the story."""
     frame, code, reason = BAD_FRAMES[case]
     error = refused(Pair(), frame)
     assert (type(error), error.code) == (RejectedError, code)
@@ -291,7 +291,7 @@ def test_frames_that_make_no_sense(case: str) -> None:
 
 
 def test_states_beyond_the_bounds() -> None:
-    """A state, or all of them, beyond the announced bytes is LIMIT with its slot."""
+    """A state, or the sum of all, that exceeds the announced bytes is LIMIT with its slot."""
     small = Limits(2**20, 1000, 200, 2**20, 1, 1, 1)
     pair = Pair((Call("weighted_avg", ("v", "w")), Call("count", ("v",), distinct=True)), limits=small)
     pair.send(pair.engine.chunk(chunk(*[(3, 0, value, 1) for value in range(100)])))
@@ -304,7 +304,7 @@ def test_states_beyond_the_bounds() -> None:
 
 
 def test_rows_without_bytes_are_bounded() -> None:
-    """A chunk without columns has no bytes, but each of its rows takes room on the server."""
+    """A chunk without columns has no bytes, but each of its rows needs memory on the server."""
     bounds = Limits(4000, 1000, 200, 2**20, 1, 1, 1)
     opening = Open(calls=(Call("count"),), columns=pa.schema([]))
     server = ServerExchange(opening, Registry(), limits=bounds, server_id="s")
@@ -319,7 +319,7 @@ def test_rows_without_bytes_are_bounded() -> None:
 
 
 def test_nothing_is_answered_after_an_error() -> None:
-    """After an error the accumulators are undefined, so no frame gets results out of them."""
+    """After an error the accumulators are undefined, so every frame is refused."""
     pair = Pair()
     assert refused(pair, Chunk(chunk((7, 0, None, 1)))).code == "USER_CODE"
     error = refused(pair, Barrier(1))
@@ -333,7 +333,7 @@ def test_retractions_of_append_only_functions() -> None:
 
 
 def test_user_errors_carry_slot_row_and_story() -> None:
-    """An author's exception comes with slot, row and the story of the exchange."""
+    """An author's exception has slot, row and the story of the exchange."""
     error = refused(Pair(), Chunk(chunk((2, 0, 5, 1), (7, 0, None, 1))))
     assert isinstance(error, FunctionError)
     assert (error.code, error.slot, error.row) == ("USER_CODE", 7, "row 1 of the chunk: v=None, w=1")
@@ -341,7 +341,7 @@ def test_user_errors_carry_slot_row_and_story() -> None:
 
 
 def test_our_own_failures_are_invariants(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If foldflight itself fails, that is CorruptError INVARIANT, not a bare exception."""
+    """An internal failure of foldflight is CorruptError INVARIANT, not a bare exception."""
     pair = Pair()
     monkeypatch.setattr(pair.server, "_replies", lambda frame: 1 / 0)
     error = refused(pair, Barrier(1))
@@ -358,7 +358,7 @@ def test_control_columns_have_their_type(name: str) -> None:
 
 
 def test_describe_says_what_opening_would() -> None:
-    """GetFlightInfo's answer is Opened, without an exchange."""
+    """`describe` returns Opened without opening an exchange."""
     opening = Open(CALLS, COLUMNS)
     registry = Registry.load([WeightedAvg])
     assert (
@@ -368,7 +368,7 @@ def test_describe_says_what_opening_would() -> None:
 
 
 def test_the_engine_checks_its_own_frames_and_the_servers() -> None:
-    """An engine cannot send a chunk of other columns, and refuses results of another schema."""
+    """An engine cannot send a chunk with other columns, and refuses results with another schema."""
     pair = Pair()
     with pytest.raises(RejectedError, match="Open announced"):
         pair.engine.chunk(OTHER)
@@ -378,7 +378,7 @@ def test_the_engine_checks_its_own_frames_and_the_servers() -> None:
 
 
 def test_calls_and_slots_are_bounded_together() -> None:
-    """The more calls, the fewer slots; and no exchange takes any number of calls."""
+    """More calls mean fewer slots, and the number of calls is limited."""
     opened = describe(Open((Call("count"),) * 4, COLUMNS), Registry(), LIMITS, "s")
     assert opened.limits.slots_max == LIMITS.slots_max // 4
     with pytest.raises(RejectedError, match="1025 calls") as caught:

@@ -1,4 +1,4 @@
-"""An old server and a new engine work together, and an old engine and a new server: bytes of the version before.
+"""Old servers work with new engines, and old engines with new servers: tested with the bytes of the previous version.
 
 `previous_version.json` holds what the first version with this protocol wrote (see recorded_wire.py). What this version
 writes is parsed with the messages of that version, which know none of the fields added since.
@@ -43,7 +43,7 @@ _POOL.Add(BEFORE.protocol)
 
 
 def parsed_before(name: str, data: bytes) -> Protobuf:
-    """Return the message that the version before finds in these bytes, without what it does not know."""
+    """Return the message that the previous version decodes, without fields unknown to it."""
     cls = message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"foldflight.v1.{name}"))
     message: Protobuf = cls.FromString(data)
     message.DiscardUnknownFields()
@@ -51,14 +51,14 @@ def parsed_before(name: str, data: bytes) -> Protobuf:
 
 
 def messages(descriptor: Any) -> Iterator[Descriptor]:
-    """Yield a message's descriptor and those nested in it: the entries of maps."""
+    """Yield a message's descriptor and its nested ones, such as the entries of maps."""
     yield descriptor
     for nested in descriptor.nested_types:
         yield from messages(nested)
 
 
 def meaning(descriptor: Descriptor, number: int) -> tuple[Any, ...] | None:
-    """Return all of a field that its bytes depend on, and its name; None where there is no such field."""
+    """Return everything that the encoding of a field depends on, and its name; None if there is no such field."""
     field = descriptor.fields_by_number.get(number)
     if field is None:
         return None
@@ -68,7 +68,7 @@ def meaning(descriptor: Descriptor, number: int) -> tuple[Any, ...] | None:
 
 
 def without_trace(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the rows of a batch; traces of errors name files and lines, which are of another checkout."""
+    """Return the rows of a batch without the traces of errors, which have the paths of another checkout."""
     rows: list[dict[str, Any]] = batch.to_pylist()
     for row in rows:
         if row.get("error"):
@@ -77,7 +77,7 @@ def without_trace(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def assert_same(name: str, now: Message, before: Message) -> None:
-    """Check that the version before reads a message of now as its own."""
+    """Check that the previous version decodes a message of this version like its own."""
     assert parsed_before(name, now.metadata) == parsed_before(name, before.metadata)
     assert now.batch is not None
     assert before.batch is not None
@@ -86,7 +86,7 @@ def assert_same(name: str, now: Message, before: Message) -> None:
 
 
 def test_fields_keep_their_numbers_and_types() -> None:
-    """Each field of the version before is in the protocol, as it was; fields are only added."""
+    """All fields of the previous version exist unchanged; fields are only added."""
     olds = [each for top in BEFORE.protocol.message_type for each in messages(found(_POOL, top.name))]
     assert len(olds) > 20
     for old in olds:
@@ -103,7 +103,7 @@ def found(pool: descriptor_pool.DescriptorPool, name: str) -> Descriptor:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_an_old_engine_is_answered_as_by_an_old_server(script: str) -> None:
-    """The server of now reads what an old engine wrote, and the old engine reads its answers as an old server's."""
+    """This server decodes the frames of an old engine, and the old engine decodes the answers as before."""
     before = BEFORE.scripts[script]
     asked = [step.asked for step in before if step.asked is not None]
     for now, then in zip(fold(BEFORE.commands[script], asked), before, strict=True):
@@ -114,7 +114,7 @@ def test_an_old_engine_is_answered_as_by_an_old_server(script: str) -> None:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_an_old_server_reads_what_a_new_engine_writes(script: str) -> None:
-    """To a server of the version before, frames of now are those of then; also Open, with its direct arguments."""
+    """The previous version decodes the frames of this one, including Open with direct arguments."""
     opening, frames = SCRIPTS[script]
     assert parsed_before("Open", encode_open(opening)) == parsed_before("Open", BEFORE.commands[script])
     assert decode_open(BEFORE.commands[script]) == opening
@@ -124,7 +124,7 @@ def test_an_old_server_reads_what_a_new_engine_writes(script: str) -> None:
 
 
 class OldServer(Link):
-    """A link to a server of the version before, which answers as it did when it was recorded."""
+    """A link to a server of the previous version, which sends its recorded answers."""
 
     def __init__(self, script: str) -> None:
         super().__init__(SCRIPTS[script][0])
@@ -146,7 +146,7 @@ class OldServer(Link):
 
 
 def answers(link: Link, script: str) -> Iterator[list[dict[str, Any]]]:
-    """Send the frames of a script; yield the rows of each answer."""
+    """Send the frames of a script, and yield the rows of each answer."""
     opening, frames = SCRIPTS[script]
     for frame in frames:
         link.send(frame)
@@ -162,7 +162,7 @@ def outputs(rows: list[dict[str, Any]]) -> dict[int, tuple[Any, ...]]:
 
 
 def test_a_new_engine_understands_an_old_server() -> None:
-    """States, logs, isolated errors, results and the wish to be left mean what they meant."""
+    """States, logs, isolated errors, results and `reopen` keep their meaning."""
     link = OldServer("epochs")
     assert link.opened.limits.slots_max == 333
     assert not link.opened.knows_if_reopen  # so failover never asks: test_coordinator.py
@@ -180,7 +180,7 @@ def test_a_new_engine_understands_an_old_server() -> None:
 
 
 def test_a_new_engine_understands_row_outputs_of_an_old_server() -> None:
-    """Outputs after each row mean what they meant, and states that were not asked for are NULL."""
+    """Outputs after each row keep their meaning, and states that were not requested are NULL."""
     link = OldServer("rows")
     first, second, results, nothing = answers(link, "rows")
     link.close()
@@ -192,7 +192,7 @@ def test_a_new_engine_understands_row_outputs_of_an_old_server() -> None:
 
 
 def test_errors_are_understood_both_ways() -> None:
-    """An old error decodes with all it says; a new one is, to an old engine, the same."""
+    """Errors of both versions are decoded completely by the other one."""
     before = decode_error(BEFORE.error)
     assert isinstance(before, FunctionError)
     assert (before.code, before.function, before.slot) == ("USER_CODE", "talks", 5)
@@ -205,7 +205,7 @@ def test_errors_are_understood_both_ways() -> None:
 
 
 def test_descriptions_of_functions_are_understood_both_ways() -> None:
-    """What an old server says of its functions is what they are; an old engine reads the same of a new server."""
+    """Descriptions of functions are decoded by both versions."""
     functions = registry()
     for recorded in BEFORE.infos:
         info = decode_info(recorded)
@@ -215,7 +215,7 @@ def test_descriptions_of_functions_are_understood_both_ways() -> None:
 
 
 def test_without_types_an_old_server_says_nothing_of_the_least_arguments() -> None:
-    """Where an old server names no types of arguments, a call may give any number as far as the engine knows."""
+    """If an old server sends no types of arguments, the engine accepts any number of arguments."""
     old = parsed_before("FunctionInfo", BEFORE.infos[0])
     assert decode_info(old.SerializeToString()).inputs_min == 1
     old.ClearField("input_types")
@@ -231,7 +231,7 @@ def test_without_types_an_old_server_says_nothing_of_the_least_arguments() -> No
     ],
 )
 def test_how_functions_are_folded_is_still_read(text: str, folding: Folding | None) -> None:
-    """The texts in which an old server says how it folds a function are those of now."""
+    """The texts in which an old server describes how it folds a function are still decoded."""
     old = parsed_before("FunctionInfo", BEFORE.infos[0])
     old.folded = text  # type: ignore[attr-defined]
     assert decode_info(old.SerializeToString()).folding == folding

@@ -1,4 +1,4 @@
-"""Failover under whatever a seed thinks of. A failing seed is run again by the line that its error ends with."""
+"""Failover with the faults of many seeds. The error of a failing seed ends with the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUICK, ALL = 200, 10_000
 
 
 def run_block(first: int, count: int) -> Counter[str]:
-    """Run seeds, and return what happened in them, summed."""
+    """Run seeds, and return the sum of their reports."""
     done: Counter[str] = Counter()
     for seed in range(first, first + count):
         report = run_seed(seed)
@@ -36,7 +36,7 @@ def run_block(first: int, count: int) -> Counter[str]:
 
 @pytest.mark.parametrize("first", range(0, QUICK, BLOCK))
 def test_seeds(first: int) -> None:
-    """Each epoch is committed once and right, nothing is unbounded, and all ends when the faults do."""
+    """Each epoch is committed once with the right results, memory is bounded, and all ends after the faults."""
     done = run_block(first, BLOCK)
     assert done["commits"] > BLOCK
     assert done["replays"] > 10
@@ -46,7 +46,7 @@ def test_seeds(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(QUICK, ALL, 10 * BLOCK))
 def test_many_seeds(first: int) -> None:
-    """The same, ten thousand times."""
+    """The same for ten thousand seeds."""
     done = run_block(first, min(10 * BLOCK, ALL - first))
     assert {harm for harm, times in done.items() if times} >= {
         "kill",
@@ -73,12 +73,12 @@ def test_many_seeds(first: int) -> None:
     ],
 )
 def test_seeds_that_found_something(seed: int) -> None:
-    """What was wrong once stays right."""
+    """Seeds that once found a bug."""
     assert run_seed(seed).stats.replays
 
 
 def test_a_seed_is_a_story() -> None:
-    """The same seed does the same, step by step."""
+    """The same seed gives the same steps."""
     harmed = [seed for seed in range(20) if run_seed(seed).harms]
     assert len(harmed) > 5
     for seed in harmed[:5]:
@@ -86,7 +86,7 @@ def test_a_seed_is_a_story() -> None:
 
 
 def test_without_faults_nothing_is_done_twice() -> None:
-    """In a calm world no server is lost, no row is folded again and no partition starts again."""
+    """Without faults no server is lost, no row is folded twice and no partition is restarted."""
     for seed in range(20):
         report = run_seed(seed, is_calm=True)
         calm = Report(seed, report.seconds, report.steps, report.commits)
@@ -141,7 +141,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_are_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a mistake in the coordinator, a seed fails before long: the simulation can."""
+    """A deliberate mistake in the coordinator makes a seed fail soon."""
     cls, name, wrong = MISTAKES[mistake]
     monkeypatch.setattr(cls, name, wrong)
     with pytest.raises((AssertionError, IndexError, KeyError)):

@@ -1,4 +1,4 @@
-"""Streams over the simulated world: the real epochs and state table, a commit like Spark's, an engine that crashes."""
+"""Streams over simulated servers: the real epochs and state table, commits like Spark's, and engine crashes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BOUNDS = FailoverBounds(patience_s=5.0, replay_bytes_max=2_000)
 
 
 def planned(transport: SimulatedTransport) -> tuple[Open, Layout]:
-    """Return what the driver of a query would plan."""
+    """Return the query that a driver would plan."""
     chunk = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
     opening = Open(CALLS, chunk, returns=Returns(), initial_outputs=True)
     schema = transport.describe(opening).schema
@@ -47,7 +47,7 @@ def planned(transport: SimulatedTransport) -> tuple[Open, Layout]:
 
 
 class Rows:
-    """The input of a query, epoch by epoch, and its answer by definition."""
+    """The input of a query, epoch by epoch, and its result by definition."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(f"rows {seed}")
@@ -67,7 +67,7 @@ class Rows:
 
 
 def answer(rows: list[tuple[int, str, int]]) -> dict[str, tuple[int, int, int]]:
-    """Return count, sum and distinct count of each group that has rows."""
+    """Return count, sum and distinct count of each group with rows."""
     groups: dict[str, list[int]] = {}
     for kind, key, value in rows:
         held = groups.setdefault(key, [])
@@ -79,7 +79,7 @@ def answer(rows: list[tuple[int, str, int]]) -> dict[str, tuple[int, int, int]]:
 
 
 def run(seed: int) -> World:
-    """Run a query to its end, restarting it from its last commit whenever it ends early."""
+    """Run a query to its end, and restart it after its last commit whenever it fails."""
     world = World(seed, functions(), functions("2"), LIMITS, servers=2)
     rows, ids = Rows(seed), count()
     epochs = [rows.epoch() for _ in range(6)]
@@ -118,7 +118,7 @@ def block(layout: Layout, rows: list[tuple[int, str, int]]) -> pa.RecordBatch:
 
 
 def check(sink: dict[int, Any], epochs: list[list[tuple[int, str, int]]]) -> None:
-    """Apply the changelogs: after each epoch the table is the batch answer, and no change contradicts it."""
+    """Apply the changelogs: after each epoch the table equals the batch result, and no change contradicts it."""
     table: dict[str, tuple[Any, ...]] = {}
     for number, (kinds, changes) in sorted(sink.items()):
         for kind, change in zip(kinds, changes, strict=True):
@@ -134,7 +134,7 @@ def check(sink: dict[int, Any], epochs: list[list[tuple[int, str, int]]]) -> Non
 
 @pytest.mark.parametrize("first", range(0, 40, 20))
 def test_streams_survive(first: int) -> None:
-    """Over lost servers and crashes of the engine the changelog, applied, is the batch answer after every epoch."""
+    """After every epoch, in spite of faults, the applied changelog equals the batch result."""
     harms = sum(sum(run(seed).harms.values()) for seed in range(first, first + 20))
     assert harms > 10
 
@@ -142,6 +142,6 @@ def test_streams_survive(first: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(40, 2_040, 100))
 def test_many_streams_survive(first: int) -> None:
-    """The same, many times."""
+    """The same for many seeds."""
     for seed in range(first, first + 100):
         run(seed)

@@ -1,4 +1,4 @@
-"""Chaos: servers are killed, paused, drained and restarted under a stream and a batch query, and nothing shows."""
+"""Servers are killed, paused, drained and restarted under a stream and a batch query; results stay right."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAKEOVER = re.compile(r"an exchange goes on at \S+ after ([\d.]+) s, with (\d+) 
 
 
 class Harmed(Protocol):
-    """Servers that can be harmed.
+    """Servers to which faults can be applied.
 
     Attributes:
         urls: What a client connects to.
@@ -42,7 +42,7 @@ class Harmed(Protocol):
 
 
 class Chaos(threading.Thread):
-    """Harms servers, one after another, from one seed; one at least is left alone, except for one moment."""
+    """Applies faults to servers, one after another, determined by a seed; at least one server stays up, except once."""
 
     def __init__(self, servers: Harmed) -> None:
         super().__init__(name="chaos")
@@ -67,14 +67,14 @@ class Chaos(threading.Thread):
             self.problem = problem
 
     def end(self) -> None:
-        """Stop, once the last harm is over."""
+        """Stop after the last fault."""
         self._stop_asked.set()
         if self.is_alive():
             self.join()
 
 
 def queries_in_chaos(servers: Harmed, folder: Path, capsys: pytest.CaptureFixture[str]) -> Counter[str]:
-    """Run a stream and batches while servers are harmed; check them; return how often each harm was done.
+    """Run a stream and batches while faults are applied; check them; return how often each fault was applied.
 
     The stream's changelog and the batches are right, no task of Spark has failed, and exchanges have moved.
     """

@@ -1,4 +1,4 @@
-"""A stream and a batch query over servers that are harmed meanwhile: `python -m tests.spark.chaos_query FOLDER URLS`.
+"""A stream and a batch query over servers with faults: `python -m tests.spark.chaos_query FOLDER URLS`.
 
 It prints what a test needs to know, a line each.
 """
@@ -16,7 +16,7 @@ ROWS, GROUPS, BATCHES = 60_000, 500, 5
 
 
 def run_batch(spark: Any, functions: Any) -> bool:
-    """Aggregate rows on servers and in Spark, and tell whether both agree."""
+    """Aggregate rows on servers and in Spark, and return whether the results are equal."""
     from pyspark.sql import functions as sf
 
     from foldflight.spark import group_by
@@ -37,7 +37,7 @@ def run_batch(spark: Any, functions: Any) -> bool:
 
 
 def failed_tasks(spark: Any) -> int:
-    """Return how many tasks Spark has seen fail."""
+    """Return the number of failed tasks in Spark."""
     summaries = spark.sparkContext._jsc.sc().statusStore().executorList(False)
     return sum(summaries.apply(place).failedTasks() for place in range(summaries.size()))
 

@@ -1,4 +1,4 @@
-"""One JVM for all Spark tests, reached the classic way and through Spark Connect; and both ways to the functions."""
+"""One JVM for all Spark tests, with a classic session and Spark Connect, embedded and remote functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let pass what PySpark itself warns of: its sockets, and pandas versions. Cut one corner of the matrix.
+    """Ignore warnings of PySpark itself, and leave out most tests that combine Spark Connect with a remote server.
 
     A Connect session and a remote server have nothing to do with each other; one test of both together is enough.
     """
@@ -49,7 +49,7 @@ def _free_port() -> int:
 
 @pytest.fixture(scope="session")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A classic session, and the address of a Connect server in the same JVM; their state store holds state tables."""
+    """A classic session, and the address of a Connect server in the same JVM, with a state store for state tables."""
     from pyspark.sql import SparkSession
 
     folder = tmp_path_factory.mktemp("spark")
@@ -108,7 +108,7 @@ def spark(request: pytest.FixtureRequest, sessions: dict[str, Any], monkeypatch:
 
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
-    """A Flight server with the functions of these tests; Spark's workers are other processes to it."""
+    """A Flight server with the functions of these tests, outside the processes of Spark's workers."""
     from foldflight.server.run.lifecycle import serving
 
     with serving(spark_functions, state_keys="a key for the spark tests") as server:
@@ -124,7 +124,7 @@ def embedded() -> Functions:
 
 @pytest.fixture(params=["embedded", "remote"])
 def functions(request: pytest.FixtureRequest, embedded: Functions) -> Functions:
-    """The same functions both ways, in turn."""
+    """The same functions, embedded and remote in turn."""
     if request.param == "embedded":
         return embedded
     return connect(request.getfixturevalue("server_url"))

@@ -1,4 +1,4 @@
-"""A streaming query as a program, to be killed: `python -m tests.spark.killed_query FOLDER`.
+"""A streaming query as a program that a test kills: `python -m tests.spark.killed_query FOLDER`.
 
 Its sink is idempotent: each epoch's output is one file, named by the epoch, put in place in one step.
 """

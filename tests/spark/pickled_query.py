@@ -14,7 +14,7 @@ FOLDER, FACTOR = sys.argv[1], int(sys.argv[2])
 
 
 class R:
-    """The least and the most of values."""
+    """The least and the greatest value."""
 
     def __init__(self, v):
         self.least = self.most = v
@@ -22,7 +22,7 @@ class R:
 
 @udaf(name="spread", input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)
 class Spread:
-    """How far values lie apart, times a factor that changes from run to run, as edited code does."""
+    """The range of values, times a factor that changes from run to run, like edited code."""
 
     def create_accumulator(self):
         return None

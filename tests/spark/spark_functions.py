@@ -1,4 +1,4 @@
-"""The functions of the Spark tests: one for each way in which functions differ."""
+"""The functions of the Spark tests, one for each way in which functions differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class WeightedState:
 
 @udaf(input_types=["BIGINT", "INT"], result_type="BIGINT")
 class WeightedAvg:
-    """Merges and retracts, but does not say that it is invertible."""
+    """Merges and retracts, but is not declared invertible."""
 
     def create_accumulator(self) -> WeightedState:
         accumulator = WeightedState()
@@ -84,7 +84,7 @@ class Span:
 
 @udaf(input_types=["TIMESTAMPTZ"], result_type="STRING", skip_nulls=True)
 class Earliest:
-    """Its state has types that Spark's tables lack."""
+    """Has a state whose types Spark's tables lack."""
 
     def create_accumulator(self) -> Span:
         span = Span()
@@ -109,7 +109,7 @@ class Earliest:
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Picky:
-    """Fails at 13, in the verb that the direct argument names."""
+    """Raises at 13, in the method that the direct argument names."""
 
     def __init__(self, at: str = "accumulate") -> None:
         if at == "open":
@@ -139,7 +139,7 @@ class Picky:
 
 @udaf(input_types=["BIGINT"], result_type="STRING")
 class Informed:
-    """Shows a job parameter, and logs."""
+    """Returns a job parameter, and logs."""
 
     def open(self, context):
         self.greeting = context.job_parameters.get("greeting", "none")
@@ -161,7 +161,7 @@ class Informed:
 
 
 class Sum:
-    """What others are made from: a number that merges."""
+    """The base of other functions: a number that merges."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -178,7 +178,7 @@ class Sum:
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class PeakKilobytes(Sum):
-    """Shows the peak memory of the process that folds."""
+    """Returns the peak memory of the process that folds."""
 
     def get_value(self, accumulator: int) -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -200,7 +200,7 @@ class PeakKilobytesUnmerged:
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Unforgiving(Sum):
-    """A sum that raises at 13, when 14 is taken back, when a sum of 2015 is shown, and when states make 2016."""
+    """A sum that raises for 13, for the retraction of 14, for a result of 2015, and for a merged state of 2016."""
 
     def accumulate(self, accumulator: int, value: int) -> int:
         if value == 13:

@@ -34,14 +34,14 @@ def random_rows(count: int, seed: int) -> list[tuple[Any, ...]]:
 
 
 def same(value: Any) -> Any:
-    """Return a value that is equal where SQL groups together."""
+    """Return a value that is equal for values of one SQL group."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     return value
 
 
 def folded(function: Any, rows: list[tuple[Any, ...]]) -> Any:
-    """Return what the author's class gives for rows, called directly."""
+    """Return the result of the author's class for rows, called directly."""
     instance = function()
     accumulator = instance.create_accumulator()
     for row in rows:
@@ -80,7 +80,7 @@ def mixed(functions: Any) -> dict[str, Any]:
 
 
 def by_key(df: Any, keys: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    """Return a result as a dict; two rows of one key would be a mistake that shows."""
+    """Return a result as a dict, and fail if a key appears twice."""
     found: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     for row in df.collect():
         key = tuple(same(value) for value in row[:keys])
@@ -90,7 +90,7 @@ def by_key(df: Any, keys: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
 
 
 def test_random_rows(spark: Any, functions: Any) -> None:
-    """Any mix of calls over odd keys gives what the author's class gives, on both sessions and transports."""
+    """Any calls over unusual keys give the results of the author's class, in both sessions, embedded and remote."""
     rows = random_rows(2_000, seed=1)
     df = spark.createDataFrame(rows, SCHEMA).repartition(7)
     assert by_key(group_by(df, "k", "x").agg(**mixed(functions)), 2) == oracle(rows)
@@ -106,7 +106,7 @@ def test_no_keys(spark: Any, functions: Any) -> None:
 
 @pytest.mark.parametrize("function", ["weighted_avg", "median"])
 def test_empty_input(spark: Any, embedded: Any, function: str) -> None:
-    """Empty input gives one row without keys and none with keys, in both plans, however it is empty."""
+    """Empty input gives one row without keys and none with keys, in both plans."""
     call = embedded[function](*["v", "w"][: len(embedded[function].info.input_names)])
     without_partitions = spark.createDataFrame([], SCHEMA)
     filtered = spark.range(10).selectExpr("'' k", "0D x", "id v", "1 w").where("v < 0")
@@ -116,7 +116,7 @@ def test_empty_input(spark: Any, embedded: Any, function: str) -> None:
 
 
 def test_count_of_all_rows_needs_no_column(classic: Any, functions: Any) -> None:
-    """`count()` without keys, of a frame of which no column is needed."""
+    """`count()` without keys works on a frame without needed columns."""
     assert group_by(classic.range(0, 1000, 1, 3)).agg(n=functions["count"]()).collect()[0].n == 1000
 
 
@@ -129,7 +129,7 @@ def test_empty_partitions_and_skew(classic: Any, functions: Any) -> None:
 
 
 def test_a_function_without_merge(spark: Any, functions: Any) -> None:
-    """Without merge, rows meet in one place, with built-ins beside; NaN and the zeros meet there, too."""
+    """Without merge, all rows of a group are folded together, also beside built-ins, for NaN and both zeros."""
     rows = random_rows(1_000, seed=3)
     df = spark.createDataFrame(rows, SCHEMA).repartition(5)
     groups: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
@@ -143,7 +143,7 @@ def test_a_function_without_merge(spark: Any, functions: Any) -> None:
 
 
 def test_direct_arguments_and_pickled_states(classic: Any, functions: Any) -> None:
-    """`percentile(x, fraction=...)` differs by its fraction in one query; its pickled state crosses Spark."""
+    """`percentile(x, fraction=...)` is used with two fractions in one query; its pickled state passes through Spark."""
     df = classic.range(0, 1001, 1, 4).selectExpr("id % 2 k", "double(id) x")
     percentile = functions["percentile"]
     result = group_by(df, "k").agg(low=percentile("x", fraction=0.1), high=percentile("x", fraction=0.9))
@@ -151,14 +151,14 @@ def test_direct_arguments_and_pickled_states(classic: Any, functions: Any) -> No
 
 
 def test_states_of_types_that_spark_lacks(spark: Any, functions: Any) -> None:
-    """A typed state with a time and a duration crosses Spark."""
+    """A typed state with a time and a duration passes through Spark."""
     df = spark.sql("SELECT id % 2 AS k, timestamp_seconds(id * 3600 + 7200) AS at FROM range(0, 10, 1, 4) WHERE id < 8")
     result = by_key(group_by(df, "k").agg(first=functions["earliest"]("at")), 1)
     assert result == {(0,): ("02:00:00 4",), (1,): ("03:00:00 4",)}
 
 
 def test_expressions_and_columns(spark: Any, embedded: Any) -> None:
-    """Keys, arguments and conditions may be SQL text or Columns, and narrow columns are widened."""
+    """Keys, arguments and conditions may be SQL text or columns, and narrow columns are widened."""
     from pyspark.sql import functions as sf
 
     df = spark.range(100).selectExpr("id", "cast(id % 5 AS tinyint) small", "'x' unused")
@@ -178,14 +178,14 @@ def test_expressions_and_columns(spark: Any, embedded: Any) -> None:
 
 
 def test_columns_with_odd_names(classic: Any, embedded: Any) -> None:
-    """A column is found by its name, whatever it looks like, before the name is read as an expression."""
+    """A column is found by its exact name before the text is parsed as an expression."""
     df = classic.range(6).selectExpr("id % 2 AS `a.b`", "id AS `id % 2`", "id AS `back``tick`")
     result = group_by(df, "a.b").agg(**{"sum of": embedded["sum"]("id % 2"), "x": embedded["sum"]("back`tick")})
     assert by_key(result, 1) == {(0,): (6, 6), (1,): (9, 9)}
 
 
 def test_types_of_keys(spark: Any, embedded: Any) -> None:
-    """Keys of every kind of type come back as Spark's own grouping gives them, in Spark's own type."""
+    """Keys of every type are returned as by Spark's own grouping, in Spark's own type."""
     df = spark.sql(
         """SELECT CAST(id % 2 AS boolean) a, CAST(id % 2 AS decimal(20, 3)) b, date'2020-01-01' c,
                   timestamp'2020-01-01 01:02:03' d, timestamp_ntz'2020-01-01 01:02:03' e, binary('x') f,
@@ -200,7 +200,7 @@ def test_types_of_keys(spark: Any, embedded: Any) -> None:
 
 
 def test_results_of_all_types(classic: Any, embedded: Any) -> None:
-    """Polymorphic built-ins give results of the argument's type, as Spark's own do."""
+    """Polymorphic built-in functions return the argument's type, as Spark's do."""
     from pyspark.sql import functions as sf
 
     df = classic.sql(
@@ -215,7 +215,7 @@ def test_results_of_all_types(classic: Any, embedded: Any) -> None:
 
 
 def test_the_result_is_lazy(classic: Any, embedded: Any) -> None:
-    """No row is read before an action asks; mistakes in rows show only then."""
+    """No row is read before an action; errors in rows are raised only then."""
     df = classic.range(3).selectExpr("raise_error('read') k")
     result = group_by(df, "k").agg(n=embedded["count"]())
     with pytest.raises(Exception, match="read"):
@@ -224,7 +224,7 @@ def test_the_result_is_lazy(classic: Any, embedded: Any) -> None:
 
 @pytest.mark.parametrize("function", ["peak_kilobytes", "peak_kilobytes_unmerged"])
 def test_many_groups_in_bounded_memory(classic: Any, embedded: Any, function: str) -> None:
-    """300,000 groups in one partition, in both plans: right, and the workers stay small."""
+    """300,000 groups in one partition, in both plans: the results are right, and the workers stay small."""
     df = classic.range(0, 600_000, 1, 2).selectExpr("concat('key ', id % 300000) AS k", "id AS v")
     classic.conf.set("spark.sql.shuffle.partitions", "1")
     try:
@@ -237,7 +237,7 @@ def test_many_groups_in_bounded_memory(classic: Any, embedded: Any, function: st
 
 
 def test_job_parameters_and_logs(classic: Any, server_url: str) -> None:
-    """Job parameters of `connect` reach the functions in Spark's workers, both ways."""
+    """Job parameters of `connect` reach the functions in Spark's workers, embedded and remote."""
     from foldflight import connect
     from tests.spark import spark_functions
 
@@ -248,7 +248,7 @@ def test_job_parameters_and_logs(classic: Any, server_url: str) -> None:
 
 
 def test_shipped_functions(spark: Any, rows_of: Any) -> None:
-    """A server that has only built-in functions folds what the driver ships: Spark's workers bring the bundle."""
+    """A server with only built-in functions folds functions that the driver ships in bundles."""
     from foldflight import connect
     from foldflight.server.run.lifecycle import serving
 

@@ -1,4 +1,4 @@
-"""Changes of other tools as rows with row kinds, against a table that is changed; and a changelog into a table."""
+"""Changes of other tools as rows with row kinds, compared with a table that is changed; merging a changelog."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 def kafka(spark: Any, *events: Any) -> DataFrame:
-    """Return events as Kafka gives them: JSON in bytes, NULL for a tombstone; no schema, as they may be none."""
+    """Return events as from Kafka: JSON in bytes, NULL for a tombstone. An explicit schema allows no events."""
     values = [None if event is None else json.dumps(event).encode() for event in events]
     frame: DataFrame = spark.createDataFrame([(value, 7) for value in values], TEXTS)
     return frame
@@ -49,7 +49,7 @@ SPLIT = [("+U", 1, "ann", 8), ("-U", 1, "ann", 5)]
 
 
 class Table:
-    """A table that is changed at random: what each tool would write of that, and what is there."""
+    """A table that is changed at random, with the events of each tool and the remaining rows."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -59,7 +59,7 @@ class Table:
         return order(id_, self.random.choice(["ann", "bob", None]), self.random.choice([None, 0, 1, 2**53 + 1, -7]))
 
     def change(self) -> tuple[str, Row | None, Row | None]:
-        """Return what happened, the old row and the new one."""
+        """Return an operation, the old row and the new one."""
         id_ = self.random.randrange(20)
         old = self.rows.pop(id_, None)
         if old is not None and self.random.random() < 0.4:
@@ -111,7 +111,7 @@ def canal(what: str, old: Row | None, new: Row | None) -> Row:
     ids=["debezium", "maxwell", "canal"],
 )
 def test_random_changes_add_up_to_the_table(spark: Any, embedded: Functions, written: Any, read: Any) -> None:
-    """After many inserts, updates and deletes the aggregate is that of the rows which are there."""
+    """After many inserts, updates and deletes the aggregate equals that of the remaining rows."""
     table = Table(seed=11)
     events = [written(*table.change()) for _ in range(300)]
     rows = read(kafka(spark, *events), SCHEMA)
@@ -122,7 +122,7 @@ def test_random_changes_add_up_to_the_table(spark: Any, embedded: Functions, wri
 
 
 def test_debezium(spark: Any) -> None:
-    """Each operation is split as it must be, with the schema of the message or without; the rest is left out."""
+    """Each operation is split correctly, with the schema in the message or without; other messages are ignored."""
     gone = order(2, None, None)
     events = kafka(
         spark,
@@ -166,13 +166,13 @@ def test_debezium_as_avro_gives_it(spark: Any) -> None:
     ],
 )
 def test_what_cannot_be_taken_fails_the_query(classic: Any, read: Any, written: Row, said: str) -> None:
-    """Nothing is guessed: an event without the row it needs, of another kind, or damaged, is an error that names it."""
+    """An event without a needed row, of an unknown kind, or damaged, is an error that names it."""
     with pytest.raises(Exception, match=said):
         read(kafka(classic, written), SCHEMA).collect()
 
 
 def test_maxwell(classic: Any) -> None:
-    """The old row is the new one with what has changed, which may have been NULL; what changes no row is left out."""
+    """The old row is the new one with the changed columns, which may have been NULL; others are ignored."""
     updated = {"type": "update", "data": NEW, "old": {"amount": None}}
     start = {"type": "bootstrap-start", "data": {}}
     events = kafka(classic, {"type": "bootstrap-insert", "data": OLD}, updated, None, start, {"type": "table-alter"})
@@ -180,7 +180,7 @@ def test_maxwell(classic: Any) -> None:
 
 
 def test_canal(classic: Any) -> None:
-    """An event has many rows, of texts, each with its own old values."""
+    """An event has several rows of strings, each with its own old values."""
     rows = [{"id": "1", "customer": "ann", "amount": "8"}, {"id": "2", "customer": "bob", "amount": "3"}]
     updated = {"type": "UPDATE", "data": rows, "old": [{"amount": "5"}, {"customer": None}]}
     events = kafka(classic, updated, {"type": "ALTER", "isDdl": True, "data": None, "old": None})
@@ -188,7 +188,7 @@ def test_canal(classic: Any) -> None:
 
 
 def test_other_names_and_codes(spark: Any) -> None:
-    """`split_changes` takes any names, expressions and codes; numbers are codes as well."""
+    """`split_changes` accepts any names, expressions and codes, also numeric codes."""
     row = f"STRUCT<{SCHEMA}>"
     events = spark.createDataFrame(
         [(1, None, (1, "ann", 5)), (2, (1, "ann", 5), (1, "ann", 8)), (9, None, None)], f"code INT, was {row}, is {row}"
@@ -210,7 +210,7 @@ def test_other_names_and_codes(spark: Any) -> None:
 
 
 def test_a_schema_that_is_none(classic: Any) -> None:
-    """What is no schema, and events without the column of JSON, are refused when the query is built."""
+    """An invalid schema, and events without the JSON column, are refused when the query is built."""
     events = kafka(classic)
     with pytest.raises(RejectedError, match="cannot read the schema 'id NUMBER'"):
         from_debezium(events, "id NUMBER")
@@ -221,7 +221,7 @@ def test_a_schema_that_is_none(classic: Any) -> None:
 
 
 def test_codes_that_need_no_splitting(classic: Any, embedded: Functions) -> None:
-    """Delta's change data feed has codes of its own; Iceberg's are the names of row kinds."""
+    """Delta's change data feed has its own codes; Iceberg's are the names of row kinds."""
     count = embedded["count"]
     names = dict(zip(DELTA_CHANGES, ("INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE"), strict=True))
     feed = [("insert", 1), ("update_preimage", 1), ("update_postimage", 2), ("insert", 3), ("delete", 3)]
@@ -235,7 +235,7 @@ def test_codes_that_need_no_splitting(classic: Any, embedded: Functions) -> None
 
 
 def test_a_changelog_merged_into_a_table(classic: Any, tmp_path: Path) -> None:
-    """The example: Debezium's events through a stream, merged epoch by epoch, are the totals of the rows there are."""
+    """Debezium events in a stream, merged epoch by epoch, give the totals of the remaining rows."""
     table, kept = Table(seed=3), duckdb.connect()
     kept.execute("CREATE TABLE totals (customer VARCHAR, total BIGINT, orders BIGINT)")
     for number in range(4):
@@ -260,7 +260,7 @@ def test_a_changelog_merged_into_a_table(classic: Any, tmp_path: Path) -> None:
 
 
 def test_spark_takes_the_statement(classic: Any) -> None:
-    """Spark parses it, and gets as far as the table, which only formats with row-level changes can merge into."""
+    """Spark parses the statement and fails at the table, which needs a format with row-level changes."""
     batch = classic.createDataFrame(
         [("+I", "ann", 3, 1)], "row_kind STRING, customer STRING, total BIGINT, orders BIGINT"
     )

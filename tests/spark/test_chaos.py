@@ -1,4 +1,4 @@
-"""Chaos among server processes that a client knows one by one."""
+"""Faults in server processes that the client knows individually."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SERVERS = 3
 
 
 class Processes:
-    """Servers, each a process on a port that stays its own."""
+    """Servers, each a process with a fixed port."""
 
     def __init__(self, folder: Path) -> None:
         self.count = SERVERS
@@ -83,6 +83,6 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
 def test_queries_over_servers_in_chaos(
     processes: Processes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Servers are killed, paused, drained and restarted for as long as the queries run, and nothing shows."""
+    """Servers are killed, paused, drained and restarted while queries run; no task fails."""
     harms = queries_in_chaos(processes, tmp_path, capsys)
     assert sum(harms.values()) >= 10

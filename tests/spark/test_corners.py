@@ -1,4 +1,4 @@
-"""Queries where little is given, or names meet: no keys and no columns, empty epochs, NULL, `row_kind`; and plans."""
+"""Queries with little input or conflicting names: no keys, no columns, empty epochs, NULL, `row_kind`; and plans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Changes(Stream):
     schema = pa.schema([("op", pa.string()), ("v", pa.int64()), ("row_kind", pa.string())])
 
     def epochs(self, *epochs: list[tuple[str | None, int]]) -> list[list[tuple[Any, ...]]]:
-        """Return the rows that each epoch gives, sorted."""
+        """Return the rows of each epoch, sorted."""
         for rows in epochs:
             self.write([{"op": op, "v": v, "row_kind": "x"} for op, v in rows])
         return [sorted(rows) for rows in self.run()]
@@ -35,7 +35,7 @@ class Changes(Stream):
 
 
 def test_a_count_alone(classic: Any, functions: Functions, tmp_path: Path) -> None:
-    """Rows of which no column is used are counted, without keys, in a batch and in a stream with an empty epoch."""
+    """Rows without used columns are counted without keys, in a batch and in a stream with an empty epoch."""
     count = functions["count"]
     df = classic.createDataFrame([("+I", 1, "x"), ("+I", 2, "x"), ("-D", 1, "x")], DDL)
     assert [tuple(row) for row in group_by(df).agg(n=count()).collect()] == [(3,)]
@@ -53,7 +53,7 @@ def test_a_count_alone(classic: Any, functions: Functions, tmp_path: Path) -> No
 
 
 def test_a_key_and_an_argument_of_type_null(classic: Any, functions: Functions, tmp_path: Path) -> None:
-    """Spark's type void is a key, of one group, and an argument: also where a query reads nothing else."""
+    """Spark's type void can be a key and an argument, also if a query reads no other column."""
     count = functions["count"]
     nothing = sf.lit(None).alias("nothing")
     df = classic.createDataFrame([("+I", 1, "x"), ("+I", 2, "x")], DDL)
@@ -64,7 +64,7 @@ def test_a_key_and_an_argument_of_type_null(classic: Any, functions: Functions, 
 
 
 def test_the_kind_null_fails_the_query(classic: Any, functions: Functions, tmp_path: Path) -> None:
-    """A row without a kind is refused with the kinds there are, in a batch and in a stream, with meanings or not."""
+    """A NULL row kind is refused, and the error lists the kinds, in batch and stream, with and without `row_kinds`."""
     df = classic.createDataFrame([(None, 1, "x")], DDL)
     for given in ({}, {"row_kinds": {"c": "+I"}}):
         with pytest.raises(Exception, match="SCHEMA_MISMATCH: NULL is no row kind; the kinds are"):
@@ -75,7 +75,7 @@ def test_the_kind_null_fails_the_query(classic: Any, functions: Functions, tmp_p
 
 
 def test_row_kind_is_the_name_of_one_column(classic: Any, functions: Functions, tmp_path: Path) -> None:
-    """Where a stream shows row kinds, no key and no output is called so; elsewhere they may be."""
+    """If a stream shows row kinds, no key and no output may be named `row_kind`; otherwise they may."""
     count = functions["count"]
     df = classic.createDataFrame([("+I", 1, "x"), ("+I", 2, "x"), ("-D", 1, "x")], DDL)
     assert [tuple(row) for row in group_by(df, "row_kind", row_kind="op").agg(n=count()).collect()] == [("x", 1)]
@@ -94,7 +94,7 @@ def test_row_kind_is_the_name_of_one_column(classic: Any, functions: Functions, 
 
 
 def test_plans_name_the_functions(spark: Any, embedded: Functions, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each step of a query says in Spark's plan which functions it folds; many names are cut short."""
+    """Each step of a query shows its functions in Spark's plan; long lists are cut."""
     df = spark.createDataFrame([("+I", 1, "x")], DDL)
     total, count, median = embedded["sum"], embedded["count"], embedded["median"]
 
@@ -112,7 +112,7 @@ def test_plans_name_the_functions(spark: Any, embedded: Functions, capsys: pytes
 
 
 def test_plans_of_streams_name_the_functions(classic: Any, embedded: Functions, tmp_path: Path) -> None:
-    """So do the steps before and after the state."""
+    """The steps before and after the state show their functions, too."""
     rows = classic.readStream.schema(f"{DDL}, at timestamp").parquet(str(tmp_path))
     count, total = embedded["count"], embedded["sum"]
 
@@ -126,7 +126,7 @@ def test_plans_of_streams_name_the_functions(classic: Any, embedded: Functions, 
 
 
 def test_the_names_of_many_functions_are_cut_short() -> None:
-    """A step of many functions has a name that fits a line."""
+    """A step with many functions has a name that fits one line."""
     names = [f"function_{number}" for number in range(40)]
     assert step_name("fold", ["sum", "count", "sum"]) == "fold[sum, count]"
     assert step_name("fold", names).startswith("fold[function_0, function_1,")

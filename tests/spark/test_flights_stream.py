@@ -30,7 +30,7 @@ def run(classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_streamed_tables_equal_the_batch(run: Callable[[], tuple[int, str]]) -> None:
-    """Both tables hold what Spark SQL computes, and each epoch of both queries shows its figures."""
+    """Both tables equal those of Spark SQL, and each epoch of both queries prints its metrics."""
     different, output = run()
     assert different == 0
     assert "by carrier: all 15 rows equal Spark SQL's" in output
@@ -41,7 +41,7 @@ def test_streamed_tables_equal_the_batch(run: Callable[[], tuple[int, str]]) -> 
 
 
 def test_a_change_that_is_lost_is_found(run: Callable[[], tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the deletions of cancelled flights the tables differ, and the example says so."""
+    """Without the deletions of cancelled flights the tables differ, and the example reports it."""
     changes_of = flights_stream.changes_of
 
     def without_deletions(flights: DataFrame, month: int) -> DataFrame:

@@ -1,4 +1,4 @@
-"""`on_error="isolate"`: groups whose function raises, their rows as dead letters, and the others as if nothing were."""
+"""`on_error="isolate"`: failed groups, their rows as dead letters, and other groups, which are not affected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def letters_of(df: Any) -> list[dict[str, Any]]:
 
 
 def test_other_groups_go_on(spark: Any, functions: Any) -> None:
-    """A group whose function raises is not in the result; its rows are, as they came, and others are as without it."""
+    """A failed group has only dead letters, with its rows unchanged; other groups are as without it."""
     rows = [(k, x, -1 if v is None else v, w) for k, x, v, w in random_rows(1_000, seed=4)]
     df = spark.createDataFrame(rows, SCHEMA).repartition(5)
     aggregates = {"most": functions["picky"]("v"), "n": functions["count"](), "w": functions["sum"]("w").where("v > 3")}
@@ -46,7 +46,7 @@ def test_other_groups_go_on(spark: Any, functions: Any) -> None:
 
 @pytest.mark.parametrize(("at", "what"), [("get_value", "get_value"), ("accumulate", "accumulate")])
 def test_without_keys_the_one_group_fails(classic: Any, functions: Any, at: str, what: str) -> None:
-    """Without keys a failure leaves no result, all rows are dead letters, and these have no key."""
+    """Without keys a failure leaves no result. All rows are dead letters without a key."""
     df = classic.range(14).selectExpr("id v").repartition(3)
     found = group_by(df, on_error="isolate").agg(most=functions["picky"]("v", at=at))
     assert results(found).collect() == []
@@ -57,7 +57,7 @@ def test_without_keys_the_one_group_fails(classic: Any, functions: Any, at: str,
 
 
 def test_a_failure_without_rows_shows(classic: Any, embedded: Any) -> None:
-    """A group that fails though it has no row has one dead letter, so that no failure passes in silence."""
+    """A group that fails without rows has one dead letter, so that every failure is visible."""
     found = group_by(classic.range(0).selectExpr("id v"), on_error="isolate").agg(
         most=embedded["picky"]("v", at="create"), n=embedded["count"]()
     )
@@ -68,7 +68,7 @@ def test_a_failure_without_rows_shows(classic: Any, embedded: Any) -> None:
 
 
 def test_rows_with_kinds_and_windows(classic: Any, functions: Any) -> None:
-    """Retractions are among the dead letters with their kinds; a failed window leaves the others of its key alone."""
+    """Retractions are dead letters with their kinds; a failed window does not affect other windows of its key."""
     at = datetime.datetime(2013, 1, 1, tzinfo=datetime.UTC)
     rows = [
         ("+I", "a", at, 1, 1),
@@ -90,7 +90,7 @@ def test_rows_with_kinds_and_windows(classic: Any, functions: Any) -> None:
 
 
 def test_many_groups_fail_in_one_pass(classic: Any, embedded: Any) -> None:
-    """Of 30,000 groups in few tasks every third fails; none is lost, and none comes twice."""
+    """Every third of 30,000 groups in few tasks fails; each has its dead letters once."""
     df = classic.range(60_000).selectExpr("id % 30000 k", "if(id % 30000 % 3 = 0, 13, id + 100) v")
     found = group_by(df, "k", on_error="isolate").agg(most=embedded["picky"]("v")).persist()
     try:
@@ -102,7 +102,7 @@ def test_many_groups_fail_in_one_pass(classic: Any, embedded: Any) -> None:
 
 
 def test_mistakes(classic: Any, embedded: Any) -> None:
-    """Another word is refused, as are an output of that name and results without the column; fail is the default."""
+    """Invalid values, outputs of that name and results without the column are refused; the default is `fail`."""
     df = classic.range(14).selectExpr("id v")
     with pytest.raises(RejectedError, match="on_error is 'fail' or 'isolate', and here it is 'skip'"):
         group_by(df, on_error="skip")  # type: ignore[arg-type]

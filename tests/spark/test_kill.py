@@ -1,4 +1,4 @@
-"""Exactly once: a query whose processes are killed at random instants ends with the batch answer."""
+"""Exactly once: a query whose processes are killed at random moments ends with the batch result."""
 
 import contextlib
 import json
@@ -49,7 +49,7 @@ def started(folder: Path) -> subprocess.Popen[str]:
 
 
 def result(folder: Path) -> dict[Any, dict[str, Any]]:
-    """Apply the changelogs of all epochs, in order; a change that contradicts the table fails."""
+    """Apply the changelogs of all epochs in order; a contradictory change fails."""
     table: dict[Any, dict[str, Any]] = {}
     for path in sorted((folder / "output").glob("*.json")):
         apply(table, json.loads(path.read_text()), update_before=True)
@@ -63,7 +63,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 def test_the_driver_may_be_killed_at_any_instant(tmp_path: Path) -> None:
-    """Killed with SIGKILL at dozens of random instants and restarted, the query ends with the batch answer."""
+    """Killed with SIGKILL at dozens of random moments and restarted, the query ends with the batch result."""
     rows = prepared(tmp_path)
     chance = random.Random(SEED)
     kills = 0
@@ -107,7 +107,7 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
 
 @pytest.mark.slow
 def test_python_workers_may_be_killed_at_any_instant(tmp_path: Path) -> None:
-    """While Spark's Python workers are killed again and again, tasks are retried; the query ends with the answer."""
+    """While Spark's Python workers are killed repeatedly, tasks are retried and the result is right."""
     rows = prepared(tmp_path)
     chance = random.Random(SEED)
     kills = 0
@@ -148,7 +148,7 @@ def killed_worker(process: subprocess.Popen[str], chance: random.Random) -> bool
 
 
 def _descends(pid: int, ancestor: int) -> bool:
-    """Tell whether one process was started by another, directly or not."""
+    """Return whether one process was started by another, directly or indirectly."""
     while pid > 1:
         if pid == ancestor:
             return True

@@ -1,4 +1,4 @@
-"""Streams on Spark whose state is of another version, or damaged."""
+"""Streams on Spark with states of another version, or damaged states."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def mean(version: str, *, migrates: bool) -> type:
 
 
 def test_a_query_goes_on_with_a_new_version(classic: SparkSession, tmp_path: Path) -> None:
-    """Refused without migrate; with it groups of both versions are right, and a reader sees each by its version."""
+    """Refused without migrate. With it, groups of both versions are right, and a reader uses each one's version."""
 
     def query(version: str, *, migrates: bool) -> Any:
         function = connect(mean(version, migrates=migrates))["mean"]
@@ -79,7 +79,7 @@ def test_a_query_goes_on_with_a_new_version(classic: SparkSession, tmp_path: Pat
 
 
 def test_servers_of_a_new_version_take_the_states_of_an_old_one(classic: SparkSession, tmp_path: Path) -> None:
-    """A query goes from servers of one version to those of the next, which migrate; those that cannot are refused."""
+    """A query moves from servers of one version to servers of the next, which migrate or refuse its states."""
 
     def query(url: str) -> Any:
         functions = connect(url)
@@ -134,7 +134,7 @@ def total(version: str) -> type:
 
 
 def test_sessions_of_an_old_version_grow_and_merge(classic: SparkSession, tmp_path: Path) -> None:
-    """A row that bridges two old sessions merges what became of them; those that it does not touch stay as they are."""
+    """A row between two old sessions merges their migrated states; other sessions stay as they are."""
 
     def query(version: str) -> Any:
         function = connect(total(version))["total"]
@@ -164,10 +164,10 @@ def test_sessions_of_an_old_version_grow_and_merge(classic: SparkSession, tmp_pa
 def test_damaged_state_ends_the_query(
     classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """One byte that has changed in Spark's state store is a CorruptError of the query, with code, bucket and run."""
+    """A changed byte in Spark's state store is a CorruptError of the query, with code, bucket and run."""
 
     class Damaging(BucketProcessor):
-        """Changes a byte of what it has stored, after each epoch."""
+        """Changes a byte of its stored data after each epoch."""
 
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
             from foldflight.engine.state.manifest import Manifest

@@ -1,4 +1,4 @@
-"""Mistakes: which error, when, and what it says."""
+"""Mistakes in queries: which error is raised, when, and its text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class OfJson(spark_functions.Sum):
 
 @udaf(input_types=["INT256"], result_type="BIGINT")
 class OfWide(spark_functions.Sum):
-    """Takes what Spark does not have."""
+    """Takes types that Spark does not have."""
 
 
 def timed(name: str) -> Any:
@@ -267,7 +267,7 @@ CASES: dict[str, tuple[Any, str, str]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_mistakes_show_when_the_query_is_built(df: Any, embedded: Any, case: str) -> None:
-    """Each mistake is a RejectedError before anything runs, and says what is wrong."""
+    """Each mistake is a RejectedError before anything runs, and the message says what is wrong."""
     build, code, message = CASES[case]
     with pytest.raises(RejectedError, match=f"(?s){message}") as caught:
         build(df, embedded)
@@ -280,7 +280,7 @@ FROM_SPARK = [case for case in CASES if "Spark cannot" in CASES[case][2]]
 
 @pytest.mark.parametrize("case", FROM_SPARK)
 def test_what_spark_says_is_one_line(spark: Any, embedded: Any, case: str) -> None:
-    """The error has Spark's own sentence, without the plan and the stack that Spark Connect adds, also as its cause."""
+    """The error has Spark's message without the plan and the stack of Spark Connect, also in its cause."""
     build, code, message = CASES[case]
     with pytest.raises(RejectedError, match=f"(?s){message}") as caught:
         build(table(spark), embedded)
@@ -292,7 +292,7 @@ def test_what_spark_says_is_one_line(spark: Any, embedded: Any, case: str) -> No
 
 @pytest.mark.parametrize(("function", "column"), [("zoneless", "zoned"), ("zoned", "zoneless"), ("of_json", "m")])
 def test_the_remedy_for_a_type_is_one(df: Any, function: str, column: str) -> None:
-    """A query that does what the error says is taken."""
+    """A query that follows the remedy of the error is accepted."""
     with pytest.raises(RejectedError) as caught:
         group_by(df).agg(n=timed(function)(column))
     remedy = re.search(r"(CAST|to_json)\(.*?\)", caught.value.message)
@@ -301,7 +301,7 @@ def test_the_remedy_for_a_type_is_one(df: Any, function: str, column: str) -> No
 
 
 def test_pyspark_habits(spark: Any, embedded: Any, rows_of: Any) -> None:
-    """A list of keys, aggregates by alias, a function as an attribute, and names that are Python's own parameters."""
+    """Lists of keys, aggregates by alias, functions as attributes, and names of Python's own parameters work."""
     df = table(spark)
     named = {"self": embedded.count(), "aliased": embedded.count(), "named": embedded.count(), "df": embedded.count()}
     result = group_by(df, ["k", sf.col("w")]).agg(embedded.sum("v").alias("total"), **named)
@@ -311,7 +311,7 @@ def test_pyspark_habits(spark: Any, embedded: Any, rows_of: Any) -> None:
 
 @pytest.mark.parametrize("at", ["accumulate", "merge", "get_value"])
 def test_an_error_of_the_author_names_group_and_row(spark: Any, functions: Any, at: str) -> None:
-    """What the user sees of a failed task names function, group and row, and shows the author's own line."""
+    """The error of a failed task names function, group and row, and shows the author's line."""
     df = spark.range(0, 14, 1, 2).selectExpr("named_struct('b', id % 2) AS k", "id AS v")
     with pytest.raises(Exception, match="bad luck") as caught:
         group_by(df, "k").agg(o=functions["picky"]("v", at=at)).collect()
@@ -333,7 +333,7 @@ def test_an_error_of_the_author_names_group_and_row(spark: Any, functions: Any, 
 
 @udaf(name="helped", input_types=["BIGINT"], result_type="BIGINT")
 class Helped:
-    """Refers to a module that lies beside the driver only: `helper` is filled in."""
+    """Refers to a module that only the driver has: `helper` is filled in."""
 
     helper: Any = None
 
@@ -351,7 +351,7 @@ class Helped:
 def test_a_module_that_workers_lack_is_named(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """A module beside the script that was not sent to the workers: the error names it, and addPyFile."""
+    """The error for a module that was not sent to the workers names the module and addPyFile."""
     (tmp_path / "beside_the_driver.py").write_text("def added(v):\n    return v\n")
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -374,7 +374,7 @@ def test_a_module_that_workers_lack_is_named(
 
 
 def test_what_cannot_be_pickled_is_named_when_the_query_is_built(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A function that holds a lock is refused by `agg`, with function and variable, before Spark does."""
+    """A function that refers to a lock is refused by `agg`, with function and variable, before Spark pickles it."""
     monkeypatch.setattr(Helped, "helper", threading.Lock())
     with pytest.raises(RejectedError, match=r"helped cannot be sent .*Helped\.helper is _thread\.lock") as caught:
         group_by(spark.range(3)).agg(o=connect(Helped)["helped"]("id"))
@@ -389,7 +389,7 @@ def test_overflow_is_an_error(classic: Any, functions: Any) -> None:
 
 
 def test_a_server_that_is_gone(classic: Any) -> None:
-    """A server that stops after the query was built is UNREACHABLE in the task's error."""
+    """A server that stopped after the query was built is UNREACHABLE in the task's error."""
     from foldflight.server.run.lifecycle import serving
 
     with serving(spark_functions, state_keys="a key for the spark tests") as server:

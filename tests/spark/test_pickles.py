@@ -1,4 +1,4 @@
-"""Pickled states of an author's own classes in Spark: batches, streams over restarts and edited classes, sessions."""
+"""Pickled states of an author's classes in Spark: batches, streams over restarts and edits, sessions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Values(Stream):
 
 @pytest.fixture(scope="module")
 def bundles_url() -> Any:
-    """A server that folds what engines ship."""
+    """A server that folds shipped functions."""
     from foldflight.client import close_connections
     from foldflight.server.run.lifecycle import serving
 
@@ -54,7 +54,7 @@ Place = Callable[[str], Functions]
 def place(
     request: pytest.FixtureRequest, classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Place:
-    """Where a user's code can be: gives the functions of a code that lies there, edited or not."""
+    """Places of a user's code. Each returns the functions of that code, edited or not."""
 
     def imported(code: str) -> type:
         name = f"spread_of_{request.param.replace(' ', '_')}_{hash(code) & 0xFFFF}"
@@ -78,14 +78,14 @@ def place(
 
 
 def test_batches(classic: SparkSession, place: Place) -> None:
-    """Both phases of a batch have the class, wherever it came from."""
+    """The class is available in both phases of a batch, wherever it was defined."""
     df = classic.range(0, 1000, 1, 5).selectExpr("id % 3 AS k", "id * id AS v")
     found = group_by(df, "k").agg(s=place(RANGE)["spread"]("v")).collect()
     assert sorted(map(tuple, found)) == [(0, 999**2), (1, 997**2 - 1), (2, 998**2 - 4)]
 
 
 def test_streams_over_a_restart_with_an_edited_class(classic: SparkSession, tmp_path: Path, place: Place) -> None:
-    """A stream that is started again, with another connection and with edited code, goes on from its states."""
+    """A stream that is restarted with another connection and edited code continues with its states."""
     latest: dict[str, int] = {}
     stream = Values(classic, tmp_path, lambda df: df)
     for number, code in enumerate((RANGE, EDITED)):
@@ -118,7 +118,7 @@ def test_sessions_of_a_stream(classic: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_stream_that_cannot_read_its_states_says_what_to_do(classic: SparkSession, tmp_path: Path) -> None:
-    """A restart without the class of its states fails with the class's name and the remedy."""
+    """A restart without the class of its states fails with the name of the class and the remedy."""
     stream = Values(classic, tmp_path, lambda df: df)
     renamed = RANGE.replace("class R:", "class Renamed:").replace("return R()", "return Renamed()")
     for code in (RANGE, renamed):
@@ -147,7 +147,7 @@ def run_script(folder: Path, factor: int) -> list[str]:
 
 @pytest.mark.slow
 def test_a_script_and_its_edited_self(tmp_path: Path) -> None:
-    """Classes in the script that is run: its batch works, and its stream goes on when the script was edited."""
+    """With classes in a script, its batch works, and its stream continues after the script was edited."""
     (tmp_path / "input").mkdir()
     for number, factor in enumerate((1, 10)):
         rows = [{"k": k, "v": 100 * number + v} for k in "ab" for v in range(5)]

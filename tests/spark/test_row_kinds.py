@@ -1,4 +1,4 @@
-"""Rows that take back: batches with row kinds."""
+"""Batches with retractions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def changelog(seed: int) -> tuple[list[tuple[str, int, int]], dict[int, Counter[
 
 @pytest.mark.parametrize("function", ["median", "sum"])
 def test_retractions(spark: Any, functions: Any, function: str) -> None:
-    """Groups are what their live rows give, and groups without live rows are gone; in one phase and in two."""
+    """Groups have the results of their live rows; groups without live rows are absent, in one phase and in two."""
     rows, live = changelog(seed=5)
     df = spark.createDataFrame(rows, "kind string, k int, v bigint").repartition(6)
     result = group_by(df, "k", row_kind="kind").agg(
@@ -55,7 +55,7 @@ def test_retractions(spark: Any, functions: Any, function: str) -> None:
 
 @pytest.mark.parametrize("function", ["median", "sum"])
 def test_retractions_without_keys(classic: Any, embedded: Any, function: str) -> None:
-    """Without keys the one group stays, also when all its rows are taken back."""
+    """Without keys the only group stays, also when all its rows are retracted."""
     rows = [("+I", 1), ("+I", 2), ("-D", 1), ("-D", 2)]
     df = classic.createDataFrame(rows, "kind string, v bigint").repartition(4)
     result = group_by(df, row_kind="kind").agg(o=embedded[function]("v"), n=embedded["count"]())
@@ -63,7 +63,7 @@ def test_retractions_without_keys(classic: Any, embedded: Any, function: str) ->
 
 
 def test_what_never_came_is_not_taken_back(classic: Any, embedded: Any) -> None:
-    """A retraction of a group that has no rows changes nothing, and other groups go on."""
+    """A retraction for a group without rows is ignored, and other groups are not affected."""
     rows = [("-D", 1, 7), ("+I", 2, 7)]
     df = classic.createDataFrame(rows, "kind string, k int, v bigint")
     result = group_by(df, "k", row_kind="kind").agg(o=embedded["median"]("v"))
@@ -79,14 +79,14 @@ def test_append_only_functions_are_refused(classic: Any, embedded: Any) -> None:
 
 
 def test_an_unknown_kind_fails_the_query(classic: Any, embedded: Any) -> None:
-    """A text that is no row kind is named in Spark's error."""
+    """The error in Spark names an invalid row kind."""
     df = classic.createDataFrame([("+X", 1)], "kind string, v bigint")
     with pytest.raises(Exception, match=r"SCHEMA_MISMATCH: \+X is no row kind"):
         group_by(df, row_kind="kind").agg(o=embedded["sum"]("v")).collect()
 
 
 def test_a_column_that_cannot_hold_kinds_is_refused_at_once(spark: Any, embedded: Any) -> None:
-    """Numbers need meanings, meanings need a column, and a column must be there: all said when the query is built."""
+    """Columns of numbers need `row_kinds`, `row_kinds` need a column, and the column must exist."""
     df = spark.createDataFrame([(1, "a", 5), (2, "a", 5), (1, "b", 7)], "code int, k string, v bigint")
     for given, said in (
         ({"row_kind": "code"}, r"'code' is int, and kinds are texts(?s:.*)row_kinds="),

@@ -1,4 +1,4 @@
-"""Session windows and windows of processing time, on Spark itself; tests/laws has them against a model."""
+"""Session windows and windows of processing time in Spark; tests/laws compares them with a model."""
 
 import datetime as dt
 import importlib
@@ -30,7 +30,7 @@ def minutes_of(row: dict[str, Any]) -> tuple[int, int]:
 @pytest.mark.filterwarnings("ignore:.*No Partition Defined for Window operation")
 @pytest.mark.parametrize("keys", [["page"], []], ids=["keys", "no keys"])
 def test_batch_sessions_are_those_of_spark(spark: Any, embedded: Functions, keys: list[str]) -> None:
-    """Over random rows, with ties and gaps that are just closed, each session is Spark's; no function need merge."""
+    """Over random rows, with ties and gaps of exactly the length, sessions equal Spark's; no merge is needed."""
     is_connect = "connect" in type(spark).__module__
     sf = importlib.import_module("pyspark.sql.connect.functions" if is_connect else "pyspark.sql.functions")
     chosen = random.Random(5)
@@ -56,7 +56,7 @@ def test_batch_sessions_are_those_of_spark(spark: Any, embedded: Functions, keys
 
 
 def test_gaps_of_a_day_are_those_of_spark(classic: SparkSession) -> None:
-    """Where clocks go back, a day after a row may come before a day after an earlier one; sessions are Spark's."""
+    """When clocks go back, adding a day to rows may change their order; sessions equal Spark's."""
     functions = connect(spark_functions)
     zone = classic.conf.get("spark.sql.session.timeZone")
     classic.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
@@ -104,7 +104,7 @@ def test_any_order_over_a_restart_ends_as_the_batch(
     tmp_path: Path,
     emit: str,
 ) -> None:
-    """Rows out of order extend and bridge sessions; the changes, applied, are what the batch says."""
+    """Rows out of order extend and join sessions; the applied changes equal the batch result."""
     functions = connect(spark_functions)
     chosen = random.Random(7)
 
@@ -134,7 +134,7 @@ def test_any_order_over_a_restart_ends_as_the_batch(
 
 
 def test_sessions_of_a_stream_merge_and_close(classic: SparkSession, tmp_path: Path) -> None:
-    """Append mode gives each session once, when the watermark has passed it, though rows bridged it out of order."""
+    """Append mode emits each session once, after the watermark has passed it, also if rows joined it out of order."""
     functions = connect(spark_functions)
     stream = Clicks(
         classic,
@@ -156,7 +156,7 @@ def test_sessions_of_a_stream_merge_and_close(classic: SparkSession, tmp_path: P
 
 
 def test_a_session_that_grows_is_another(classic: SparkSession, tmp_path: Path) -> None:
-    """Without a watermark sessions stay open, also over a restart: the changelog says which are gone and which came."""
+    """Without a watermark sessions stay open, also over a restart; the changelog has replaced and new sessions."""
     functions = connect(spark_functions)
     stream = Clicks(
         classic,
@@ -176,7 +176,7 @@ def test_a_session_that_grows_is_another(classic: SparkSession, tmp_path: Path) 
 
 
 def test_sessions_stay_open_for_the_allowed_lateness(classic: SparkSession, tmp_path: Path) -> None:
-    """A session closes that much later, and rows that come after that are counted; over a restart all the same."""
+    """A session closes after the allowed lateness, and later rows are counted, also over a restart."""
     functions = connect(spark_functions)
     stream = Clicks(
         classic,
@@ -201,7 +201,7 @@ def test_sessions_stay_open_for_the_allowed_lateness(classic: SparkSession, tmp_
 
 
 def test_sessions_feed_another_aggregation(classic: SparkSession, tmp_path: Path) -> None:
-    """The changes of sessions are rows with kinds for the next aggregation: how many sessions and rows there are."""
+    """The changes of sessions are rows with kinds for the next aggregation, which counts sessions and rows."""
     functions = connect(spark_functions)
 
     def query(df: DataFrame) -> DataFrame:
@@ -219,7 +219,7 @@ def test_sessions_feed_another_aggregation(classic: SparkSession, tmp_path: Path
 
 
 def test_a_checkpoint_of_other_windows_is_refused(classic: SparkSession, tmp_path: Path) -> None:
-    """A query that cuts time otherwise than the one that wrote the checkpoint is refused, with both."""
+    """A query whose windows differ from those of its checkpoint is refused with both."""
     functions = connect(spark_functions)
     windows = [session("at", GAP)]
     stream = Clicks(
@@ -238,7 +238,7 @@ def test_a_checkpoint_of_other_windows_is_refused(classic: SparkSession, tmp_pat
 
 
 def test_windows_of_processing_time(classic: SparkSession, tmp_path: Path) -> None:
-    """A row's window is that of its epoch's time, and closes in an epoch after its end."""
+    """The window of a row contains the time of its epoch, and closes in an epoch after its end."""
     functions = connect(spark_functions)
     stream = Clicks(
         classic,
@@ -261,7 +261,7 @@ def test_windows_of_processing_time(classic: SparkSession, tmp_path: Path) -> No
 
 
 def test_mistakes_with_sessions(classic: SparkSession) -> None:
-    """What cannot be is refused when the query is built."""
+    """Invalid sessions are refused when the query is built."""
     functions = connect(spark_functions)
     frame = classic.createDataFrame([(START, "a", "+I", 1)], "at timestamp, page string, op string, v bigint")
     for gap in ("0 minutes", "-5 minutes", "3 months", "soon", ""):
@@ -282,7 +282,7 @@ def test_mistakes_with_sessions(classic: SparkSession) -> None:
 
 
 def test_processing_time_beside_a_watermark_is_refused(classic: SparkSession) -> None:
-    """Spark takes one watermark for each query, and says so only when it runs; here the columns are named before."""
+    """Spark allows one watermark in a query, and fails only at run time; the error here names the columns before."""
     stream = classic.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
     with pytest.raises(RejectedError, match=r"timestamp has one already: leave out its withWatermark") as caught:
         group_by(stream, window=tumble(PROCESSING_TIME, "1 minute"))
@@ -290,7 +290,7 @@ def test_processing_time_beside_a_watermark_is_refused(classic: SparkSession) ->
 
 
 def test_sessions_of_a_stream_need_merge(classic: SparkSession) -> None:
-    """A function without merge is refused, unless its rows are kept: for DISTINCT, or because the query says so."""
+    """A function without merge is refused, unless its rows are kept for DISTINCT or with materialize."""
     functions = connect(spark_functions)
     stream = classic.readStream.format("rate").load()
     window = session("timestamp", GAP)

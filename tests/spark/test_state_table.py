@@ -1,4 +1,4 @@
-"""The state of streams, read from their checkpoints, against models in plain Python: a DataFrame, and a command."""
+"""The states of streams, read from checkpoints by API and command, compared with models in plain Python."""
 
 import base64
 import datetime as dt
@@ -33,14 +33,14 @@ Rows = list[dict[str, Any]]
 
 @dataclass
 class Query:
-    """A query that has run, and the rows that are there."""
+    """A query that has run, and its live rows."""
 
     checkpoint: str
     present: dict[Any, Rows]
 
     @property
     def groups(self) -> Rows:
-        """The table that must be there, by customer."""
+        """The expected table, by customer."""
         return [self._group(key, rows) for key, rows in self.present.items() if rows]
 
     def _group(self, key: str | None, rows: Rows) -> dict[str, Any]:
@@ -56,14 +56,14 @@ class Query:
 
 
 def _by_customer(rows: Rows) -> Rows:
-    """Return groups in one order, with the rows that DISTINCT counts as a Counter."""
+    """Return groups in a fixed order, with the rows of DISTINCT as a Counter."""
     counted = [{**row, "different": Counter({e["argument_0"]: e["times"] for e in row["different"]})} for row in rows]
     return sorted(counted, key=lambda row: str(row["customer"]))
 
 
 @pytest.fixture(scope="module")
 def orders(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Query:
-    """A query over rows that are taken back, typed and DISTINCT, that was restarted, with merges and tombstones."""
+    """A restarted query with retractions, typed and DISTINCT states, merges and tombstones."""
     functions = connect(spark_functions)
     folder = tmp_path_factory.mktemp("orders")
     stream = Stream(
@@ -104,7 +104,7 @@ def several(classic: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def run(classic: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run the command in the session of the tests: stopping its own would stop theirs."""
+    """Run the command in the session of the tests, because stopping its own session would stop theirs."""
 
     @contextmanager
     def local_spark(*_arguments: Any, **_options: Any) -> Iterator[SparkSession]:
@@ -119,7 +119,7 @@ def run(classic: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_table_is_what_is_there(classic: SparkSession, orders: Query) -> None:
-    """After retractions and a restart the table has exactly the groups, live rows and states of the rows left."""
+    """After retractions and a restart the table has exactly the groups, live rows and states of the remaining rows."""
     table = state_table(classic, orders.checkpoint)
     assert table.columns == ["customer", "live_rows", "price", "different", "n"]
     assert table.schema["price"].dataType.simpleString() == "struct<sum:bigint,count:bigint>"
@@ -129,7 +129,7 @@ def test_the_table_is_what_is_there(classic: SparkSession, orders: Query) -> Non
 
 
 def test_windows_and_pickled_states(classic: SparkSession, tmp_path: Path) -> None:
-    """Windows are keys by their names; a state that is not typed is bytes; closed windows are gone."""
+    """Windows are keys with names, other than typed states are bytes, and closed windows are absent."""
     functions = connect(spark_functions)
     stream = Clicks(
         classic,
@@ -159,7 +159,7 @@ def test_windows_and_pickled_states(classic: SparkSession, tmp_path: Path) -> No
 
 
 def test_several_state_tables(classic: SparkSession, several: str) -> None:
-    """Where a query has several tables the error lists them; each is read by its number; one group counts its rows."""
+    """If a query has several tables, the error lists them; each is read by its number."""
     with pytest.raises(RejectedError, match="several state tables") as caught:
         state_table(classic, several)
     assert caught.value.code == "SIGNATURE"
@@ -176,7 +176,7 @@ def test_several_state_tables(classic: SparkSession, several: str) -> None:
 
 
 def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
-    """A folder that is no checkpoint, or one of another query, is refused with what to give instead."""
+    """A folder that is not a checkpoint, or is one of another query, is refused with a remedy."""
     with pytest.raises(RejectedError, match="checkpointLocation") as caught:
         state_table(classic, str(tmp_path))
     assert caught.value.code == "SIGNATURE"
@@ -193,7 +193,7 @@ def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
 def test_damaged_bytes(
     classic: SparkSession, orders: Query, monkeypatch: pytest.MonkeyPatch, run: Any, variable: str
 ) -> None:
-    """One byte that has changed in a run or a manifest fails the read with a CorruptError, which names it."""
+    """A changed byte in a run or a manifest fails the read with a CorruptError that names it."""
     read = StoredTable._read
     column = {"manifest": "value", "runs": "user_map_value"}[variable]
 
@@ -214,7 +214,7 @@ def test_damaged_bytes(
 
 
 def test_a_damaged_first_manifest(classic: SparkSession, orders: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The manifest that says what the columns are is checked before there is a DataFrame."""
+    """The manifest that has the columns is checked before a DataFrame is returned."""
     from foldflight.spark import stored
 
     read = stored._variable
@@ -228,7 +228,7 @@ def test_a_damaged_first_manifest(classic: SparkSession, orders: Query, monkeypa
 
 
 def test_the_command_prints_json(run: Any, orders: Query) -> None:
-    """With --json each line is a group, and the groups are those of the model, by key."""
+    """With --json each line is a group, in the order of keys, and equals the model."""
     result = run(orders.checkpoint, "--json")
     rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.exit_code == 0
@@ -250,7 +250,7 @@ def test_the_command_prints_a_table(run: Any, orders: Query) -> None:
 
 
 def test_the_command_takes_groups_and_a_limit(run: Any, orders: Query, several: str) -> None:
-    """--group takes one group, also that of NULL; --limit says what it leaves out; mistakes say what there is."""
+    """--group selects a group, also NULL; --limit tells how many are left out; errors list valid names."""
     ann = run(orders.checkpoint, "--json", "--group", "customer=ann")
     assert [json.loads(line)["customer"] for line in ann.stdout.splitlines()] == ["ann"]
     null = run(orders.checkpoint, "--json", "--group", "customer")
@@ -268,7 +268,7 @@ def test_the_command_takes_groups_and_a_limit(run: Any, orders: Query, several: 
 
 
 def test_values_of_keys_are_cast(run: Any, classic: SparkSession, tmp_path: Path) -> None:
-    """A value is cast to the type of its key, and what cannot be is refused; several keys are joined."""
+    """A value is cast to the type of its key; invalid values are refused; several keys are combined."""
     functions = connect(spark_functions)
     stream = Stream(classic, tmp_path, lambda df: group_by(df, "qty", "customer").agg(n=functions["count"]()))
     stream.write([{"op": "", "customer": name, "amount": 1, "qty": len(name), "x": 1.0} for name in ("a", "b", "cc")])
@@ -284,7 +284,7 @@ def test_values_of_keys_are_cast(run: Any, classic: SparkSession, tmp_path: Path
 
 @pytest.mark.slow
 def test_the_command_starts_a_spark_of_its_own(orders: Query) -> None:
-    """In a process of its own the command reads the checkpoint with a session without any setting of the query."""
+    """As a separate process the command reads the checkpoint in a session without the settings of the query."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "service")}
     done = subprocess.run(
         [sys.executable, "-m", "foldflight.cli.main", "state", orders.checkpoint, "--json"],

@@ -1,4 +1,4 @@
-"""Streams: every epoch's changelog against a model in plain Python, over restarts, embedded and remote."""
+"""Every epoch's changelog of a stream, compared with a model in plain Python, over restarts, embedded and remote."""
 
 import os
 import random
@@ -55,7 +55,7 @@ class Stream:
         return [row.asDict(recursive=True) for row in batch.collect()]
 
     def run(self) -> list[Any]:
-        """Fold the epochs that have come since the last run; return the output of each."""
+        """Fold the epochs since the last run; return the output of each."""
         outputs = []
         source = (
             self.spark.readStream.schema(self.ddl).option("maxFilesPerTrigger", 1).parquet(str(self.folder / "input"))
@@ -102,7 +102,7 @@ def model(rows: Rows) -> dict[str, Any]:
 
 
 class Model:
-    """The rows that are there, by group, and random epochs over them."""
+    """The live rows by group, and random epochs."""
 
     def __init__(self, seed: int, *, retracts: bool) -> None:
         self.random = random.Random(seed)
@@ -111,7 +111,7 @@ class Model:
         self.ignored = 0
 
     def epoch(self, size: int) -> Rows:
-        """Return rows in any order: an epoch's retraction may come before its insert."""
+        """Return rows in any order: a retraction may come before its insert within an epoch."""
         rows: Rows = []
         never: Rows = []
         for _ in range(size):
@@ -146,7 +146,7 @@ class Model:
 
 
 def apply(table: dict[Any, dict[str, Any]], changes: Rows, *, update_before: bool) -> None:
-    """Apply one epoch's changelog, refusing what no changelog may hold."""
+    """Apply one epoch's changelog. Contradictory changes fail."""
     for change in changes:
         kind, row = change["row_kind"], {name: value for name, value in change.items() if name != "row_kind"}
         key = row["customer"]
@@ -169,7 +169,7 @@ def apply(table: dict[Any, dict[str, Any]], changes: Rows, *, update_before: boo
 def test_changelogs_lead_to_the_batch_answer(
     classic: SparkSession, tmp_path: Path, functions: Functions, emit: str
 ) -> None:
-    """After each epoch, also after restarts, the changelog so far, applied, is the aggregate of what is there."""
+    """After each epoch, also after restarts, the applied changelog equals the aggregate of the live rows."""
     stream = Stream(
         classic,
         tmp_path,
@@ -218,7 +218,7 @@ def test_append_only_input_gives_the_latest_values(classic: SparkSession, tmp_pa
 
 
 def test_one_group_of_all_rows(classic: SparkSession, tmp_path: Path) -> None:
-    """Without keys there is one group; it stays when its last row is taken back."""
+    """Without keys there is one group, which stays when its last row is retracted."""
     functions = connect(spark_functions)
     stream = Stream(
         classic, tmp_path, lambda df: group_by(df, row_kind="op", emit="changelog").agg(n=functions["count"]())
@@ -234,7 +234,7 @@ def test_one_group_of_all_rows(classic: SparkSession, tmp_path: Path) -> None:
 
 
 def test_other_codes_for_row_kinds(classic: SparkSession, tmp_path: Path) -> None:
-    """A mapping gives other codes, as Debezium's, their meaning."""
+    """`row_kinds` maps other codes, such as Debezium's."""
     functions = connect(spark_functions)
     kinds = {"c": "+I", "r": "+I", "u": "+U", "d": "-D"}
     stream = Stream(
@@ -250,7 +250,7 @@ def test_other_codes_for_row_kinds(classic: SparkSession, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("op", ["?", None])
 def test_rows_of_no_kind(classic: SparkSession, tmp_path: Path, op: str | None) -> None:
-    """A row whose kind is unknown or NULL fails the query, naming it."""
+    """A row with an unknown or NULL kind fails the query, and the error names it."""
     functions = connect(spark_functions)
     stream = Stream(classic, tmp_path, lambda df: group_by(df, "customer", row_kind="op").agg(n=functions["count"]()))
     stream.write([{"op": op, "customer": "a", "amount": 1, "qty": 1, "x": 1.0}])
@@ -259,7 +259,7 @@ def test_rows_of_no_kind(classic: SparkSession, tmp_path: Path, op: str | None) 
 
 
 def test_strict_mode_names_the_group(classic: SparkSession, tmp_path: Path) -> None:
-    """In strict mode a retraction of what is not there fails the query with the group."""
+    """In strict mode a retraction of a row that does not exist fails the query with the group."""
     functions = connect(spark_functions)
     stream = Stream(
         classic,
@@ -283,7 +283,7 @@ def test_append_only_functions_are_refused_when_the_query_is_built(classic: Spar
 
 
 def test_append_only_functions_with_their_rows_kept(classic: SparkSession, tmp_path: Path) -> None:
-    """With materialize=True min, max and string_agg follow a stream that takes rows back."""
+    """With materialize=True min, max and string_agg support a stream with retractions."""
     functions = connect(spark_functions)
     stream = Stream(
         classic,
@@ -344,7 +344,7 @@ def test_the_changelog_of_one_query_is_the_input_of_another(classic: SparkSessio
 
 
 def test_the_state_store_must_hold_a_state_table(classic: SparkSession, tmp_path: Path) -> None:
-    """Without RocksDB the query is refused, with the two settings to make."""
+    """Without RocksDB the query is refused, and the error has the two settings to make."""
     functions = connect(spark_functions)
     stream = Stream(classic, tmp_path, lambda df: group_by(df, "customer").agg(n=functions["count"]()))
     provider = classic.conf.get(PROVIDER)
@@ -369,7 +369,7 @@ ONE, *OTHERS = CHANGES
 
 @pytest.mark.parametrize("change", [ONE, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)])
 def test_a_changed_query_does_not_read_the_state_of_another(classic: SparkSession, tmp_path: Path, change: str) -> None:
-    """Changed keys, functions or buckets meet a clear refusal on restart, and the state is left as it was."""
+    """Changed keys, functions or buckets are refused at a restart, and the state is not changed."""
     functions = connect(spark_functions)
     stream = Stream(classic, tmp_path, lambda df: group_by(df, "customer", buckets=4).agg(n=functions["count"]()))
     rows = [{"op": "+I", "customer": name, "amount": 1, "qty": 1, "x": 1.0} for name in "abcdefgh"]

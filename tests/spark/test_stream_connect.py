@@ -1,4 +1,4 @@
-"""A stream through Spark Connect: the client has no JVM, and the plan is all that the server knows of the query."""
+"""A stream through Spark Connect: the client has no JVM, and the server gets only the plan."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from tests.spark.test_stream import DDL, SCHEMA, Model, apply, model
 
 @pytest.fixture
 def remote_spark(sessions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A Connect session that streams can run in."""
+    """A Connect session that supports streams."""
     from pyspark.sql.connect.session import SparkSession
 
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
@@ -26,7 +26,7 @@ def remote_spark(sessions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> A
 
 
 def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
-    """Each epoch's changelog leads to the batch answer, also after a restart; the figures come with the progress."""
+    """Each epoch's changelog leads to the batch result, also after a restart; the progress has the metrics."""
     functions = connect(spark_functions)
     source = tmp_path / "input"
     source.mkdir()

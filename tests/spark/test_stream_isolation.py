@@ -1,4 +1,4 @@
-"""Streams with `on_error="isolate"`: failed groups keep their state, their rows come out once, restarts included."""
+"""Streams with `on_error="isolate"`: failed groups keep their state, and their rows are dead letters once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BAD_LUCK, HERE_TO_STAY, NOT_SHOWN = "thirteen is bad luck", "fourteen is here to
 
 
 def test_failed_groups_keep_their_state(classic: Any, functions: Any, tmp_path: Path) -> None:
-    """When rows are folded, taken back or shown in vain, the group stays as it was; restarts change nothing of it."""
+    """If a row, a retraction or a result fails, the group stays as it was, also over restarts."""
     stream = Isolated(
         classic,
         tmp_path,
@@ -85,7 +85,7 @@ def test_failed_groups_keep_their_state(classic: Any, functions: Any, tmp_path: 
 
 
 def test_windows_fail_one_by_one(classic: Any, functions: Any, tmp_path: Path) -> None:
-    """A failed window leaves the others of its key alone; in append mode dead letters come at once, results later."""
+    """A failed window does not affect others of its key; in append mode dead letters come before results."""
     stream = Isolated(
         classic,
         tmp_path,
@@ -114,7 +114,7 @@ def test_windows_fail_one_by_one(classic: Any, functions: Any, tmp_path: Path) -
 
 
 def test_sessions_that_cannot_be_merged(classic: Any, functions: Any, tmp_path: Path) -> None:
-    """When states do not merge, the stored session stays as it was, and the rows that touched it are dead letters."""
+    """If states cannot be merged, the stored session stays as it was, and the rows that join it are dead letters."""
     stream = Isolated(
         classic,
         tmp_path,

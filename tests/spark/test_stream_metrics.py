@@ -1,4 +1,4 @@
-"""The figures of streams as Prometheus metrics, from queries of a classic session and of Spark Connect."""
+"""The metrics of streams in Prometheus, from queries of a classic session and of Spark Connect."""
 
 import time
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ def sample(registry: CollectorRegistry, name: str) -> float | None:
 
 
 def wait_for(registry: CollectorRegistry, name: str, value: float | None) -> None:
-    """Wait until a metric has a value: progress comes to listeners some time after the epoch."""
+    """Wait until a metric has a value: listeners get progress some time after the epoch."""
     deadline = time.monotonic() + WAIT_S
     while sample(registry, name) != value:
         assert time.monotonic() < deadline, (name, generate_latest(registry).decode())
@@ -33,7 +33,7 @@ def wait_for(registry: CollectorRegistry, name: str, value: float | None) -> Non
 
 
 def test_each_figure_is_a_metric(spark: Any, tmp_path: Path) -> None:
-    """Counters add up over epochs, gauges show the last one, and gauges go when the query has ended."""
+    """Counters add up over epochs, gauges show the last epoch, and gauges are removed when the query has ended."""
     source = tmp_path / "input"
     source.mkdir()
     metrics = StreamMetrics()

@@ -1,4 +1,4 @@
-"""Windows over streams: assigned as Spark assigns them, closed by the watermark, late rows counted."""
+"""Windows over streams: assigned like Spark's, closed by the watermark, with late rows counted."""
 
 import datetime as dt
 from collections import defaultdict
@@ -40,7 +40,7 @@ def watermarked(df: DataFrame) -> DataFrame:
 
 
 def test_windows_close_when_the_watermark_has_passed_them(classic: SparkSession, tmp_path: Path) -> None:
-    """Append mode gives each window once, complete; rows for a closed window are left out and counted."""
+    """Append mode emits each window once, complete; rows of a closed window are dropped and counted."""
     functions = connect(spark_functions)
     stream = Clicks(
         classic,
@@ -106,7 +106,7 @@ def test_rows_go_to_each_window_they_lie_in(
     kind: str,
     streaming: bool,
 ) -> None:
-    """Tumbling, hopping and cumulating windows hold the rows that a definition in plain Python gives them."""
+    """Tumbling, hopping and cumulating windows have the rows that a definition in plain Python gives them."""
     functions = connect(spark_functions)
     window, ends_of = WINDOWS[kind]
     minutes = [0, 19, 20, 59, 60, 61, 119, 150]
@@ -127,7 +127,7 @@ def test_rows_go_to_each_window_they_lie_in(
 
 
 def test_mistakes_with_windows(classic: SparkSession) -> None:
-    """A window without time column, without watermark where append needs it, of no length, or whose name is taken."""
+    """A window without a time column, of no length, with a taken name, or without a watermark in append mode."""
     stream = classic.readStream.format("rate").load()
     with pytest.raises(RejectedError, match=r"emit='append'.*withWatermark\('timestamp', \.\.\.\)"):
         group_by(stream, window=tumble("timestamp", "1 hour"), emit="append")
@@ -151,7 +151,7 @@ def test_mistakes_with_windows(classic: SparkSession) -> None:
 
 
 def test_series_of_windows_over_a_day_of_23_hours(classic: SparkSession) -> None:
-    """Where clocks go forward, each row still lies in the longest window of its series, which is Spark's own."""
+    """When clocks go forward, each row is in the longest window of its series, which equals Spark's own."""
     functions = connect(spark_functions)
     zone = classic.conf.get("spark.sql.session.timeZone")
     classic.conf.set("spark.sql.session.timeZone", "Europe/Berlin")

@@ -1,4 +1,4 @@
-"""Spark on a machine without Java: the runtime that comes as a wheel."""
+"""Spark on a machine without Java: the runtime from a wheel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ spark.stop()
 
 
 def test_spark_runs_on_the_runtime_of_the_wheel(tmp_path):
-    """With every java hidden, a session starts, and sends rows to Python and back."""
+    """With every Java hidden, a session starts and exchanges rows with Python."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in os.environ["PATH"].split(os.pathsep):

@@ -247,7 +247,7 @@ def test_wrong_columns_are_refused() -> None:
 def test_keys_have_the_types_that_arguments_have(type_: pa.DataType) -> None:
     """Types that arguments refuse, because Arrow does not validate them, are refused as keys, before any row."""
     with pytest.raises(
-        RejectedError, match="the key city: the Arrow type .* is not accepted, only plain types"
+        RejectedError, match=r"the key city: the Arrow type .* is not accepted, only plain types"
     ) as told:
         KeyIndex(pa.schema([("city", type_)]))
     assert told.value.code == "SCHEMA_MISMATCH"

@@ -35,8 +35,8 @@ class KeyIndex:
         fields: Names and types of the key columns; at least one.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, if there is no key column, or if a key's type is one that arguments may not have either
-            (a view, a dictionary...): Arrow does not validate all values of such types.
+        RejectedError: SCHEMA_MISMATCH, if there is no key column, or if a key has a type that arguments may not have
+            either (a view, a dictionary...): Arrow does not validate all values of such types.
 
     >>> index = KeyIndex(pa.schema([("city", pa.string())]))
     >>> index.slots([pa.array(["Rome", None, "Rome", "Oslo"])]).to_pylist()

@@ -2,7 +2,7 @@
 
 A partition is what a stream does: groups are touched epoch by epoch, loaded where they are cold, forgotten now and
 then; what an epoch gave is committed, and after a crash it goes on from the last commit. The oracle runs the same
-program over one fold in this process, where nothing ever goes wrong.
+workload over one fold in this process, where nothing ever goes wrong.
 
 What must hold: each epoch is committed once, with the oracle's results, outputs after rows and log lines; a loaded
 group shows the output that was committed; what is kept for failover is bounded; servers are left with nothing; and once
@@ -30,7 +30,7 @@ from foldflight.exchange.serving import describe
 from foldflight.fold import ERROR
 from foldflight.functions import Registry
 from foldflight.testing.simulation.functions import functions
-from foldflight.testing.simulation.programs import LIMITS, PARTITIONS_MAX, Program, limits_of, program_of
+from foldflight.testing.simulation.workloads import LIMITS, PARTITIONS_MAX, Workload, limits_of, workload_of
 from foldflight.testing.simulation.world import EngineCrashed, World
 
 __all__ = ["Report", "SimulatedTransport", "run_seed"]
@@ -107,10 +107,10 @@ class SimulatedTransport:
 
 
 class _Partition:
-    """The engine's side of one program: what it has committed, and how it goes on from there."""
+    """The engine's side of one workload: what it has committed, and how it goes on from there."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
         self.commits: list[_Commit] = []
         self.began_s = 0.0
         self._states: dict[int, pa.RecordBatch] = {}
@@ -118,25 +118,25 @@ class _Partition:
 
     @property
     def is_done(self) -> bool:
-        return len(self.commits) == len(self.program.epochs)
+        return len(self.commits) == len(self.workload.epochs)
 
     def run(self, transport: Transport) -> Generator[OpenExchange, None, None]:
         """Go on from the last commit; yields between frames, where others may have their turn."""
         self._loaded = set()
-        with transport.open(self.program.opening) as exchange:
+        with transport.open(self.workload.opening) as exchange:
             sent_ahead = 0
-            for number in range(len(self.commits) + 1, len(self.program.epochs) + 1):
-                epoch = self.program.epochs[number - 1]
+            for number in range(len(self.commits) + 1, len(self.workload.epochs) + 1):
+                epoch = self.workload.epochs[number - 1]
                 rows: list[pa.RecordBatch] = []
                 for chunk in epoch.chunks[sent_ahead:]:
                     self._send(exchange, chunk)
-                    if self.program.opening.row_outputs and epoch.is_eager:
+                    if self.workload.opening.row_outputs and epoch.is_eager:
                         rows.append(exchange.row_outputs())
                     yield exchange
                 exchange.barrier(number)
                 sent_ahead = self._run_ahead(exchange, number)
                 yield exchange
-                if self.program.opening.row_outputs and not epoch.is_eager:
+                if self.workload.opening.row_outputs and not epoch.is_eager:
                     rows += [exchange.row_outputs() for _ in epoch.chunks]
                 self._commit(exchange, number, exchange.results(number), rows)
                 yield exchange
@@ -153,18 +153,18 @@ class _Partition:
             stored = pa.Table.from_batches([self._states[slot] for slot in cold])
             names = ["slot", *(name for name in stored.column_names if name.startswith("state_"))]
             exchange.states(stored.select(names).combine_chunks().to_batches()[0])
-            if self.program.opening.initial_outputs:
+            if self.workload.opening.initial_outputs:
                 found = exchange.initial_outputs()
-                if self.program.opening.returns.outputs:
+                if self.workload.opening.returns.outputs:
                     assert _outputs(found) == _outputs(stored), f"loaded groups {cold} show other outputs"
         exchange.chunk(chunk)
 
     def _run_ahead(self, exchange: OpenExchange, number: int) -> int:
         """Send a chunk of the next epoch while the results of this one are out; return how many were sent."""
-        if not self.program.runs_ahead or number == len(self.program.epochs):
+        if not self.workload.runs_ahead or number == len(self.workload.epochs):
             return 0
-        chunk = self.program.epochs[number].chunks[0]
-        if self.program.epochs[number - 1].forgets or set(chunk.column("slot").to_pylist()) - self._loaded:
+        chunk = self.workload.epochs[number].chunks[0]
+        if self.workload.epochs[number - 1].forgets or set(chunk.column("slot").to_pylist()) - self._loaded:
             return 0
         exchange.chunk(chunk)
         return 1
@@ -174,7 +174,7 @@ class _Partition:
         assert slots == sorted(set(slots)), f"slots of epoch {number} are not ascending: {slots}"
         failed = _failed(results)
         self._loaded -= failed
-        if self.program.opening.returns.states:
+        if self.workload.opening.returns.states:
             for place, slot in enumerate(slots):
                 if slot not in failed:
                     self._states[slot] = pa.Table.combine_chunks(results.slice(place, 1)).to_batches()[0]
@@ -220,7 +220,7 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
         replay_bytes_max=chance.choice([600, 3_000, 1 << 20]),
         ask_s=0.01 if seed % 2 else 1.0,
     )
-    partitions = [_Partition(program_of(chance, registry)) for _ in range(chance.randint(1, PARTITIONS_MAX))]
+    partitions = [_Partition(workload_of(chance, registry)) for _ in range(chance.randint(1, PARTITIONS_MAX))]
     world = World(
         seed, registry, functions("2"), limits_of(chance), servers=chance.choice([1, 2, 2, 3]), is_calm=is_calm
     )
@@ -296,7 +296,7 @@ def _check_bounds(exchange: OpenExchange, bounds: FailoverBounds) -> None:
 def _compare(partitions: list[_Partition], registry: Registry) -> None:
     oracle = EmbeddedTransport(registry, state_key=_KEY)
     for place, partition in enumerate(partitions):
-        expected = _Partition(partition.program)
+        expected = _Partition(partition.workload)
         for _ in expected.run(oracle):
             pass
         assert [commit.epoch for commit in partition.commits] == [commit.epoch for commit in expected.commits]

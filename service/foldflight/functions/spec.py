@@ -222,7 +222,7 @@ class Function:
                 raise RejectedError(
                     "SIGNATURE",
                     f"the direct argument {parameter.name} of {self.name} is {parameter.annotation}, "
-                    f"and {value!r} is {type(value).__name__}",
+                    f"and {value!r} is {type(value).__name__}; give a value of this type",
                     function=self.name,
                 )
 

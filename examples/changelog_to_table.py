@@ -1,8 +1,9 @@
 """Maintain a table of totals from a database's change events: Debezium events in, MERGE statements out.
 
-`merge_statement` is standard SQL. Spark runs it on table formats with row-level changes, such as Delta and Iceberg;
-databases such as PostgreSQL and DuckDB run it too. If an epoch is repeated after a failure, it merges the same rows
-again, so the table stays exact.
+`merge_statement` is standard SQL. Spark runs it only on table formats with row-level changes, such as Delta and
+Iceberg. PySpark contains no such format (on a table of Parquet files the statement fails), so the tests of this example
+run the statement in DuckDB, and only parse it in Spark. PostgreSQL runs it too. If an epoch is repeated after a
+failure, it merges the same rows again, so the table stays exact.
 """
 
 from collections.abc import Callable, Sequence

@@ -20,7 +20,7 @@ from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, RowKind
 from foldflight.testing.simulation import EngineCrashed, SimulatedTransport, World
 from foldflight.testing.simulation.functions import functions
-from foldflight.testing.simulation.programs import LIMITS
+from foldflight.testing.simulation.workloads import LIMITS
 from tests.laws.test_statetable_model import Store
 
 KEYS = pa.schema([("key_0", pa.string())])

@@ -66,8 +66,11 @@ def test_a_key_and_an_argument_of_type_null(classic: Any, functions: Functions, 
 def test_the_kind_null_fails_the_query(classic: Any, functions: Functions, tmp_path: Path) -> None:
     """A NULL row kind is refused, and the error lists the kinds, in batch and stream, with and without `row_kinds`."""
     df = classic.createDataFrame([(None, 1, "x")], DDL)
-    for given in ({}, {"row_kinds": {"c": "+I"}}):
-        with pytest.raises(Exception, match="SCHEMA_MISMATCH: NULL is no row kind; the kinds are"):
+    for given, said in (
+        ({}, "NULL is no row kind; the kinds are"),
+        ({"row_kinds": {"c": "+I"}}, "the row kind 'op' is NULL, and row_kinds maps only 'c'"),
+    ):
+        with pytest.raises(Exception, match=f"SCHEMA_MISMATCH: {said}"):
             group_by(df, "v", row_kind="op", **given).agg(n=functions["count"]()).collect()
     stream = Changes(classic, tmp_path, lambda rows: group_by(rows, "v", row_kind="op").agg(n=functions["count"]()))
     with pytest.raises(Exception, match="SCHEMA_MISMATCH: NULL is no row kind; the kinds are"):

@@ -67,7 +67,11 @@ def timed(name: str) -> Any:
 CASES: dict[str, tuple[Any, str, str]] = {
     "nothing": (lambda df, f: group_by(df, "k").agg(), "SIGNATURE", "nothing to aggregate"),
     "no aggregate": (lambda df, f: group_by(df, "k").agg(n="count(*)"), "SIGNATURE", "n is 'count"),
-    "the handle itself": (lambda df, f: group_by(df, "k").agg(n=f["count"]), "SIGNATURE", "not a use of a function"),
+    "the handle itself": (
+        lambda df, f: group_by(df, "k").agg(n=f["count"]),
+        "SIGNATURE",
+        "n is the function count itself; call it with its columns: count.'column'.",
+    ),
     "two connections": (
         lambda df, f: group_by(df).agg(a=f["count"](), b=connect(spark_functions)["count"]()),
         "SIGNATURE",
@@ -115,16 +119,20 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "an aggregate of an aggregate": (
         lambda df, f: group_by(df).agg(n=f["sum"](f["count"]())),
         "SIGNATURE",
-        "the argument 'count..' of sum is an aggregate itself",
+        "the argument 'count..' of sum is itself an aggregate; compute it with one agg",
     ),
     "broken expression": (lambda df, f: group_by(df).agg(n=f["sum"]("v +")), "SCHEMA_MISMATCH", "Syntax error"),
-    "a constant": (lambda df, f: group_by(df).agg(n=f["sum"](1)), "SIGNATURE", "the argument '1' of sum is no column"),
-    "a key that is a number": (lambda df, f: group_by(df, 1), "SIGNATURE", "the key '1' is no column"),
-    "a list among keys": (lambda df, f: group_by(df, ["k"], "w"), "SIGNATURE", "the key .* is no column"),
+    "a constant": (
+        lambda df, f: group_by(df).agg(n=f["sum"](1)),
+        "SIGNATURE",
+        "the argument '1' of sum is not a column",
+    ),
+    "a key that is a number": (lambda df, f: group_by(df, 1), "SIGNATURE", "the key '1' is not a column"),
+    "a list among keys": (lambda df, f: group_by(df, ["k"], "w"), "SIGNATURE", "the key .* is not a column"),
     "a condition of Python": (
         lambda df, f: group_by(df).agg(n=f["sum"]("v").where(lambda row: row)),
         "SIGNATURE",
-        "the condition '<function .* of sum is no column",
+        "the condition '<function .* of sum is not a column",
     ),
     "a grouped frame": (
         lambda df, f: group_by(df.groupBy("k")),
@@ -150,13 +158,18 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "a window over a Column": (
         lambda df, f: tumble(sf.col("zoned"), "1 hour"),
         "SIGNATURE",
-        "name of a column, and here it is 'zoned'",
+        "is the name of a column, not 'zoned'",
     ),
-    "a window of a number": (lambda df, f: tumble("zoned", 3600), "SIGNATURE", "such as '1 hour', and here is 3600"),
+    "a window of a number": (lambda df, f: tumble("zoned", 3600), "SIGNATURE", "such as '1 hour', not 3600"),
     "a window that cannot be read": (
         lambda df, f: group_by(df, window=tumble("zoned", "1 huor")),
         "SIGNATURE",
         "the lengths of the window 'tumble 1 huor': .*Unable to parse",
+    ),
+    "a window of months": (
+        lambda df, f: group_by(df, window=tumble("zoned", "1 month")),
+        "SIGNATURE",
+        "the lengths of the window 'tumble 1 month': .*month",
     ),
     "a window over a text": (
         lambda df, f: group_by(df, window=tumble("s", "1 hour")),
@@ -203,7 +216,7 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "a direct argument of the wrong type": (
         lambda df, f: group_by(df).agg(n=f["percentile"]("v", fraction="0.5")),
         "SIGNATURE",
-        "the direct argument fraction of percentile must be float, but '0.5' is str",
+        "the direct argument fraction of percentile is float, and '0.5' is str; give a value of this type",
     ),
     "a direct argument that the author refuses": (
         lambda df, f: group_by(df).agg(n=f["picky"]("v", at="open")),
@@ -213,12 +226,12 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "a type that does not reach Python": (
         lambda df, f: group_by(df).agg(n=f["max"]("months")),
         "SCHEMA_MISMATCH",
-        "^SCHEMA_MISMATCH: the argument 'months' of max is interval month, which does not reach Python; cast",
+        "^SCHEMA_MISMATCH: the argument 'months' of max is interval month, which cannot be passed to Python; cast",
     ),
     "a key that does not reach Python": (
         lambda df, f: group_by(df, "months").agg(n=f["count"]()),
         "SCHEMA_MISMATCH",
-        "the key 'months' is interval month, which does not reach Python",
+        "the key 'months' is interval month, which cannot be passed to Python",
     ),
     "a zone too many": (
         lambda df, f: group_by(df).agg(n=timed("zoneless")("zoned")),

@@ -85,11 +85,20 @@ def test_an_unknown_kind_fails_the_query(classic: Any, embedded: Any) -> None:
         group_by(df, row_kind="kind").agg(o=embedded["sum"]("v")).collect()
 
 
+@pytest.mark.parametrize("code", ["DELETE", "-D", "x"])
+def test_a_code_without_a_meaning_fails_the_query(classic: Any, embedded: Any, code: str) -> None:
+    """Where codes have meanings, one that is not among them is refused, even if it is the name of a row kind."""
+    df = classic.createDataFrame([("c", 1), (code, 1)], "op string, v bigint")
+    said = f"SCHEMA_MISMATCH: the row kind 'op' is '{code}', and row_kinds maps only 'c', 'd'; add it there"
+    with pytest.raises(Exception, match=said):
+        group_by(df, row_kind="op", row_kinds={"c": "+I", "d": "-D"}).agg(o=embedded["sum"]("v")).collect()
+
+
 def test_a_column_that_cannot_hold_kinds_is_refused_at_once(spark: Any, embedded: Any) -> None:
     """Columns of numbers need `row_kinds`, `row_kinds` need a column, and the column must exist."""
     df = spark.createDataFrame([(1, "a", 5), (2, "a", 5), (1, "b", 7)], "code int, k string, v bigint")
     for given, said in (
-        ({"row_kind": "code"}, r"'code' is int, and kinds are texts(?s:.*)row_kinds="),
+        ({"row_kind": "code"}, r"'code' is int, and row kinds are texts(?s:.*)row_kinds="),
         ({"row_kind": "cod"}, "cod"),
         ({"row_kinds": {"1": "+I"}}, "give row_kind as well"),
         ({"row_kind": "code", "row_kinds": {"1": "insert it"}}, "insert it"),

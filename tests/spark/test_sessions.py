@@ -270,10 +270,10 @@ def test_mistakes_with_sessions(classic: SparkSession) -> None:
         assert caught.value.code == "SIGNATURE"
     with pytest.raises(RejectedError, match="the window's column v is bigint, not a timestamp"):
         group_by(frame, "page", window=session("v", GAP))
-    with pytest.raises(RejectedError, match="fall into two") as caught:
+    with pytest.raises(RejectedError, match="may split a session into two") as caught:
         group_by(frame, "page", row_kind="op", window=session("at", "5 minutes"))
     assert caught.value.code == "CANNOT_RETRACT"
-    with pytest.raises(RejectedError, match="processing time is for streams"):
+    with pytest.raises(RejectedError, match="windows over processing time are for streams"):
         group_by(frame, "page", window=tumble(PROCESSING_TIME, "1 hour"))
     with pytest.raises(Exception, match="the window's column at is NULL"):
         group_by(frame.selectExpr("CAST(NULL AS TIMESTAMP) AS at"), window=session("at", GAP)).agg(
@@ -284,7 +284,7 @@ def test_mistakes_with_sessions(classic: SparkSession) -> None:
 def test_processing_time_beside_a_watermark_is_refused(classic: SparkSession) -> None:
     """Spark allows one watermark in a query, and fails only at run time; the error here names the columns before."""
     stream = classic.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
-    with pytest.raises(RejectedError, match=r"timestamp has one already: leave out its withWatermark") as caught:
+    with pytest.raises(RejectedError, match=r"timestamp has one already: remove its withWatermark") as caught:
         group_by(stream, window=tumble(PROCESSING_TIME, "1 minute"))
     assert caught.value.code == "SIGNATURE"
 

@@ -165,7 +165,7 @@ def test_several_state_tables(classic: SparkSession, several: str) -> None:
     assert caught.value.code == "SIGNATURE"
     assert "orders by customer\n" in f"{caught.value}\n"
     assert "live_rows by nothing (one group of all rows)\n" in f"{caught.value}\n"
-    with pytest.raises(RejectedError, match="no state table of operator 7"):
+    with pytest.raises(RejectedError, match="the operator 7 of the query has no state table"):
         state_table(classic, several, operator=7)
     tables = [state_table(classic, several, operator=place) for place in (0, 1)]
     (all_rows,) = (table for table in tables if "customer" not in table.columns)

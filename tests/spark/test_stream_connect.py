@@ -62,7 +62,7 @@ def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
     assert stored.columns == ["customer", "live_rows", *("price", "n", "different", "total", "large")]
     found = {row["customer"]: (row["live_rows"], row["n"], row["large"]) for row in stored.collect()}
     assert found == {key: (len(held), len(held), table[key]["large"]) for key, held in rows.present.items() if held}
-    with pytest.raises(RejectedError, match="no state table of operator 5"):
+    with pytest.raises(RejectedError, match="the operator 5 of the query has no state table"):
         state_table(remote_spark, str(tmp_path / "checkpoint"), operator=5)
     with pytest.raises(RejectedError, match="checkpointLocation"):
         state_table(remote_spark, str(tmp_path))

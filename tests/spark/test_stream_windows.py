@@ -133,7 +133,7 @@ def test_mistakes_with_windows(classic: SparkSession) -> None:
         group_by(stream, window=tumble("timestamp", "1 hour"), emit="append")
     with pytest.raises(RejectedError, match="emit='append'"):
         group_by(stream, "value", emit="append")
-    with pytest.raises(RejectedError, match="the window's column 'at' is not there; there are timestamp, value"):
+    with pytest.raises(RejectedError, match="there is no column 'at' for the window among timestamp, value"):
         group_by(stream, window=tumble("at", "1 hour"))
     with pytest.raises(RejectedError, match="the window's column value is bigint, not a timestamp"):
         group_by(stream, window=tumble("value", "1 hour"))
@@ -146,7 +146,7 @@ def test_mistakes_with_windows(classic: SparkSession) -> None:
             group_by(stream, window=cumulate("timestamp", step, "1 hour"))
         assert caught.value.code == "SIGNATURE"
     for window in (tumble("timestamp", "1 hour"), session("timestamp", "1 hour")):
-        with pytest.raises(RejectedError, match="the input has a column Window_End, as the window would"):
+        with pytest.raises(RejectedError, match="the input already has a column Window_End, which the window adds"):
             group_by(stream.withColumn("Window_End", sf.lit(1)), window=window)
 
 

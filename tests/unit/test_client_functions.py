@@ -80,6 +80,11 @@ def functions() -> Functions:
         (lambda f: f["percentil"], "UNKNOWN_FUNCTION", ["percentile"]),
         (lambda f: f["percentile"](fraction=0.5), "SCHEMA_MISMATCH", ["takes 1 column, got 0", "percentile("]),
         (lambda f: f["percentile"]("a", "b", fraction=0.5), "SCHEMA_MISMATCH", ["got 2"]),
+        (
+            lambda f: f["percentile"]("a", 0.5),
+            "SCHEMA_MISMATCH",
+            ["got 2; give direct arguments by name: fraction=..."],
+        ),
         (lambda f: f["percentile"]("a"), "SIGNATURE", ["needs the direct argument 'fraction'"]),
         (lambda f: f["percentile"]("a", fracton=0.5), "SIGNATURE", ["did you mean fraction?"]),
         (lambda f: f["count"]("a", "b"), "SCHEMA_MISMATCH", ["takes 0 to 1 columns"]),

@@ -49,11 +49,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.delenv(HIDDEN)
     done: list[int] = []
 
-    def running(number: int, error: Exception, *, partition: int = 3, step: str = "one") -> list[int]:
+    def running(number: int, error: Exception | None, *, partition: int = 3, step: str = "one") -> list[int]:
         monkeypatch.setattr(TaskContext, "get", lambda: Task(number, partition))
         with attempt(step):
             done.append(number)
-            raise error
+            if error is not None:
+                raise error
+        return done
 
     running.done = done  # type: ignore[attr-defined]
     return running
@@ -93,6 +95,28 @@ def test_what_may_pass_is_tried_again(run: Any, error: FoldflightError) -> None:
     for number in (0, 1):
         assert raised(run, number, error) is error
     assert run.done == [0, 1]
+
+
+def test_every_further_attempt_raises_it(run: Any) -> None:
+    """What the second attempt raises again is raised by the third as well, without running."""
+    error = failure(ValueError("bad"))
+    for number in range(4):
+        assert str(raised(run, number, error)) == str(error)
+    assert run.done == [0]
+
+
+def test_an_error_does_not_outlive_a_success(run: Any) -> None:
+    """A task that has succeeded (on another host) after a failure runs again when Spark has lost its output."""
+    error = failure(ValueError("bad luck"))
+    raised(run, 0, error)
+    assert run(2, None) == [0, 2]  # attempt 1 succeeded elsewhere
+
+
+def test_a_stage_that_runs_again_knows_no_error_of_before(run: Any) -> None:
+    """Its first attempt forgets what was kept, so a second one (whose first was lost) does not meet it."""
+    raised(run, 0, failure(ValueError("bad luck")))
+    assert run(0, None) == [0, 0]
+    assert run(1, None) == [0, 0, 1]
 
 
 def test_other_tasks_and_first_attempts_run(run: Any) -> None:

@@ -82,7 +82,7 @@ def test_a_result_of_more_than_38_digits_is_an_error() -> None:
 def test_results_that_spark_cannot_show() -> None:
     """An interval of months, days and nanoseconds is refused, by the name of its output, at any depth."""
     for type_ in (INTERVAL, pa.list_(INTERVAL), pa.struct([("a", INTERVAL)]), pa.map_(pa.string(), INTERVAL)):
-        with pytest.raises(RejectedError, match=r"the output late is .*INTERVAL.*, which Spark cannot show"):
+        with pytest.raises(RejectedError, match=r"the output late is .*INTERVAL.*, which Spark has no type for"):
             result_types(["late"], [type_])
 
 

@@ -82,7 +82,7 @@ def connect(
             raise RejectedError(
                 error.code,
                 f"cannot connect to {target!r}: {error.message}; to fold in this process, give "
-                '"embedded:module" or a class under @udaf',
+                '"embedded:module" or a class decorated with @udaf',
             ) from None
         if state_key is not None:
             raise RejectedError(

@@ -41,7 +41,9 @@ def translated(error: BaseException, *, url: str, deadline_s: float, expired: bo
     if isinstance(error, (fl.FlightUnauthenticatedError, fl.FlightUnauthorizedError)):
         return RejectedError("UNAUTHENTICATED", f"{url} does not accept the token of this client: {reason}")
     if _TOO_LARGE in reason:
-        return RejectedError("LIMIT", f"{url} takes no message of this size: {reason}", limit="message_bytes_max")
+        return RejectedError(
+            "LIMIT", f"{url} does not accept a message of this size: {reason}", limit="message_bytes_max"
+        )
     if isinstance(error, _LOST) or (isinstance(error, OSError) and not isinstance(error, fl.FlightError)):
         return RetryableError("UNREACHABLE", f"{url} is not reachable or was lost: {reason}")
     if isinstance(error, (fl.FlightError, pa.ArrowException)):

@@ -124,10 +124,12 @@ class FunctionHandle:
         least, most = self.info.inputs_min, len(self.info.input_names)
         if least <= len(columns) <= most:
             return
-        expected = str(least) if least == most else f"{least} to {most}"
+        expected = f"{least} column{'' if least == 1 else 's'}" if least == most else f"{least} to {most} columns"
+        names = [parameter.name for parameter in self.info.parameters]
+        remedy = f"; give direct arguments by name: {names[0]}=..." if names and len(columns) > most else ""
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{self.info.signature} takes {expected} column{'' if expected == '1' else 's'}, got {len(columns)}",
+            f"{self.info.signature} takes {expected}, got {len(columns)}{remedy}",
             function=self.name,
         )
 

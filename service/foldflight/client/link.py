@@ -112,7 +112,7 @@ class Link(abc.ABC):
         """
         with self._remember_failure():
             if not self._parts_due:
-                raise RejectedError("BAD_FRAME", "no answer is due: no frame that has an answer was sent")
+                raise RejectedError("BAD_FRAME", "there is no answer to receive: no frame that has an answer was sent")
             parts = self._parts_due[0]
             while len(self._answers) < parts:
                 self._pull()

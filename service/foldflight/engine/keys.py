@@ -19,6 +19,7 @@ import pyarrow as pa
 from foldflight.engine.encoders import Chain, Encoder, Numbers, Texts, Values, WithNull
 from foldflight.errors import RejectedError
 from foldflight.fold.rows import frozen
+from foldflight.functions.types import check_plain
 
 __all__ = ["KeyIndex"]
 
@@ -34,7 +35,8 @@ class KeyIndex:
         fields: Names and types of the key columns; at least one.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, when there is no key column.
+        RejectedError: SCHEMA_MISMATCH, if there is no key column, or if a key has a type that arguments may not have
+            either (a view, a dictionary...): Arrow does not validate all values of such types.
 
     >>> index = KeyIndex(pa.schema([("city", pa.string())]))
     >>> index.slots([pa.array(["Rome", None, "Rome", "Oslo"])]).to_pylist()
@@ -48,6 +50,8 @@ class KeyIndex:
             raise RejectedError(
                 "SCHEMA_MISMATCH", "keys need at least one column; without keys there is one group, slot 0"
             )
+        for field in fields:
+            _check_plain(field)
         self.fields = fields
         self._encoder = Chain([_encoder(_storage(field.type)) for field in fields])
         self._chunks: list[list[pa.Array]] = [[] for _ in fields]
@@ -92,7 +96,7 @@ class KeyIndex:
             array = chunks[0] if slots is None else chunks[0].take(slots)
             if isinstance(field.type, pa.BaseExtensionType):
                 array = pa.ExtensionArray.from_storage(field.type, array)
-            columns.append(array.cast(field.type) if array.type != field.type else array)
+            columns.append(array)
         return pa.RecordBatch.from_arrays(columns, schema=self.fields)
 
     def _checked(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
@@ -106,16 +110,17 @@ class KeyIndex:
         return [_canonical(column) for column in columns]
 
 
+def _check_plain(field: pa.Field) -> None:
+    try:
+        check_plain(field.type)
+    except RejectedError as error:
+        raise RejectedError(error.code, f"the key {field.name}: {error.message}") from None
+
+
 def _storage(type_: pa.DataType) -> pa.DataType:
     """Return the storage type of keys of `type_`."""
     if isinstance(type_, pa.BaseExtensionType):
         return _storage(type_.storage_type)
-    if pa.types.is_dictionary(type_):
-        return _storage(type_.value_type)
-    if pa.types.is_string_view(type_):
-        return pa.large_string()
-    if pa.types.is_binary_view(type_):
-        return pa.large_binary()
     return type_
 
 
@@ -125,10 +130,6 @@ def _canonical(array: pa.Array) -> pa.Array:
         return _canonical(array.storage)
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
-    storage = _storage(array.type)
-    if array.type != storage:
-        array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array.cast(storage)
-        return _canonical(array)
     if pa.types.is_floating(array.type):
         values = array.fill_null(0).to_numpy(zero_copy_only=False) + array.type.to_pandas_dtype()(0)
         values[np.isnan(values)] = np.nan

@@ -259,15 +259,15 @@ class _Needs:
             if self.retract and not found.can_retract:
                 raise RejectedError(
                     "CANNOT_RETRACT",
-                    f"{call.function} is append-only (it has no retract), and rows with kinds may take rows back; "
+                    f"{call.function} is append-only (it has no retract), and rows with kinds may retract rows; "
                     "define retract, let groups keep their rows (materialize=True), or aggregate without row_kind",
                     function=call.function,
                 )
             if self.merge and not found.can_merge:
                 raise RejectedError(
                     "CANNOT_MERGE",
-                    f"{call.function} has no merge, and sessions of a stream merge when a row bridges them; define "
-                    "merge, let sessions keep their rows (materialize=True), or use tumble, hop or cumulate",
+                    f"{call.function} has no merge, and sessions of a stream merge when a row falls between them; "
+                    "define merge, let sessions keep their rows (materialize=True), or use tumble, hop or cumulate",
                     function=call.function,
                 )
 

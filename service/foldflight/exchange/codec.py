@@ -152,8 +152,8 @@ def _decode_call(call: pb.Call) -> Call:
         if batch.nbytes > _LITERALS_BYTES_MAX:
             raise RejectedError(
                 "LIMIT",
-                f"the direct arguments of {call.function} have {batch.nbytes} bytes, and {_LITERALS_BYTES_MAX} are the "
-                "most; pass large values as columns",
+                f"the direct arguments of {call.function} have {batch.nbytes} bytes, and the limit is "
+                f"{_LITERALS_BYTES_MAX}; pass large values as columns",
                 limit="literals",
             )
         literals = _bad_frame_on_error(
@@ -400,8 +400,8 @@ def _check_sizeless(batch: pa.RecordBatch) -> None:
     if found > _SIZELESS_MAX:
         raise RejectedError(
             "LIMIT",
-            f"lists and maps have {found} values that take no byte, such as NULLs of the type null, and a batch may "
-            f"have {_SIZELESS_MAX}; send smaller batches, or lists of another type",
+            f"lists and maps have {found} values of types without bytes, such as null, and a batch may have at most "
+            f"{_SIZELESS_MAX}; send smaller batches, or lists of another type",
             limit="sizeless_values",
         )
 

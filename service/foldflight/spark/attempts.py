@@ -1,8 +1,11 @@
 """The attempts of a Spark task: short errors, and no repeated work after a deterministic failure.
 
 Spark runs a failing task up to `spark.task.maxFailures` times. No Python exception makes it stop earlier. Therefore an
-error that the same input would cause again (`FoldflightError.repeats`) is saved in a file on the host, and a later
+error that the same input would cause again (`FoldflightError.repeats`) is saved in a file on the host, and the next
 attempt on this host raises it before it reads a row. On another host the task runs again.
+
+An error is raised again only if the attempt directly before has failed with it. Spark may run a task again that has
+succeeded, because its output is lost with an executor; such an attempt runs.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ def attempt(step: str) -> Iterator[None]:
         step: A name for the step that is unique among all steps of all queries.
 
     Raises:
-        FoldflightError: The error of an earlier attempt of the same task on this host, if it would repeat.
+        FoldflightError: The error of the attempt before on this host, if it would repeat.
     """
     from pyspark.taskcontext import TaskContext
 
@@ -48,12 +51,12 @@ def attempt(step: str) -> Iterator[None]:
     folder = private_folder()
     path = folder and folder / f"{step}-{context.stageId()}-{context.partitionId()}{_SUFFIX}"
     try:
-        if path is not None and context.attemptNumber():
-            _raise_kept(path)
+        if path is not None:
+            _raise_kept(path, context.attemptNumber())
         yield
     except FoldflightError as error:
         if path is not None and error.repeats:
-            _keep(path, error)
+            _keep(path, error, context.attemptNumber())
         hide_traceback()
         raise
 
@@ -67,11 +70,14 @@ class _Shown(str):
         return str(self)
 
 
-def _keep(path: Path, error: FoldflightError) -> None:
-    """Write an error to a file, and remove old files. If the disk is full there is no file and the task runs again."""
+def _keep(path: Path, error: FoldflightError, number: int) -> None:
+    """Write the error of an attempt to a file, and remove old files.
+
+    If the disk is full there is no file, and the task runs again.
+    """
     group = None if error.group is None else {key: repr(value) for key, value in error.group.items()}
     kept: dict[str, Any] = {name: getattr(error, name) for name in _TEXTS}
-    kept |= {"class": type(error).__name__, "group": group, "story": list(error.story)}
+    kept |= {"class": type(error).__name__, "group": group, "story": list(error.story), "attempt": number}
     draft = path.with_suffix(f".{os.getpid()}")
     with contextlib.suppress(OSError):
         try:
@@ -86,14 +92,22 @@ def _keep(path: Path, error: FoldflightError) -> None:
                     old.unlink()
 
 
-def _raise_kept(path: Path) -> None:
-    """Raise the error that a file holds. A missing or damaged file is ignored."""
+def _raise_kept(path: Path, number: int) -> None:
+    """Raise the error of the attempt before attempt `number`. A missing, damaged or other file is ignored.
+
+    A first attempt removes the file: the stage runs again, and its attempts are counted anew.
+    """
     try:
+        if not number:
+            path.unlink()
+            return
         kept = json.loads(path.read_text())
+        if kept.pop("attempt") != number - 1:
+            return
         cls: type[FoldflightError] = getattr(errors, kept.pop("class"))
         group, story = kept.pop("group"), tuple(kept.pop("story"))
         shown = None if group is None else {key: _Shown(value) for key, value in group.items()}
-        error = cls(kept.pop("code"), kept.pop("message"), group=shown, story=story, **kept)
+        error = cls(kept.pop("code"), kept.pop("message"), group=shown, story=story, repeats=True, **kept)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return
     raise error

@@ -76,7 +76,7 @@ def _fixed_width(type_: pa.DataType) -> pa.DataType:
     try:
         bits = type_.bit_width
     except ValueError:
-        raise RejectedError("SCHEMA_MISMATCH", f"Spark cannot carry a state of type {type_}") from None
+        raise RejectedError("SCHEMA_MISMATCH", f"Spark has no type for a state of type {type_}") from None
     return {32: pa.int32(), 64: pa.int64()}.get(bits, pa.binary())
 
 
@@ -125,7 +125,7 @@ def result_types(names: list[str], types: list[pa.DataType]) -> list[pa.DataType
         if carrier is None:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the output {name} is {sql_name(type_)}, which Spark cannot show; declare another result_type "
+                f"the output {name} is {sql_name(type_)}, which Spark has no type for; declare another result_type "
                 "(STRING, or INTERVAL DAY TO SECOND for a duration)",
             )
         found.append(carrier)

@@ -12,7 +12,9 @@ accumulates the new one, so each update is converted into two rows: `-U` and `+U
 | Delta's change data feed | `group_by(df, ..., row_kind="_change_type", row_kinds=DELTA_CHANGES)` |
 | Flink, Paimon (`+I`), Iceberg's changelog view (`UPDATE_BEFORE`) | `group_by(df, ..., row_kind="_change_type")` |
 
-Events that hold only new rows (such as the files that AWS DMS writes to S3) cannot be used: the old row is missing.
+Events that hold only new rows (such as the files that AWS DMS writes to S3) have no reader. An update must retract the
+old row, and a reader that looks at one event at a time cannot know it. To find it takes a table of the last row of each
+primary key, which is state that this module does not keep.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def split_changes(
         if not isinstance(field.dataType, st.StructType):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"{name} is {field.dataType.simpleString()}, and rows are structs; parse it with from_json first",
+                f"{name} is {field.dataType.simpleString()}, not a struct; parse it with from_json first",
             )
     changes = {
         RowKind.INSERT: [(_INSERTS, _there(new, "new", after))],
@@ -180,10 +182,11 @@ def from_canal(df: DataFrame, schema: str | st.StructType) -> DataFrame:
 
     Returns:
         DataFrame: The column `row_kind`, then the columns of the table. The query fails if the table is truncated or
-            dropped.
+            dropped, and at a value that cannot be cast to the type of its column.
 
     Raises:
-        RejectedError: SCHEMA_MISMATCH, when a column is missing or has another type.
+        RejectedError: SCHEMA_MISMATCH, if a column is missing or has the wrong type, or if texts cannot be cast to a
+            type of the schema.
     """
     row = _struct(df, schema)
     texts = st.StructType([st.StructField(field.name, st.StringType()) for field in row])
@@ -194,8 +197,11 @@ def from_canal(df: DataFrame, schema: str | st.StructType) -> DataFrame:
     events = read.select("type", sf.explode_outer(rows).alias(_ROW)).select("type", f"{_ROW}.*")
     data = sf.col("data")
     before = sf.when(sf.col("type") == "UPDATE", _overlaid(texts, data, sf.col("old"), sf.col("names")))
+    typed = (_cast(data, row).alias("data"), _cast(sf.col("old"), row).alias("old"))
+    with rejecting("SCHEMA_MISMATCH", "the values of Canal are texts, and Spark cannot cast them to the schema"):
+        changed = events.select("type", data, before.otherwise(data).alias("old")).select("type", *typed)
     return split_changes(
-        events.select("type", data.cast(row).alias("data"), before.otherwise(data).cast(row).alias("old")),
+        changed,
         op="type",
         before="old",
         after="data",
@@ -210,17 +216,18 @@ def _split(df: DataFrame, op: Column, by_op: Mapping[str, Column], ignored: Iter
     chosen = sf.when(code.isin([*ignored]), sf.lit(None))
     for written, changes in by_op.items():
         chosen = chosen.when(code == sf.lit(written), changes)
-    known = ", ".join(by_op)
+    known = ", ".join(map(str, by_op))
     wrong = _refused(
-        sf.concat(sf.lit("an event is "), sf.coalesce(code, sf.lit("NULL"))),
-        f", which is no change of rows; the codes are {known}. Leave such events out, or begin again from a snapshot",
+        sf.concat(sf.lit("the operation of an event is "), sf.coalesce(code, sf.lit("NULL"))),
+        f", which is not one of {known}; remove such events from the input, or start again from a snapshot",
     )
     with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the columns of the events"):
         rows = df.select(sf.inline(chosen.otherwise(wrong)))
         fields = rows.select(f"{_ROW}.*").columns
         if ROW_KIND in map(str.casefold, fields):
             raise RejectedError(
-                "SCHEMA_MISMATCH", f"a row has a column {ROW_KIND} itself, as the result would; rename it in the events"
+                "SCHEMA_MISMATCH",
+                f"the rows already have a column {ROW_KIND}, which the result adds; rename it in the events",
             )
     return rows.select(ROW_KIND, f"{_ROW}.*")
 
@@ -268,6 +275,23 @@ def _changed(rows: st.DataType) -> st.StructType:
     """Return the type of an event: its type, the new rows, and the changed columns of the old rows."""
     names_and_types: list[tuple[str, st.DataType]] = [("type", st.StringType()), ("data", rows), ("old", rows)]
     return st.StructType([st.StructField(*each) for each in names_and_types])
+
+
+def _cast(texts: Column, row: st.StructType) -> Column:
+    """Return a row of texts as a row of other types; the query fails at a text that cannot be cast.
+
+    `try_cast` follows the ANSI rules in every session. Without them, `cast` would return NULL, or 1 for the text 1.5.
+    """
+    return sf.when(texts.isNotNull(), sf.struct(*(_cast_field(texts[field.name], field) for field in row)))
+
+
+def _cast_field(text: Column, field: st.StructField) -> Column:
+    type_ = field.dataType.simpleString().upper()
+    wrong = _refused(
+        sf.concat(sf.lit(f"the column {field.name} of an event has the value '"), text, sf.lit("'")),
+        f", which cannot be cast to {type_}; give the column another type in the schema, such as STRING",
+    )
+    return sf.coalesce(text.try_cast(field.dataType), sf.when(text.isNotNull(), wrong)).alias(field.name)
 
 
 def _overlaid(row: st.StructType, data: Column, old: Column, names: Column) -> Column:

@@ -11,7 +11,7 @@ from itertools import chain, count
 from typing import Final
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
@@ -211,7 +211,7 @@ def rejecting(code: str, what: str) -> Iterator[None]:
     """Convert Spark's resolution errors into a RejectedError with a description and Spark's message."""
     try:
         yield
-    except (AnalysisException, ParseException) as error:
+    except (AnalysisException, IllegalArgumentException, ParseException) as error:
         # Not `from error`: in Spark Connect it would show the server's stack trace of a hundred lines.
         raise _refused(code, what, error) from None
 
@@ -241,18 +241,21 @@ def column_of(df: DataFrame, written: object, role: str) -> Column:
     if isinstance(written, Column):
         return written
     if isinstance(written, Aggregate):
-        raise RejectedError("SIGNATURE", f"{role} is an aggregate itself; aggregate in two steps")
+        raise RejectedError(
+            "SIGNATURE",
+            f"{role} is itself an aggregate; compute it with one agg, and aggregate its result with another",
+        )
     if not isinstance(written, str):
         raise RejectedError(
             "SIGNATURE",
-            f"{role} is no column; give a column name, a SQL expression, or a PySpark Column (for a constant write "
+            f"{role} is not a column; give a column name, a SQL expression, or a PySpark Column (for a constant write "
             "F.lit(...), or a direct argument by name)",
         )
     if written in df.columns:
         return column_named(written)
     if written.strip() == "*":
         raise RejectedError(
-            "SIGNATURE", f"{role} is all columns; give one (count() without an argument counts the rows)"
+            "SIGNATURE", f"{role} means all columns; give one column (count() without an argument counts the rows)"
         )
     return sf.expr(written)
 
@@ -287,7 +290,7 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
     """
     if written is None:
         if meanings is not None:
-            raise RejectedError("SIGNATURE", "row_kinds says what the values of row_kind mean; give row_kind as well")
+            raise RejectedError("SIGNATURE", "row_kinds maps the values of row_kind; give row_kind as well")
         return None
     role = f"the row kind {text_of(written)!r}"
     kind = column_of(df, written, role)
@@ -298,23 +301,30 @@ def kind_of(df: DataFrame, written: str | Column | None, meanings: Mapping[str, 
             raise RejectedError(
                 "SIGNATURE", f"row_kinds maps values of {role} to kinds, as in {{'c': '+I'}}, and is {meanings!r}"
             )
-        return _translated(kind, meanings)
+        return _translated(kind, meanings, role)
     if not isinstance(type_, st.StringType):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{role} is {type_.simpleString()}, and kinds are texts ({_KINDS}); say what its values "
-            "mean: row_kinds={...: '+I', ...: '-D'}",
+            f"{role} is {type_.simpleString()}, and row kinds are texts ({_KINDS}); map its values to "
+            "row kinds: row_kinds={...: '+I', ...: '-D'}",
         )
     return kind
 
 
-def _translated(kind: Column, meanings: Mapping[str, str]) -> Column:
-    """Return a column of row kinds for a column of codes. Codes without a meaning are kept and refused later."""
+def _translated(kind: Column, meanings: Mapping[str, str], role: str) -> Column:
+    """Return a column of row kinds for a column of codes. The query fails at a code without a meaning."""
     code = kind.cast("string")
-    known = code
+    found = sf.when(sf.lit(False), sf.lit(""))
     for written, meaning in meanings.items():
-        known = sf.when(code == sf.lit(written), sf.lit(RowKind.parse(meaning).short)).otherwise(known)
-    return known
+        found = found.when(code == sf.lit(written), sf.lit(RowKind.parse(meaning).short))
+    shown = sf.coalesce(sf.concat(sf.lit("'"), code, sf.lit("'")), sf.lit("NULL"))
+    known = ", ".join(map(repr, meanings))
+    message = (
+        sf.lit(f"SCHEMA_MISMATCH: {role} is "),
+        shown,
+        sf.lit(f", and row_kinds maps only {known}; add it there"),
+    )
+    return found.otherwise(sf.raise_error(sf.concat(*message)))
 
 
 def _kind_number(kind: Column) -> Column:
@@ -346,7 +356,7 @@ def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
             type_ = to_arrow_type(column.dataType, timezone="UTC")
         except Exception as error:
             raise _unsupported(
-                role, column.dataType, "does not reach Python; cast it in the query, as to STRING"
+                role, column.dataType, "cannot be passed to Python; cast it in the query, for example to STRING"
             ) from error
         fields.append(pa.field(column.name, without_nullability(type_)))
     return pa.schema(fields)
@@ -361,12 +371,17 @@ def check_keys(schema: st.StructType, names: Sequence[str]) -> None:
     for column, name in zip(schema, names, strict=False):
         role = f"the key {name!r}"
         if _contains(column.dataType, _UNGROUPABLE):
-            raise _unsupported(role, column.dataType, "cannot be compared; group by parts of it, or by its text")
+            raise _unsupported(
+                role,
+                column.dataType,
+                "cannot be a key, because its values cannot be compared; group by parts of it, or by its text",
+            )
         if isinstance(column.dataType, st.StringType) and column.dataType.collation != "UTF8_BINARY":
             raise _unsupported(
                 role,
                 column.dataType,
-                "compares texts otherwise than by their bytes; group by collation_key(...) or by lower(...)",
+                "cannot be a key, because it does not compare texts by their bytes; group by collation_key(...) or by "
+                "lower(...)",
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
-from foldflight.client import Aggregate, Transport
+from foldflight.client import Aggregate, FunctionHandle, Transport
 from foldflight.engine.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, Layout
 from foldflight.engine.query import Emit, HostTypes, Query, StreamOptions
 from foldflight.errors import RejectedError
@@ -88,8 +88,8 @@ def group_by(
     if has_sessions and row_kind is not None:
         raise RejectedError(
             "CANNOT_RETRACT",
-            "a session that a row is taken out of may fall into two, and accumulators cannot be cut; over rows with "
-            "kinds use tumble, hop or cumulate",
+            "a retracted row may split a session into two, and an accumulator cannot be split; over rows with kinds "
+            "use tumble, hop or cumulate",
         )
     if window is not None:
         df = window.assigned(df, [column_of(df, key, _role(key)) for key in chosen])
@@ -134,8 +134,8 @@ def _check_input(df: object, window: object) -> None:
     if window is not None and not isinstance(window, Window):
         raise RejectedError(
             "SIGNATURE",
-            f"the window is {text_of(window)!r}, which does not say what to cut; give tumble('time', '1 hour'), where "
-            "time is a column, or hop, cumulate or session of foldflight.spark",
+            f"the window is {text_of(window)!r}, which is not a window of foldflight; give tumble('time', '1 hour'), "
+            "where time is a column, or hop, cumulate or session of foldflight.spark",
         )
 
 
@@ -145,8 +145,8 @@ def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s
     if emit == "append" and not (df.isStreaming and watermarked):
         raise RejectedError(
             "SIGNATURE",
-            "emit='append' gives a window when the watermark has passed it, so it needs a stream, a window, and "
-            f"df.withWatermark({window.time if window else 'time'!r}, ...) on the window's column",
+            "emit='append' emits a window after the watermark has passed its end, so it needs a stream, a window, and "
+            f"df.withWatermark({window.time if window else 'time'!r}, ...) on its time column",
         )
     return int(allowed_lateness_s * 1000) if df.isStreaming and watermarked else None
 
@@ -176,6 +176,9 @@ class GroupedFrame:
     materialize: bool
     stream: StreamOptions
     isolates: bool = False
+
+    def __repr__(self) -> str:
+        return f"<{self.df!r} grouped by {', '.join(self.names) or 'nothing'}; call agg(...)>"
 
     def agg(self, /, *aliased: Aggregate, **named: Aggregate) -> DataFrame:
         """Aggregate each group.
@@ -271,6 +274,11 @@ def _outputs(aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> di
     """Return the calls by output name. Raises RejectedError SIGNATURE."""
     outputs: dict[str, Aggregate] = {}
     for name, given in (*(("an output", each) for each in aliased), *named.items()):
+        if isinstance(given, FunctionHandle):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{name} is the function {given.name} itself; call it with its columns: {given.name}('column')",
+            )
         if not isinstance(given, Aggregate):
             raise RejectedError(
                 "SIGNATURE",
@@ -284,7 +292,7 @@ def _outputs(aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> di
         outputs[given.name] = given
     for name, given in named.items():
         if given.name not in (None, name):
-            raise RejectedError("SIGNATURE", f"{name}={given!r} gives one output two names; leave one out")
+            raise RejectedError("SIGNATURE", f"{name}={given!r} gives one output two names; remove one")
         _refuse_doubles((*outputs, name), "is the name of two outputs")
         outputs[name] = given
     return outputs

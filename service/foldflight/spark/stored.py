@@ -102,12 +102,13 @@ class StoredTable:
         operators = _operators(spark, checkpoint)
         if operator is None and len(operators) > 1:
             raise RejectedError(
-                "SIGNATURE", f"the query has several state tables; give one operator of these:\n{_listed(operators)}"
+                "SIGNATURE", f"the query has several state tables; choose one operator:\n{_listed(operators)}"
             )
         chosen = next(iter(operators)) if operator is None else operator
         if chosen not in operators:
             raise RejectedError(
-                "SIGNATURE", f"the query has no state table of operator {chosen}; it has:\n{_listed(operators)}"
+                "SIGNATURE",
+                f"the operator {chosen} of the query has no state table; these have one:\n{_listed(operators)}",
             )
         batch, layout = operators[chosen]
         manifests = _variable(spark, checkpoint, chosen, batch, "manifest")
@@ -209,8 +210,8 @@ def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[int, Tab
         raise RejectedError(
             "STATE_MISMATCH",
             f"{checkpoint} is the checkpoint of another query: its state is that of "
-            f"{', '.join(row['operatorName'] for row in found)}, and no table of foldflight; give the checkpoint of a "
-            "query with group_by(...).agg(...) of foldflight",
+            f"{', '.join(row['operatorName'] for row in found)}, not a state table of foldflight; give the checkpoint "
+            "of a query with group_by(...).agg(...) of foldflight",
         )
     return operators
 
@@ -218,8 +219,8 @@ def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[int, Tab
 def _no_checkpoint(checkpoint: str, why: str) -> RejectedError:
     return RejectedError(
         "SIGNATURE",
-        f"{checkpoint} is no checkpoint with state: {why}; give the folder that the query has as its "
-        "checkpointLocation (it holds commits, offsets and state), once the query has committed an epoch",
+        f"{checkpoint} is not a checkpoint with state: {why}; give the checkpointLocation of the query (a folder "
+        "with commits, offsets and state), after the query has committed an epoch",
     )
 
 

@@ -64,14 +64,12 @@ class Window:
         if not isinstance(self.time, str):
             raise RejectedError(
                 "SIGNATURE",
-                f"a window's time is the name of a column, and here it is {text_of(self.time)!r}; for an expression, "
+                f"the time of a window is the name of a column, not {text_of(self.time)!r}; for an expression, "
                 "add a column with df.withColumn(...)",
             )
         for length in (self.size, self.slide, self.step):
             if not isinstance(length, str):
-                raise RejectedError(
-                    "SIGNATURE", f"a window's lengths are texts such as '1 hour', and here is {length!r}"
-                )
+                raise RejectedError("SIGNATURE", f"the lengths of a window are texts such as '1 hour', not {length!r}")
 
     def __str__(self) -> str:
         """Return the kind and lengths of the windows, without the column: `hop 5 minutes, 1 hour`."""
@@ -93,13 +91,15 @@ class Window:
         if self.time != PROCESSING_TIME:
             return df
         if not df.isStreaming:
-            raise RejectedError("SIGNATURE", "processing time is for streams; a batch has no epochs")
+            raise RejectedError(
+                "SIGNATURE", "windows over processing time are for streams; give the name of a time column"
+            )
         others = [field.name for field in df.schema if WATERMARK in (field.metadata or {})]
         if others:
             raise RejectedError(
                 "SIGNATURE",
-                "windows of processing time have a watermark of their own, and Spark takes one for each query; here "
-                f"{', '.join(others)} has one already: leave out its withWatermark, or cut windows over that column",
+                "windows over processing time add a watermark, and Spark allows one for each query; the column "
+                f"{', '.join(others)} has one already: remove its withWatermark, or define the windows over it",
             )
         return df.withColumn(PROCESSING_TIME, sf.current_timestamp()).withWatermark(PROCESSING_TIME, "0 seconds")
 
@@ -149,7 +149,8 @@ class Window:
             )
         if not is_positive:
             raise RejectedError(
-                "SIGNATURE", f"the gap of a session is more than nothing, in days or less, not {self.size!r}"
+                "SIGNATURE",
+                f"the gap of a session must be a positive duration in days or smaller units, not {self.size!r}",
             )
         return alone
 
@@ -165,8 +166,8 @@ class Window:
         if step <= timedelta(0) or size % step:
             raise RejectedError(
                 "SIGNATURE",
-                f"the windows of cumulate grow by a step that divides their size, and {self.step!r} does not divide "
-                f"{self.size!r}: rows after the last whole step would lie in no window",
+                f"the step of cumulate must divide the size of its windows, and {self.step!r} does not divide "
+                f"{self.size!r}: rows after the last whole step would be in no window",
             )
         seconds = sf.lit(Decimal(step // timedelta(microseconds=1)).scaleb(-6))
         ends = sf.transform(
@@ -179,17 +180,19 @@ class Window:
     def _check(self, df: DataFrame) -> None:
         if self.time not in df.columns:
             raise RejectedError(
-                "SCHEMA_MISMATCH", f"the window's column {self.time!r} is not there; there are {', '.join(df.columns)}"
+                "SCHEMA_MISMATCH", f"there is no column {self.time!r} for the window among {', '.join(df.columns)}"
             )
         for name in df.columns:
             if name.casefold() in (WINDOW_START, WINDOW_END):  # Spark compares names without case
-                raise RejectedError("SCHEMA_MISMATCH", f"the input has a column {name}, as the window would; rename it")
+                raise RejectedError(
+                    "SCHEMA_MISMATCH", f"the input already has a column {name}, which the window adds; rename it"
+                )
         type_ = df.schema[self.time].dataType
         if not isinstance(type_, _TIMES):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the window's column {self.time} is {type_.simpleString()}, not a timestamp; add one to the input, "
-                "as df.withColumn does with F.to_timestamp (of texts and dates) or F.timestamp_seconds (of numbers)",
+                f"the window's column {self.time} is {type_.simpleString()}, not a timestamp; add one with "
+                "df.withColumn and F.to_timestamp (from texts and dates) or F.timestamp_seconds (from numbers)",
             )
 
 

@@ -405,7 +405,7 @@ class StateTable:
             piece = self._stored(meta)
         expected = self.layout.rows_with(self._manifest.generations[meta.generation])
         if piece.batch.num_rows != meta.rows or not piece.batch.schema.equals(expected):
-            raise CorruptError("INVARIANT", f"the run {meta.id} is not what the manifest says of it")
+            raise CorruptError("INVARIANT", f"the run {meta.id} differs from its description in the manifest")
         if self._cache is not None:
             self._cache.put(meta.id, piece)
         return piece
@@ -414,9 +414,7 @@ class StateTable:
         """Return a piece from the state store."""
         data = self._store.run(meta.id)
         if data is None:
-            raise CorruptError(
-                "INVARIANT", f"the manifest names the run {meta.id}, and the state store does not have it"
-            )
+            raise CorruptError("INVARIANT", f"the run {meta.id} is in the manifest, but not in the state store")
         piece = decode_piece(data, meta.id)
         if self._cache is not None:
             self._cache.share(meta.id, data)

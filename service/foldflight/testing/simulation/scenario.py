@@ -2,11 +2,11 @@
 
 A partition behaves like a stream. In each epoch rows arrive for some groups, states of groups that are not loaded are
 loaded, and some groups are forgotten. The results of an epoch are committed, and after a crash the partition continues
-after its last commit. The oracle runs the same program with an embedded fold, without faults.
+after its last commit. The oracle runs the same workload with an embedded fold, without faults.
 
 These properties are checked: each epoch is committed once, with the oracle's results, row outputs and log records; a
 loaded group has the output that was committed; the memory for failover is bounded; servers hold no exchange at the end;
-and the program ends after the last fault.
+and the workload ends after the last fault.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from foldflight.exchange.serving import describe
 from foldflight.fold import ERROR
 from foldflight.functions import Registry
 from foldflight.testing.simulation.functions import functions
-from foldflight.testing.simulation.programs import LIMITS, PARTITIONS_MAX, Program, limits_of, program_of
+from foldflight.testing.simulation.workloads import LIMITS, PARTITIONS_MAX, Workload, limits_of, workload_of
 from foldflight.testing.simulation.world import EngineCrashed, World
 
 __all__ = ["Report", "SimulatedTransport", "run_seed"]
@@ -107,10 +107,10 @@ class SimulatedTransport:
 
 
 class _Partition:
-    """The engine's side of one program, with what it has committed."""
+    """The engine's side of one workload, with what it has committed."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
         self.commits: list[_Commit] = []
         self.began_s = 0.0
         self._states: dict[int, pa.RecordBatch] = {}
@@ -118,25 +118,25 @@ class _Partition:
 
     @property
     def is_done(self) -> bool:
-        return len(self.commits) == len(self.program.epochs)
+        return len(self.commits) == len(self.workload.epochs)
 
     def run(self, transport: Transport) -> Generator[OpenExchange, None, None]:
         """Continue after the last commit. Yields between frames, so that other partitions can run."""
         self._loaded = set()
-        with transport.open(self.program.opening) as exchange:
+        with transport.open(self.workload.opening) as exchange:
             sent_ahead = 0
-            for number in range(len(self.commits) + 1, len(self.program.epochs) + 1):
-                epoch = self.program.epochs[number - 1]
+            for number in range(len(self.commits) + 1, len(self.workload.epochs) + 1):
+                epoch = self.workload.epochs[number - 1]
                 rows: list[pa.RecordBatch] = []
                 for chunk in epoch.chunks[sent_ahead:]:
                     self._send(exchange, chunk)
-                    if self.program.opening.row_outputs and epoch.is_eager:
+                    if self.workload.opening.row_outputs and epoch.is_eager:
                         rows.append(exchange.row_outputs())
                     yield exchange
                 exchange.barrier(number)
                 sent_ahead = self._run_ahead(exchange, number)
                 yield exchange
-                if self.program.opening.row_outputs and not epoch.is_eager:
+                if self.workload.opening.row_outputs and not epoch.is_eager:
                     rows += [exchange.row_outputs() for _ in epoch.chunks]
                 self._commit(exchange, number, exchange.results(number), rows)
                 yield exchange
@@ -153,9 +153,9 @@ class _Partition:
             stored = pa.Table.from_batches([self._states[slot] for slot in cold])
             names = ["slot", *(name for name in stored.column_names if name.startswith("state_"))]
             exchange.states(stored.select(names).combine_chunks().to_batches()[0])
-            if self.program.opening.initial_outputs:
+            if self.workload.opening.initial_outputs:
                 found = exchange.initial_outputs()
-                if self.program.opening.returns.outputs:
+                if self.workload.opening.returns.outputs:
                     assert _outputs(found) == _outputs(stored), (
                         f"the outputs of loaded groups {cold} differ from those committed"
                     )
@@ -163,10 +163,10 @@ class _Partition:
 
     def _run_ahead(self, exchange: OpenExchange, number: int) -> int:
         """Send a chunk of the next epoch before the results of this one are read. Return how many chunks were sent."""
-        if not self.program.runs_ahead or number == len(self.program.epochs):
+        if not self.workload.runs_ahead or number == len(self.workload.epochs):
             return 0
-        chunk = self.program.epochs[number].chunks[0]
-        if self.program.epochs[number - 1].forgets or set(chunk.column("slot").to_pylist()) - self._loaded:
+        chunk = self.workload.epochs[number].chunks[0]
+        if self.workload.epochs[number - 1].forgets or set(chunk.column("slot").to_pylist()) - self._loaded:
             return 0
         exchange.chunk(chunk)
         return 1
@@ -176,7 +176,7 @@ class _Partition:
         assert slots == sorted(set(slots)), f"slots of epoch {number} are not ascending: {slots}"
         failed = _failed(results)
         self._loaded -= failed
-        if self.program.opening.returns.states:
+        if self.workload.opening.returns.states:
             for place, slot in enumerate(slots):
                 if slot not in failed:
                     self._states[slot] = pa.Table.combine_chunks(results.slice(place, 1)).to_batches()[0]
@@ -221,7 +221,7 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
         replay_bytes_max=chance.choice([600, 3_000, 1 << 20]),
         ask_s=0.01 if seed % 2 else 1.0,
     )
-    partitions = [_Partition(program_of(chance, registry)) for _ in range(chance.randint(1, PARTITIONS_MAX))]
+    partitions = [_Partition(workload_of(chance, registry)) for _ in range(chance.randint(1, PARTITIONS_MAX))]
     world = World(
         seed, registry, functions("2"), limits_of(chance), servers=chance.choice([1, 2, 2, 3]), is_calm=is_calm
     )
@@ -297,7 +297,7 @@ def _check_bounds(exchange: OpenExchange, bounds: FailoverBounds) -> None:
 def _compare(partitions: list[_Partition], registry: Registry) -> None:
     oracle = EmbeddedTransport(registry, state_key=_KEY)
     for place, partition in enumerate(partitions):
-        expected = _Partition(partition.program)
+        expected = _Partition(partition.workload)
         for _ in expected.run(oracle):
             pass
         assert [commit.epoch for commit in partition.commits] == [commit.epoch for commit in expected.commits]

@@ -13,7 +13,7 @@ from foldflight.exchange.frames import Limits, Open, Returns
 from foldflight.exchange.serving import describe
 from foldflight.functions import Call, Registry
 
-__all__ = ["LIMITS", "PARTITIONS_MAX", "Epoch", "Program", "limits_of", "program_of"]
+__all__ = ["LIMITS", "PARTITIONS_MAX", "Workload", "WorkloadEpoch", "limits_of", "workload_of"]
 
 PARTITIONS_MAX: Final = 3
 _SLOTS: Final = 12
@@ -42,7 +42,7 @@ LIMITS: Final = Limits(
 
 
 @dataclass(frozen=True)
-class Epoch:
+class WorkloadEpoch:
     """One epoch of one partition.
 
     Args:
@@ -57,7 +57,7 @@ class Epoch:
 
 
 @dataclass(frozen=True)
-class Program:
+class Workload:
     """The frames that one partition sends.
 
     Args:
@@ -67,12 +67,12 @@ class Program:
     """
 
     opening: Open
-    epochs: tuple[Epoch, ...]
+    epochs: tuple[WorkloadEpoch, ...]
     runs_ahead: bool
 
 
-def program_of(chance: random.Random, registry: Registry) -> Program:
-    """Draw a program."""
+def workload_of(chance: random.Random, registry: Registry) -> Workload:
+    """Draw a workload."""
     calls = chance.sample(_CALLS, chance.randint(1, 3))
     states = chance.random() < 0.7
     opening = Open(
@@ -95,7 +95,7 @@ def program_of(chance: random.Random, registry: Registry) -> Program:
     named = tuple(
         dataclasses.replace(call, fingerprint=fingerprint) for call, fingerprint in zip(calls, agreed, strict=True)
     )
-    return Program(
+    return Workload(
         dataclasses.replace(opening, calls=named),
         tuple(_epoch(chance, forgets_all=not states) for _ in range(chance.randint(1, 8))),
         # A slot that fails in an epoch must be loaded again before its next row.
@@ -108,7 +108,7 @@ def limits_of(chance: random.Random) -> Limits:
     return dataclasses.replace(LIMITS, exchanges_max=chance.choice([PARTITIONS_MAX, 8]))
 
 
-def _epoch(chance: random.Random, *, forgets_all: bool) -> Epoch:
+def _epoch(chance: random.Random, *, forgets_all: bool) -> WorkloadEpoch:
     chunks = []
     touched = chance.sample(range(_SLOTS), chance.choice([1, 3, _SLOTS]))
     for _ in range(chance.randint(1, 4)):
@@ -120,4 +120,4 @@ def _epoch(chance: random.Random, *, forgets_all: bool) -> Epoch:
         ]
         chunks.append(pa.RecordBatch.from_arrays(columns, schema=_COLUMNS))
     some = chance.sample(range(_SLOTS), chance.choice([0, 0, 3, _SLOTS]))
-    return Epoch(tuple(chunks), chance.random() < 0.5, tuple(range(_SLOTS)) if forgets_all else tuple(some))
+    return WorkloadEpoch(tuple(chunks), chance.random() < 0.5, tuple(range(_SLOTS)) if forgets_all else tuple(some))

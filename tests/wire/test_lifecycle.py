@@ -279,11 +279,25 @@ def test_old_exchange_opens_afresh() -> None:
             assert eventually(lambda: server.flight.active == 0)
 
 
-def test_client_leaves_no_thread(server: Server) -> None:
+def test_client_leaves_no_thread(server: Server, deadlines: Callable[[], set[threading.Thread]]) -> None:
     """The client's watchdog ends with the last exchange."""
-    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)):
-        assert any(thread.name == "foldflight-deadlines" for thread in threading.enumerate())
-    assert eventually(lambda: all(thread.name != "foldflight-deadlines" for thread in threading.enumerate()))
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    with transport.open(opening(COUNT)):
+        with transport.open(opening(COUNT)):
+            assert len(deadlines()) == 1
+        assert len(deadlines()) == 1
+    assert eventually(lambda: not deadlines())
+
+
+def test_dropped_exchange_is_cut_off(server: Server, deadlines: Callable[[], set[threading.Thread]]) -> None:
+    """An exchange that nobody closed, and nobody has any more, leaves nothing in the client or on the server."""
+    before = server.flight.active
+    exchange = FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT))
+    exchange.chunk(rows((0, 0)))
+    assert server.flight.active == before + 1
+    with pytest.warns(ResourceWarning, match="dropped before it was closed"):
+        del exchange
+    assert eventually(lambda: server.flight.active == before and not deadlines())
 
 
 # -- drain -----------------------------------------------------------------------------------------------------------

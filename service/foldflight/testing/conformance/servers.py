@@ -101,4 +101,6 @@ def _outcome(check: ServerCheck, server: RawServer) -> Outcome:
         return Outcome(check.rule, False, f"the server refused what the rule allows: {text}")
     except Exception as error:  # noqa: BLE001 - whatever a foreign server sends, the other rules are tried
         return Outcome(check.rule, False, f"the answer cannot be read: {type(error).__name__}: {error}")
+    finally:
+        server.hang_up()
     return Outcome(check.rule, True)

@@ -197,6 +197,11 @@ class Call:
         with contextlib.suppress(ValueError):  # the client was faster, and hung up
             self._respond(None)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the status of the call was given to gRPC, which may still be sending it."""
+        return self._has_ended
+
     def cut_if_overdue(self, now_s: float) -> None:
         """Hang up on a client that has not said, or not read, anything for too long."""
         if now_s > self._until_s:
@@ -274,13 +279,20 @@ class CallServer:
         self._looker = threading.Thread(target=self._look, name="foldflight-calls", daemon=True)
         self._looker.start()
 
+    def await_ends(self, timeout_s: float) -> None:
+        """Wait until the calls of now have ended, except those whose client has not said anything yet."""
+        with self._changed:
+            speaking = {call for call in self._all() if call.silent_since_s == _NEVER}
+            self._changed.wait_for(lambda: speaking.isdisjoint(self._all()), timeout_s)
+
     def close(self) -> None:
-        """Stop accepting, cancel all calls, and wait until their threads have ended."""
+        """Stop accepting, cancel the calls that have not ended, and wait until all threads have ended."""
         stopped = self._server.stop(_GOODBYE_S)
         with self._changed:
-            calls = [call for some in self._calls.values() for call in some]
+            calls = self._all()
         for call in calls:
-            call.cut()
+            if not call.has_ended:
+                call.cut()
         stopped.wait()
         self._closed.set()
         self._looker.join()
@@ -363,13 +375,17 @@ class CallServer:
         finally:
             with self._changed:
                 self._calls[path].discard(call)
+                self._changed.notify_all()
+
+    def _all(self) -> list[Call]:
+        return [call for some in self._calls.values() for call in some]
 
     def _look(self) -> None:
         quiet_since_s = time.monotonic()
         while not self._closed.wait(_LOOK_S):
             now_s = time.monotonic()
             with self._changed:
-                calls = [call for some in self._calls.values() for call in some]
+                calls = self._all()
             for call in calls:
                 call.cut_if_overdue(now_s)
             if calls:

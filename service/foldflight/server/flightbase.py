@@ -106,6 +106,10 @@ class FlightBase:
         """The actual port."""
         return self._calls.port
 
+    def await_ends(self, timeout_s: float) -> None:
+        """Wait until the calls that are open now have been answered."""
+        self._calls.await_ends(timeout_s)
+
     def shutdown(self) -> None:
         """Stop accepting, cancel all calls, and wait for their threads."""
         self._calls.close()

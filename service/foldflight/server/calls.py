@@ -59,14 +59,16 @@ _OPTIONS: Final = (
 )
 
 
-def connections_max(files_each: int = 1) -> int:
-    """Return how many connections a port takes: half of the files that this process may open are for something else.
+def connections_max(share: float, *, most: int = _CONNECTIONS_MAX, files_each: int = 1) -> int:
+    """Return how many connections a port accepts, so that files remain for the other ports and everything else.
 
     Args:
+        share: The share of the port in the files that this process may open. The shares of a process add up to 3/4.
+        most: The bound where files are plentiful.
         files_each: The files that a connection takes.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _CONNECTIONS_MAX if files == resource.RLIM_INFINITY else min(_CONNECTIONS_MAX, files // 2 // files_each)
+    return most if files == resource.RLIM_INFINITY else min(most, int(files * share) // files_each)
 
 
 class VanishedError(Exception):
@@ -226,6 +228,7 @@ class CallServer:
     Args:
         address: `host:port`; port 0 takes a free one.
         methods: What is served, by the path of the method.
+        connections_max: How many connections are open at most; more are closed at once.
         message_bytes_max: Size of a message beyond which gRPC takes no more of it.
         refuse: Makes the status of an error of the taxonomy.
         admit: Called with path and headers of each call, before it gets a thread; returns `Call.caller`, or raises
@@ -242,6 +245,7 @@ class CallServer:
         address: str,
         methods: Mapping[str, Method],
         *,
+        connections_max: int,
         message_bytes_max: int,
         refuse: Callable[[FoldflightError], Status],
         admit: Callable[[str, Mapping[str, Any]], Any] = lambda _path, _headers: None,
@@ -262,7 +266,7 @@ class CallServer:
             handlers=[_Handlers(self._found)],
             options=[
                 *_OPTIONS,
-                ("grpc.max_allowed_incoming_connections", connections_max()),
+                ("grpc.max_allowed_incoming_connections", connections_max),
                 ("grpc.max_concurrent_streams", sum(method.calls_max for method in methods.values())),
                 ("grpc.max_receive_message_length", message_bytes_max),
             ],
@@ -394,8 +398,8 @@ class CallServer:
                 quiet_since_s = now_s
                 try:
                     self._on_quiet()
-                except OSError:  # for example, no file may be opened now; this thread must go on
-                    _logger.warning("unused memory could not be returned to the system", exc_info=True)
+                except Exception:  # this thread must go on
+                    _logger.exception("what a server does while it has no call has failed")
 
 
 class _Begun:

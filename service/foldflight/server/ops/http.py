@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import generate_latest
 
+from foldflight.server.calls import connections_max
 from foldflight.server.run.settings import port_taken
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["HttpServer"]
 
 _CONNECTIONS_MAX: Final = 256
+_FILES_SHARE: Final = 1 / 8
 _HEAD_BYTES_MAX: Final = 16 * 1024
 _HEAD_S_MAX: Final = 5.0
 _ANSWER_S_MAX: Final = 30.0
@@ -88,6 +90,7 @@ class HttpServer:
         # In the order in which they came; those that have sent their request are not in it.
         self._silent: dict[asyncio.Task[None], None] = {}
         self._connections = 0
+        self._connections_max = connections_max(_FILES_SHARE, most=_CONNECTIONS_MAX)
         self._pages = ThreadPoolExecutor(_THREADS_MAX, "foldflight-page")
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
@@ -135,7 +138,7 @@ class HttpServer:
         assert this is not None
         self._silent[this] = None
         try:
-            if self._connections > _CONNECTIONS_MAX:
+            if self._connections > self._connections_max:
                 next(iter(self._silent)).cancel()
             async with asyncio.timeout(_HEAD_S_MAX):
                 return await reader.readuntil(b"\r\n\r\n")

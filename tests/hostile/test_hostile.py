@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from foldflight import RejectedError
 from foldflight.exchange.codec import decode_open
+from foldflight.exchange.ipc import BatchReader, read_batches
 from tests.hostile import fuzz
+from tests.hostile.forging import IpcMessage, messages_of, numbers, stream_of_messages
 
 ROOT = Path(__file__).parents[2]
 SEED = 20
@@ -79,6 +83,29 @@ def test_names_that_are_not_utf8_are_refused() -> None:
     with pytest.raises(RejectedError, match="utf-8") as caught:
         decode_open(command)
     assert caught.value.code == "BAD_FRAME"
+
+
+def take_as_chunk(schema: IpcMessage, batch: IpcMessage) -> None:
+    reader = BatchReader(1 << 20)
+    for message in (schema, batch):
+        reader.take(memoryview(message.header), memoryview(message.body))
+
+
+def take_as_states(schema: IpcMessage, batch: IpcMessage) -> None:
+    read_batches(stream_of_messages([schema, batch]), lambda _: None)
+
+
+@pytest.mark.parametrize(("take", "compression"), [(take_as_chunk, "zstd"), (take_as_states, None)])
+def test_a_header_claims_no_more_buffers_than_its_columns_have(
+    take: Callable[[IpcMessage, IpcMessage], None], compression: str | None
+) -> None:
+    """Buffers that no column has would be counted in a loop of millions, while the process does nothing else."""
+    count = 1_000_000
+    schema, sound = messages_of(pa.record_batch({"a": [1, 2], "b": [3, 4]}), compression=compression)
+    place = next(number for number in numbers(sound.header) if number.name == "count of buffer offset")
+    lying = IpcMessage(place.written(sound.header, count) + bytes(16 * count), sound.body)
+    with pytest.raises(ValueError, match="1000000 buffers, and its columns have at most 6"):
+        take(schema, lying)
 
 
 @pytest.mark.slow

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from types import SimpleNamespace
 
 import pytest
 
+from foldflight.server import flightbase
+from foldflight.server.calls import connections_max
 from foldflight.server.limits import memory
+from foldflight.server.ops import health, http
+from foldflight.server.run import relay
 
 
 def test_what_stays_is_asked_for_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +41,27 @@ def test_what_stays_is_asked_for_less_and_less_often(monkeypatch: pytest.MonkeyP
     now_s += 1000
     resident += 80 << 20
     assert looks(3) == [0, 2]
+
+
+def test_memory_is_measured_without_a_file() -> None:
+    """A process that may open no more files still knows how much memory it uses: else it would refuse all work."""
+    assert memory.resident_bytes() > 1 << 20
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open("/proc/self/statm", os.O_RDONLY)
+        assert memory.resident_bytes() > 1 << 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_ports_of_a_process_leave_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ports of a server together take three quarters of the files that it may open."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1000, 1000))
+    taken = {
+        place.__name__: connections_max(place._FILES_SHARE, files_each=files) * files
+        for place, files in ((flightbase, 1), (relay, 2), (health, 1), (http, 1))
+    }
+    assert taken["foldflight.server.flightbase"] == taken["foldflight.server.run.relay"]
+    assert sum(taken.values()) - taken["foldflight.server.run.relay"] == 750

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foldflight.client import EmbeddedTransport, FlightTransport, Transport, close_connections
+from foldflight.client import EmbeddedTransport, FlightTransport, Transport, close_connections, watchdog
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
@@ -66,3 +67,11 @@ def transport(request: pytest.FixtureRequest) -> Transport:
         return EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
     found: Transport = request.getfixturevalue("flight")
     return found
+
+
+@pytest.fixture
+def deadlines(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[threading.Thread]]:
+    """The watchdog's threads of this test: it gets a watchdog of its own, whatever other tests have left open."""
+    before = set(threading.enumerate())
+    monkeypatch.setattr(watchdog, "_watches", {})
+    return lambda: {each for each in set(threading.enumerate()) - before if each.name == "foldflight-deadlines"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from foldflight.functions import builtin
 from foldflight.server.run.lifecycle import Server, serving
 from foldflight.testing.conformance import SERVER_RULES, Outcome, check_server
 from tests.wire.conformance_mutants import MUTANTS, places_are_never_free_again
+from tests.wire.kit import eventually
 
 TOKEN = "a token for the conformance kit"
 # So small that results in parts, and messages that are too large, are cheap to try.
@@ -41,13 +43,18 @@ def test_a_server_keeps_the_contract(tried: Server) -> None:
 
 @pytest.mark.parametrize(("mutate", "broken"), MUTANTS)
 def test_a_mistake_is_found(
-    tried: Server, monkeypatch: pytest.MonkeyPatch, mutate: Mutate, broken: tuple[str, ...]
+    tried: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    deadlines: Callable[[], set[threading.Thread]],
+    mutate: Mutate,
+    broken: tuple[str, ...],
 ) -> None:
-    """The rule that is about the mistake says what was found."""
+    """The rule that is about the mistake says what was found, and leaves no exchange open."""
     mutate(monkeypatch)
     outcome = outcomes(tried, broken[0], deadline_s=1.0)[broken[0]]
     assert outcome.passed is False
     assert outcome.detail
+    assert eventually(lambda: not deadlines()), "the kit left an exchange open"
 
 
 @pytest.mark.slow

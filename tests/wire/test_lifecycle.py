@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,14 @@ from foldflight import udaf
 from foldflight.client import FlightTransport, OpenExchange, connect
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.functions.call import Call
+from foldflight.server import flight
+from foldflight.server.calls import Call as ServerCall
+from foldflight.server.calls import Status
 from foldflight.server.ops.logs import make_logger
 from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, Server, announce, run_server, serving
 from foldflight.server.run.settings import load_settings
+from foldflight.server.stream import send
+from foldflight.testing.conformance.raw import RawServer
 from tests.wire import wire_functions
 from tests.wire.kit import (
     COLUMNS,
@@ -254,6 +260,23 @@ def test_idle_exchange_is_ended() -> None:
         assert "idle_s_max" in caught.value.message
 
 
+def test_a_slow_answer_is_not_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what the engine takes counts for idle_s_max: not the time of a function before an answer is sent."""
+
+    def send_slowly(*args: Any, **kwargs: Any) -> None:
+        time.sleep(0.3)
+        send(*args, **kwargs)
+
+    monkeypatch.setattr(flight, "send", send_slowly)
+    asked = opening(Call("slow", ("value",)), row_outputs=True)
+    with (
+        serving(wire_functions, state_keys=STATE_KEY, idle_s_max=1.0) as server,
+        FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(asked) as exchange,
+    ):
+        exchange.chunk(rows((0, 0, 1300)))
+        assert exchange.row_outputs()["output_0"].to_pylist() == [1300]
+
+
 def test_a_close_that_raises_does_not_end_the_watch() -> None:
     """An author's error while one idle exchange is ended leaves the others to be ended, too."""
     stubborn = Call("fails_to_close", (COLUMNS.names[2],))
@@ -279,11 +302,25 @@ def test_old_exchange_opens_afresh() -> None:
             assert eventually(lambda: server.flight.active == 0)
 
 
-def test_client_leaves_no_thread(server: Server) -> None:
+def test_client_leaves_no_thread(server: Server, deadlines: Callable[[], set[threading.Thread]]) -> None:
     """The client's watchdog ends with the last exchange."""
-    with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)):
-        assert any(thread.name == "foldflight-deadlines" for thread in threading.enumerate())
-    assert eventually(lambda: all(thread.name != "foldflight-deadlines" for thread in threading.enumerate()))
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
+    with transport.open(opening(COUNT)):
+        with transport.open(opening(COUNT)):
+            assert len(deadlines()) == 1
+        assert len(deadlines()) == 1
+    assert eventually(lambda: not deadlines())
+
+
+def test_dropped_exchange_is_cut_off(server: Server, deadlines: Callable[[], set[threading.Thread]]) -> None:
+    """An exchange that nobody closed, and nobody has any more, leaves nothing in the client or on the server."""
+    before = server.flight.active
+    exchange = FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT))
+    exchange.chunk(rows((0, 0)))
+    assert server.flight.active == before + 1
+    with pytest.warns(ResourceWarning, match="dropped before it was closed"):
+        del exchange
+    assert eventually(lambda: server.flight.active == before and not deadlines())
 
 
 # -- drain -----------------------------------------------------------------------------------------------------------
@@ -309,6 +346,44 @@ def test_sigterm_drains(spawn: Spawn, tmp_path: Path) -> None:
         exchange.barrier(2)
         assert exchange.results(2)["output_0"].to_pylist() == [2]
         assert server.process.wait(10) == EXIT_DRAINED
+
+
+def test_a_drain_waits_for_functions_that_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange whose function closes is still open, and its engine is told the regular end before all is cut."""
+    closes, may_close = threading.Event(), threading.Event()
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", name="closes_slowly")
+    class ClosesSlowly:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return accumulator + value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+        def close(self) -> None:
+            closes.set()
+            may_close.wait(10)
+
+    def end_late(call: ServerCall, status: Status) -> None:
+        time.sleep(0.3)
+        end(call, status)
+
+    end = ServerCall.end
+    monkeypatch.setattr(ServerCall, "end", end_late)
+    with serving(ClosesSlowly) as server, ThreadPoolExecutor(2) as threads:
+        engine = RawServer(server.url, function="closes_slowly", deadline_s=DEADLINE_S)
+        ended = threads.submit(engine.exchange().end)
+        assert closes.wait(10)
+        assert not server.flight.drain(0.1)
+        drained = threads.submit(server.drain)
+        may_close.set()
+        assert drained.result(10)
+        server.close()
+        assert ended.result(10) == 0
+        engine.close()
 
 
 def test_drain_has_an_end(spawn: Spawn) -> None:

@@ -6,9 +6,12 @@ import contextlib
 import io
 import json
 import re
+import select
 import socket
+import threading
 import urllib.error
 import urllib.request
+from typing import Any
 
 import grpc
 import pyarrow as pa
@@ -23,6 +26,7 @@ from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.functions.rowkind import RowKind
+from foldflight.server.ops import http
 from foldflight.server.ops.health import HealthServer
 from foldflight.server.ops.http import HttpServer
 from foldflight.server.ops.metrics import METRICS
@@ -73,6 +77,7 @@ def eventually_sample(server: Server, name: str, value: float) -> dict[str, floa
     return found
 
 
+PAGES_MAX = 16
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -120,6 +125,59 @@ def test_unknown_page_is_not_found(server: Server) -> None:
     status, body = page(server.probes.http_port, "/other")
     assert status == 404
     assert "/metrics" in body
+
+
+class SlowStatus:
+    """A status that waits for peers that do not answer."""
+
+    def __init__(self) -> None:
+        self.peers_answer = threading.Event()
+
+    def fleet(self) -> dict[str, Any]:
+        self.peers_answer.wait(30)
+        return {}
+
+    def own(self) -> dict[str, Any]:
+        raise LookupError("a mistake in the status")
+
+
+def test_pages_that_take_long_do_not_keep_probes_out(caplog: pytest.LogCaptureFixture) -> None:
+    """However many pages are asked for, probes are answered; a page too many is refused, and a failure is logged."""
+    status = SlowStatus()
+    server = HttpServer("127.0.0.1", 0, registry=CollectorRegistry(), status=status, is_ready=lambda: True)  # type: ignore[arg-type]
+    try:
+        with contextlib.ExitStack() as stack:
+            asking = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(40)]
+            for each in asking:
+                each.sendall(b"GET /status HTTP/1.1\r\n\r\n")
+            assert eventually(lambda: len(select.select(asking, [], [], 0)[0]) == 40 - PAGES_MAX)
+            assert page(server.port, "/healthz") == (200, "alive\n")
+            assert page(server.port, "/status") == (503, "too many pages are being made; try again later\n")
+            status.peers_answer.set()
+            answers = [each.recv(15) for each in asking]
+        assert answers.count(b"HTTP/1.1 200 OK") == PAGES_MAX
+        assert eventually(lambda: page(server.port, "/status")[0] == 200)
+        assert page(server.port, "/status/own") == (500, "the page could not be made; see the server's log\n")
+        assert "a mistake in the status" in caplog.text
+    finally:
+        status.peers_answer.set()
+        server.close()
+
+
+def test_silent_connections_make_room_without_a_trace(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of too many connections the most silent one is closed, and nothing is logged about it."""
+    monkeypatch.setattr(http, "_CONNECTIONS_MAX", 2)
+    server = HttpServer("127.0.0.1", 0, registry=CollectorRegistry(), status=SlowStatus(), is_ready=lambda: True)  # type: ignore[arg-type]
+    try:
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(3)]
+            assert select.select(silent[:1], [], [], 10)[0]
+            assert page(server.port, "/healthz") == (200, "alive\n")
+    finally:
+        server.close()
+    assert caplog.text == ""
 
 
 def test_metrics_count_an_exchange() -> None:

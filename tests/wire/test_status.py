@@ -7,7 +7,9 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.fold.mode import Folding
 from foldflight.functions.call import Call
 from foldflight.functions.spec import Function
+from foldflight.server.ops import status
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
 from tests.wire.kit import STATE_KEY, ServerProcess, end_epoch, environment, eventually, opening, rows
@@ -109,6 +112,24 @@ def test_one_server_shows_all_that_a_name_resolves_to() -> None:
         assert "refused" in problems[gone]
         assert "timed out" in problems[hung]
         assert "cannot resolve" in problems["no-such-host.invalid:1"]
+
+
+def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The deadline is for the whole answer of a peer, not for each of its bytes."""
+    monkeypatch.setattr(status, "_ANSWER_S", 0.3)
+
+    def drip(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError), listener.accept()[0] as connection:
+            for byte in b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}":
+                connection.sendall(bytes([byte]))
+                time.sleep(0.05)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        threads.submit(drip, listener)
+        peer = f"127.0.0.1:{listener.getsockname()[1]}"
+        with serving(wire_functions, state_keys=STATE_KEY, peers=(peer,)) as server:
+            found = server.probes.status.fleet()["servers"]
+    assert {"address": peer, "problem": "timed out"} in found
 
 
 def test_workers_are_one_server(spawn: Spawn) -> None:

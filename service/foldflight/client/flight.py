@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import time
+import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -239,7 +240,10 @@ class FlightTransport:
 
 
 class FlightLink(Link):
-    """One exchange over a DoExchange stream. After an error it is cancelled, so that the server frees it at once."""
+    """One exchange over a DoExchange stream. After an error it is cancelled, so that the server frees it at once.
+
+    A link that is dropped without `close` is cancelled, too, with a ResourceWarning.
+    """
 
     def __init__(self, opening: Open, client: Any, url: str, *, deadline_s: float, token: str | None) -> None:
         super().__init__(opening)
@@ -251,12 +255,24 @@ class FlightLink(Link):
         options = fl.FlightCallOptions(headers=_headers(token))
         self._writer, self._reader = client.do_exchange(descriptor, options)
         self._guard = Guard(deadline_s, self._reader.cancel)
+        self._opened_by = os.getpid()
         try:
             self._step(lambda: self._writer.begin(self._schema))
             self._start()
         except BaseException:
             self.cut()
             raise
+
+    def __del__(self) -> None:
+        # Without `_opened_by`, the stream was not opened. After a fork, the stream is the parent's.
+        if self.__dict__.get("_opened_by") == os.getpid() and not self._closed:
+            warnings.warn(
+                f"an exchange with {self._url} was dropped before it was closed; open it in a `with` statement",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+            self.cut()
 
     def _write(self, frame: Frame) -> None:
         message = encode(frame, self._schema)

@@ -84,7 +84,8 @@ class _Watch:
                 if not self._guards:
                     self._thread = None
                     return
-                shortest = min(guard.deadline_s for guard in self._guards)
+                # A copy: the garbage collector may end another exchange, which removes its guard, in any step.
+                shortest = min(guard.deadline_s for guard in list(self._guards))
                 self._changed.wait(min(max(shortest / _LOOKS_PER_DEADLINE, _PAUSE_S_MIN), _PAUSE_S_MAX))
                 guards = list(self._guards)
             now = time.monotonic()

@@ -23,6 +23,8 @@ _HEADER_KIND, _HEADER = 1, 2
 _BATCH: Final = 3
 _BUFFERS: Final = 2
 _COMPRESSION: Final = 3
+# Validity, offsets and values.
+_BUFFERS_OF_A_FIELD: Final = 3
 # A compressed buffer begins with its size when unpacked; -1 says that it is not compressed.
 _NOT_COMPRESSED: Final = -1
 _PREFIX: Final = b"\xff\xff\xff\xff"
@@ -43,6 +45,7 @@ class BatchReader:
     def __init__(self, bytes_max: int) -> None:
         self.schema: pa.Schema | None = None
         self._bytes_max = bytes_max
+        self._buffers_max = 0
 
     def take(self, header: memoryview, body: memoryview) -> pa.RecordBatch | None:
         """Return the batch of a message, which nobody has validated yet; None for the schema.
@@ -53,10 +56,11 @@ class BatchReader:
         """
         if self.schema is None:
             self.schema = pa.ipc.read_schema(pa.py_buffer(_joined(header, body)))
+            self._buffers_max = _buffers_max(self.schema)
             return None
         if not _batch_in(header):
             raise ValueError("it is no record batch")  # dictionaries among them: no column that is accepted has one
-        self._check_size(unpacked_bytes(header, body))
+        self._check_size(unpacked_bytes(header, body, self._buffers_max))
         message = pa.ipc.read_message(_source(header, body))
         return pa.ipc.read_record_batch(message, self.schema)
 
@@ -111,25 +115,21 @@ def split(message: pa.Buffer) -> tuple[memoryview, memoryview]:
     return seen[8:end], seen[end:]
 
 
-def unpacked_bytes(header: bytes | memoryview, body: bytes | memoryview) -> int:
+def unpacked_bytes(header: bytes | memoryview, body: bytes | memoryview, buffers_max: int) -> int:
     """Return how much memory the body of a batch takes when its buffers are unpacked.
 
     Raises:
+        ValueError: It has more buffers than `buffers_max`.
         struct.error, IndexError: The header is none.
     """
     table = _batch_in(header)
-    buffers_at = _field(header, table, _BUFFERS) if table else 0
-    if not table or not _field(header, table, _COMPRESSION) or not buffers_at:
+    if not table or not _field(header, table, _COMPRESSION):
         return len(body)
-    start = _followed(header, buffers_at)
     total = 0
-    for place in range(struct.unpack_from("<I", header, start)[0]):
-        # A count that is too high leads out of the header, which ends the loop with an error.
-        offset, length = struct.unpack_from("<qq", header, start + 4 + 16 * place)
-        if length <= 0:
-            continue
-        claimed = struct.unpack_from("<q", body, offset)[0]
-        total += length if claimed == _NOT_COMPRESSED else max(claimed, 0)
+    for offset, length in _buffers(header, table, buffers_max):
+        if length > 0:
+            claimed = struct.unpack_from("<q", body, offset)[0]
+            total += length if claimed == _NOT_COMPRESSED else max(claimed, 0)
     return total
 
 
@@ -149,6 +149,7 @@ def read_batches(data: bytes, check: Callable[[pa.Schema], None]) -> tuple[pa.Sc
     # Of a message, unlike of bytes, pyarrow reads a schema without a look at the kind of the message.
     schema = pa.ipc.read_schema(pa.py_buffer(data))
     check(schema)
+    buffers_max = _buffers_max(schema)
     reader = pa.MessageReader.open_stream(pa.py_buffer(data))
     reader.read_next_message()
     batches: list[pa.RecordBatch] = []
@@ -163,21 +164,34 @@ def read_batches(data: bytes, check: Callable[[pa.Schema], None]) -> tuple[pa.Sc
             raise ValueError("it has a message that is no record batch")
         if _field(header, table, _COMPRESSION):
             raise ValueError("its buffers are compressed; send them as they are")
-        if _buffer_bytes(header, table) > message.body.size:
+        if sum(length for _, length in _buffers(header, table, buffers_max)) > message.body.size:
             # Arrow accepts them, and a copy of such a batch takes many times the memory of the message.
             raise ValueError("its buffers overlap")
         batches.append(pa.ipc.read_record_batch(message, schema))
 
 
-def _buffer_bytes(header: bytes | memoryview, table: int) -> int:
-    """Return the sum of the lengths of the buffers of a batch."""
+def _buffers_max(schema: pa.Schema) -> int:
+    """Return how many buffers a batch may have. Views, which may have any number, are not supported."""
+    types, count = list(schema.types), 0
+    while types:
+        type_ = types.pop()
+        if isinstance(type_, pa.BaseExtensionType):
+            type_ = type_.storage_type
+        count += 1
+        types += [type_.field(place).type for place in range(type_.num_fields)]
+    return _BUFFERS_OF_A_FIELD * count
+
+
+def _buffers(header: bytes | memoryview, table: int, most: int) -> list[tuple[int, int]]:
+    """Return offset and length of each buffer of a batch."""
     buffers_at = _field(header, table, _BUFFERS)
     if not buffers_at:
-        return 0
+        return []
     start = _followed(header, buffers_at)
     count = struct.unpack_from("<I", header, start)[0]
-    # A count that is too high leads out of the header and ends the loop with an error.
-    return sum(struct.unpack_from("<q", header, start + 4 + 16 * place + 8)[0] for place in range(count))
+    if count > most:
+        raise ValueError(f"it has {count} buffers, and its columns have at most {most}")
+    return [struct.unpack_from("<qq", header, start + 4 + 16 * place) for place in range(count)]
 
 
 def _batch_in(header: bytes | memoryview) -> int:

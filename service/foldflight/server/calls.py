@@ -59,14 +59,16 @@ _OPTIONS: Final = (
 )
 
 
-def connections_max(files_each: int = 1) -> int:
-    """Return how many connections a port takes: half of the files that this process may open are for something else.
+def connections_max(share: float, *, most: int = _CONNECTIONS_MAX, files_each: int = 1) -> int:
+    """Return how many connections a port accepts, so that files remain for the other ports and everything else.
 
     Args:
+        share: The share of the port in the files that this process may open. The shares of a process add up to 3/4.
+        most: The bound where files are plentiful.
         files_each: The files that a connection takes.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _CONNECTIONS_MAX if files == resource.RLIM_INFINITY else min(_CONNECTIONS_MAX, files // 2 // files_each)
+    return most if files == resource.RLIM_INFINITY else min(most, int(files * share) // files_each)
 
 
 class VanishedError(Exception):
@@ -197,6 +199,11 @@ class Call:
         with contextlib.suppress(ValueError):  # the client was faster, and hung up
             self._respond(None)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the status of the call was given to gRPC, which may still be sending it."""
+        return self._has_ended
+
     def cut_if_overdue(self, now_s: float) -> None:
         """Hang up on a client that has not said, or not read, anything for too long."""
         if now_s > self._until_s:
@@ -221,6 +228,7 @@ class CallServer:
     Args:
         address: `host:port`; port 0 takes a free one.
         methods: What is served, by the path of the method.
+        connections_max: How many connections are open at most; more are closed at once.
         message_bytes_max: Size of a message beyond which gRPC takes no more of it.
         refuse: Makes the status of an error of the taxonomy.
         admit: Called with path and headers of each call, before it gets a thread; returns `Call.caller`, or raises
@@ -237,6 +245,7 @@ class CallServer:
         address: str,
         methods: Mapping[str, Method],
         *,
+        connections_max: int,
         message_bytes_max: int,
         refuse: Callable[[FoldflightError], Status],
         admit: Callable[[str, Mapping[str, Any]], Any] = lambda _path, _headers: None,
@@ -257,7 +266,7 @@ class CallServer:
             handlers=[_Handlers(self._found)],
             options=[
                 *_OPTIONS,
-                ("grpc.max_allowed_incoming_connections", connections_max()),
+                ("grpc.max_allowed_incoming_connections", connections_max),
                 ("grpc.max_concurrent_streams", sum(method.calls_max for method in methods.values())),
                 ("grpc.max_receive_message_length", message_bytes_max),
             ],
@@ -274,13 +283,20 @@ class CallServer:
         self._looker = threading.Thread(target=self._look, name="foldflight-calls", daemon=True)
         self._looker.start()
 
+    def await_ends(self, timeout_s: float) -> None:
+        """Wait until the calls of now have ended, except those whose client has not said anything yet."""
+        with self._changed:
+            speaking = {call for call in self._all() if call.silent_since_s == _NEVER}
+            self._changed.wait_for(lambda: speaking.isdisjoint(self._all()), timeout_s)
+
     def close(self) -> None:
-        """Stop accepting, cancel all calls, and wait until their threads have ended."""
+        """Stop accepting, cancel the calls that have not ended, and wait until all threads have ended."""
         stopped = self._server.stop(_GOODBYE_S)
         with self._changed:
-            calls = [call for some in self._calls.values() for call in some]
+            calls = self._all()
         for call in calls:
-            call.cut()
+            if not call.has_ended:
+                call.cut()
         stopped.wait()
         self._closed.set()
         self._looker.join()
@@ -363,13 +379,17 @@ class CallServer:
         finally:
             with self._changed:
                 self._calls[path].discard(call)
+                self._changed.notify_all()
+
+    def _all(self) -> list[Call]:
+        return [call for some in self._calls.values() for call in some]
 
     def _look(self) -> None:
         quiet_since_s = time.monotonic()
         while not self._closed.wait(_LOOK_S):
             now_s = time.monotonic()
             with self._changed:
-                calls = [call for some in self._calls.values() for call in some]
+                calls = self._all()
             for call in calls:
                 call.cut_if_overdue(now_s)
             if calls:
@@ -378,8 +398,8 @@ class CallServer:
                 quiet_since_s = now_s
                 try:
                     self._on_quiet()
-                except OSError:  # for example, no file may be opened now; this thread must go on
-                    _logger.warning("unused memory could not be returned to the system", exc_info=True)
+                except Exception:  # this thread must go on
+                    _logger.exception("what a server does while it has no call has failed")
 
 
 class _Begun:

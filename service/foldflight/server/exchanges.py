@@ -41,6 +41,9 @@ class Running:
         metrics: The metrics of the server.
         logger: The log, with the id of the exchange.
         hang_up: Sends an error to the engine and ends its stream.
+
+    Attributes:
+        is_released: Whether the exchange has ended. Its functions may still be closing.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class Running:
         self.exchange = exchange
         self.account = Account(metrics, opening, exchange)
         self.logger = logger
-        self.opened_at_s = self.heard_at_s = time.monotonic()
+        self.opened_at_s = time.monotonic()
         self._watch = watch
         self._hang_up = hang_up
-        self._lock = threading.Lock()  # held while the exchange works, and to end it when it is idle
+        self._lock = threading.Lock()  # held while the exchange works, and to end it while it waits for its engine
+        self._waiting_since_s = self.opened_at_s
         self._step: Step | None = None
         self._ended: FoldflightError | None = None
+        self.is_released = False
 
     def replies(self, frame: Frame) -> Iterator[Frame]:
         """Yield the replies to a frame. The lock is released while a reply is sent, because sending may block.
@@ -78,15 +83,23 @@ class Running:
                 if replies is None:
                     replies = iter(self.exchange.handle(frame))
                 reply = self._watch.run(lambda: next(replies, None), self._begun)  # noqa: B023  (called at once)
+                self._waiting_since_s = time.monotonic()
             if reply is None:
                 return
             yield reply
 
-    def end_idle(self, error: FoldflightError) -> bool:
-        """End the exchange with an error unless it is working or has ended. Return whether it was ended."""
-        if self._ended is not None or not self._lock.acquire(blocking=False):
+    def end_waiting(self, error: FoldflightError, *, longer_than_s: float = 0.0) -> bool:
+        """End the exchange with an error if it waits for its engine, to send or to read, and has for that long.
+
+        The time of a step does not count. Return whether the exchange was ended.
+        """
+        if not self._lock.acquire(blocking=False):
             return False
         try:
+            if self._ended is not None or self.is_released:
+                return False
+            if time.monotonic() - self._waiting_since_s < longer_than_s:
+                return False
             self._ended = error
         finally:
             self._lock.release()
@@ -97,6 +110,12 @@ class Running:
         """End the current step of the exchange, if there is one, with an error for its engine."""
         step = self._step
         return step is not None and step.interrupt(error)
+
+    def begin_release(self) -> bool:
+        """Claim the release of the exchange. Return whether this is the first call."""
+        with self._lock:
+            is_first, self.is_released = not self.is_released, True
+        return is_first
 
     def close(self) -> None:
         """Close the functions of the exchange, so that they release their resources."""
@@ -177,6 +196,8 @@ class Exchanges:
     def release(self, running: Running, outcome: str) -> None:
         """Release the resources of an exchange. Repeated calls have no effect.
 
+        The exchange counts as open until its functions are closed: a drain waits for that.
+
         Args:
             running: The exchange.
             outcome: `done`, or the reason of its end. Then its engine gets that error, not one of `close`.
@@ -184,15 +205,15 @@ class Exchanges:
         Raises:
             FunctionError: USER_CODE if `close` of a function raises and the outcome is `done`.
         """
-        with self._changed:
-            if running not in self._open:
-                return
-            self._open.remove(running)
-            self._changed.notify_all()
-        running.account.end(outcome)
+        if not running.begin_release():
+            return
         try:
             self._close(running, outcome)
         finally:
+            running.account.end(outcome)
+            with self._changed:
+                self._open.remove(running)
+                self._changed.notify_all()
             if outcome == "LIMIT":
                 give_back()
         running.logger.info(
@@ -251,21 +272,20 @@ class Exchanges:
         for each in running:
             self._end_if_idle(each)
         if time.monotonic() > self._relieved_until_s:
-            if running and self._memory.is_used_up:
-                self._end_the_largest(running)
+            candidates = [each for each in running if not each.is_released]
+            if candidates and self._memory.is_used_up:
+                self._end_the_largest(candidates)
             elif not running and self._memory.is_tight:
                 self._start_afresh()
 
     def _end_if_idle(self, running: Running) -> None:
-        idle_s = time.monotonic() - running.heard_at_s
-        if idle_s > self._settings.idle_s_max and running.end_idle(
-            RetryableError(
-                "DEADLINE",
-                f"the exchange was idle for more than idle_s_max = {self._settings.idle_s_max:g} s and was ended; "
-                "open it again",
-            )
-        ):
-            running.logger.warning("exchange ended: idle", idle_s=round(idle_s, 3))
+        idle_s_max = self._settings.idle_s_max
+        error = RetryableError(
+            "DEADLINE",
+            f"the exchange was idle for more than idle_s_max = {idle_s_max:g} s and was ended; open it again",
+        )
+        if running.end_waiting(error, longer_than_s=idle_s_max):
+            running.logger.warning("exchange ended: idle", idle_s_max=idle_s_max)
             self._release_aside(running, "DEADLINE")
 
     def _end_the_largest(self, candidates: list[Running]) -> None:
@@ -278,12 +298,12 @@ class Exchanges:
             "accumulators in one exchange, or give the servers more memory",
             limit="memory_limit",
         )
-        is_idle = largest.end_idle(error)
-        if not is_idle and not largest.interrupt(error):
+        was_waiting = largest.end_waiting(error)
+        if not was_waiting and not largest.interrupt(error):
             return  # it is between two steps: the next check ends it
         self._relieved_until_s = time.monotonic() + _RELIEF_S
         largest.logger.error("memory_limit exceeded: the largest exchange is ended", memory=self._memory.text)
-        if is_idle:
+        if was_waiting:
             self._release_aside(largest, "LIMIT")
 
     def _start_afresh(self) -> None:

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FlightServer", "authority"]
 
+# Time for the last engines to be told how their exchanges ended.
+_ENDS_S_MAX = 2.0
+
 
 class FlightServer(FlightBase):
     """Serves the functions of a registry over Arrow Flight; accepts as soon as it is made.
@@ -116,7 +119,10 @@ class FlightServer(FlightBase):
         Returns:
             bool: Whether all ended in time.
         """
-        return self._exchanges.drain(timeout_s)
+        drained = self._exchanges.drain(timeout_s)
+        if drained:
+            self.await_ends(_ENDS_S_MAX)  # their engines have not been told yet how the exchanges ended
+        return drained
 
     def close(self, grace_s: float = 2.0) -> bool:
         """Stop serving and cut what is still open.
@@ -276,15 +282,13 @@ class FlightServer(FlightBase):
             frame = decode(message, Role.ENGINE)  # validates the batch: before that, its size must not be asked for
             self._check_size(message)
             started_s = time.monotonic()
-            running.heard_at_s = started_s
             if started_s - running.opened_at_s > self._settings.age_s_max:
                 running.exchange.request_reopen()
             for reply in running.replies(frame):
                 if isinstance(reply, Log):
                     _log_records(running.logger, reply)
                 send(writer, encode(reply, opened.schema))
-            running.heard_at_s = time.monotonic()
-            running.account.count(message, frame, running.heard_at_s - started_s)
+            running.account.count(message, frame, time.monotonic() - started_s)
 
     def _check_size(self, message: Message) -> None:
         size = len(message.metadata) + (0 if message.batch is None else message.batch.nbytes)

@@ -19,7 +19,7 @@ import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.ipc import BatchReader, split
-from foldflight.server.calls import Call, CallServer, Method, RefusedError, Status
+from foldflight.server.calls import Call, CallServer, Method, RefusedError, Status, connections_max
 
 __all__ = ["FlightBase"]
 
@@ -29,6 +29,7 @@ _CALLS_MAX: Final = 64
 # What a message of data may have besides its data; gRPC takes twice the bound, so that an engine that is a little above
 # it is told so.
 _OVERHEAD_BYTES: Final = 1 << 20
+_FILES_SHARE: Final = 1 / 2
 _CODES: Final = (
     (fl.FlightUnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED, "Unauthenticated"),
     (fl.FlightUnauthorizedError, grpc.StatusCode.PERMISSION_DENIED, "Unauthorized"),
@@ -94,6 +95,7 @@ class FlightBase:
                 _SERVICE + "DoPut": Method(self._carrying(self.do_put), _CALLS_MAX),
                 _SERVICE + "DoExchange": Method(self._carrying(self.do_exchange), exchanges_max + _CALLS_MAX),
             },
+            connections_max=connections_max(_FILES_SHARE),
             message_bytes_max=max(2 * message_bytes_max, request_bytes_max) + _OVERHEAD_BYTES,
             refuse=lambda error: _status_of(refuse(error)),
             admit=self._look_at_headers,
@@ -105,6 +107,10 @@ class FlightBase:
     def port(self) -> int:
         """The actual port."""
         return self._calls.port
+
+    def await_ends(self, timeout_s: float) -> None:
+        """Wait until the calls that are open now have been answered."""
+        self._calls.await_ends(timeout_s)
 
     def shutdown(self) -> None:
         """Stop accepting, cancel all calls, and wait for their threads."""

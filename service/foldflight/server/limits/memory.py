@@ -6,6 +6,7 @@ import ctypes
 import gc
 import os
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Memory", "Surplus", "give_back", "memory_limit_of", "resident_bytes"]
 
 _CGROUP = Path("/sys/fs/cgroup")
-_STATM = Path("/proc/self/statm")
+_STATM_BYTES_MAX = 256
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Less than this amount of freed memory is not returned to the system.
 _SURPLUS_BYTES = 64 << 20
@@ -87,8 +88,14 @@ def memory_limit_of(settings: Settings, cgroup: Path = _CGROUP) -> int:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process, in bytes."""
-    return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+    """Return the resident memory of this process, in bytes. After the first call this opens no file."""
+    return int(os.pread(_statm_of(os.getpid()), _STATM_BYTES_MAX, 0).split()[1]) * _PAGE_BYTES
+
+
+@cache
+def _statm_of(pid: int) -> int:
+    """Return a descriptor of the statistics of a process, which stays open: later there may be no file left."""
+    return os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def give_back() -> None:

@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from foldflight.server.calls import Call, CallServer, Method, Status
+from foldflight.server.calls import Call, CallServer, Method, Status, connections_max
 from foldflight.server.run.settings import port_taken
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ LIVENESS = "liveness"
 READINESS = "readiness"
 _READY_SERVICES = ("", READINESS, "arrow.flight.protocol.FlightService")
 _CALLS_MAX = 32
+_CONNECTIONS_MAX = 1024
+_FILES_SHARE = 1 / 8
 _REQUEST_BYTES_MAX = 64 * 1024
 _LOOK_S = 1.0
 
@@ -53,6 +55,7 @@ class HealthServer:
                     "/grpc.health.v1.Health/Check": Method(self._check, _CALLS_MAX),
                     "/grpc.health.v1.Health/Watch": Method(self._watch, _CALLS_MAX),
                 },
+                connections_max=connections_max(_FILES_SHARE, most=_CONNECTIONS_MAX),
                 message_bytes_max=_REQUEST_BYTES_MAX,
                 refuse=_refused,
             )

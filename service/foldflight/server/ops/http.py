@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import generate_latest
 
+from foldflight.server.calls import connections_max
 from foldflight.server.run.settings import port_taken
 
 if TYPE_CHECKING:
@@ -37,12 +39,17 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpServer"]
 
+_logger = logging.getLogger("foldflight.server")
+
 _CONNECTIONS_MAX: Final = 256
+_FILES_SHARE: Final = 1 / 8
 _HEAD_BYTES_MAX: Final = 16 * 1024
 _HEAD_S_MAX: Final = 5.0
 _ANSWER_S_MAX: Final = 30.0
 _SEND_S_MAX: Final = 10.0
 _THREADS_MAX: Final = 4
+# Pages that are being made or wait for a thread; more are refused, so that they do not take the places of probes.
+_PAGES_MAX: Final = 16
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _JSON = "application/json"
@@ -85,10 +92,12 @@ class HttpServer:
         except OSError as error:
             raise port_taken("http_port", host, port, error.strerror) from None
         self.port: int = listener.getsockname()[1]
-        # In the order in which they came; those that have sent their request are not in it.
-        self._silent: dict[asyncio.Task[None], None] = {}
+        # The connections whose requests have not arrived yet, the oldest first.
+        self._silent: dict[asyncio.StreamWriter, None] = {}
         self._connections = 0
+        self._connections_max = connections_max(_FILES_SHARE, most=_CONNECTIONS_MAX)
         self._pages = ThreadPoolExecutor(_THREADS_MAX, "foldflight-page")
+        self._places = threading.BoundedSemaphore(_PAGES_MAX)
         self._loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
         self._thread = threading.Thread(
@@ -118,9 +127,10 @@ class HttpServer:
         """Serve one connection; whatever its client does, it ends."""
         self._connections += 1
         try:
-            # A client that hangs up, sends no HTTP, or is too slow, is not news.
-            with contextlib.suppress(OSError, TimeoutError, EOFError):
-                answer = await self._answer_to(await self._head(reader))
+            # A client that hangs up, sends no HTTP, or is too slow, is not news. The task is cancelled by `close` only;
+            # asyncio logs a trace for the task of a connection that ends as cancelled.
+            with contextlib.suppress(OSError, TimeoutError, EOFError, asyncio.CancelledError):
+                answer = await self._answer_to(await self._head(reader, writer))
                 async with asyncio.timeout(_SEND_S_MAX):
                     writer.write(answer)
                     writer.close()
@@ -129,20 +139,20 @@ class HttpServer:
             self._connections -= 1
             writer.transport.abort()
 
-    async def _head(self, reader: asyncio.StreamReader) -> bytes:
-        """Wait for the head of a request; of too many connections, the one that has been silent for longest ends."""
-        this = asyncio.current_task()
-        assert this is not None
-        self._silent[this] = None
+    async def _head(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+        """Wait for the head of a request. If there are too many connections, close the one that waits for longest."""
+        self._silent[writer] = None
         try:
-            if self._connections > _CONNECTIONS_MAX:
-                next(iter(self._silent)).cancel()
+            if self._connections > self._connections_max:
+                oldest = next(iter(self._silent))
+                del self._silent[oldest]
+                oldest.transport.abort()
             async with asyncio.timeout(_HEAD_S_MAX):
                 return await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
             return b""
         finally:
-            self._silent.pop(this, None)
+            self._silent.pop(writer, None)
 
     async def _answer_to(self, head: bytes) -> bytes:
         words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
@@ -170,8 +180,21 @@ class HttpServer:
                 return _answer(HTTPStatus.NOT_FOUND, b"pages: / /status /metrics /healthz /readyz\n", _TEXT)
 
     async def _page(self, make: Callable[[], bytes], content_type: str) -> bytes:
-        async with asyncio.timeout(_ANSWER_S_MAX):
-            return _answer(HTTPStatus.OK, await self._loop.run_in_executor(self._pages, make), content_type)
+        """Make a page in another thread. Probes need no thread, so they are answered whatever pages take."""
+        if not self._places.acquire(blocking=False):
+            return _answer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many pages are being made; try again later\n", _TEXT)
+        page = self._pages.submit(make)
+        page.add_done_callback(lambda _: self._places.release())
+        try:
+            async with asyncio.timeout(_ANSWER_S_MAX):
+                return _answer(HTTPStatus.OK, await asyncio.wrap_future(page), content_type)
+        except TimeoutError:
+            return _answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the page took too long; try again later\n", _TEXT)
+        except Exception:
+            _logger.exception("a page could not be made")
+            return _answer(
+                HTTPStatus.INTERNAL_SERVER_ERROR, b"the page could not be made; see the server's log\n", _TEXT
+            )
 
 
 def _answer(status: HTTPStatus, body: bytes, content_type: str) -> bytes:

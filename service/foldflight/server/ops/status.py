@@ -12,12 +12,14 @@ listed by its address.
 
 from __future__ import annotations
 
+import asyncio
 import http
 import http.client
+import io
 import json
+import os
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RetryableError
@@ -42,7 +44,8 @@ OWN_PATH = "/status/own"
 BY_FUNCTION = ("functions", "folded", "function_errors", "groups_isolated")
 _ANSWER_S = 2.0
 _ANSWER_BYTES_MAX = 4 * 2**20
-_ASKED_AT_ONCE = 32
+_READ_BYTES = 64 * 1024
+_ASKED_AT_ONCE = 128
 
 
 class Status:
@@ -132,10 +135,7 @@ class Status:
                 addresses += _resolve(peer, self.http_port)
             except OSError as error:
                 parts.append({"address": peer, "problem": f"cannot resolve: {error.strerror or error}"})
-        if addresses:
-            with ThreadPoolExecutor(min(len(addresses), _ASKED_AT_ONCE), "foldflight-status") as threads:
-                parts += threads.map(lambda address: _ask_peer(*address), sorted(set(addresses)))
-        return parts
+        return parts + asyncio.run(_ask_all(sorted(set(addresses)))) if addresses else parts
 
 
 class _Values:
@@ -181,35 +181,81 @@ def fleet_of(host: str, port: int) -> dict[str, Any]:
         RetryableError: UNREACHABLE.
     """
     try:
-        return _ask(host, port, FLEET_PATH, 2 * _ANSWER_S)  # that server waits for its peers
+        # That server waits for its peers.
+        return asyncio.run(_ask(host, port, FLEET_PATH, 2 * _ANSWER_S))
     except (OSError, ValueError) as error:
-        raise RetryableError("UNREACHABLE", f"no status from http://{host}:{port}{FLEET_PATH}: {error}") from None
+        problem = _text_of(error)
+        raise RetryableError("UNREACHABLE", f"no status from http://{host}:{port}{FLEET_PATH}: {problem}") from None
 
 
-def _ask(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any]:
-    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+async def _ask_all(addresses: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+    """Return the own status of each server, or why there is none."""
+    places = asyncio.Semaphore(_ASKED_AT_ONCE)
+
+    async def ask(host: str, port: int) -> dict[str, Any]:
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            async with places:
+                return {**await _ask(host, port, OWN_PATH, _ANSWER_S), "address": address}
+        except (OSError, ValueError) as error:
+            return {"address": address, "problem": _text_of(error)}
+
+    return await asyncio.gather(*(ask(*address) for address in addresses))
+
+
+async def _ask(host: str, port: int, path: str, timeout_s: float) -> dict[str, Any]:
+    """Return the JSON object on a page. Raise OSError or ValueError, after `timeout_s` at the latest."""
+    async with asyncio.timeout(timeout_s):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            answer = await _read_all(reader)
+        finally:
+            writer.transport.abort()
+    return _page_in(answer)
+
+
+async def _read_all(reader: asyncio.StreamReader) -> bytes:
+    answer = bytearray()
+    while part := await reader.read(_READ_BYTES):
+        answer += part
+        if len(answer) > _ANSWER_BYTES_MAX:
+            raise ValueError(f"answered with more than {_ANSWER_BYTES_MAX} bytes")
+    return bytes(answer)
+
+
+class _Received:
+    """What `http.client` takes for a socket: bytes that were received."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def makefile(self, _mode: str) -> io.BytesIO:
+        """Return the bytes as a file."""
+        return io.BytesIO(self._data)
+
+
+def _page_in(answer: bytes) -> dict[str, Any]:
+    response = http.client.HTTPResponse(_Received(answer))  # type: ignore[arg-type]  # it only calls makefile
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read(_ANSWER_BYTES_MAX)
+        response.begin()
+        body = response.read()
     except http.client.HTTPException as error:
         raise ValueError(f"no HTTP: {error!r}") from None
-    finally:
-        connection.close()
-    if answer.status != http.HTTPStatus.OK:
-        raise ValueError(f"answered {answer.status}")
+    if response.status != http.HTTPStatus.OK:
+        raise ValueError(f"answered {response.status}")
     found = json.loads(body)
     if not isinstance(found, dict):
         raise ValueError("answered with something else")  # noqa: TRY004  (another server's mistake, not our caller's)
     return found
 
 
-def _ask_peer(host: str, port: int) -> dict[str, Any]:
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    try:
-        return {**_ask(host, port, OWN_PATH, _ANSWER_S), "address": address}
-    except (OSError, ValueError) as error:
-        return {"address": address, "problem": str(error) or type(error).__name__}
+def _text_of(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__
 
 
 def _resolve(peer: str, default_port: int | None) -> list[tuple[str, int]]:

@@ -29,6 +29,7 @@ __all__ = ["Relay", "Target"]
 _BYTES_MAX: Final = 256 * 1024
 _PAUSE_S: Final = 0.1
 _BACKLOG: Final = 128
+_FILES_SHARE: Final = 1 / 2
 
 
 class Target(Protocol):
@@ -62,7 +63,7 @@ class Relay:
         self._logger = logger
         self._lock = threading.Lock()
         self._is_accepting = True
-        self._connections_max = connections_max(files_each=2)
+        self._connections_max = connections_max(_FILES_SHARE, files_each=2)
         takes_both = settings.host == "::" and socket.has_dualstack_ipv6()  # as the other ports do
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         try:

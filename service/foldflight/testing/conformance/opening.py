@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.testing.conformance.checks import rule
-from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, opening, refused, rows_of, stream_of
+from foldflight.testing.conformance.raw import COLUMNS, RawServer, opening, refused, rows_of, stream_of
 from foldflight.testing.conformance.rules import expect
 
 __all__: list[str] = []
@@ -102,7 +102,7 @@ def _unknown_fields(server: RawServer) -> None:
     command = opening([]).SerializeToString() + _UNKNOWN
     call = pb.Call(**server.call).SerializeToString() + _UNKNOWN
     command += b"\x12" + bytes([len(call)]) + call  # field 2, a message: the call
-    with RawExchange(server, command, COLUMNS) as exchange:
+    with server.exchange_of(command) as exchange:
         exchange.send(pb.EngineFrame(chunk=pb.Chunk()).SerializeToString() + _UNKNOWN, rows_of([(3, 0, 1)]))
         exchange.send(pb.EngineFrame(barrier=pb.Barrier(epoch=1)).SerializeToString() + _UNKNOWN)
         expect(exchange.results(1)["slot"].to_pylist(), [3], "the slots of the results")
@@ -125,11 +125,11 @@ def _unknown_function(server: RawServer) -> None:
 )
 def _bad_open(server: RawServer) -> None:
     with refused("RejectedError", "BAD_FRAME"):
-        RawExchange(server, opening([]), COLUMNS)
+        server.exchange_of(opening([]))
     with refused("RejectedError", "BAD_FRAME", "PROTOCOL_VERSION"):
-        RawExchange(server, b"\xff\xff\xff", COLUMNS)
+        server.exchange_of(b"\xff\xff\xff")
     with refused("RejectedError", "BAD_FRAME"):
-        RawExchange(server, pb.Open(protocol_version=1, calls=[pb.Call(**server.call)], columns=b"?"), COLUMNS)
+        server.exchange_of(pb.Open(protocol_version=1, calls=[pb.Call(**server.call)], columns=b"?"))
 
 
 @rule(

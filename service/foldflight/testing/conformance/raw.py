@@ -108,6 +108,7 @@ class RawServer:
             generic_options=[("grpc.use_local_subchannel_pool", 1), ("grpc.max_metadata_size", 64 * 1024)],
             **(tls or {}),
         )
+        self._exchanges: set[RawExchange] = set()
 
     def options(self, token: str | None = None) -> Any:
         """Return the options of a Flight call with deadline and token."""
@@ -129,7 +130,18 @@ class RawServer:
         self, *calls: CallOf, columns: pa.Schema = COLUMNS, stream_columns: pa.Schema | None = None, **fields: Any
     ) -> RawExchange:
         """Open an exchange and read Opened."""
-        return RawExchange(self, opening(calls or (self.call,), columns, **fields), stream_columns or columns)
+        return self.exchange_of(opening(calls or (self.call,), columns, **fields), stream_columns or columns)
+
+    def exchange_of(self, command: pb.Open | bytes, columns: pa.Schema = COLUMNS) -> RawExchange:
+        """Open an exchange with this command, and read Opened."""
+        exchange = RawExchange(self, command, columns)
+        self._exchanges.add(exchange)
+        return exchange
+
+    def hang_up(self) -> None:
+        """Cancel the exchanges that are still open, for example one that the server had to refuse and accepted."""
+        while self._exchanges:
+            self._exchanges.pop().cancel()
 
     def output(self, rows: Sequence[Row], *, columns: pa.Schema = COLUMNS, **call: Any) -> Any:
         """Return the output of one call over these rows of one group, in one chunk and one epoch."""
@@ -137,7 +149,8 @@ class RawServer:
             return exchange.epoch(1, rows)["output_0"].to_pylist()[-1]
 
     def close(self) -> None:
-        """Close the connection."""
+        """Cancel the exchanges that are still open, and close the connection."""
+        self.hang_up()
         self.client.close()
 
 

@@ -100,4 +100,6 @@ def _outcome(check: ServerCheck, server: RawServer) -> Outcome:
         return Outcome(check.rule, False, f"the server refused a valid request: {text}")
     except Exception as error:  # noqa: BLE001 - the answers of other servers may be of any form
         return Outcome(check.rule, False, f"the answer cannot be read: {type(error).__name__}: {error}")
+    finally:
+        server.hang_up()
     return Outcome(check.rule, True)

@@ -1,4 +1,4 @@
-"""Programs for the partitions of a simulated engine, drawn at random."""
+"""Workloads of the partitions of a simulated engine, drawn at random."""
 
 from __future__ import annotations
 

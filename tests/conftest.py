@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-ROOT = Path(__file__).parent
+from tests import effort
 
-# No test asserts a time, so none has hypothesis's deadline for an example: a busy machine breaks it.
-settings.register_profile("foldflight", deadline=None)
-settings.load_profile("foldflight")
+ROOT = Path(__file__).parent
+settings.load_profile(effort.QUICK)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,6 +20,7 @@ from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.decorators import function_of
 from foldflight.functions.spec import BoundFunction
+from tests.effort import examples
 from tests.laws.alike import array_of, folds_alike, interpreted, sums_are_exact
 
 FACTOR = 3
@@ -374,16 +375,14 @@ def bound_of(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> B
 @pytest.mark.parametrize(
     ("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES]
 )
-def test_compiled_is_interpreted(name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs) -> None:
+@settings(examples(150), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_compiled_is_interpreted(
+    name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs, data: st.DataObject
+) -> None:
     """Rows, states and values are equal, and so are errors, with their slots and rows."""
     bound = bound_of(name, types, literals)
-
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.data())
-    def holds(data: st.DataObject) -> None:
-        folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, row_by_row=True)
-
-    holds()
+    folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, row_by_row=True)
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,16 @@ from foldflight import RejectedError, udaf
 from foldflight.functions import Function, Registry
 from foldflight.testing import check_laws
 from foldflight.testing.laws import LAWS
+from tests.effort import examples_of
 
 FUNCTIONS = Registry.load([WeightedAvg, WeightedMean, Percentile, Largest])
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
 def test_functions_keep_the_laws(function: Function) -> None:
     """All functions of this package and the examples keep all laws."""
-    broken = [result for result in check_laws(function, examples=40) if result.passed is False]
+    broken = [result for result in check_laws(function, examples=examples_of(40)) if result.passed is False]
     assert broken == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, udaf
@@ -13,6 +13,7 @@ from foldflight.compiler import Programs
 from foldflight.compiler.store import Store
 from foldflight.fold import ERROR, Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Registry
+from tests.effort import examples
 
 SCHEMA = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
 SIGNER = StateSigner([b"a key of 16 bytes"])
@@ -109,7 +110,7 @@ def alone(calls: list[Call], state: pa.Table | None, chunks: list[Any], slot: in
         return error
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(calls=CALLS, epochs=EPOCHS)
 def test_each_group_is_what_it_would_be_alone(calls: list[Call], epochs: list[tuple[Any, bool]]) -> None:
     """Over epochs, each group has the results of a separate fold, or its error and its previous state."""

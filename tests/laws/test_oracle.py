@@ -4,12 +4,13 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.weighted_avg import WeightedAvg
 from foldflight import connect
 from foldflight.testing import run_epochs
+from tests.effort import examples
 
 FUNCTIONS = connect(WeightedAvg)
 VALUES = st.one_of(st.none(), st.integers(-50, 50))
@@ -63,7 +64,7 @@ def applied(log: list[tuple[str, dict[str, Any]]], table: dict[Any, dict[str, An
             table[row["k"]] = row
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STEPS)
 def test_changelogs_of_random_epochs_lead_to_the_batch_answer(
     steps: list[list[tuple[str, dict[str, Any], int]]],
@@ -103,7 +104,7 @@ def test_changelogs_of_random_epochs_lead_to_the_batch_answer(
         assert epoch.ignored_retractions == never
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.lists(ROWS, max_size=5), min_size=1, max_size=3))
 def test_without_keys_there_is_always_one_row(epochs: list[list[dict[str, Any]]]) -> None:
     """A query without keys has one row from the first epoch on, also without input."""

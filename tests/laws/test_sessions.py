@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight.engine.sessions import chains
+from tests.effort import examples
 
 # (key, start, length): equal times, lengths of 0, and sessions inside of others are among them.
 INTERVALS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 6)), max_size=20)
@@ -34,7 +35,7 @@ def joined(intervals: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
         sessions.append((one[0], min(one[1], two[1]), max(one[2], two[2])))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(INTERVALS)
 def test_chains_are_what_touches(intervals: list[tuple[int, int, int]]) -> None:
     """Two sessions have the same chain exactly if they are merged; chains are numbered by key and start."""

@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import CorruptError, RejectedError
 from foldflight.engine.state.runs import RunCache, key_hashes
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
+from tests.effort import examples
 
 KEYS = pa.schema([("name", pa.string()), ("x", pa.float64())])
 STATES = pa.schema(
@@ -63,7 +64,7 @@ EPOCHS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(EPOCHS, st.booleans(), st.sampled_from([0, 300, 1 << 20]), st.booleans())
 def test_the_table_is_a_dict(
     epochs: list[dict[int, tuple[int, int]]], collide: bool, cache_bytes: int, reopen: bool

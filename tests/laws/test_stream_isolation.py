@@ -8,13 +8,14 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from foldflight import FunctionError, udaf
 from foldflight.client import EmbeddedTransport
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.layout import DEAD_LETTER
 from foldflight.functions import Call, Registry, RowKind
+from tests.effort import examples
 from tests.laws.stream_engine import Rows, StreamEngine
 from tests.laws.test_stream_oracle import START_MS, Case, as_input, cases, engine_of, model_of
 
@@ -124,7 +125,7 @@ def without(sent: Rows, letters: Rows) -> tuple[Rows, dict[Any, Rows]]:
     return left, dead
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(cases())
 def test_a_failed_group_is_as_if_its_rows_had_not_come(case: Case) -> None:
     """Without the dead letters, a query that does not isolate gives the same; with those of any group it fails."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.weighted_avg import WeightedAvg
@@ -17,6 +17,7 @@ from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.query import StreamOptions
 from foldflight.functions import Call
+from tests.effort import examples
 from tests.laws.stream_engine import StreamEngine
 from tests.laws.stream_model import StreamModel
 
@@ -172,7 +173,7 @@ def in_order(changes: list[dict[str, Any]]) -> None:
             assert all(change[name] == after[name] for name in ("k", "window_end") if name in change)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(cases())
 def test_every_epoch_of_a_random_stream_equals_the_model(case: Case) -> None:
     """Changes, late rows and ignored retractions equal the model's, whatever Spark does with order and reruns."""

@@ -19,6 +19,7 @@ from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
 from foldflight.functions.spec import BoundFunction
+from tests.effort import examples
 from tests.laws.alike import REAL, VALUES, folds_alike, interpreted, same, sums_are_exact
 
 ZONED = pa.timestamp("us", "UTC")
@@ -210,16 +211,12 @@ def accumulators_of(bound: BoundFunction) -> Vectorised:
 
 
 @pytest.mark.parametrize(("name", "types"), CASES, ids=IDS)
-def test_vectorised_is_interpreted(name: str, types: list[pa.DataType]) -> None:
+@settings(examples(50), suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_vectorised_is_interpreted(name: str, types: list[pa.DataType], data: st.DataObject) -> None:
     """Rows, states and values are equal, and so are errors, with their slots and rows."""
     bound = bound_of(name, types)
-
-    @settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.data())
-    def holds(data: st.DataObject) -> None:
-        folds_alike(bound, lambda: accumulators_of(bound), data, SAMPLES)
-
-    holds()
+    folds_alike(bound, lambda: accumulators_of(bound), data, SAMPLES)
 
 
 @pytest.mark.parametrize(("name", "types"), CASES, ids=IDS)

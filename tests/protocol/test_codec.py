@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
@@ -37,6 +37,7 @@ from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
 from foldflight.functions import Call, LogRecord, Registry
 from foldflight.server.run.settings import load_settings
+from tests.effort import examples
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.decimal128(10, 2))])
 RESULTS = pa.schema([pa.field("slot", pa.int32()), pa.field("state_0", pa.int64()), pa.field("output_0", pa.int64())])
@@ -228,7 +229,7 @@ def mangled(valid: bytes) -> st.SearchStrategy[bytes]:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(mangled(encode_open(OPEN)))
 def test_any_descriptor_is_an_open_or_an_error(command: bytes) -> None:
     """Any bytes as a descriptor are an Open, or an error of the taxonomy."""
@@ -240,7 +241,7 @@ def test_any_descriptor_is_an_open_or_an_error(command: bytes) -> None:
     assert isinstance(outcome, Open) or outcome.code in ("BAD_FRAME", "PROTOCOL_VERSION")
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(mangled(encode(States(BATCH), COLUMNS).metadata), st.sampled_from(Role))
 def test_any_metadata_is_a_frame_or_an_error(metadata: bytes, sender: Role) -> None:
     """Any bytes as metadata are a frame with a valid batch, or BAD_FRAME."""
@@ -254,7 +255,7 @@ def test_any_metadata_is_a_frame_or_an_error(metadata: bytes, sender: Role) -> N
     assert not isinstance(outcome, RejectedError) or outcome.code == "BAD_FRAME"
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(mangled(encode_error(ERRORS[2])))
 def test_any_extra_info_is_an_error_or_none(extra_info: bytes) -> None:
     """Any bytes in the extra info of a Flight error are an error of foldflight, or none."""

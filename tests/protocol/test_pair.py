@@ -27,6 +27,7 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.serving import ServerExchange, describe
 from foldflight.functions import Call, Registry
 from foldflight.testing import ExchangePair
+from tests.effort import examples
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64()), ("w", pa.int32())])
 LIMITS = Limits(
@@ -140,7 +141,7 @@ class Epochs(RuleBasedStateMachine):
 
 
 TestEpochs = Epochs.TestCase
-TestEpochs.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestEpochs.settings = settings(examples(60), stateful_step_count=25)
 
 
 def test_initial_outputs_are_the_outputs_at_the_opening_epoch() -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight.exchange.failover.journal import KeptStates
@@ -13,7 +13,6 @@ STEPS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(STEPS)
 def test_the_newest_state_of_each_slot_is_kept(steps: list[tuple[bool, list[int]]]) -> None:
     """After any updates and forgettings there is one state for each slot that has one: the newest."""

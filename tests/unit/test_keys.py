@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight.engine import encoders
 from foldflight.engine.keys import KeyIndex
 from foldflight.errors import RejectedError
+from tests.effort import examples
 
 NAN = float("nan")
 DAY = dt.date(2013, 1, 2)
@@ -115,7 +116,7 @@ def many_keys(draw: st.DrawFn) -> tuple[pa.DataType, list[pa.Array]]:
     return type_, batches
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(many_keys())
 def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[pa.Array]]) -> None:
     """However keys lie, and however many come, their slots are those that a dict gives."""

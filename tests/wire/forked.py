@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import resource
 import signal
 from multiprocessing import forkserver
 from pathlib import Path
@@ -32,7 +33,9 @@ def _forks(python_path: str) -> Any:
     return context
 
 
-def _serve(settings: dict[str, Any], log: Path, stdout: Connection, environment: dict[str, str]) -> None:
+def _serve(
+    settings: dict[str, Any], log: Path, stdout: Connection, environment: dict[str, str], files_max: tuple[int, int]
+) -> None:
     """Be a server."""
     from tests.wire.server_process import main  # in the forked process only
 
@@ -40,6 +43,7 @@ def _serve(settings: dict[str, Any], log: Path, stdout: Connection, environment:
         os.dup2(stderr.fileno(), 2)
     os.dup2(stdout.fileno(), 1)
     stdout.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, files_max)  # as a started process has it from the one that starts it
     os.environ.clear()
     os.environ.update(environment)
     raise SystemExit(main(settings))
@@ -57,7 +61,8 @@ class ForkedProcess:
     def __init__(self, settings: dict[str, Any], log: Path, environment: dict[str, str]) -> None:
         forks = _forks(environment["PYTHONPATH"])
         read, write = forks.Pipe(duplex=False)
-        self._process = forks.Process(target=_serve, args=(settings, log, write, environment), daemon=True)
+        files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._process = forks.Process(target=_serve, args=(settings, log, write, environment, files_max), daemon=True)
         with read, write:
             self._process.start()
             self.stdout = os.fdopen(os.dup(read.fileno()), "rb")

@@ -28,7 +28,7 @@ from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, eventually, ope
 from tests.wire.raw import RawClient, flight_data
 from tests.wire.test_load import held
 
-Spawn = Callable[..., ServerProcess]
+Fork = Callable[..., ServerProcess]
 COUNT = Call("count", ())
 CONNECTIONS = 1500
 STREAMS_EACH = 20
@@ -185,9 +185,9 @@ def mostly_slow(attacks: Iterable[str], *quick: str) -> list[Any]:
 
 @pytest.mark.parametrize("attack", mostly_slow(ATTACKS, "idle", "headers without end", "silent streams"))
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_flight_port(spawn: Spawn, attack: str, workers: int) -> None:
+def test_flight_port(fork: Fork, attack: str, workers: int) -> None:
     """The port of Arrow Flight: a good client is served while the flood stands, and all is given back when it ends."""
-    server = spawn(workers=workers, exchanges_max=16)
+    server = fork(workers=workers, exchanges_max=16)
     before = settled(server)
     with flood(server.ready["flight"], ATTACKS[attack]):
         assert held_by(server)["threads"] <= before["threads"] + workers * THREADS_MAX
@@ -202,9 +202,9 @@ def test_flight_port(spawn: Spawn, attack: str, workers: int) -> None:
     mostly_slow(["idle", "half a preface", "a preface", "no requests", "silent streams"], "half a preface"),
 )
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_the_server_hangs_up(spawn: Spawn, attack: str, workers: int) -> None:
+def test_the_server_hangs_up(fork: Fork, attack: str, workers: int) -> None:
     """Clients that stay and stay silent are hung up on, all of them."""
-    server = spawn(workers=workers, exchanges_max=16)
+    server = fork(workers=workers, exchanges_max=16)
     before = settled(server)
     with flood(server.ready["flight"], ATTACKS[attack], 300):
         close_connections()
@@ -218,9 +218,9 @@ def end_of(call: grpc.Call) -> grpc.RpcError:
     return caught.value
 
 
-def test_silent_exchanges_end(spawn: Spawn) -> None:
+def test_silent_exchanges_end(fork: Fork) -> None:
     """An exchange that was opened and never heard of again gives its thread back, and its engine is told why."""
-    server = spawn(exchanges_max=16, idle_s_max=1.0)
+    server = fork(exchanges_max=16, idle_s_max=1.0)
     before = settled(server)
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     columns = opening(COUNT).columns
@@ -235,9 +235,9 @@ def test_silent_exchanges_end(spawn: Spawn) -> None:
     assert_back(server, before)
 
 
-def test_silent_streams_do_not_keep_engines_out(spawn: Spawn) -> None:
+def test_silent_streams_do_not_keep_engines_out(fork: Fork) -> None:
     """However many streams say nothing, one that speaks finds a place: the most silent one goes."""
-    server = spawn(exchanges_max=4)
+    server = fork(exchanges_max=4)
     before = settled(server)
     clients = [RawClient(f"127.0.0.1:{server.ready['flight']}") for _ in range(4)]
     for client in clients:
@@ -252,10 +252,10 @@ def test_silent_streams_do_not_keep_engines_out(spawn: Spawn) -> None:
     assert_back(server, before)
 
 
-def test_calls_without_a_token_get_no_thread(spawn: Spawn) -> None:
+def test_calls_without_a_token_get_no_thread(fork: Fork) -> None:
     """Where tokens are asked for, a stream without one is refused before it costs anything."""
     token = "a token for the floods"
-    server = spawn(exchanges_max=16, tokens=token)
+    server = fork(exchanges_max=16, tokens=token)
     url = server.url
     transport = FlightTransport([url], deadline_s=DEADLINE_S, token=token)
     transport.open(opening(COUNT)).close()
@@ -267,11 +267,11 @@ def test_calls_without_a_token_get_no_thread(spawn: Spawn) -> None:
     assert_back(server, before)
 
 
-def test_few_files(spawn: Spawn) -> None:
-    """A server that may open few files takes few connections on all ports together, and has files for what else."""
+def test_few_files(fork: Fork) -> None:
+    """A server that may open few files takes few connections on all ports together, and has files for everything else."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
-    server = spawn(workers=1)
+    server = fork(workers=1)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     before = settled(server)
     with flood(server.ready["health"], b"", 300), flood(server.ready["flight"], b"", 300):
@@ -287,9 +287,9 @@ HTTP_ATTACKS = {"idle": b"", "half a request": b"GET /metr", "headers without en
 
 
 @pytest.mark.parametrize("attack", mostly_slow(HTTP_ATTACKS, "idle"))
-def test_http_port(spawn: Spawn, attack: str) -> None:
+def test_http_port(fork: Fork, attack: str) -> None:
     """The pages are served while requests that never come in full stand, and the server hangs up on these."""
-    server = spawn()
+    server = fork()
     before = settled(server)
     with flood(server.ready["http"], HTTP_ATTACKS[attack]):
         assert held_by(server)["threads"] <= before["threads"] + 8
@@ -299,9 +299,9 @@ def test_http_port(spawn: Spawn, attack: str) -> None:
         assert_back(server, before)
 
 
-def test_http_requests_that_drip(spawn: Spawn) -> None:
+def test_http_requests_that_drip(fork: Fork) -> None:
     """A client that sends a byte now and then is hung up on, however long it would go on."""
-    server = spawn()
+    server = fork()
     before = settled(server)
     with flood(server.ready["http"], b"GET / HTTP/1.1\r\n", 50) as connections:
 
@@ -315,9 +315,9 @@ def test_http_requests_that_drip(spawn: Spawn) -> None:
         assert eventually(all_gone, BACK_S)
 
 
-def test_http_readers_that_drip(spawn: Spawn) -> None:
+def test_http_readers_that_drip(fork: Fork) -> None:
     """A client that asks for a long page and does not read it is hung up on."""
-    server = spawn()
+    server = fork()
     before = settled(server)
     with flood(server.ready["http"], b"GET /metrics HTTP/1.1\r\n\r\n", 50):
         with urllib.request.urlopen(f"http://127.0.0.1:{server.ready['http']}/healthz", timeout=10) as answer:
@@ -333,9 +333,9 @@ def is_alive(channel: grpc.Channel) -> bool:
 
 
 @pytest.mark.parametrize("attack", mostly_slow(["idle", "a preface", "silent checks"], "silent checks"))
-def test_health_port(spawn: Spawn, attack: str) -> None:
+def test_health_port(fork: Fork, attack: str) -> None:
     """Probes are answered while silent calls stand: else an orchestrator would kill a server that lives."""
-    server = spawn()
+    server = fork()
     before = settled(server)
     speech = {**ATTACKS, "silent checks": silent_streams(CHECK)}[attack]
     with flood(server.ready["health"], speech):

@@ -75,9 +75,9 @@ def zeros(count: int) -> pa.RecordBatch:
     )
 
 
-def test_few_bytes_that_unpack_to_many(spawn: Fork) -> None:
+def test_few_bytes_that_unpack_to_many(fork: Fork) -> None:
     """A chunk of kilobytes that unpacks to hundreds of megabytes is refused before it is unpacked."""
-    server = spawn(message_bytes_max="1MiB")
+    server = fork(message_bytes_max="1MiB")
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     small, large = zeros(1000), zeros(30_000_000)
     assert client.say(speech(small, messages_of(small, compression="zstd"))) is None
@@ -92,9 +92,9 @@ def test_few_bytes_that_unpack_to_many(spawn: Fork) -> None:
     assert still_serves(server)
 
 
-def test_messages_far_too_large_are_not_taken(spawn: Fork) -> None:
+def test_messages_far_too_large_are_not_taken(fork: Fork) -> None:
     """GRPC itself stops reading a message that is far beyond message_bytes_max; one a little above it is told so."""
-    server = spawn(message_bytes_max="1MiB")
+    server = fork(message_bytes_max="1MiB")
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     above, far_above = zeros(120_000), zeros(10_000_000)
     assert error_of(client.say(speech(above, messages_of(above)))).code == "LIMIT"
@@ -105,9 +105,9 @@ def test_messages_far_too_large_are_not_taken(spawn: Fork) -> None:
     assert still_serves(server)
 
 
-def test_compressed_calls_are_refused(spawn: Fork) -> None:
+def test_compressed_calls_are_refused(fork: Fork) -> None:
     """GRPC's own compression, which has no bound, is not spoken."""
-    server = spawn()
+    server = fork()
     batch = zeros(10)
     with (
         grpc.insecure_channel(f"127.0.0.1:{server.ready['flight']}", compression=grpc.Compression.Gzip) as channel,

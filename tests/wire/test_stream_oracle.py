@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from examples import weighted_avg
 from foldflight.client import FlightTransport, close_connections
 from foldflight.server.run.lifecycle import serving
+from tests.effort import examples
 from tests.laws.test_stream_oracle import Case, cases, check
 from tests.wire.kit import DEADLINE_S
 
@@ -22,7 +23,7 @@ def remote() -> Iterator[FlightTransport]:
     close_connections()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(case=cases())
 def test_every_epoch_of_a_random_stream_equals_the_model_remotely(remote: FlightTransport, case: Case) -> None:
     """A server gives every epoch as the model does."""

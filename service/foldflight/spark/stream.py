@@ -127,7 +127,8 @@ def _packing(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.R
     if not query.folds_before_shuffle.taken:
         return Pack(query.layout.rows, query.bounds)
     bounds = replace(query.bounds, unfolded_groups_min=_UNFOLDED_GROUPS_MIN)
-    return Pack(query.layout.partial, query.bounds, PartialFold(query, bounds, keeps_buckets=True))
+    partial = PartialFold(query, bounds, keeps_buckets=True, looks_ahead=False)
+    return Pack(query.layout.partial, query.bounds, partial)
 
 
 def _metric_name(layout: Layout) -> str:

@@ -93,7 +93,8 @@ def configure(
         if before != setting.value:
             spark.conf.set(setting.name, setting.value)
             changed[setting.name] = setting.value
-            print(f"{setting.name}: {before or 'not set'} > {setting.value} ({setting.why})")  # noqa: T201
+            was = before or "Spark's default"
+            print(f"{setting.name}: {was} > {setting.value} ({setting.why})")  # noqa: T201
     return changed
 
 

@@ -8,12 +8,14 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foldflight import FunctionError, connect
+from foldflight import FunctionError, connect, udaf
 from foldflight.engine import tasks
 from foldflight.engine.blocks import BlockBounds, gather
 from foldflight.engine.layout import HASH, Layout
@@ -39,7 +41,7 @@ BOUNDS = st.builds(
     bytes_max=st.sampled_from([1, 200, 1 << 20]),
     groups_max=st.integers(1, 10),
     unfolded_groups_min=st.integers(1, 10),
-    state_bytes_max=st.sampled_from([1, 100, 1 << 20]),
+    group_bytes_max=st.sampled_from([1, 1000, 1 << 20]),
     folded_bytes_max=st.sampled_from([1, 500, 1 << 20]),
 )
 
@@ -181,3 +183,74 @@ def test_gather(sizes: list[int], rows_max: int, bytes_max: int) -> None:
     blocks = list(gather(batches, schema, bounds))
     assert [value for block in blocks for value in block.column(0).to_pylist()] == list(range(sum(sizes)))
     assert all(0 < block.num_rows <= rows_max for block in blocks)
+
+
+def partial_of(groups: npt.NDArray[np.int64], transport: Any, function: str, **bounds: Any) -> list[pa.RecordBatch]:
+    """Return what the first stage makes of rows with these keys and the value 1, in batches of 1,000 rows."""
+    layout = Layout(pa.schema([("key_0", pa.int64())]), ("k",), pa.schema([("column_0", pa.int64())]), ("v",), False)
+    query = Query.of(transport, {"o": Call(function, ("v",))}, layout, types=CARRIED)
+    rows = pa.RecordBatch.from_arrays([pa.array(groups), pa.array(np.ones_like(groups))], schema=query.layout.rows)
+    batches = [rows.slice(start, 1_000) for start in range(0, len(groups), 1_000)]
+    return list(PartialFold(query, BlockBounds(rows_max=10_000, unfolded_groups_min=1_000, **bounds))(batches))
+
+
+def folded_rows(batches: list[pa.RecordBatch]) -> tuple[int, int]:
+    """Return the number of states and of unfolded rows."""
+    states = sum(batch.column("folded").true_count for batch in batches)
+    return states, sum(batch.num_rows for batch in batches) - states
+
+
+def test_many_groups_are_folded_where_they_fit() -> None:
+    """Groups of which most are new in each of the first blocks are folded all the same, because they come again."""
+    groups = np.random.default_rng(1).integers(0, 40_000, 200_000)
+    states, unfolded = folded_rows(partial_of(groups, TRANSPORT, "sum"))
+    assert (states, unfolded) == (pytest.approx(40_000, rel=0.01), 0)
+
+
+def test_groups_that_do_not_come_again_are_passed_on() -> None:
+    """Rows that are all groups of their own are folded only until that is known."""
+    states, unfolded = folded_rows(partial_of(np.arange(200_000), TRANSPORT, "sum"))
+    assert states <= 20_000
+    assert states + unfolded == 200_000
+
+
+def test_groups_that_do_not_fit_are_passed_on() -> None:
+    """Groups that would be emitted before they come again are not folded."""
+    groups = np.random.default_rng(1).integers(0, 40_000, 200_000)
+    states, unfolded = folded_rows(partial_of(groups, TRANSPORT, "sum", group_bytes_max=100_000))
+    assert states <= 20_000
+    assert states + unfolded == 200_000
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
+class PlainSum:
+    """A sum that only the interpreter folds."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def merge(self, accumulator: int, other: int) -> int:
+        return accumulator + other
+
+    def get_value(self, accumulator: int) -> int:
+        return accumulator
+
+
+def test_objects_take_more_of_the_memory_than_numbers() -> None:
+    """In the same bytes, a partial fold holds fewer groups of accumulators that are Python objects."""
+    groups = np.repeat(np.arange(10_000), 4)
+    sums = partial_of(groups, TRANSPORT, "sum", group_bytes_max=1_000_000)
+    plain = partial_of(groups, connect(PlainSum).transport, "plain_sum", group_bytes_max=1_000_000)
+    assert max(batch.num_rows for batch in sums) > 9_000
+    assert max(batch.num_rows for batch in plain) < 1_000_000 // 256 < sum(batch.num_rows for batch in plain)
+
+
+def test_states_leave_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition of many groups does not become one batch."""
+    monkeypatch.setattr(tasks, "_OUTPUT_ROWS_MAX", 1_000)
+    batches = partial_of(np.repeat(np.arange(10_000), 4), TRANSPORT, "sum")
+    assert max(batch.num_rows for batch in batches) == 1_000
+    assert sum(batch.num_rows for batch in batches) == pytest.approx(10_000, abs=3)

@@ -268,7 +268,7 @@ def test_calls_without_a_token_get_no_thread(fork: Fork) -> None:
 
 
 def test_few_files(fork: Fork) -> None:
-    """A server that may open few files takes few connections on all ports together, and has files for everything else."""
+    """A server with few file descriptors bounds the connections of all ports together."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
     server = fork(workers=1)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from foldflight.exchange.frames import Frame
+    from foldflight.fold import Mode
     from foldflight.functions.spec import Function
 
 __all__ = ["PROGRAMS", "EmbeddedTransport", "ShippedFunctions"]
@@ -138,6 +139,10 @@ class EmbeddedLink(Link):
         self._server = server
         self._replies: deque[Frame] = deque([server.opened])
         self._start()
+
+    @property
+    def modes(self) -> Sequence[Mode]:
+        return self._server.folds
 
     def _write(self, frame: Frame) -> None:
         self._replies.extend(self._server.handle(frame))

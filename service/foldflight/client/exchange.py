@@ -15,6 +15,7 @@ from foldflight.exchange.verbs import Verbs
 if TYPE_CHECKING:
     from foldflight.exchange.engine import Answer
     from foldflight.exchange.frames import Open, Opened
+    from foldflight.fold import Mode
     from foldflight.functions.context import LogRecord
 
 __all__ = ["Carrier", "OpenExchange"]
@@ -26,6 +27,10 @@ class Carrier(Protocol):
     @property
     def opened(self) -> Opened:
         """The Opened frame of the current server."""
+
+    @property
+    def modes(self) -> Sequence[Mode]:
+        """How each call is folded now; empty if the server does not tell."""
 
     def send(self, frame: Any) -> None:
         """Send a frame of the engine."""
@@ -64,6 +69,11 @@ class OpenExchange(Verbs[None]):
     def opened(self) -> Opened:
         """The Opened frame of the current server."""
         return self.carrier.opened
+
+    @property
+    def modes(self) -> Sequence[Mode]:
+        """How each call is folded now; empty if the server does not tell."""
+        return self.carrier.modes
 
     def results(self, epoch: int) -> pa.Table:
         """Wait for the results of an epoch: the dirty slots, ascending, in the schema `opened.schema`."""

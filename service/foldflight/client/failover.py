@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from foldflight.client.link import Link
     from foldflight.exchange.engine import Answer
     from foldflight.exchange.failover.coordinator import Coordinator
+    from foldflight.fold import Mode
     from foldflight.functions.context import LogRecord
 
 __all__ = ["Clock", "SurvivingLink"]
@@ -83,6 +84,11 @@ class SurvivingLink:
         if opened is None:
             raise AssertionError("the constructor raises if no server opens the exchange")
         return opened
+
+    @property
+    def modes(self) -> Sequence[Mode]:
+        """Empty: servers do not tell how a call is folded."""
+        return ()
 
     def send(self, frame: States | Chunk | Forget | Barrier) -> None:
         """Send a frame."""

@@ -32,6 +32,7 @@ from foldflight.exchange.frames import (
 )
 
 if TYPE_CHECKING:
+    from foldflight.fold import Mode
     from foldflight.functions.context import LogRecord
 
 __all__ = ["Link"]
@@ -83,6 +84,11 @@ class Link(abc.ABC):
         """Release the resources of the link. `_failed` tells whether the exchange ended with an error."""
 
     # -- the interface of a carrier ----------------------------------------------------------------------------------
+
+    @property
+    def modes(self) -> Sequence[Mode]:
+        """How each call is folded now; empty if the server does not tell."""
+        return ()
 
     def send(self, frame: EngineFrame) -> None:
         """Read the answers that are due, then send a frame, split into messages within the bound of the server.

@@ -20,17 +20,17 @@ class BlockBounds:
         rows_max: Rows of a block.
         bytes_max: Bytes of a block, unless a single Spark batch has more.
         groups_max: Groups that a partial fold may hold before it emits their states.
-        state_bytes_max: Bytes of states that a partial fold may hold, estimated from its first rows.
-        unfolded_groups_min: From this number of new groups on, a block in which most rows are new groups is emitted
-            unfolded: folding it would not reduce the rows, and a state costs more than its row.
+        group_bytes_max: Bytes of keys and accumulators that a partial fold may hold, estimated from its first rows.
+        unfolded_groups_min: From this number of groups on, rows are emitted unfolded if folding them would not produce
+            fewer states than rows, because a state costs more than its row.
         folded_bytes_max: Bytes of rows that a partial fold takes before it emits its states. It limits states that grow
             with their rows (lists, sets).
     """
 
     rows_max: int = 1 << 18
     bytes_max: int = 64 << 20
-    groups_max: int = 1 << 18
-    state_bytes_max: int = 64 << 20
+    groups_max: int = 1 << 22
+    group_bytes_max: int = 80 << 20
     unfolded_groups_min: int = 1 << 14
     folded_bytes_max: int = 256 << 20
 
@@ -42,7 +42,7 @@ class BlockBounds:
             rows_max=rows,
             bytes_max=max(min(self.bytes_max, state_bytes_max // 4), 1),
             groups_max=max(min(self.groups_max, slots_max - rows), 1),
-            state_bytes_max=max(min(self.state_bytes_max, state_bytes_max // 4), 1),
+            group_bytes_max=max(min(self.group_bytes_max, state_bytes_max // 4), 1),
             folded_bytes_max=max(min(self.folded_bytes_max, state_bytes_max // 4), 1),
         )
 

@@ -25,6 +25,7 @@ from foldflight.engine.keys import KeyIndex
 from foldflight.engine.layout import Layout
 from foldflight.engine.logs import forward, naming_group
 from foldflight.exchange.frames import Open, Opened
+from foldflight.fold import Mode
 
 __all__ = ["GroupedExchange", "Groups", "SlotNames"]
 
@@ -105,6 +106,12 @@ class GroupedExchange:
         """The server's answer to the Open command."""
         with self._exchanging() as exchange:
             return exchange.opened
+
+    @property
+    def modes(self) -> Sequence[Mode | None]:
+        """How each call is folded now; None where the server does not tell."""
+        modes = () if self._exchange is None else self._exchange.modes
+        return modes or [None] * len(self._opening.calls)
 
     @contextmanager
     def turn(self, groups: SlotNames) -> Iterator[None]:

@@ -198,7 +198,7 @@ class Query:
         lines.append(f"  rows are {'' if folds.taken else 'not '}folded before the shuffle: {folds.why}")
         lines.append(
             f"  blocks of at most {bounds.rows_max:,} rows and {bounds.bytes_max >> 20:,} MiB; a partial fold holds at "
-            f"most {bounds.groups_max:,} groups and {bounds.state_bytes_max >> 20:,} MiB of states"
+            f"most {bounds.groups_max:,} groups and {bounds.group_bytes_max >> 20:,} MiB of keys and states"
         )
         if self.stream is not None:
             lines.append(f"  {self._streaming(self.stream)}")

@@ -1,9 +1,9 @@
 """The tasks of a batch query: each is called once for a partition, with Arrow batches as input and output.
 
 `PartialFold` is the first stage of the two-phase plan: it folds rows to keys and partial states. `BlockBounds` limits
-its memory: if it holds too many groups, or has folded too many bytes, it emits its states and starts again. A key may
-then be emitted twice, which is correct, because the second stage merges. A block in which most rows are new groups is
-emitted unfolded, because folding it would produce as many states as rows.
+its memory: if its groups have too many bytes, or if it has folded too many bytes, it emits its states and starts again.
+A key may then be emitted twice, which is correct, because the second stage merges. Rows are emitted unfolded if the
+rows seen so far show that folding would produce about as many states as rows (see `engine.reduction`).
 
 `FinalFold` is the last stage of both plans. It gets all rows (or partial states) of its groups, sorted by the hash of
 the key. A group is complete when the hash changes; then its outputs are emitted and its accumulator is dropped.
@@ -29,14 +29,24 @@ from foldflight.engine.deadletters import HeldRows, split_failed
 from foldflight.engine.grouped import GroupedExchange, Groups
 from foldflight.engine.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, Layout, retracts
 from foldflight.engine.query import Query
+from foldflight.engine.reduction import Reduction
+from foldflight.fold import Mode
 
 __all__ = ["FinalFold", "PartialFold"]
 
+# The modes in which accumulators are numbers in a table.
+_TABLES = (Mode.COMPILED, Mode.VECTORISED)
 _GC_THRESHOLD = 10_000
-# Number of blocks that are emitted without a check after a block of new groups, because the check has a cost.
+# Number of blocks that are emitted without a check after a block that does not pay, because the check has a cost.
 _UNSEEN_BLOCKS = 3
 # Number of rows from which the size of states is estimated.
 _FIRST_ROWS = 1 << 13
+# Memory of a group besides its key and its state: its slot, its live rows, its place in the index of keys.
+_GROUP_BYTES = 32
+# Memory of an accumulator that is a Python object, besides its state.
+_OBJECT_BYTES = 256
+# Number of states that are emitted as one batch.
+_OUTPUT_ROWS_MAX = 1 << 16
 
 
 class _Groups(Groups):
@@ -119,11 +129,13 @@ class PartialFold:
         query: The query.
         bounds: The limits of the data held at once.
         keeps_buckets: Whether the last column of the input is the group's bucket (int32), which the output keeps.
+        looks_ahead: Whether many more rows than seen so far may come. An epoch of a stream has few.
     """
 
     query: Query
     bounds: BlockBounds
     keeps_buckets: bool = False
+    looks_ahead: bool = True
 
     @property
     def output(self) -> pa.Schema:
@@ -137,7 +149,7 @@ class PartialFold:
         """Fold one partition."""
         layout = self.query.layout
         with _Folding(self.query, states=True, outputs=False) as folding:
-            partition = _PartialPartition(folding, layout, self.output, self.bounds)
+            partition = _PartialPartition(self, folding)
             for block in gather(batches, self._bucketed(layout.rows), self.bounds):
                 yield from partition.take(block)
             yield from partition.end()
@@ -146,24 +158,26 @@ class PartialFold:
 class _PartialPartition:
     """One partition in the first stage, with statistics of its rows so far."""
 
-    def __init__(self, folding: _Folding, layout: Layout, output: pa.Schema, bounds: BlockBounds) -> None:
+    def __init__(self, task: PartialFold, folding: _Folding) -> None:
         self._folding = folding
-        self._layout = layout
-        self._output = output
-        self._bounds = bounds
+        self._layout = task.query.layout
+        self._output = task.output
+        self._bounds = task.bounds
+        self._looks_ahead = task.looks_ahead
         # A flag is needed besides the bytes, because a column of type NULL has no bytes.
         self._is_open = False
         self._folded_bytes = 0
         self._unseen = 0
-        # Unknown until the first few rows have been folded as a separate epoch.
-        self._groups_max = 0
+        self._reduction = Reduction()
+        # Bytes of the key and the states of a group; unknown until the first few rows have been folded as an epoch.
+        self._group_bytes: float | None = None
 
     def take(self, block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Fold a block, and yield emitted batches."""
         start = 0
         while start < block.num_rows:
             yield from self._results()
-            piece = block.slice(start, max(self._groups_max, _FIRST_ROWS))
+            piece = block.slice(start, max(self._room(), _FIRST_ROWS))
             start += piece.num_rows
             if self._unseen:
                 self._unseen -= 1
@@ -179,11 +193,11 @@ class _PartialPartition:
         yield from self._results()
 
     def _fold(self, piece: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        folding = self._folding
-        known = len(folding.groups)
+        folding, seen = self._folding, self._reduction
         slots = folding.groups.slots(piece)
-        fresh = len(folding.groups) - known
-        if fresh >= self._bounds.unfolded_groups_min and 2 * fresh > piece.num_rows:
+        seen.rows, seen.groups = seen.rows + piece.num_rows, len(folding.groups)
+        are_many = seen.groups >= self._bounds.unfolded_groups_min
+        if are_many and not seen.pays(self._room(), looks_ahead=self._looks_ahead):
             self._unseen = _UNSEEN_BLOCKS
             yield self._as_it_is(piece)
         else:
@@ -191,19 +205,28 @@ class _PartialPartition:
             folding.exchange.chunk(slots, piece)
             self._is_open = True
             self._folded_bytes += piece.nbytes
-        if len(folding.groups) >= self._groups_max or self._folded_bytes >= self._bounds.folded_bytes_max:
+        if seen.groups >= self._room() or self._folded_bytes >= self._bounds.folded_bytes_max:
+            self._reduction = Reduction()
             if self._is_open:
                 folding.barrier()
                 self._is_open, self._folded_bytes = False, 0
             else:
                 folding.renew()
 
+    def _room(self) -> int:
+        """Return the number of groups that may be held."""
+        if self._group_bytes is None:
+            return 0
+        objects = sum(mode not in _TABLES for mode in self._folding.exchange.modes)
+        room = int(self._bounds.group_bytes_max / (self._group_bytes + _GROUP_BYTES + _OBJECT_BYTES * objects))
+        return max(min(self._bounds.groups_max, room), 1)
+
     def _results(self) -> Iterator[pa.RecordBatch]:
         for groups, results, _ in self._folding.take():
             if results.num_rows:
-                room = self._bounds.state_bytes_max * results.num_rows // max(results.nbytes, 1)
-                self._groups_max = max(min(self._bounds.groups_max, room), 1)
-            for part in _parts(results):
+                keys = groups.keys(results.column(SLOT).to_numpy())
+                self._group_bytes = (keys.nbytes + results.nbytes) / results.num_rows
+            for part in _parts(results, _OUTPUT_ROWS_MAX):
                 slots = part.column(SLOT).to_numpy()
                 columns = dict(zip(self._layout.keys.names, groups.keys(slots).columns, strict=True))
                 columns[LIVE] = pa.array(groups.live[slots])
@@ -334,5 +357,5 @@ def _last_hash(block: pa.RecordBatch) -> int:
     return int(np.searchsorted(hashes, hashes[-1], side="left"))
 
 
-def _parts(results: pa.Table) -> Sequence[pa.RecordBatch]:
-    return [batch for batch in results.to_batches() if batch.num_rows]
+def _parts(results: pa.Table, rows_max: int | None = None) -> Sequence[pa.RecordBatch]:
+    return [batch for batch in results.to_batches(max_chunksize=rows_max) if batch.num_rows]

@@ -168,17 +168,27 @@ class ExactSums(AttributeColumn):
         """Add n products to the sums of n slots without rounding them; otherwise like `add`."""
         values, factors = np.ascontiguousarray(values, np.float64), np.ascontiguousarray(factors, np.float64)
         _check(values)
-        _check(factors)
+        if factors is not values:
+            _check(factors)
         for rows in _blocks(len(values)):
-            signed = values[rows] * (signs if isinstance(signs, int) else signs[rows])
-            products = _float_products(signed, factors[rows])
+            one = values[rows]
+            other = one if factors is values else factors[rows]
+            sign = signs if isinstance(signs, int) else signs[rows]
+            products = _float_products(one, other)
             if products is None:
-                one, positions = _split(signed)
-                other, others = _split(factors[rows])
-                limbs = [limb * (np.sign(one) * np.sign(other)) for limb in _product(np.abs(one), np.abs(other))]
-                self._deposit(slots[rows], limbs, positions + others - UNIT_BITS)
-            else:
-                self._add_floats(slots[rows], products)
+                self._add_wide_products(slots[rows], one * sign, other)
+                continue
+            if not isinstance(sign, int) or sign != 1:
+                for product in products:
+                    np.multiply(product, sign, out=product)
+            self._add_floats(slots[rows], products)
+
+    def _add_wide_products(self, slots: Any, values: Any, factors: Any) -> None:
+        """Add n products that floats cannot represent as pairs."""
+        one, positions = _split(values)
+        other, others = _split(factors)
+        limbs = [limb * (np.sign(one) * np.sign(other)) for limb in _product(np.abs(one), np.abs(other))]
+        self._deposit(slots, limbs, positions + others - UNIT_BITS)
 
     def merge(self, slots: Any, others: ExactSums) -> None:
         """Add n other sums to the sums of n slots."""
@@ -245,6 +255,8 @@ class ExactSums(AttributeColumn):
         bounds = [_most(term) for term in terms]
         exponent = math.frexp(max(bounds))[1]
         top = (exponent - 1 + UNIT_BITS) // _DIGIT
+        # Parts are below 2**33 units, so floats add up those of a block without rounding.
+        are_few = len(self) <= len(slots)
         digits: list[tuple[int, Any]] = []
         if _FLOATS_MIN < exponent < _FLOATS_MAX:
             for place in range(top, top - _DIGITS_AT_ONCE, -1):
@@ -253,9 +265,11 @@ class ExactSums(AttributeColumn):
                 for index, term in enumerate(terms):
                     if 2 * bounds[index] >= unit:
                         parts.append(_cut(term, unit))
-                        bounds[index] = _most(term)
+                        bounds[index] = unit / 2 if term.any() else 0.0
                 if parts:
                     total = sum(parts[1:], parts[0])
+                    if are_few:
+                        total = np.bincount(slots, total, len(self))
                     total *= 1 / unit
                     digits.append((place, total.astype(np.int64)))
                 if not any(bounds):
@@ -263,9 +277,12 @@ class ExactSums(AttributeColumn):
         if digits:
             self._make_way(digits[-1][0], top + 1)
             self._spend(len(slots))
-            flat, first = self._digits.reshape(-1), slots * self._digits.shape[1]
+            flat, first = self._digits.reshape(-1), slots * (0 if are_few else self._digits.shape[1])
             for place, digit in digits:
-                np.add.at(flat, first + (place - self._first), digit)
+                if are_few:
+                    self._digits[:, place - self._first] += digit
+                else:
+                    np.add.at(flat, first + (place - self._first), digit)
         for term, bound in zip(terms, bounds, strict=True):
             if bound:
                 rest = np.flatnonzero(term)
@@ -353,9 +370,13 @@ def _split(values: Any) -> tuple[Any, Any]:
 
 def _float_products(one: Any, other: Any) -> list[Any] | None:
     """Return n products as pairs of floats with the same exact total, or None if a float is too large or small."""
-    sizes = np.abs(one), np.abs(other)
-    if any(size.max() >= _FACTOR_MAX or size.min(where=size != 0, initial=1) < 1 / _FACTOR_MAX for size in sizes):
-        return None
+    for factor in (one,) if other is one else (one, other):
+        sizes = np.abs(factor)
+        if sizes.max() >= _FACTOR_MAX:
+            return None
+        sizes[sizes == 0] = 1
+        if sizes.min() < 1 / _FACTOR_MAX:
+            return None
     return list(products_of(one, other))
 
 
@@ -364,14 +385,23 @@ def products_of(one: Any, other: Any) -> tuple[Any, Any]:
 
     Source: T. J. Dekker, "A floating-point technique for extending the available precision" (1971).
     """
-    halves = []
-    for factor in (one, other):
-        shifted = factor * _SPLITTER
-        high = shifted - (shifted - factor)
-        halves.append((high, factor - high))
-    (high, low), (by_high, by_low) = halves
+    high, low = _halves(one)
+    by_high, by_low = (high, low) if other is one else _halves(other)
     product = one * other
-    return product, ((high * by_high - product) + high * by_low + low * by_high) + low * by_low
+    rest = high * by_high
+    rest -= product
+    rest += high * by_low
+    rest += low * by_high
+    rest += low * by_low
+    return product, rest
+
+
+def _halves(factors: Any) -> tuple[Any, Any]:
+    """Return n floats as pairs of floats of 26 bits."""
+    shifted = factors * _SPLITTER
+    high = shifted - factors
+    np.subtract(shifted, high, out=high)
+    return high, factors - high
 
 
 def _product(one: Any, other: Any) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from foldflight.spark.cdc import DELTA_CHANGES, from_canal, from_debezium, from_maxwell, split_changes
 from foldflight.spark.deadletters import dead_letters, results
 from foldflight.spark.frame import GroupedFrame, group_by
+from foldflight.spark.settings import configure
 from foldflight.spark.stored import state_table
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
@@ -13,6 +14,7 @@ __all__ = [
     "PROCESSING_TIME",
     "GroupedFrame",
     "Window",
+    "configure",
     "cumulate",
     "dead_letters",
     "from_canal",

@@ -17,7 +17,8 @@ from foldflight.errors import RejectedError
 from foldflight.spark.batch import batch_result
 from foldflight.spark.carrier import carrier_type, result_types
 from foldflight.spark.columns import Columns, arrow_fields, check_keys, column_of, key_name, kind_of, text_of
-from foldflight.spark.stream import check_provider, stream_result
+from foldflight.spark.settings import advise, check_provider
+from foldflight.spark.stream import stream_result
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
 __all__ = ["GroupedFrame", "OnError", "group_by"]
@@ -204,6 +205,7 @@ class GroupedFrame:
         query, rows = self._resolved(aliased, named)
         # Spark pickles it again later, but its error would not name the function and the object that failed.
         pickle.dumps(query)
+        advise(self.df)
         if query.stream is None:
             return batch_result(query, rows)
         check_provider(self.df)

@@ -38,13 +38,12 @@ from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.tasks import PartialFold
-from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.spark.attempts import attempt
 from foldflight.spark.steps import mapping, spark_schema, step_of
 from foldflight.spark.worker import freeze_garbage_collector
 
-__all__ = ["OBSERVED", "check_provider", "stream_result"]
+__all__ = ["OBSERVED", "stream_result"]
 
 OBSERVED = "foldflight"
 
@@ -58,26 +57,8 @@ _FOLDED = st.StructType([st.StructField(BLOB, st.BinaryType()), *_FIGURES])
 # If most rows of an epoch belong to different groups, merging their states costs more than folding the rows.
 _UNFOLDED_GROUPS_MIN = 1 << 10
 _OUTPUT_ROWS_MAX = 1 << 16
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _CACHE_BYTES_MAX = 256 << 20
 _HOST_BYTES_MAX = 1 << 30
-
-
-def check_provider(df: DataFrame) -> None:
-    """Refuse a session whose state store cannot hold a state table.
-
-    Raises:
-        RejectedError: SETTINGS, naming the two settings.
-    """
-    found = df.sparkSession.conf.get(_PROVIDER, "")
-    if found != _ROCKSDB:
-        raise RejectedError(
-            "SETTINGS",
-            f"the state table needs Spark's RocksDB state store, and {_PROVIDER} is {found or 'not set'}; set\n"
-            f"  {_PROVIDER}={_ROCKSDB}\n"
-            "  spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled=true",
-        )
 
 
 def stream_result(query: Query, rows: DataFrame) -> DataFrame:
@@ -127,7 +108,8 @@ def _packing(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.R
     if not query.folds_before_shuffle.taken:
         return Pack(query.layout.rows, query.bounds)
     bounds = replace(query.bounds, unfolded_groups_min=_UNFOLDED_GROUPS_MIN)
-    return Pack(query.layout.partial, query.bounds, PartialFold(query, bounds, keeps_buckets=True))
+    partial = PartialFold(query, bounds, keeps_buckets=True, looks_ahead=False)
+    return Pack(query.layout.partial, query.bounds, partial)
 
 
 def _metric_name(layout: Layout) -> str:

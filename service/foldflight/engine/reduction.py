@@ -1,0 +1,71 @@
+"""The decision of a partial fold: are the rows of a partition fewer as states of their groups?
+
+Folding pays if a state stands for several rows. How many depends on rows that have not arrived yet, so the number of
+groups is estimated from the rows seen so far: of n rows drawn from G groups that are equally frequent, about
+G * (1 - exp(-n / G)) belong to different groups. If some groups are more frequent than others, there are fewer
+different ones, and the rows seen so far show by themselves that folding pays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = ["Reduction", "groups_expected"]
+
+# The least number of rows of a state for which folding pays: seen so far, or expected when the memory is full.
+_ROWS_SEEN_MIN = 2.0
+_ROWS_EXPECTED_MIN = 1.5
+_STEPS = 60
+
+
+@dataclass
+class Reduction:
+    """The rows that were assigned to groups so far, and the different groups among them.
+
+    Args:
+        rows: Number of rows.
+        groups: Number of groups.
+    """
+
+    rows: int = 0
+    groups: int = 0
+
+    def pays(self, room: int, *, looks_ahead: bool) -> bool:
+        """Return whether folding further rows produces clearly fewer states than rows.
+
+        Args:
+            room: The number of groups that fit into memory.
+            looks_ahead: Whether many more rows of the same kind may come. Otherwise only the rows seen so far count.
+        """
+        if self.rows >= _ROWS_SEEN_MIN * self.groups:
+            return True
+        return looks_ahead and _rows_expected(groups_expected(self.rows, self.groups), room) >= _ROWS_EXPECTED_MIN
+
+
+def groups_expected(rows: int, groups: int) -> float:
+    """Return the number of equally frequent groups of which `rows` rows show `groups`; infinity if all are different.
+
+    Args:
+        rows: Number of rows, at least `groups`.
+        groups: Number of different groups among them, at least 1.
+    """
+    if groups >= rows:
+        return math.inf
+    # Find x = rows / result, for which (1 - exp(-x)) / x is the share of new groups. It decreases with x.
+    share, low, high = groups / rows, 0.0, rows / groups
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if -math.expm1(-middle) > share * middle:
+            low = middle
+        else:
+            high = middle
+    return rows / high
+
+
+def _rows_expected(groups: float, room: int) -> float:
+    """Return the rows of a state at the time when `room` of so many equally frequent groups have been seen."""
+    if groups <= room:
+        return math.inf
+    filled = room / groups
+    return -math.log1p(-filled) / filled if filled else 1.0

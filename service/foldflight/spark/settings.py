@@ -1,0 +1,129 @@
+"""`configure(spark)`: the settings of a session that foldflight needs or profits from.
+
+Spark passes rows to Python in Arrow batches. By default it measures the growing batch after each row, which takes more
+time than to copy the row. A session that does not measure bounds its batches by their number of rows alone. Spark reads
+this number from the session when a query runs, so it cannot differ between the queries of a session. Therefore it
+follows from the width of the session's widest rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from foldflight.client.logs import set_up
+from foldflight.errors import RejectedError
+
+__all__ = ["PROVIDER", "ROCKSDB", "advise", "check_provider", "configure"]
+
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_BATCH_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+_BATCH_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+# With this value Spark does not measure batches.
+_NOT_MEASURED: Final = 2**31 - 1
+# Bytes of a batch. Each task holds a batch in the JVM and a few of them in Python.
+_BATCH_BYTES_MAX: Final = 64 << 20
+_BATCH_ROWS_MAX: Final = 1 << 16
+_LOGGER: Final = "foldflight.spark"
+
+
+class _Setting(NamedTuple):
+    """A setting, and why it pays."""
+
+    name: str
+    value: str
+    why: str
+
+
+_ALWAYS: Final = (
+    _Setting(_BATCH_BYTES, str(_NOT_MEASURED), "Spark does not measure the batch after each row"),
+    _Setting(PROVIDER, ROCKSDB, "streams keep their state in RocksDB"),
+    _Setting(
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
+        "true",
+        "an epoch uploads its changes, not the whole state",
+    ),
+)
+_LOCAL: Final = (
+    _Setting("spark.sql.streaming.checkpoint.fileChecksum.enabled", "false", "fewer files in each epoch"),
+    _Setting(
+        "spark.sql.streaming.checkpointFileManagerClass",
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+        "faster renames of files",
+    ),
+)
+
+
+def configure(
+    spark: SparkSession, *, row_bytes: int = 1 << 13, partitions: int | None = None, local_checkpoints: bool = False
+) -> dict[str, str]:
+    """Set what queries of a session need and profit from, and print each setting that changes.
+
+    Call it before the queries are started. It works in classic PySpark and in Spark Connect, and may be called again.
+
+    Args:
+        spark: The session.
+        row_bytes: Bytes of the widest rows that queries of the session aggregate: the keys and arguments of one row.
+            Batches of such rows have at most 64 MiB. Wider rows make larger batches.
+        partitions: Partitions of shuffles. A stream's checkpoint fixes the number, and each partition adds a cost to
+            each epoch, so it should be about the number of cores. Default: unchanged.
+        local_checkpoints: Whether the checkpoints of all streams lie on a local disk, where epochs need fewer files.
+
+    Returns:
+        dict[str, str]: The settings that were changed, with their new values.
+
+    Raises:
+        RejectedError: SIGNATURE, for a number below 1.
+    """
+    for name, number in (("row_bytes", row_bytes), ("partitions", 1 if partitions is None else partitions)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise RejectedError("SIGNATURE", f"{name} is a number of 1 or more, and here it is {number!r}")
+    rows = min(max(_BATCH_BYTES_MAX // row_bytes, 1), _BATCH_ROWS_MAX)
+    wanted = [*_ALWAYS, _Setting(_BATCH_ROWS, str(rows), f"batches of at most 64 MiB, for rows of {row_bytes:,} bytes")]
+    if partitions is not None:
+        wanted.append(_Setting("spark.sql.shuffle.partitions", str(partitions), "partitions of shuffles"))
+    if local_checkpoints:
+        wanted += _LOCAL
+    changed = {}
+    for setting in wanted:
+        before = spark.conf.get(setting.name, None)
+        if before != setting.value:
+            spark.conf.set(setting.name, setting.value)
+            changed[setting.name] = setting.value
+            was = before or "Spark's default"
+            print(f"{setting.name}: {was} > {setting.value} ({setting.why})")  # noqa: T201
+    return changed
+
+
+def advise(df: DataFrame) -> None:
+    """Log once in a process, when a query is planned, that its session measures batches."""
+    if _advised:
+        return
+    if df.sparkSession.conf.get(_BATCH_BYTES, str(_NOT_MEASURED)) != str(_NOT_MEASURED):
+        _advised.append(True)
+        set_up(_LOGGER, logging.WARNING).warning(
+            "Spark measures each batch for Python after each row in this session, which makes queries two to three "
+            "times slower; call foldflight.spark.configure(spark) before the query"
+        )
+
+
+_advised: list[bool] = []
+
+
+def check_provider(df: DataFrame) -> None:
+    """Refuse a session whose state store cannot hold a state table.
+
+    Raises:
+        RejectedError: SETTINGS, naming the call that helps.
+    """
+    found = df.sparkSession.conf.get(PROVIDER, "")
+    if found != ROCKSDB:
+        raise RejectedError(
+            "SETTINGS",
+            f"the state table needs Spark's RocksDB state store, and {PROVIDER} is {found or 'not set'}; call "
+            f"foldflight.spark.configure(spark) before the query, or set\n  {PROVIDER}={ROCKSDB}\n"
+            f"  {_ALWAYS[-1].name}={_ALWAYS[-1].value}",
+        )

@@ -1,0 +1,99 @@
+"""What a session needs and profits from: set by one call, and asked for once where it is missing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as sf
+
+from foldflight import RejectedError
+from foldflight.client import Functions
+from foldflight.spark import configure, group_by, settings
+
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+WIDE = 100_000
+
+
+@pytest.fixture
+def fresh(spark: Any, request: pytest.FixtureRequest) -> Any:
+    """A session of its own, whose settings no other test sees."""
+    return spark.newSession() if request.node.callspec.params["spark"] == "classic" else spark
+
+
+def test_one_call_sets_everything_and_says_so(fresh: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """What changed is returned and printed; called again, nothing changes."""
+    changed = configure(fresh, partitions=3, local_checkpoints=True)
+    assert changed[BATCH_BYTES] == str(2**31 - 1)
+    assert changed["spark.sql.shuffle.partitions"] == "3"
+    assert "spark.sql.streaming.checkpoint.fileChecksum.enabled" in changed
+    assert {name: fresh.conf.get(name) for name in changed} == changed
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == list(changed)
+    assert configure(fresh, partitions=3, local_checkpoints=True) == {}
+    assert not capsys.readouterr().out
+
+
+def _sizes(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"size": pa.array([batch.nbytes], pa.int64())})
+
+
+def test_wide_rows_come_in_batches_of_bounded_size(classic: Any, embedded: Functions) -> None:
+    """Rows of 100 KB come in batches of at most 64 MiB, though Spark does not measure them."""
+    session = classic.newSession()
+    configure(session, row_bytes=WIDE)
+    rows = session.range(0, 1_500, 1, 1).select(
+        (sf.col("id") % 3).alias("k"), sf.rpad(sf.col("id").cast("string"), WIDE, "x").alias("text")
+    )
+    largest = rows.mapInArrow(_sizes, "size bigint").agg(sf.max("size")).first()[0]
+    assert 32 << 20 < largest <= 64 << 20
+    found = group_by(rows, "k").agg(n=embedded["count"]("text"), first=embedded["min"]("text")).collect()
+    firsts = [min(f"{number}".ljust(WIDE, "x") for number in range(key, 1_500, 3)) for key in range(3)]
+    assert sorted((row.k, row.n, row["first"]) for row in found) == [(key, 500, firsts[key]) for key in range(3)]
+
+
+@pytest.mark.parametrize(("row_bytes", "rows"), [(1, 1 << 16), (1 << 14, 1 << 12), (WIDE, 671), (1 << 40, 1)])
+def test_the_rows_of_a_batch_follow_their_width(classic: Any, row_bytes: int, rows: int) -> None:
+    """Wider rows make batches of fewer rows, never of none."""
+    session = classic.newSession()
+    configure(session, row_bytes=row_bytes)
+    assert session.conf.get(BATCH_ROWS) == str(rows)
+
+
+def test_a_session_that_measures_is_told_once(
+    fresh: Any, embedded: Functions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query in a session that measures batches logs the call that helps, once, and changes no setting."""
+    monkeypatch.setattr(settings, "_advised", [])
+    rows = fresh.range(3)
+    fresh.conf.set(BATCH_BYTES, "64MB")
+    before = [fresh.conf.get(name) for name in (BATCH_BYTES, BATCH_ROWS)]
+    with caplog.at_level(logging.WARNING, "foldflight.spark"):
+        for _ in range(2):
+            group_by(rows, "id").agg(n=embedded["count"]())
+    (record,) = caplog.records
+    assert "foldflight.spark.configure(spark)" in record.getMessage()
+    assert [fresh.conf.get(name) for name in (BATCH_BYTES, BATCH_ROWS)] == before
+
+
+def test_a_configured_session_is_told_nothing(
+    fresh: Any, embedded: Functions, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the call, nothing is logged."""
+    monkeypatch.setattr(settings, "_advised", [])
+    configure(fresh)
+    group_by(fresh.range(3), "id").agg(n=embedded["count"]())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("wrong", [{"row_bytes": 0}, {"row_bytes": 1.5}, {"partitions": 0}])
+def test_numbers_that_are_none_are_refused(classic: Any, wrong: dict[str, Any]) -> None:
+    """A width or a number of partitions below 1 changes nothing."""
+    session = classic.newSession()
+    with pytest.raises(RejectedError, match="1 or more"):
+        configure(session, **wrong)
+    assert session.conf.get(BATCH_BYTES) == classic.conf.get(BATCH_BYTES)

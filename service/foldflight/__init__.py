@@ -1,15 +1,15 @@
-"""Python aggregate functions for engines that own the state.
+"""Python functions for engines that own the state: aggregate, scalar and table functions.
 
 The three ways in:
 
-    from foldflight import connect, udaf          # write a class, reach functions
-    from foldflight.spark import group_by         # use them on Spark DataFrames
-    from foldflight.testing import check_laws     # check a class
+    from foldflight import connect, udaf, udf, udtf          # write functions, reach them
+    from foldflight.spark import group_by, with_columns      # use them on Spark DataFrames
+    from foldflight.testing import check_laws                # check them
 """
 
-from foldflight.client import Aggregate, FunctionHandle, Functions, connect
+from foldflight.client import Aggregate, FunctionHandle, Functions, Use, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
-from foldflight.functions import ExactSum, ExactSums, FunctionContext, Lists, Registry, RowKind, udaf
+from foldflight.functions import ExactSum, ExactSums, FunctionContext, Lists, Registry, RowKind, udaf, udf, udtf
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,10 @@ __all__ = [
     "RejectedError",
     "RetryableError",
     "RowKind",
+    "Use",
     "__version__",
     "connect",
     "udaf",
+    "udf",
+    "udtf",
 ]

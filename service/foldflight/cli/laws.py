@@ -16,7 +16,7 @@ from rich.text import Text
 
 from foldflight.client.connect import EMBEDDED
 from foldflight.errors import FoldflightError, RejectedError
-from foldflight.functions import Function, Registry
+from foldflight.functions import AnyFunction, MapFunction, Registry
 
 if TYPE_CHECKING:
     from foldflight.testing import LawResult  # imports Hypothesis, which a server does not need
@@ -50,9 +50,10 @@ _OUTCOMES = {True: ("holds", "green"), False: ("BROKEN", "bold red"), None: ("-"
 def check(modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...], names: tuple[str, ...]) -> None:
     """Check the laws of the functions in MODULES (module or embedded:module) on generated data.
 
-    The laws say, for example, that the result does not depend on how the input is split, that merges may happen in any
-    order, that a retraction undoes an accumulation, and that states can be stored and loaded. The command prints a
-    minimal example of rows that break a law. It exits with 1 if a law is broken or a function cannot be checked.
+    Merge order, retraction as the inverse, any split of the input, state to bytes and back, and so on; for scalar and
+    table functions any split and order of the rows, and compiled code beside the interpreter. Prints the smallest rows
+    that break a law. A function that cannot be checked does not stop the others. Exits with 1 if a law is broken or a
+    function cannot be checked.
     """
     if importlib.util.find_spec("hypothesis") is None:
         raise RejectedError("SETTINGS", "check generates its data with Hypothesis: pip install 'foldflight[testing]'")
@@ -80,7 +81,7 @@ def check(modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...],
     console.print("every law holds", style="green")
 
 
-def _chosen(functions: Sequence[Function], names: Sequence[str]) -> Sequence[Function]:
+def _chosen(functions: Sequence[AnyFunction], names: Sequence[str]) -> Sequence[AnyFunction]:
     """Return the functions of these names, or all without names. Raises RejectedError UNKNOWN_FUNCTION."""
     known = [function.name for function in functions]
     for name in names:
@@ -91,11 +92,13 @@ def _chosen(functions: Sequence[Function], names: Sequence[str]) -> Sequence[Fun
     return [function for function in functions if not names or function.name in names]
 
 
-def _results(function: Function, literals: dict[str, Any], examples: int, progress: Progress) -> list[LawResult]:
-    """Check a function, with a progress bar of its laws."""
+def _results(function: AnyFunction, literals: dict[str, Any], examples: int, progress: Progress) -> list[LawResult]:
+    """Check a function, with a bar that shows how many of its laws are through."""
     from foldflight.testing.laws import LAWS, iterate_laws
+    from foldflight.testing.maplaws import MAP_LAWS
 
-    bar = progress.add_task(function.name, total=len(LAWS))
+    laws = MAP_LAWS if isinstance(function, MapFunction) else LAWS
+    bar = progress.add_task(function.name, total=len(laws))
     try:
         results = []
         for result in iterate_laws(function, literals=literals, examples=examples):
@@ -106,8 +109,8 @@ def _results(function: Function, literals: dict[str, Any], examples: int, progre
         progress.remove_task(bar)
 
 
-def laws_table(function: Function, results: list[LawResult]) -> Table:
-    """Return the outcomes as a table with one row for each law."""
+def laws_table(function: AnyFunction, results: list[LawResult]) -> Table:
+    """Return the outcome of each law as a table for people."""
     table = Table("law", "", Column("detail", overflow="fold"), title=Text(function.signature), title_justify="left")
     for result in results:
         word, style = _OUTCOMES[result.passed]
@@ -131,7 +134,7 @@ def _parse(literals: tuple[str, ...]) -> dict[str, Any]:
     return values
 
 
-def _for_function(function: Function, values: Mapping[str, Any]) -> dict[str, Any]:
+def _for_function(function: AnyFunction, values: Mapping[str, Any]) -> dict[str, Any]:
     known = {parameter.name: parameter for parameter in function.parameters}
     missing = [name for name, parameter in known.items() if parameter.required and name not in values]
     if missing:

@@ -15,6 +15,7 @@ from foldflight.client import connect
 from foldflight.client.connect import EMBEDDED
 from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Registry
+from foldflight.functions.spec import FunctionKind
 
 __all__ = ["functions"]
 
@@ -41,15 +42,28 @@ def function_text(info: FunctionInfo) -> Text:
     """Return the description of a function as text. "any order": a row may be retracted before it is accumulated."""
     folding = info.folding
     how = "" if folding is None else folding.mode
+    if info.kind is not FunctionKind.AGGREGATE:
+        return _described(info, _map_facts(info, how))
     retracts = "retracts in any order" if info.invertible else "retracts" if info.retract else "append-only"
     facts = [f"version {info.version}", retracts, "merges" if info.merge else "no merge", f"{info.codec} state", how]
     if _is_built_in(info):
         facts.insert(0, "built in")
+    return _described(info, facts)
+
+
+def _map_facts(info: FunctionInfo, how: str) -> list[str]:
+    """Return what there is to say of a scalar or table function."""
+    kind = f"{info.kind} function" + (f" ({info.vectorised} columns)" if info.vectorised else "")
+    return [kind, f"version {info.version}", "" if info.deterministic else "not deterministic", how]
+
+
+def _described(info: FunctionInfo, facts: list[str]) -> Text:
     text = Text.assemble((info.signature, "bold"), "\n    ", (", ".join(filter(None, facts)), "cyan"))
     if doc := info.doc.strip().partition("\n")[0]:
         text.append(f"\n    {doc}", "dim")
+    folding = info.folding
     if folding is not None and folding.reason:
-        text.append(f"\n    {how} because: {folding.reason}", "yellow")
+        text.append(f"\n    {folding.mode} because: {folding.reason}", "yellow")
     return text
 
 

@@ -8,6 +8,7 @@ from foldflight.client.exchange import OpenExchange
 from foldflight.client.flight import FlightTransport, close_connections
 from foldflight.client.functions import Aggregate, FunctionHandle, Functions
 from foldflight.client.transport import Transport
+from foldflight.client.uses import Use, UseMember
 
 __all__ = [
     "Aggregate",
@@ -17,6 +18,8 @@ __all__ = [
     "Functions",
     "OpenExchange",
     "Transport",
+    "Use",
+    "UseMember",
     "close_connections",
     "connect",
 ]

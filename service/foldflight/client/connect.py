@@ -43,8 +43,9 @@ def connect(
 
     Args:
         target: The source of the functions.
-            `"embedded:examples.weighted_avg"` (several modules are separated by commas), a class under `@udaf`, a
-            module, or several of these: they are folded in the calling process or in the workers of the engine.
+            `"embedded:examples.weighted_avg"` (several modules are separated by commas), a class or function under
+            `@udaf`, `@udf` or `@udtf`, a module, or several of these: they run in the calling process or in the workers
+            of the engine.
             `"grpc://host:port"`, or `"grpc+tls://host:port"` with TLS (several servers are separated by commas): Flight
             servers fold them, in turns.
         deadline_s: Longest wait for a server at any one step, in seconds. A server that takes longer counts as lost. It

@@ -31,13 +31,15 @@ if TYPE_CHECKING:
 
     from foldflight.exchange.frames import Frame
     from foldflight.fold import Mode
-    from foldflight.functions.spec import Function
+    from foldflight.functions.mapping import AnyFunction
 
-__all__ = ["PROGRAMS", "EmbeddedTransport", "ShippedFunctions"]
+__all__ = ["PROGRAMS", "PROGRAMS_AT_ONCE", "EmbeddedTransport", "ShippedFunctions"]
 
 SERVER_ID = "embedded"
 # Compiled functions, shared by all transports of this process.
 PROGRAMS = Programs(Store("user"))
+# Compiles at the first row, for checks of compiled code.
+PROGRAMS_AT_ONCE = Programs(Store("user"), hot_rows=0)
 _RESTORED_MAX = 16
 _restored_functions: dict[str, tuple[Any, ...]] = {}
 
@@ -95,7 +97,7 @@ class EmbeddedTransport:
         functions = [self._registry[name] for name in sorted(self._registry)]
         return [FunctionInfo.of(each, folding=PROGRAMS.folding(each) if look else None) for each in functions]
 
-    def register(self, functions: Sequence[Function]) -> list[FunctionInfo]:
+    def register(self, functions: Sequence[AnyFunction]) -> list[FunctionInfo]:
         """Add functions, and return their descriptions. Raises RejectedError SIGNATURE if a name is taken."""
         registry = Registry([*self._registry.authored, *functions])
         PROGRAMS.demand_all(functions)
@@ -173,12 +175,12 @@ class ShippedFunctions:
     digest: str
 
     @classmethod
-    def of(cls, functions: Sequence[Function]) -> ShippedFunctions:
+    def of(cls, functions: Sequence[AnyFunction]) -> ShippedFunctions:
         """Pickle functions. Raises RejectedError SIGNATURE if they refer to an object that cannot be pickled."""
         code = pickled(functions)
         return cls(tuple(each.name for each in functions), code, hashlib.sha256(code).hexdigest())
 
-    def functions(self) -> tuple[Function, ...]:
+    def functions(self) -> tuple[AnyFunction, ...]:
         """Return the functions. Raises RejectedError MODULE if their code cannot run here."""
         functions = _restored_functions.get(self.digest)
         if functions is None:

@@ -96,6 +96,12 @@ class OpenExchange(Verbs[None]):
             "no row_outputs are due: Open does not request them, or no chunk was sent",
         )
 
+    def mapped(self) -> pa.Table:
+        """Return the outputs of the oldest `chunk` of an exchange of steps whose answer has not been taken."""
+        return self._take_answer(
+            lambda frame: isinstance(frame, Chunk), "no outputs are due: Open has no steps, or no chunk was sent"
+        )
+
     def take_logs(self) -> Sequence[LogRecord]:
         """Return the log records of functions since the last call."""
         return self.carrier.take_logs()

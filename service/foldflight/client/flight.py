@@ -37,7 +37,7 @@ from foldflight.shipping.pickling import bundle_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from foldflight.functions.spec import Function
+    from foldflight.functions.mapping import AnyFunction
 
 __all__ = ["FlightTransport", "close_connections", "server_url", "server_urls"]
 
@@ -146,7 +146,7 @@ class FlightTransport:
 
         return sorted(self._ask_servers(ask), key=lambda info: info.name)
 
-    def register(self, functions: Sequence[Function]) -> list[FunctionInfo]:
+    def register(self, functions: Sequence[AnyFunction]) -> list[FunctionInfo]:
         """Sign functions, check with one server that it accepts them, and send them with each exchange that calls them.
 
         Servers do not store the functions: every Open contains those that it calls.
@@ -206,9 +206,7 @@ class FlightTransport:
         return dataclasses.replace(
             opening,
             job_parameters={**self._job_parameters, **opening.job_parameters},
-            bundles=tuple(
-                dict.fromkeys(self._bundles[call.function] for call in opening.calls if call.function in self._bundles)
-            ),
+            bundles=tuple(dict.fromkeys(self._bundles[name] for name in opening.functions if name in self._bundles)),
         )
 
     def _ask_servers(self, ask: Callable[[Any, Any, str], R], *, patience_s: float = 0.0) -> R:

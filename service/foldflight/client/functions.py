@@ -1,9 +1,10 @@
-"""Functions by name, and their uses over columns in a query."""
+"""Functions by name, and calls of aggregates over columns in a query."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from foldflight.client.uses import Use
 from foldflight.errors import RejectedError
 from foldflight.functions.literals import check_names
 from foldflight.functions.registry import Registry
+from foldflight.functions.spec import FunctionKind
 
 if TYPE_CHECKING:
     from foldflight.client.embedded import EmbeddedTransport
@@ -97,8 +100,12 @@ class FunctionHandle:
         self._transport = transport
         self.__doc__ = info.doc
 
-    def __call__(self, /, *columns: object, **literals: object) -> Aggregate:
+    def __call__(self, /, *columns: object, **literals: object) -> Any:
         """Use the function over columns, with direct arguments by name.
+
+        Returns:
+            Aggregate | Use: An `Aggregate` for `group_by`; of a scalar or table function a `Use`, for `with_columns` or
+                `join_lateral`, which also takes other uses as arguments.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH for a wrong number of columns; SIGNATURE for direct arguments that are
@@ -115,7 +122,27 @@ class FunctionHandle:
                     "name)",
                     function=self.name,
                 )
-        return Aggregate(self.info, columns, self._transport, literals=literals)
+        if self.info.kind is FunctionKind.AGGREGATE:
+            return Aggregate(self.info, columns, self._transport, literals=literals)
+        for column in columns:
+            if isinstance(column, Aggregate):
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"an argument of {self.name} is the aggregate {column!r}; aggregate first, and map the result",
+                    function=self.name,
+                )
+        return Use(self.info, columns, self._transport, literals=literals)
+
+    def spark_udf(self) -> Any:
+        """Return a scalar function as a UDF of Spark, for `spark.udf.register(name, f["m"].spark_udf())` and Columns.
+
+        Each UDF in a plan is a trip of its own between Spark and Python; `with_columns` needs one for all.
+
+        Raises:
+            RejectedError: SIGNATURE for other kinds of functions, and for functions whose types depend on the call.
+        """
+        # Spark's layer is above this one, and PySpark may not be installed: it is found by name, when it is asked for.
+        return importlib.import_module("foldflight.spark.mapping").spark_udf(self.info, self._transport)
 
     def __repr__(self) -> str:
         return f"<function {self.info.signature}>"
@@ -176,7 +203,7 @@ class Functions(Mapping[str, FunctionHandle]):
         self.transport = transport
         self._handles = {info.name: FunctionHandle(info, transport) for info in transport.infos()}
 
-    def __call__(self, /, *columns: object, **literals: object) -> Aggregate:
+    def __call__(self, /, *columns: object, **literals: object) -> Any:
         """Use the only function besides the built-in ones. Raises the errors of calling it.
 
         Raises:
@@ -247,7 +274,7 @@ class Functions(Mapping[str, FunctionHandle]):
         version, even for uses made before. To use both versions, call `connect` twice.
 
         Args:
-            sources: Classes under `@udaf`, modules, or names of modules.
+            sources: What is decorated with `@udaf`, `@udf` or `@udtf`, modules, or names of modules.
 
         Raises:
             RejectedError: SETTINGS, UNAUTHENTICATED, MODULE, SIGNATURE or LIMIT, as the server answers.

@@ -11,9 +11,10 @@ import abc
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.engine import Answer, EngineExchange
@@ -24,12 +25,14 @@ from foldflight.exchange.frames import (
     Forget,
     Frame,
     Log,
+    Mapped,
     Open,
     Opened,
     Results,
     SavedStates,
     States,
 )
+from foldflight.fold import ROW
 
 if TYPE_CHECKING:
     from foldflight.fold import Mode
@@ -63,8 +66,8 @@ class Link(abc.ABC):
         self._engine = EngineExchange(opening)
         self._failed = False
         self._closed = False
-        # For each frame whose answer has not been taken, oldest first, the number of parts in which it was sent.
-        self._parts_due: deque[int] = deque()
+        # For each frame whose answer has not been taken, oldest first, the rows of the parts in which it was sent.
+        self._parts_due: deque[list[int]] = deque()
         self._answers: deque[Answer] = deque()
         self._due = 0
         self._logs: list[LogRecord] = []
@@ -97,14 +100,14 @@ class Link(abc.ABC):
             FoldflightError: The frame may not be sent now, or the server failed.
         """
         expects_answer = self._opening.is_answered(frame)
-        parts = 0
+        parts: list[int] = []
         with self._remember_failure():
             for part in self._split(frame):
                 while self._due:
                     self._pull()
                 self._engine.send(part)
                 self._write(part)
-                parts += 1
+                parts.append(part.batch.num_rows if isinstance(part, Chunk) else 0)
                 self._due += expects_answer
         if expects_answer:
             self._parts_due.append(parts)
@@ -120,11 +123,13 @@ class Link(abc.ABC):
             if not self._parts_due:
                 raise RejectedError("BAD_FRAME", "there is no answer to receive: no frame that has an answer was sent")
             parts = self._parts_due[0]
-            while len(self._answers) < parts:
+            while len(self._answers) < len(parts):
                 self._pull()
         self._parts_due.popleft()
-        found = [self._answers.popleft() for _ in range(parts)]
-        return found[0] if parts == 1 else pa.concat_batches(found)
+        found = [self._answers.popleft() for _ in parts]
+        if len(parts) == 1:
+            return found[0]
+        return _joined(found, parts) if self._opening.steps else pa.concat_batches(found)
 
     def take_logs(self) -> Sequence[LogRecord]:
         """Return the log records of functions since the last call."""
@@ -156,7 +161,7 @@ class Link(abc.ABC):
         frame, answer = self._next()
         if isinstance(frame, Log):
             self._logs.extend(frame.records)
-        elif isinstance(frame, (Results, SavedStates)):
+        elif isinstance(frame, (Results, SavedStates, Mapped)):
             self.reopen = self.reopen or frame.reopen
         if answer is not None:
             self._due -= 1
@@ -194,6 +199,18 @@ class Link(abc.ABC):
                     yield Forget(frame.slots.slice(start, size))
             case _:
                 yield frame
+
+
+def _joined(answers: Sequence[Any], rows: Sequence[int]) -> pa.Table:
+    """Return the answers to the parts of one chunk, which had these numbers of rows, as the answer to the chunk."""
+    if ROW not in answers[0].column_names:
+        return pa.concat_tables(answers)
+    shifted, start = [], 0
+    for answer, count in zip(answers, rows, strict=True):
+        places = pc.add(answer.column(ROW), pa.scalar(start, pa.int32()))
+        shifted.append(answer.set_column(0, answer.schema.field(ROW), places))
+        start += count
+    return pa.concat_tables(shifted)
 
 
 def _slices(batch: pa.RecordBatch, room: int) -> Iterator[pa.RecordBatch]:

@@ -7,7 +7,7 @@ interpreter's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -23,10 +23,10 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
 
-__all__ = ["Compiled"]
+__all__ = ["RAISED", "Compiled", "columns_of"]
 
-# Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one.
-_RAISED: Final = (ArithmeticError, ValueError, TypeError)
+RAISED: Final = (ArithmeticError, ValueError, TypeError)
+"""Exceptions of compiled code. The interpreter repeats the row, and raises Python's exception if there is one."""
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
 
 
@@ -59,12 +59,12 @@ class Compiled(Accumulators):
     def fold(self, rows: Rows) -> None:
         program = self._compiled_for(len(rows))
         if program is not None:
-            columns, valid = _columns(rows, program)
+            columns, valid = columns_of(rows, program.arguments)
             kernel = program.fold(nulls=bool(valid))
             if kernel is not None and columns is not None and self._takes(rows):
                 try:
                     kernel(*self._places(program, rows), columns, valid)
-                except _RAISED:
+                except RAISED:
                     rows = rows.kept(np.arange(len(rows)) >= self._progress[0])
                 else:
                     return
@@ -76,14 +76,14 @@ class Compiled(Accumulators):
         done = 0
         shown = []
         if program is not None and len(rows):
-            columns, valid = _columns(rows, program)
+            columns, valid = columns_of(rows, program.arguments)
             kernel = program.each(nulls=bool(valid))
             if kernel is not None and columns is not None and self._takes(rows):
                 values, known = program.room(len(rows))
                 places = self._places(program, rows)
                 try:
                     kernel(*places, columns, valid, kept, program.fresh, values, known)
-                except _RAISED:
+                except RAISED:
                     done = int(self._progress[0])
                     shown.append(self._cast(values[:done], known[:done]))
                 else:
@@ -108,7 +108,7 @@ class Compiled(Accumulators):
             return
         try:
             program.merge(self._table, self._present, program.instance, self._progress, slots, records.view(np.uint8))
-        except _RAISED:
+        except RAISED:
             done = int(self._progress[0])
             self._leave()
             self.inner.merge(slots[done:], states.slice(done))
@@ -138,7 +138,7 @@ class Compiled(Accumulators):
         values, valid = program.room(len(slots))
         try:
             program.values(self._table, self._present, program.instance, program.fresh, slots, values, valid)
-        except _RAISED:  # get_value does not change accumulators, so nothing has to be undone
+        except RAISED:  # get_value does not change accumulators, so nothing has to be undone
             self._leave()
             return self.inner.outputs(slots)
         return self._cast(values, valid)
@@ -234,15 +234,19 @@ class Compiled(Accumulators):
         return records_of(states, self._program.layout.fields, self._program.dtype)
 
 
-def _columns(rows: Rows, program: Program) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
-    """Return the argument columns as arrays of n values, and an array of n flags for each; no flags without NULLs.
+def columns_of(rows: Rows, arguments: Sequence[tuple[Any, str]]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
+    """Return the argument columns as arrays of n values, and n flags each; no flags where there is no NULL.
 
-    The columns are None if one holds a date or timestamp outside Python's range.
+    There are no columns where one holds a date or timestamp that Python does not have.
+
+    Args:
+        rows: The rows.
+        arguments: The NumPy type and the kind of each argument.
     """
     arrays: list[Any] = [column.array for column in rows.arguments]
     nulls = any(array.null_count for array in arrays)
     values, valid = [], []
-    for array, (dtype, kind) in zip(arrays, program.arguments, strict=True):
+    for array, (dtype, kind) in zip(arrays, arguments, strict=True):
         if nulls:
             valid.append(array.is_valid().to_numpy(zero_copy_only=False))
         if kind in MOMENTS:

@@ -110,9 +110,9 @@ class Kernels:
     def check(self) -> None:
         """Raise Refused for code that cannot be compiled, as far as this is known without compiling it."""
         changed, shown = self.accumulator, self.shown
-        if self.plan.accumulator_class is None:
+        if self.plan.accumulator_class is None and self.plan.accumulator.fields:
             changed = shown = KINDS[self.plan.accumulator.fields[0].kind]
-        given = {"merge": (changed, changed), "get_value": (shown,)}
+        given: dict[str, tuple[types.Type, ...]] = {"merge": (changed, changed), "get_value": (shown,), "eval": ()}
         for verb, function in self.plan.functions:
             own = (self.instance,) if verb in self.plan.with_self else ()
             self.author.check(function, (*own, *given.get(verb, (changed,))))
@@ -139,6 +139,13 @@ class Kernels:
     def values(self) -> Any:
         """Return `values(table, present, instance, fresh, slots, values, valid)`, which writes n results and flags."""
         return self._get("values", self._values)
+
+    def mapped(self, *, nulls: bool) -> Any:
+        """Return `mapped(instance, progress, columns, valid, values, valid_values)`, for a scalar function.
+
+        It fills n values and flags with what `eval` returns for each of n rows.
+        """
+        return self._get("mapped_nulls" if nulls else "mapped", lambda: self._mapped(nulls))
 
     def _get(self, name: str, make: Any) -> Any:
         if name not in self._made:
@@ -283,6 +290,24 @@ class Kernels:
                 _show(found, valid, row, get_value(me, record))
 
         return values, (*_TABLE, _BYTES, _SLOTS, _vector(number_type(self.plan.result)), _FLAGS)
+
+    def _mapped(self, nulls: bool) -> tuple[Any, tuple[types.Type, ...]]:
+        cast = operators.result_of(self.plan.result, self.plan.result_bits)
+        function = self.author.compiled(self.plan.verbs["eval"], cast)
+        if "eval" in self.plan.with_self:
+            call = register_jitable(lambda me, arguments: function(me, *arguments))
+        else:
+            call = register_jitable(lambda me, arguments: function(*arguments))
+        at_instance, row_of = self._at_instance, _row_of(self.plan.kinds)
+
+        def mapped(instance, progress, columns, valid, found, known):
+            me = at_instance(instance, 0)
+            for row in range(len(found)):
+                progress[0] = row
+                _show(found, known, row, call(me, row_of(columns, valid, row)))
+
+        columns = self._columns(nulls)[2:]
+        return mapped, (_BYTES, _PLACE, *columns, _vector(number_type(self.plan.result)), _FLAGS)
 
     def _compiled(self, name: str, kernel: Any, arguments: tuple[types.Type, ...]) -> Any:
         dispatcher = numba.njit(nogil=True)(kernel)

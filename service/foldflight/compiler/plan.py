@@ -19,12 +19,22 @@ from foldflight.compiler.kinds import Refused
 from foldflight.compiler.records import Field, RecordLayout
 from foldflight.fold.aggregate.records import hints_of
 from foldflight.fold.moments import MOMENTS, moment_of
+from foldflight.functions.mapping import MapVerbs
 from foldflight.functions.shape import Nullable, may_be_none
 from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.types import sql_name
 from foldflight.functions.values import CastError
 
-__all__ = ["LOOKED_AT", "Start", "own_attributes", "plan_of"]
+__all__ = [
+    "LOOKED_AT",
+    "Start",
+    "argument_kind",
+    "attribute_record",
+    "is_plain_number",
+    "own_attributes",
+    "plan_of",
+    "result_kind",
+]
 
 _VERBS: Final = ("accumulate", "retract", "merge", "get_value")
 _KINDS: Final[dict[str, type]] = {"int": int, "float": float, "bool": bool}
@@ -32,8 +42,8 @@ _LENGTH_MAX: Final = 1 << 14
 _HARMLESS: Final = (None, int, float, bool, super, object, math)
 _MAKERS: Final = ("__init__", "__new__", "__post_init__")
 _HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
-# Attributes of classes on which a plan depends besides those that occur in the code.
-LOOKED_AT: Final = ("create_accumulator", *_VERBS, *_MAKERS, *_HOOKS)
+# What a plan depends on of classes besides what their code mentions.
+LOOKED_AT: Final = ("create_accumulator", "eval", *_VERBS, *_MAKERS, *_HOOKS)
 
 
 class Start(typing.NamedTuple):
@@ -51,7 +61,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     separate = hasattr(function.cls, "create_accumulator")
     functions, with_self = _functions(function.cls, separate=separate)
     own = own_attributes(verbs)
-    attributes = {name: value for name, value in own.items() if _is_number(value)}
+    attributes = {name: value for name, value in own.items() if is_plain_number(value)}
     # Compiled code would use the attribute of the class instead.
     hiding = [name for name in own if name in functions or (name not in attributes and hasattr(function.cls, name))]
     if hiding:
@@ -76,8 +86,8 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always return equal accumulators")
     parameters = RecordLayout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
-    kind, bits = _result(bound.result_type)
-    arguments = [_argument(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
+    kind, bits = result_kind(bound.result_type)
+    arguments = [argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     plan = Plan(
         functions=tuple(functions.items()),
         makers=tuple(makers.items()),
@@ -91,12 +101,13 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
         result=kind,
         result_bits=bits,
     )
-    return plan, Start(fresh[0], _record(parameters, attributes, is_number=False))
+    return plan, Start(fresh[0], attribute_record(parameters, attributes))
 
 
-def own_attributes(verbs: Verbs) -> dict[str, Any]:
-    """Return the attributes of the author's instance; empty if the class is its own accumulator."""
-    return getattr(getattr(verbs.get_value, "__self__", None), "__dict__", {})
+def own_attributes(verbs: Verbs | MapVerbs) -> dict[str, Any]:
+    """Return the attributes of the author's instance; none for a function, or a class that is its own accumulator."""
+    method = verbs.get_value if isinstance(verbs, Verbs) else verbs.eval
+    return getattr(getattr(method, "__self__", None), "__dict__", {})
 
 
 def _functions(cls: type, *, separate: bool) -> tuple[dict[str, Any], frozenset[str]]:
@@ -120,7 +131,8 @@ def _names(bound: BoundFunction) -> list[str]:
     return [names[place] if place < len(names) else str(place + 1) for place in range(len(bound.input_types))]
 
 
-def _argument(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], str]:
+def argument_kind(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], str]:
+    """Return the NumPy type of an argument's column and the kind of its values. Raises Refused."""
     moment = moment_of(type_)
     if moment is not None:
         return np.dtype(np.int64), moment
@@ -133,7 +145,8 @@ def _argument(name: str, type_: pa.DataType) -> tuple[np.dtype[Any], str]:
     raise Refused(f"its argument {name} has the type {sql_name(type_)}")
 
 
-def _result(type_: pa.DataType) -> tuple[str, int]:
+def result_kind(type_: pa.DataType) -> tuple[str, int]:
+    """Return the kind of a result and the width of a whole number. Raises Refused."""
     if pa.types.is_signed_integer(type_):
         return "int", type_.bit_width
     if type_ == pa.float64():
@@ -165,7 +178,8 @@ def _kept_moment(type_: pa.DataType) -> str | None:
     return None if pa.types.is_timestamp(type_) and type_.unit != "us" else moment_of(type_)
 
 
-def _is_number(value: Any) -> bool:
+def is_plain_number(value: Any) -> bool:
+    """Return whether a value is a number or a truth value that compiled code can hold."""
     return type(value) in (float, bool) or (type(value) is int and -(1 << 63) <= value < 1 << 63)
 
 
@@ -214,7 +228,7 @@ def _record(layout: RecordLayout, value: Any, *, is_number: bool) -> Any:
             continue
         if field.kind in MOMENTS:
             raise Refused(f"the initial value of {field.name} is a {field.kind}; use None")
-        if type(member) is not _KINDS[field.kind] or not _is_number(member):
+        if type(member) is not _KINDS[field.kind] or not is_plain_number(member):
             what = "its accumulator" if is_number else field.name
             remedy = f"; write {float(member)}" if type(member) is int and field.kind == "float" else ""
             raise Refused(f"the initial value of {what} is {member!r}, but its annotation is {field.kind}{remedy}")
@@ -222,10 +236,15 @@ def _record(layout: RecordLayout, value: Any, *, is_number: bool) -> Any:
     return record.view(np.uint8)
 
 
+def attribute_record(layout: RecordLayout, attributes: dict[str, Any]) -> Any:
+    """Return the attributes of an instance as a record (uint8)."""
+    return _record(layout, attributes, is_number=False)
+
+
 def _items(field: Field, value: Any) -> list[Any]:
     kind = _KINDS.get(field.kind)
-    if len(value) != field.length or not all(type(each) is kind and _is_number(each) for each in value):
-        raise Refused(f"the initial value of {field.name} is not a list of {field.length} items of type {field.kind}")
+    if len(value) != field.length or not all(type(each) is kind and is_plain_number(each) for each in value):
+        raise Refused(f"{field.name} does not begin as a list of {field.length} times {field.kind}")
     return list(value)
 
 
@@ -265,7 +284,7 @@ def _check_pure(what: str, function: Any, classes: set[Any]) -> None:
     for effect, name in _effects(inspect.unwrap(function).__code__):
         if effect == "uses":
             value = function.__globals__.get(name, getattr(builtins, name, None))
-            if not (_is_number(value) or any(value is each for each in (*classes, *_HARMLESS))):
+            if not (is_plain_number(value) or any(value is each for each in (*classes, *_HARMLESS))):
                 raise Refused(f"{what} uses {name}")
         elif effect == "calls or changes" or what == "create_accumulator":
             raise Refused(f"{what} {effect} {name}")

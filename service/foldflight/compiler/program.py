@@ -13,7 +13,7 @@ from foldflight.fold.moments import MOMENTS
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels  # brings numba
 
-__all__ = ["Program", "Uncompiled", "why_not"]
+__all__ = ["Program", "Uncompiled", "room_for_results", "why_not"]
 
 _DTYPES: Final = {"int": np.int64, "float": np.float64, "bool": np.bool_, **dict.fromkeys(MOMENTS, np.int64)}
 
@@ -80,7 +80,16 @@ class Program:
 
     def room(self, count: int) -> tuple[Any, Any]:
         """Return arrays for `count` results and their flags."""
-        return np.zeros(count, _DTYPES[self._kernels.plan.result]), np.zeros(count, np.bool_)
+        return room_for_results(self._kernels.plan.result, count)
+
+    def warm(self) -> None:
+        """Compile the loop over rows with NULLs, if that can be."""
+        self.fold(nulls=True)
+
+
+def room_for_results(kind: str, count: int) -> tuple[Any, Any]:
+    """Return arrays for `count` results of a kind and their flags."""
+    return np.zeros(count, _DTYPES[kind]), np.zeros(count, np.bool_)
 
 
 def why_not(error: BaseException) -> str:

@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from foldflight.compiler.compiled import Compiled
+from foldflight.compiler.mapping import CompiledScalar, MapProgram, map_plan_of
 from foldflight.compiler.program import Program, Uncompiled, why_not
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.tables import fresh_table
+from foldflight.fold.mapping.mapper import Scalar
+from foldflight.fold.mapping.scalar import InterpretedScalar
 from foldflight.fold.mode import Folding, Mode
-from foldflight.functions.spec import BoundFunction, Function, Verbs
+from foldflight.functions.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
+from foldflight.functions.spec import BoundFunction, Verbs
 
 if TYPE_CHECKING:
-    from foldflight.compiler.kernels import Kernels
+    from foldflight.compiler.kernels import Kernels, Plan
     from foldflight.compiler.lookups import Lookups
 
 __all__ = ["HOT_ROWS", "LoopStore", "Programs"]
@@ -31,7 +35,9 @@ __all__ = ["HOT_ROWS", "LoopStore", "Programs"]
 HOT_ROWS: Final = 1 << 18
 _KNOWN_MAX: Final = 256
 _logger: Final = logging.getLogger(__name__)
-_Key: TypeAlias = tuple[type, str]  # an author's class and the fingerprint of its binding
+_Bound: TypeAlias = BoundFunction | BoundMap
+_Verbs: TypeAlias = Verbs | MapVerbs
+_Key: TypeAlias = tuple[Any, str]  # an author's class or function and the fingerprint of its binding
 
 
 class LoopStore(Protocol):
@@ -50,13 +56,13 @@ class LoopStore(Protocol):
 class _Kept:
     """A program with its sources: the function, the attributes of its instance, and recorded lookups of the rest."""
 
-    function: Function
+    function: AnyFunction
     own: dict[str, Any]
     lookups: Lookups
-    program: Program
+    program: Program | MapProgram
 
-    def serves(self, bound: BoundFunction, verbs: Verbs) -> bool:
-        """Return whether compiling again would give the same program."""
+    def serves(self, bound: _Bound, verbs: _Verbs) -> bool:
+        """Tell whether making the program again would come to the same."""
         from foldflight.compiler.lookups import is_same
         from foldflight.compiler.plan import own_attributes
 
@@ -104,25 +110,25 @@ class Programs:
             return Compiled(inner, lambda _: self.demanded(bound, verbs))
         return Compiled(inner, functools.partial(self.when_hot, bound, verbs))
 
-    def demand(self, bound: BoundFunction) -> None:
-        """Compile a function that is declared `compile=True`. Ignore other functions, and classes with `open`.
+    def demand(self, bound: _Bound) -> None:
+        """Compile a function that is declared `compile=True`; do nothing for all others, and where `open` has a say.
 
         Raises:
             RejectedError: SIGNATURE, with the reason why it cannot be compiled.
         """
         if bound.function.compile is True and not _opens(bound.function):
             verbs = _verbs(bound)
-            if isinstance(verbs, Verbs):
+            if not isinstance(verbs, Uncompiled):
                 self.demanded(bound, verbs)
 
-    def demand_all(self, registered: Iterable[Function]) -> None:
-        """Call `demand` for each function whose types are fixed. Raises the same errors."""
+    def demand_all(self, registered: Iterable[AnyFunction]) -> None:
+        """Do what `demand` does for each function whose types are fixed; it raises the same."""
         for function in registered:
             bound = _fixed(function)
             if bound is not None:
                 self.demand(bound)
 
-    def demanded(self, bound: BoundFunction, verbs: Verbs) -> Program:
+    def demanded(self, bound: _Bound, verbs: _Verbs) -> Any:
         """Return the compiled code of a function that must be compiled.
 
         Raises:
@@ -139,8 +145,8 @@ class Programs:
         self._decide(bound, found)
         return found
 
-    def when_hot(self, bound: BoundFunction, verbs: Verbs, rows: int) -> Program | Uncompiled | None:
-        """Count rows of a function, and return its compiled code when compiling pays.
+    def when_hot(self, bound: _Bound, verbs: _Verbs, rows: int) -> Any:
+        """Count rows of a function; return its compiled code, or why there is none, once it pays; None before.
 
         Args:
             bound: The function.
@@ -162,8 +168,8 @@ class Programs:
         self._decide(bound, found)
         return found
 
-    def program(self, bound: BoundFunction, verbs: Verbs, *, complete: bool = False) -> Program | Uncompiled:
-        """Return the compiled code of a function, or the reason why there is none.
+    def program(self, bound: _Bound, verbs: _Verbs, *, complete: bool = False) -> Program | MapProgram | Uncompiled:
+        """Return the compiled code of a function, or why there is none.
 
         Args:
             bound: The function.
@@ -179,43 +185,70 @@ class Programs:
             return Uncompiled(why_not(error))
         return program
 
-    def _made(self, bound: BoundFunction, verbs: Verbs) -> Program:
+    def _made(self, bound: _Bound, verbs: _Verbs) -> Program | MapProgram:
         from foldflight.compiler.digest import digest_of
         from foldflight.compiler.kernels import Kernels
         from foldflight.compiler.lookups import Lookups
-        from foldflight.compiler.plan import own_attributes, plan_of
+        from foldflight.compiler.plan import own_attributes
 
         own, lookups = dict(own_attributes(verbs)), Lookups()
-        plan, start = plan_of(bound, verbs)
+        plan, start = _plan_of(bound, verbs)
         digest = digest_of(plan, lookups)
         place = None if self._store is None else functools.partial(self._store.loop, digest)
         kernels = self._kernels.get(digest) or Kernels(plan, place, lambda: digest_of(plan, Lookups()) == digest)
-        program = Program(kernels, *start, on_refused=self._log_refused)
+        program: Program | MapProgram
+        if isinstance(bound, BoundMap):
+            program = MapProgram(kernels, start, on_refused=self._log_refused)
+        else:
+            program = Program(kernels, start.fresh, start.instance, self._log_refused)
         _remember(self._kernels, digest, kernels)
         _remember(self._programs, _key_of(bound), _Kept(bound.function, own, lookups, program))
         return program
 
-    def warm(self, function: Function) -> Folding:
-        """Compile or load a function before its first row. Return how it is folded, as `folding` does."""
+    def mapped(self, inner: InterpretedScalar) -> Scalar:
+        """Return a scalar function that is compiled once it pays, or at once where the function demands it.
+
+        Raises:
+            RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
+        """
+        bound, verbs = inner.bound, inner.verbs
+        if bound.function.compile is False:
+            return inner
+        if bound.function.compile is True:
+            return CompiledScalar(inner, lambda _: self.demanded(bound, verbs))
+        return CompiledScalar(inner, functools.partial(self.when_hot, bound, verbs))
+
+    def warm(self, function: AnyFunction) -> Folding:
+        """Compile a function, or load it, before its rows come. Return how it is folded, as `folding` does."""
         found = self.folding(function)
         bound = _fixed(function) if found.mode is Mode.COMPILED_WHEN_HOT else None
         if bound is None:
             return found
         verbs = _verbs(bound)
         program = verbs if isinstance(verbs, Uncompiled) else self.program(bound, verbs)
-        if isinstance(program, Program) and not function.skip_nulls:
-            program.fold(nulls=True)
+        if not isinstance(program, Uncompiled) and not function.skip_nulls:
+            program.warm()
         return self._decide(bound, program)
 
-    def folding(self, function: Function) -> Folding:
-        """Return how a function is folded, as far as this is known without compiling it."""
+    def folding(self, function: AnyFunction) -> Folding:
+        """Return how a function is folded, as far as is known without compiling it."""
+        if isinstance(function, MapFunction) and function.vectorised is not None:
+            return Folding(Mode.VECTORISED)
+        if isinstance(function, MapFunction) and function.is_table:
+            return Folding(Mode.INTERPRETED, "it is a table function")
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
+        if isinstance(function, MapFunction):
+            return self._compilable(function, _fixed(function))
         if function.capabilities.codec != "typed":
             return Folding(Mode.INTERPRETED, f"its states are not typed: {function.capabilities.codec_reason}")
         bound = _fixed(function)
-        if function.folds_many and (bound is None or _has_records(bound)):
+        if function.folds_many and (bound is None or (isinstance(bound, BoundFunction) and _has_records(bound))):
             return Folding(Mode.VECTORISED)
+        return self._compilable(function, bound)
+
+    def _compilable(self, function: AnyFunction, bound: _Bound | None) -> Folding:
+        """Return how a function that may be compiled is folded, as far as is known without compiling it."""
         if bound is None or _opens(function):
             return Folding(Mode.DECIDED_WHEN_BOUND)
         key = _key_of(bound)
@@ -229,7 +262,7 @@ class Programs:
             _remember(self._prechecked, key, None)
         return Folding(Mode.COMPILED_WHEN_HOT)
 
-    def _decide(self, bound: BoundFunction, found: Program | Uncompiled) -> Folding:
+    def _decide(self, bound: _Bound, found: Program | MapProgram | Uncompiled) -> Folding:
         """Remember how a function is folded, and log it the first time."""
         if isinstance(found, Uncompiled):
             folding = Folding(Mode.INTERPRETED, found.reason)
@@ -250,24 +283,33 @@ class Programs:
             _logger.info("%s %s", name, text)
 
 
-def _precheck(bound: BoundFunction) -> Uncompiled | None:
-    """Return the reason why a function cannot be compiled, as far as this is known without compiling it."""
+def _precheck(bound: _Bound) -> Uncompiled | None:
+    """Return what speaks against compiling, as far as it shows at once."""
     verbs = _verbs(bound)
     if isinstance(verbs, Uncompiled):
         return verbs
     try:
         from foldflight.compiler.kernels import Kernels
-        from foldflight.compiler.plan import plan_of
 
-        plan, _ = plan_of(bound, verbs)
+        plan, _ = _plan_of(bound, verbs)
         Kernels(plan).check()
     except Exception as error:  # noqa: BLE001 - as in `program`
         return Uncompiled(why_not(error))
     return None
 
 
-def _fixed(function: Function) -> BoundFunction | None:
-    """Return a function bound to its types; None if its types or direct arguments depend on the call."""
+def _plan_of(bound: _Bound, verbs: _Verbs) -> tuple[Plan, Any]:
+    from foldflight.compiler.plan import plan_of
+
+    if isinstance(bound, BoundMap):
+        assert isinstance(verbs, MapVerbs)
+        return map_plan_of(bound, verbs)
+    assert isinstance(verbs, Verbs)
+    return plan_of(bound, verbs)
+
+
+def _fixed(function: AnyFunction) -> _Bound | None:
+    """Return a function bound to its types; None where they, or direct arguments, come with each call."""
     types = function.input_types
     if types is None or any(each.required for each in function.parameters):
         return None
@@ -279,19 +321,19 @@ def _has_records(bound: BoundFunction) -> bool:
     return isinstance(verbs, Verbs) and not isinstance(fresh_table(bound, verbs), str)
 
 
-def _opens(function: Function) -> bool:
-    return getattr(function.cls, "open", None) is not None
+def _opens(function: AnyFunction) -> bool:
+    return isinstance(function.source, type) and getattr(function.source, "open", None) is not None
 
 
-def _verbs(bound: BoundFunction) -> Verbs | Uncompiled:
+def _verbs(bound: _Bound) -> _Verbs | Uncompiled:
     try:
         return bound.instantiate()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the interpreter raises it again, as an error of the function
         return Uncompiled(f"__init__ raises {type(error).__name__}")
 
 
-def _key_of(bound: BoundFunction) -> _Key:
-    return bound.function.cls, bound.fingerprint
+def _key_of(bound: _Bound) -> _Key:
+    return bound.function.source, bound.fingerprint
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:

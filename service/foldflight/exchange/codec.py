@@ -26,6 +26,7 @@ from foldflight.exchange.frames import (
     InitialOutputs,
     Limits,
     Log,
+    Mapped,
     Open,
     Opened,
     OpenedCall,
@@ -40,6 +41,7 @@ from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import parse_message, utf8
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord
+from foldflight.functions.step import Step, StepArgument
 from foldflight.functions.types import check_plain
 
 __all__ = [
@@ -83,6 +85,8 @@ def encode_open(opening: Open) -> bytes:
         trace_context=opening.trace_context,
         isolate_errors=opening.isolate_errors,
         bundles=opening.bundles,
+        steps=map(_encode_step, opening.steps),
+        outputs=opening.outputs,
     )
     for call in opening.calls:
         message.calls.append(
@@ -99,6 +103,16 @@ def encode_open(opening: Open) -> bytes:
     return message.SerializeToString()
 
 
+def _encode_step(step: Step) -> pb.Step:
+    return pb.Step(
+        function=step.function,
+        arguments=[pb.StepArgument(column=each.column, step=each.step, member=each.member) for each in step.arguments],
+        literals=_encode_literals(step),
+        fingerprint=step.fingerprint,
+        outer=step.outer,
+    )
+
+
 def decode_open(command: bytes) -> Open:
     """Decode the Open of a descriptor's command.
 
@@ -111,8 +125,8 @@ def decode_open(command: bytes) -> Open:
             "PROTOCOL_VERSION",
             f"the engine uses protocol version {message.protocol_version}; this server serves {PROTOCOL_VERSION}",
         )
-    if not message.calls:
-        raise RejectedError("BAD_FRAME", "Open has no calls; give at least one")
+    if not message.calls and not message.steps:
+        raise RejectedError("BAD_FRAME", "Open has no calls and no steps; give at least one")
     columns = _bad_frame_on_error(lambda: _read_schema(message.columns), "Open.columns is not a valid Arrow IPC schema")
     return Open(
         calls=tuple(_decode_call(call) for call in message.calls),
@@ -125,10 +139,12 @@ def decode_open(command: bytes) -> Open:
         isolate_errors=message.isolate_errors,
         bundles=tuple(message.bundles),
         protocol_version=message.protocol_version,
+        steps=tuple(map(_decode_step, message.steps)),
+        outputs=tuple(message.outputs),
     )
 
 
-def _encode_literals(call: Call) -> bytes:
+def _encode_literals(call: Call | Step) -> bytes:
     if not call.literals:
         return b""
     try:
@@ -143,7 +159,7 @@ def _encode_literals(call: Call) -> bytes:
     return _write_stream(batch)
 
 
-def _decode_call(call: pb.Call) -> Call:
+def _decode_literals(call: pb.Call | pb.Step) -> Mapping[str, Any]:
     literals: Mapping[str, Any] = {}
     if call.literals:
         batch = _read_stream(call.literals, "the direct arguments of a call")
@@ -159,13 +175,39 @@ def _decode_call(call: pb.Call) -> Call:
         literals = _bad_frame_on_error(
             lambda: batch.to_pylist(maps_as_pydicts="strict")[0], "Call.literals cannot be converted to Python values"
         )
+    return literals
+
+
+def _decode_step(step: pb.Step) -> Step:
+    arguments = []
+    for each in step.arguments:
+        source = each.WhichOneof("source")
+        if source is None:
+            raise RejectedError("BAD_FRAME", f"an argument of {step.function} is neither a column nor a step")
+        arguments.append(
+            StepArgument(
+                column=each.column if source == "column" else None,
+                step=each.step if source == "step" else None,
+                member=each.member if each.HasField("member") else None,
+            )
+        )
+    return Step(
+        function=step.function,
+        arguments=tuple(arguments),
+        literals=_decode_literals(step),
+        fingerprint=step.fingerprint,
+        outer=step.outer,
+    )
+
+
+def _decode_call(call: pb.Call) -> Call:
     return Call(
         function=call.function,
         arguments=tuple(call.arguments),
         filter=call.filter if call.HasField("filter") else None,
         distinct=call.distinct,
         materialize=call.materialize,
-        literals=literals,
+        literals=_decode_literals(call),
         fingerprint=call.fingerprint,
     )
 
@@ -204,6 +246,9 @@ def _encode_server(frame: Frame, empty: pa.RecordBatch) -> Message:
             server, batch = pb.ServerFrame(initial_outputs=pb.InitialOutputs()), frame.batch
         case RowOutputs():
             server, batch = pb.ServerFrame(row_outputs=pb.RowOutputs()), frame.batch
+        case Mapped():
+            mapped = pb.Mapped(last=frame.last, reopen=frame.reopen)
+            server, batch = pb.ServerFrame(mapped=mapped), frame.batch
         case Results():
             results = pb.Results(epoch=frame.epoch, last=frame.last, reopen=frame.reopen)
             server, batch = pb.ServerFrame(results=results), frame.batch
@@ -277,6 +322,8 @@ def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
             return Results(frame.results.epoch, batch, frame.results.last, frame.results.reopen)
         case "row_outputs":
             return RowOutputs(batch)
+        case "mapped":
+            return Mapped(batch, frame.mapped.last, frame.mapped.reopen)
         case "saved_states":
             saved = frame.saved_states
             return SavedStates(batch, saved.last, saved.problem, saved.reopen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,6 +15,7 @@ from foldflight.exchange.frames import (
     EngineFrame,
     Frame,
     InitialOutputs,
+    Mapped,
     Open,
     Opened,
     Results,
@@ -23,7 +25,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.verbs import Verbs
-from foldflight.fold import ERROR
+from foldflight.fold import ERROR, ROW
 
 __all__ = ["Answer", "EngineExchange", "Saved", "check_chunk", "check_isolates"]
 
@@ -42,8 +44,8 @@ class Saved:
 
 
 Answer: TypeAlias = pa.Table | pa.RecordBatch | Saved
-"""The answer to a frame of the engine: the results of a barrier, initial outputs, outputs after each row, or the states
-of a checkpoint."""
+"""The answer to a frame of the engine: the results of a barrier, initial outputs, outputs after each row, the outputs
+of a chunk in an exchange of steps, or the states of a checkpoint."""
 
 
 def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
@@ -64,6 +66,19 @@ def check_isolates(opened: Opened, opening: Open) -> None:
         )
 
 
+def _check_mapped(answer: pa.Table, rows: int) -> None:
+    """Check that the answer to a chunk of n rows belongs to its rows. Raises RejectedError BAD_FRAME."""
+    if ROW not in answer.column_names:
+        if answer.num_rows != rows:
+            raise RejectedError("BAD_FRAME", f"the answer to a chunk of {rows} rows has {answer.num_rows} rows")
+        return
+    if not answer.num_rows:
+        return
+    places = answer.column(ROW).to_numpy()
+    if places[0] < 0 or places[-1] >= rows or (places[1:] < places[:-1]).any():
+        raise RejectedError("BAD_FRAME", f"the rows of an answer are not ascending, or not among the chunk's {rows}")
+
+
 class EngineExchange(Verbs[Frame]):
     """The engine's side of one exchange, without I/O. Its verbs return the frame to send.
 
@@ -77,6 +92,7 @@ class EngineExchange(Verbs[Frame]):
         self._machine = Exchange(Role.ENGINE)
         self._machine.send(opening)
         self._parts: list[pa.RecordBatch] = []
+        self._chunk_rows: deque[int] = deque()  # of the chunks whose answers are due, in an exchange of steps
 
     @property
     def story(self) -> tuple[str, ...]:
@@ -101,6 +117,8 @@ class EngineExchange(Verbs[Frame]):
         if isinstance(frame, Chunk):
             check_chunk(frame.batch, self._opening)
         self._machine.send(frame)
+        if isinstance(frame, Chunk) and self._opening.steps:
+            self._chunk_rows.append(frame.batch.num_rows)
 
     def receive(self, frame: Frame) -> Answer | None:
         """Check a frame of the server, and return the answer that it completes; None if it completes none.
@@ -112,7 +130,7 @@ class EngineExchange(Verbs[Frame]):
         match frame:
             case Opened():
                 self._check_opened(frame)
-            case Results() | SavedStates():
+            case Results() | SavedStates() | Mapped():
                 return self._collect_part(frame)
             case InitialOutputs() | RowOutputs():
                 return frame.batch
@@ -121,21 +139,23 @@ class EngineExchange(Verbs[Frame]):
         return None
 
     def _check_opened(self, opened: Opened) -> None:
-        if len(opened.calls) != len(self._opening.calls):
+        if len(opened.calls) != len(self._opening.functions):
             raise RejectedError(
-                "BAD_FRAME", f"Opened describes {len(opened.calls)} calls, and Open has {len(self._opening.calls)}"
+                "BAD_FRAME", f"Opened describes {len(opened.calls)} calls, and Open has {len(self._opening.functions)}"
             )
         check_isolates(opened, self._opening)
         self.opened = opened
 
-    def _collect_part(self, frame: Results | SavedStates) -> Answer | None:
+    def _collect_part(self, frame: Results | SavedStates | Mapped) -> Answer | None:
         if self.opened is None or frame.batch.schema != self.opened.schema:
             raise RejectedError("SCHEMA_MISMATCH", "the schema of the results differs from that of Opened")
         self._parts.append(frame.batch)
         if not frame.last:
             return None
         whole, self._parts = pa.Table.from_batches(self._parts), []
-        return whole if isinstance(frame, Results) else Saved(whole, frame.problem)
+        if isinstance(frame, Mapped):
+            _check_mapped(whole, self._chunk_rows.popleft())
+        return Saved(whole, frame.problem) if isinstance(frame, SavedStates) else whole
 
     def _give(self, frame: EngineFrame) -> Frame:
         self.send(frame)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Open(_message.Message):
-    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors", "bundles")
+    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors", "bundles", "steps", "outputs")
     class JobParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,8 @@ class Open(_message.Message):
     TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     ISOLATE_ERRORS_FIELD_NUMBER: _ClassVar[int]
     BUNDLES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     calls: _containers.RepeatedCompositeFieldContainer[Call]
     columns: bytes
@@ -44,7 +46,33 @@ class Open(_message.Message):
     trace_context: _containers.ScalarMap[str, str]
     isolate_errors: bool
     bundles: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ..., bundles: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    steps: _containers.RepeatedCompositeFieldContainer[Step]
+    outputs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ..., bundles: _Optional[_Iterable[bytes]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., outputs: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Step(_message.Message):
+    __slots__ = ("function", "arguments", "literals", "fingerprint", "outer")
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    LITERALS_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    OUTER_FIELD_NUMBER: _ClassVar[int]
+    function: str
+    arguments: _containers.RepeatedCompositeFieldContainer[StepArgument]
+    literals: bytes
+    fingerprint: str
+    outer: bool
+    def __init__(self, function: _Optional[str] = ..., arguments: _Optional[_Iterable[_Union[StepArgument, _Mapping]]] = ..., literals: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., outer: _Optional[bool] = ...) -> None: ...
+
+class StepArgument(_message.Message):
+    __slots__ = ("column", "step", "member")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    step: int
+    member: str
+    def __init__(self, column: _Optional[str] = ..., step: _Optional[int] = ..., member: _Optional[str] = ...) -> None: ...
 
 class Bundle(_message.Message):
     __slots__ = ("digest", "signature", "content")
@@ -136,20 +164,22 @@ class Checkpoint(_message.Message):
     def __init__(self, if_reopen: _Optional[bool] = ...) -> None: ...
 
 class ServerFrame(_message.Message):
-    __slots__ = ("opened", "initial_outputs", "results", "row_outputs", "log", "saved_states")
+    __slots__ = ("opened", "initial_outputs", "results", "row_outputs", "log", "saved_states", "mapped")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     INITIAL_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     ROW_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     SAVED_STATES_FIELD_NUMBER: _ClassVar[int]
+    MAPPED_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     initial_outputs: InitialOutputs
     results: Results
     row_outputs: RowOutputs
     log: Log
     saved_states: SavedStates
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., initial_outputs: _Optional[_Union[InitialOutputs, _Mapping]] = ..., results: _Optional[_Union[Results, _Mapping]] = ..., row_outputs: _Optional[_Union[RowOutputs, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., saved_states: _Optional[_Union[SavedStates, _Mapping]] = ...) -> None: ...
+    mapped: Mapped
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., initial_outputs: _Optional[_Union[InitialOutputs, _Mapping]] = ..., results: _Optional[_Union[Results, _Mapping]] = ..., row_outputs: _Optional[_Union[RowOutputs, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., saved_states: _Optional[_Union[SavedStates, _Mapping]] = ..., mapped: _Optional[_Union[Mapped, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("server_id", "protocol_version", "calls", "limits", "knows_if_reopen")
@@ -217,6 +247,14 @@ class RowOutputs(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Mapped(_message.Message):
+    __slots__ = ("last", "reopen")
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    REOPEN_FIELD_NUMBER: _ClassVar[int]
+    last: bool
+    reopen: bool
+    def __init__(self, last: _Optional[bool] = ..., reopen: _Optional[bool] = ...) -> None: ...
+
 class SavedStates(_message.Message):
     __slots__ = ("last", "problem", "reopen")
     LAST_FIELD_NUMBER: _ClassVar[int]
@@ -277,7 +315,7 @@ class Error(_message.Message):
     def __init__(self, error_class: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., function: _Optional[str] = ..., slot: _Optional[int] = ..., row: _Optional[str] = ..., trace: _Optional[str] = ..., story: _Optional[_Iterable[str]] = ..., repeats: _Optional[bool] = ...) -> None: ...
 
 class FunctionInfo(_message.Message):
-    __slots__ = ("name", "version", "signature", "doc", "retract", "merge", "invertible", "deterministic", "codec", "codec_reason", "parameters", "input_names", "input_types", "result_type", "folded", "inputs_min")
+    __slots__ = ("name", "version", "signature", "doc", "retract", "merge", "invertible", "deterministic", "codec", "codec_reason", "parameters", "input_names", "input_types", "result_type", "folded", "inputs_min", "kind", "vectorised")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +332,8 @@ class FunctionInfo(_message.Message):
     RESULT_TYPE_FIELD_NUMBER: _ClassVar[int]
     FOLDED_FIELD_NUMBER: _ClassVar[int]
     INPUTS_MIN_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VECTORISED_FIELD_NUMBER: _ClassVar[int]
     name: str
     version: str
     signature: str
@@ -310,7 +350,9 @@ class FunctionInfo(_message.Message):
     result_type: str
     folded: str
     inputs_min: int
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., signature: _Optional[str] = ..., doc: _Optional[str] = ..., retract: _Optional[bool] = ..., merge: _Optional[bool] = ..., invertible: _Optional[bool] = ..., deterministic: _Optional[bool] = ..., codec: _Optional[str] = ..., codec_reason: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., input_names: _Optional[_Iterable[str]] = ..., input_types: _Optional[_Union[Types, _Mapping]] = ..., result_type: _Optional[str] = ..., folded: _Optional[str] = ..., inputs_min: _Optional[int] = ...) -> None: ...
+    kind: str
+    vectorised: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., signature: _Optional[str] = ..., doc: _Optional[str] = ..., retract: _Optional[bool] = ..., merge: _Optional[bool] = ..., invertible: _Optional[bool] = ..., deterministic: _Optional[bool] = ..., codec: _Optional[str] = ..., codec_reason: _Optional[str] = ..., parameters: _Optional[_Iterable[_Union[Parameter, _Mapping]]] = ..., input_names: _Optional[_Iterable[str]] = ..., input_types: _Optional[_Union[Types, _Mapping]] = ..., result_type: _Optional[str] = ..., folded: _Optional[str] = ..., inputs_min: _Optional[int] = ..., kind: _Optional[str] = ..., vectorised: _Optional[str] = ...) -> None: ...
 
 class Parameter(_message.Message):
     __slots__ = ("name", "required", "default", "annotation")

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 import pyarrow as pa
 
 from foldflight.fold.mode import Folding
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord
-from foldflight.functions.spec import Function
+from foldflight.functions.mapping import AnyFunction
+from foldflight.functions.spec import Function, FunctionKind
+from foldflight.functions.step import Step
 from foldflight.functions.types import sql_name
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "InitialOutputs",
     "Limits",
     "Log",
+    "Mapped",
     "Open",
     "Opened",
     "OpenedCall",
@@ -76,6 +79,8 @@ class Open:
         isolate_errors: Whether a function that raises fails only its slot. Results then have a column `error`.
         bundles: Shipped functions, each a signed bundle (`shipping.bundles`).
         protocol_version: The protocol version of the engine.
+        steps: A program of scalar and table functions, instead of calls. Each chunk is answered by `Mapped`.
+        outputs: The numbers of the steps whose results are outputs.
     """
 
     calls: tuple[Call, ...]
@@ -88,6 +93,26 @@ class Open:
     isolate_errors: bool = False
     bundles: tuple[bytes, ...] = field(default=(), repr=False)
     protocol_version: int = PROTOCOL_VERSION
+    steps: tuple[Step, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The name of the function of each call or step."""
+        return (*(each.function for each in self.calls), *(each.function for each in self.steps))
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """The fingerprint that the engine expects of each call or step; empty for any."""
+        return (*(each.fingerprint for each in self.calls), *(each.fingerprint for each in self.steps))
+
+    def pinned(self, fingerprints: Sequence[str]) -> Open:
+        """Return the same Open that expects these fingerprints of its calls or steps, so that others are refused."""
+        if self.steps:
+            steps = zip(self.steps, fingerprints, strict=True)
+            return replace(self, steps=tuple(replace(step, fingerprint=found) for step, found in steps))
+        calls = zip(self.calls, fingerprints, strict=True)
+        return replace(self, calls=tuple(replace(call, fingerprint=found) for call, found in calls))
 
     def is_answered(self, frame: Frame) -> bool:
         """Return whether the server answers this frame of the engine in an exchange with this Open."""
@@ -97,7 +122,7 @@ class Open:
             case States():
                 return self.initial_outputs and not frame.unanswered
             case Chunk():
-                return self.row_outputs
+                return self.row_outputs or bool(self.steps)
             case _:
                 return False
 
@@ -218,9 +243,10 @@ class Opened:
     Args:
         server_id: Identifier of the server.
         protocol_version: The protocol version of the server.
-        calls: A description of each call.
+        calls: A description of each call or step.
         limits: The bounds of the server.
-        schema: Schema of the server's batches: `slot`, then `state_i` and `output_i` of each call i.
+        schema: Schema of the server's batches: `slot`, then `state_i` and `output_i` of each call i. For steps: `row`
+            if one is a table function, `output_i` of each output i, and `error` if errors are isolated.
         knows_if_reopen: Whether the server supports `Checkpoint.if_reopen`.
     """
 
@@ -287,6 +313,22 @@ class RowOutputs:
 
 
 @dataclass(frozen=True)
+class Mapped:
+    """The outputs of one chunk in an exchange of steps.
+
+    Args:
+        batch: n rows in `Opened.schema`. Without a table function, one for each row of the chunk over all batches of
+            the answer; with one, `row` is ascending over all batches.
+        last: Whether the answer has no further batch.
+        reopen: Whether the engine should end this exchange now and open another.
+    """
+
+    batch: pa.RecordBatch
+    last: bool = True
+    reopen: bool = False
+
+
+@dataclass(frozen=True)
 class SavedStates:
     """The states that a checkpoint requested.
 
@@ -315,7 +357,7 @@ class Log:
 
 
 EngineFrame = Open | States | Chunk | Barrier | Forget | Checkpoint
-ServerFrame = Opened | InitialOutputs | Results | RowOutputs | SavedStates | Log
+ServerFrame = Opened | InitialOutputs | Results | RowOutputs | Mapped | SavedStates | Log
 Frame = EngineFrame | ServerFrame
 
 
@@ -357,6 +399,8 @@ class FunctionInfo:
         result_type: SQL name of the result's type; None if it depends on the arguments.
         folding: How it is folded; None if this was not determined.
         inputs_min: The least number of arguments that a call may give.
+        kind: What it does with rows. The fields from `retract` to `invertible`, and the codec, concern aggregates.
+        vectorised: What the columns of a vectorised scalar function are: `arrow`, `numpy` or `pandas`; otherwise empty.
     """
 
     name: str
@@ -375,6 +419,8 @@ class FunctionInfo:
     result_type: str | None = None
     folding: Folding | None = None
     inputs_min: int = 0
+    kind: FunctionKind = FunctionKind.AGGREGATE
+    vectorised: str = ""
 
     @property
     def folded(self) -> str:
@@ -382,21 +428,21 @@ class FunctionInfo:
         return "" if self.folding is None else str(self.folding)
 
     @classmethod
-    def of(cls, function: Function, *, folding: Folding | None = None) -> FunctionInfo:
+    def of(cls, function: AnyFunction, *, folding: Folding | None = None) -> FunctionInfo:
         """Return the description of a function. The caller determines how it is folded."""
-        can = function.capabilities
+        can = function.capabilities if isinstance(function, Function) else None
         inputs, result = function.input_types, function.result_type
         return cls(
             name=function.name,
             version=function.version,
             signature=function.signature,
             doc=function.doc,
-            retract=can.retract,
-            merge=can.merge,
-            invertible=can.invertible,
-            deterministic=can.deterministic,
-            codec=can.codec,
-            codec_reason=can.codec_reason,
+            retract=can is not None and can.retract,
+            merge=can is not None and can.merge,
+            invertible=can is not None and can.invertible,
+            deterministic=function.is_deterministic,
+            codec="" if can is None else can.codec,
+            codec_reason="" if can is None else can.codec_reason,
             parameters=tuple(
                 ParameterInfo(each.name, each.required, "" if each.required else repr(each.default), each.annotation)
                 for each in function.parameters
@@ -406,6 +452,8 @@ class FunctionInfo:
             result_type=None if result is None else sql_name(result),
             folding=folding,
             inputs_min=function.inputs_min,
+            kind=function.kind,
+            vectorised="" if isinstance(function, Function) else function.vectorised or "",
         )
 
 

@@ -26,6 +26,7 @@ from foldflight.exchange.frames import (
     Frame,
     InitialOutputs,
     Log,
+    Mapped,
     Open,
     Opened,
     Results,
@@ -58,11 +59,14 @@ class State(Enum):
     OPEN = "OPEN"
     ANSWERING = "ANSWERING"
     SAVING = "SAVING"
+    MAPPING = "MAPPING"
+    MAPPED = "MAPPED"
     FAILED = "FAILED"
 
 
 # The frames that each side may send: (its state, frame) -> its next state. ANSWERING: some batches of the results of an
-# epoch have been sent. SAVING: some batches of the states of a checkpoint have been sent.
+# epoch have been sent. SAVING: some batches of the states of a checkpoint have been sent. MAPPING: the exchange has
+# steps, so there are only chunks. MAPPED: some batches of the answer to a chunk have been sent.
 TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
     Role.ENGINE: {
         (State.IDLE, Open): State.OPEN,
@@ -71,6 +75,7 @@ TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
         (State.OPEN, Forget): State.OPEN,
         (State.OPEN, Barrier): State.OPEN,
         (State.OPEN, Checkpoint): State.OPEN,
+        (State.MAPPING, Chunk): State.MAPPING,
     },
     Role.SERVER: {
         (State.IDLE, Opened): State.OPEN,
@@ -81,6 +86,8 @@ TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
         (State.ANSWERING, Results): State.ANSWERING,
         (State.OPEN, SavedStates): State.SAVING,
         (State.SAVING, SavedStates): State.SAVING,
+        (State.OPEN, Mapped): State.MAPPED,
+        (State.MAPPED, Mapped): State.MAPPED,
     },
 }
 
@@ -97,7 +104,7 @@ class Exchange:
         self.states: dict[Role, State] = {Role.ENGINE: State.IDLE, Role.SERVER: State.IDLE}
         self._epoch: int | None = None
         self._due: dict[type[Frame], deque[int]] = {
-            kind: deque() for kind in (Results, InitialOutputs, RowOutputs, SavedStates)
+            kind: deque() for kind in (Results, InitialOutputs, RowOutputs, SavedStates, Mapped)
         }
         self._opening: Open | None = None
         self._story: deque[str] = deque(maxlen=_STORY_STEPS)
@@ -135,10 +142,11 @@ class Exchange:
         match frame:
             case Open():
                 self._opening = frame
+                return State.MAPPING if frame.steps else following
             case States() if self._opening is not None and self._opening.is_answered(frame):
                 self._due[InitialOutputs].append(frame.batch.num_rows or 1)
             case Chunk() if self._opening is not None and self._opening.is_answered(frame):
-                self._due[RowOutputs].append(frame.batch.num_rows)
+                self._due[Mapped if self._opening.steps else RowOutputs].append(frame.batch.num_rows)
             case Barrier():
                 self._check_barrier(frame.epoch)
             case Checkpoint():
@@ -148,6 +156,12 @@ class Exchange:
                     raise self._bad_frame("SavedStates is not due")
                 if frame.last:
                     self._due[SavedStates].popleft()
+                    return State.OPEN
+            case Mapped():
+                if not self._due[Mapped]:
+                    raise self._bad_frame("Mapped is not due")
+                if frame.last:
+                    self._due[Mapped].popleft()
                     return State.OPEN
             case InitialOutputs() | RowOutputs():
                 self._check_answer(frame)
@@ -191,13 +205,15 @@ class Exchange:
 def _step_text(frame: Frame) -> str:
     match frame:
         case Open():
-            return f"Open({', '.join(call.function for call in frame.calls)})"
+            return f"Open({', '.join(frame.functions)})"
         case Barrier():
             return f"Barrier({frame.epoch})"
         case Results():
             return f"Results({frame.epoch}, {frame.batch.num_rows} slots{', last' if frame.last else ''})"
         case SavedStates():
             return f"SavedStates({frame.batch.num_rows} slots{', last' if frame.last else ''})"
+        case Mapped():
+            return f"Mapped({frame.batch.num_rows} rows{', last' if frame.last else ''})"
         case Checkpoint():
             return "Checkpoint(if_reopen)" if frame.if_reopen else "Checkpoint"
         case States() | Chunk() | InitialOutputs() | RowOutputs():
@@ -223,6 +239,9 @@ def diagram() -> str:
         if role is Role.SERVER:
             lines.append("    server_ANSWERING --> server_OPEN: Results (last)")
             lines.append("    server_SAVING --> server_OPEN: SavedStates (last)")
+            lines.append("    server_MAPPED --> server_OPEN: Mapped (last)")
+        else:
+            lines.append("    engine_IDLE --> engine_MAPPING: Open (steps)")
         lines.append("  }")
     return "\n".join(lines)
 

@@ -12,6 +12,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.frames import FunctionInfo, ParameterInfo
 from foldflight.fold.mode import Folding
+from foldflight.functions.spec import FunctionKind
 
 __all__ = ["decode_error", "decode_info", "encode_error", "encode_info", "parse_message", "utf8"]
 
@@ -89,6 +90,8 @@ def encode_info(info: FunctionInfo) -> bytes:
         result_type=info.result_type or "",
         folded=utf8(info.folded),
         inputs_min=info.inputs_min,
+        kind="" if info.kind is FunctionKind.AGGREGATE else info.kind,
+        vectorised=info.vectorised,
     ).SerializeToString()
 
 
@@ -113,4 +116,15 @@ def decode_info(metadata: bytes) -> FunctionInfo:
         result_type=message.result_type or None,
         folding=Folding.from_text(message.folded),
         inputs_min=message.inputs_min if message.HasField("inputs_min") else inputs_min,
+        kind=_kind(message.kind),
+        vectorised=message.vectorised,
     )
+
+
+def _kind(text: str) -> FunctionKind:
+    try:
+        return FunctionKind(text or FunctionKind.AGGREGATE)
+    except ValueError:
+        raise RejectedError(
+            "BAD_FRAME", f"the server has a function of the kind {text!r}, which this version does not know; upgrade it"
+        ) from None

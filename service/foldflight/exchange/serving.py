@@ -22,6 +22,7 @@ from foldflight.exchange.frames import (
     InitialOutputs,
     Limits,
     Log,
+    Mapped,
     Open,
     Opened,
     OpenedCall,
@@ -181,7 +182,7 @@ class ServerExchange:
                 "SCHEMA_MISMATCH",
                 f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(self._opening.columns)}",
             )
-        if "slot" in batch.schema.names:
+        if "slot" in batch.schema.names and not self._opening.steps:
             check_slots(batch.column("slot"), self.opened.limits.slots_max)
         elif batch.num_rows * SLOT_BYTES > self._limits.message_bytes_max:
             # A row without columns has no bytes on the wire, but its slot needs memory here.
@@ -192,10 +193,18 @@ class ServerExchange:
                 limit="message_bytes_max",
             )
         outputs = self._evaluator.chunk(batch)
-        if outputs is not None:
+        if outputs is not None and self._opening.steps:
+            yield from self._mapped(outputs)
+        elif outputs is not None:
             yield RowOutputs(outputs)
         self.stats.rows += batch.num_rows
         self.stats.chunks += 1
+
+    def _mapped(self, outputs: pa.RecordBatch) -> Iterator[Frame]:
+        yield from self._pending_log()
+        # Nothing is held, so the engine may leave after any answer.
+        for part, last in self._parts(outputs):
+            yield Mapped(part, last=last, reopen=self._reopen and last)
 
     def _barrier(self, epoch: int) -> Iterator[Frame]:
         returns = self._opening.returns
@@ -303,14 +312,16 @@ def describe(
 
 
 def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
-    if len(opening.calls) > _CALLS_MAX:
+    if len(opening.functions) > _CALLS_MAX or len(opening.outputs) > _CALLS_MAX:
         raise RejectedError(
             "LIMIT",
-            f"Open has {len(opening.calls)} calls, and one exchange takes at most {_CALLS_MAX}; use several exchanges",
+            f"Open has {len(opening.functions)} calls or steps and {len(opening.outputs)} outputs of steps, and one "
+            f"exchange takes at most {_CALLS_MAX} of each; use several exchanges",
             limit="calls",
         )
     columns = opening.columns
-    for name, type_ in (("slot", pa.int32()), ("kind", pa.int8())):
+    # In an exchange of steps all columns are arguments, whatever their names.
+    for name, type_ in () if opening.steps else (("slot", pa.int32()), ("kind", pa.int8())):
         if name in columns.names and (columns.names.count(name) > 1 or columns.field(name).type != type_):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
@@ -328,6 +339,8 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
         isolates=opening.isolate_errors,
         job_parameters=opening.job_parameters,
         where=f"on server {server_id}",
+        steps=opening.steps,
+        outputs=opening.outputs,
     )
     return bind(request, registry)
 

@@ -6,12 +6,14 @@ from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.evaluator import BoundRequest, Evaluator, Request, Resources
 from foldflight.fold.evaluators import bind
 from foldflight.fold.failures import ERROR, ERROR_TYPE
+from foldflight.fold.mapping.bound import ROW
 from foldflight.fold.mode import Folding, Mode
 from foldflight.fold.signing import StateSigner
 
 __all__ = [
     "ERROR",
     "ERROR_TYPE",
+    "ROW",
     "Accelerator",
     "BoundCall",
     "BoundRequest",

@@ -7,9 +7,12 @@ from typing import Protocol
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted
+from foldflight.fold.mapping.mapper import Scalar
+from foldflight.fold.mapping.scalar import InterpretedScalar
+from foldflight.functions.mapping import BoundMap
 from foldflight.functions.spec import BoundFunction
 
-__all__ = ["Accelerator", "accelerated", "demand_accelerated"]
+__all__ = ["Accelerator", "accelerated", "demand_accelerated", "mapped"]
 
 
 class Accelerator(Protocol):
@@ -22,7 +25,14 @@ class Accelerator(Protocol):
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
         """
 
-    def demand(self, bound: BoundFunction) -> None:
+    def mapped(self, inner: InterpretedScalar) -> Scalar:
+        """Return the evaluation of a scalar function that replaces the interpreter, which remains the fallback.
+
+        Raises:
+            RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
+        """
+
+    def demand(self, bound: BoundFunction | BoundMap) -> None:
         """Compile a function that is declared `compile=True`; do nothing for all others.
 
         A function whose `open` may change its instance is not checked here. It is compiled when an exchange opens.
@@ -30,6 +40,18 @@ class Accelerator(Protocol):
         Raises:
             RejectedError: SIGNATURE, with the reason why it cannot be compiled.
         """
+
+
+def mapped(inner: InterpretedScalar, accelerator: Accelerator | None) -> Scalar:
+    """Return the evaluation of a scalar function. Without an accelerator, this is the interpreter's.
+
+    Raises:
+        RejectedError: SIGNATURE, for a function that is declared `compile=True` and is not compiled.
+    """
+    if accelerator is not None:
+        return accelerator.mapped(inner)
+    demand_accelerated(inner.bound, None)
+    return inner
 
 
 def accelerated(inner: Interpreted, accelerator: Accelerator | None) -> Accumulators:
@@ -44,7 +66,7 @@ def accelerated(inner: Interpreted, accelerator: Accelerator | None) -> Accumula
     return inner
 
 
-def demand_accelerated(bound: BoundFunction, accelerator: Accelerator | None) -> None:
+def demand_accelerated(bound: BoundFunction | BoundMap, accelerator: Accelerator | None) -> None:
     """Call `Accelerator.demand`. Without an accelerator, refuse every function declared `compile=True`.
 
     Raises:

@@ -1,9 +1,9 @@
-"""The interface of evaluators, which the server's side of an exchange drives. Aggregates are the only kind today.
+"""The interface of evaluators, which the server's side of an exchange drives.
 
 A `Request` is bound to functions and columns, which gives a `BoundRequest`; it has the content of `Opened`. Opening
 that gives an `Evaluator`, which takes rows and states.
 
-A new kind of evaluator is a folder next to `aggregate/` and an entry in `evaluators.py`.
+A new kind of evaluator is a folder next to `aggregate/` and `mapping/`, and an entry in `evaluators.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -20,8 +20,9 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord, MetricSink
+from foldflight.functions.step import Step
 
-__all__ = ["BoundRequest", "CallFacts", "Evaluator", "Request", "Resources"]
+__all__ = ["BoundRequest", "CallFacts", "Evaluator", "Request", "Resources", "Stateless"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Request:
         isolates: Whether an error of a function fails only its slot.
         job_parameters: The job parameters in the context of functions.
         where: The location of the functions, for messages, because the servers of a fleet may differ.
+        steps: The steps of a program of scalar and table functions, instead of calls.
+        outputs: The numbers of the steps whose results are outputs.
     """
 
     calls: tuple[Call, ...]
@@ -43,6 +46,8 @@ class Request:
     isolates: bool = False
     job_parameters: Mapping[str, str] = field(default_factory=dict)
     where: str = "here"
+    steps: tuple[Step, ...] = ()
+    outputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +104,7 @@ class BoundRequest(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of every batch that the evaluator returns: `slot` first, in all evaluators."""
+        """The schema of every batch that the evaluator returns; for calls, `slot` is first."""
 
     def check(self, accelerator: Accelerator | None) -> None:
         """Raise the errors of `open` that can be found without calling a function's `open`.
@@ -162,3 +167,36 @@ class Evaluator(Protocol):
         Raises:
             FunctionError: USER_CODE, the first error of a function's `close`, after all have been closed.
         """
+
+
+class Stateless:
+    """The part of an `Evaluator` that concerns states, for evaluators without any.
+
+    The state machine of an exchange accepts no frame that leads here.
+    """
+
+    slot_count = 0
+    state_bytes = 0
+
+    def merge_states(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - as in `Evaluator`
+        """Fail: there are no states."""
+        self._fail("states")
+
+    def outputs(self, slots: pa.Array) -> pa.RecordBatch:  # noqa: ARG002 - as in `Evaluator`
+        """Fail: there are no slots."""
+        self._fail("slots")
+
+    def collect(self, *, states: bool, outputs: bool) -> pa.RecordBatch:  # noqa: ARG002 - as in `Evaluator`
+        """Fail: there are no epochs."""
+        self._fail("epochs")
+
+    def unsaved(self) -> pa.RecordBatch:
+        """Fail: there are no states."""
+        self._fail("states")
+
+    def forget(self, slots: pa.Array) -> None:  # noqa: ARG002 - as in `Evaluator`
+        """Fail: there are no slots."""
+        self._fail("slots")
+
+    def _fail(self, what: str) -> NoReturn:
+        raise AssertionError(f"{type(self).__name__} has no {what}")

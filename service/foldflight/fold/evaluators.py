@@ -7,6 +7,7 @@ from typing import Final, Protocol
 from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.bound import BoundAggregates
 from foldflight.fold.evaluator import BoundRequest, Request
+from foldflight.fold.mapping.bound import BoundProgram
 from foldflight.functions.registry import Registry
 
 __all__ = ["EVALUATORS", "bind"]
@@ -26,7 +27,7 @@ class Binding(Protocol):
         """
 
 
-EVALUATORS: Final[tuple[Binding, ...]] = (BoundAggregates,)
+EVALUATORS: Final[tuple[Binding, ...]] = (BoundProgram, BoundAggregates)
 
 
 def bind(request: Request, registry: Registry) -> BoundRequest:
@@ -38,4 +39,6 @@ def bind(request: Request, registry: Registry) -> BoundRequest:
     for binding in EVALUATORS:
         if binding.takes(request):
             return binding(request, registry)
-    raise RejectedError("SIGNATURE", "the exchange has no calls, so there is nothing to evaluate; name a function")
+    raise RejectedError(
+        "SIGNATURE", "the exchange has no calls and no steps, so there is nothing to evaluate; name a function"
+    )

@@ -5,31 +5,43 @@ from foldflight.functions.context import FunctionContext, LogRecord, MetricSink,
 from foldflight.functions.decorators import function_of, udaf
 from foldflight.functions.exact import ExactSum, ExactSums
 from foldflight.functions.lists import Lists
+from foldflight.functions.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.rowkind import RowKind
-from foldflight.functions.spec import BoundFunction, Capabilities, Function, Parameter, Verbs
+from foldflight.functions.spec import BoundFunction, Capabilities, Function, FunctionKind, Parameter, Verbs
+from foldflight.functions.step import Step, StepArgument
 from foldflight.functions.types import can_widen, parse_type, sql_name
+from foldflight.functions.udf import udf, udtf
 
 __all__ = [
+    "AnyFunction",
     "BoundFunction",
+    "BoundMap",
     "Call",
     "Capabilities",
     "ExactSum",
     "ExactSums",
     "Function",
     "FunctionContext",
+    "FunctionKind",
     "Lists",
     "LogRecord",
+    "MapFunction",
+    "MapVerbs",
     "MetricSink",
     "NullMetrics",
     "Parameter",
     "Registry",
     "RowKind",
+    "Step",
+    "StepArgument",
     "Verbs",
     "can_widen",
     "function_of",
     "parse_type",
     "sql_name",
     "udaf",
+    "udf",
+    "udtf",
     "unknown_function",
 ]

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import re
 import types
-import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, TypeVar, overload
 
-import pyarrow as pa
-
-from foldflight.errors import RejectedError
+from foldflight.functions.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
 from foldflight.functions.forms import VERBS, AccumulatorForm, ClassForm
-from foldflight.functions.literals import names_values
+from foldflight.functions.mapping import AnyFunction, MapFunction
 from foldflight.functions.shape import Nullable, Shape, Untyped, may_be_none, shape_of_annotation
-from foldflight.functions.spec import Capabilities, Declared, Function, Parameter
-from foldflight.functions.types import is_spark_type, parse_type, type_variables
+from foldflight.functions.spec import Capabilities, Declared, Function
 
 __all__ = ["function_of", "udaf"]
 
-_REGISTERED: Final = "__foldflight_function__"
 _TAKE_ARGUMENTS: Final = ("accumulate", "retract", "fold_many")
 _VECTORISED: Final = ("fold_many", "merge_many", "get_values")
 # Each vectorised method with the scalar methods that it implements: a subclass that overrides one must override both.
@@ -34,7 +28,6 @@ _REPEATED: Final = (
 # Similarity (0 to 1) from which a name counts as a misspelled verb: `retarct`, `serialise`, `getValue`.
 _ALIKE: Final = 0.85
 C = TypeVar("C", bound=type)
-Inputs = Sequence[str | pa.DataType] | Callable[..., Sequence[Any]]
 
 
 @overload
@@ -135,30 +128,23 @@ def udaf(
     """
 
     def register(target: type) -> type:
-        builder = _Builder(target, name or _snake_case(target.__name__))
+        builder = _Builder(target, name or snake_case(target.__name__))
         function = builder.function(
             input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile
         )
-        setattr(target, _REGISTERED, function)
+        setattr(target, REGISTERED, function)
         return target
 
     return register if cls is None else register(cls)
 
 
-def function_of(cls: object) -> Function | None:
-    """Return the function that `udaf` registered for this class; None for any other object."""
-    found = vars(cls).get(_REGISTERED) if isinstance(cls, type) else None
+def function_of(target: object) -> AnyFunction | None:
+    """Return the function that `udaf`, `udf` or `udtf` registered for this object; None for any other object."""
+    found = vars(target).get(REGISTERED) if isinstance(target, (type, types.FunctionType)) else None
+    if isinstance(found, MapFunction):
+        # functools.wraps copies the attributes of what it wraps.
+        return found if found.target is target or isinstance(target, type) else None
     return found if isinstance(found, Function) else None
-
-
-def _snake_case(name: str) -> str:
-    spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
-    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
-
-
-def _is_annotation(declared: object) -> bool:
-    """Return whether a type is declared by a Python class or a generic alias (`int`, `list[int]`)."""
-    return isinstance(declared, type) or typing.get_origin(declared) is not None
 
 
 def _names_in(method: Any) -> Iterator[str]:
@@ -181,21 +167,15 @@ def _misspelled(name: str) -> str | None:
     return verbs[close[0]]
 
 
-class _Builder:
-    """Builds a function from a class. Each mistake in the class raises an error that names class, method and remedy."""
+class _Builder(SignatureBuilder):
+    """Builds an aggregate function from a class."""
+
+    decorator = "@udaf"
 
     def __init__(self, cls: type, name: str) -> None:
-        self.cls = cls
-        self.name = name
+        super().__init__(cls, name)
         # Without create_accumulator, `self` is the accumulator and methods have one parameter fewer.
         self.separate = self.has("create_accumulator")
-
-    def has(self, verb: str) -> bool:
-        """Return whether the class has this method; `retract = None` removes an inherited one."""
-        return getattr(self.cls, verb, None) is not None
-
-    def error(self, wrong: str, remedy: str) -> RejectedError:
-        return RejectedError("SIGNATURE", f"{self.cls.__name__}{wrong}; {remedy}", function=self.name)
 
     def function(
         self,
@@ -360,95 +340,19 @@ class _Builder:
                     f"write {self.shown(verb)}" + (f" with {arguments} arguments" if "arguments" in declared else ""),
                 ) from None
 
-    def check_variables(self, inputs: Any, *declared: Any) -> None:
-        """Refuse type variables that no argument binds. An argument binds `T` if its type is exactly `T`."""
-        texts = [] if callable(inputs) else [each for each in inputs if isinstance(each, str)]
-        bound = {each.strip() for each in texts}
-        used = [name for each in (*texts, *declared) if isinstance(each, str) for name in type_variables(each)]
-        unbound = sorted(set(used) - bound)
-        if unbound:
-            raise self.error(
-                f" uses the type variable {unbound[0]}, which no argument binds",
-                f"give an argument the type {unbound[0]!r} itself, or declare the types by callables",
-            )
+    def takes(self) -> tuple[Any, str]:
+        return self.cls.accumulate, ".accumulate"
+
+    def gives(self) -> tuple[Any, str]:
+        return self.cls.get_value, ".get_value"
 
     def argument_parameters(self) -> list[inspect.Parameter]:
-        parameters = list(inspect.signature(self.cls.accumulate).parameters.values())  # type: ignore[attr-defined]
-        return parameters[2 if self.separate else 1 :]
-
-    def input_names(self, inputs: Any) -> tuple[str, ...]:
-        names = [parameter.name for parameter in self.argument_parameters()]
-        if callable(inputs):
-            return tuple(names)
-        variadic = [f"{names[-1] if names else 'argument'}{place + 1}" for place in range(len(inputs))]
-        has_star = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in self.argument_parameters())
-        fixed = [p.name for p in self.argument_parameters() if p.kind is not inspect.Parameter.VAR_POSITIONAL]
-        return tuple(fixed[: len(inputs)] + variadic[len(fixed) :]) if has_star else tuple(names[: len(inputs)])
-
-    def inputs(self, input_types: Inputs | None) -> Any:
-        if input_types is not None:
-            if isinstance(input_types, (str, pa.DataType)) or is_spark_type(input_types) or _is_annotation(input_types):
-                shown = input_types.__name__ if isinstance(input_types, type) else repr(input_types)
-                raise self.error(" declares input_types as one type", f"write a list: input_types=[{shown}]")
-            if callable(input_types):
-                return input_types
-            return tuple(self.declared("input_types", each) for each in input_types)
-        hints = self.hints(self.cls.accumulate)  # type: ignore[attr-defined]
-        found = []
-        for parameter in self.argument_parameters():
-            if parameter.name not in hints:
-                raise self.error(
-                    f".accumulate does not declare the type of {parameter.name}",
-                    "annotate it, or give @udaf(input_types=[...])",
-                )
-            found.append(self.inferred(hints[parameter.name], f".accumulate, argument {parameter.name}"))
-        return tuple(found)
-
-    def result(self, result_type: Declared | None) -> Any:
-        if result_type is not None:
-            return self.declared("result_type", result_type)
-        hints = self.hints(self.cls.get_value)  # type: ignore[attr-defined]
-        if "return" not in hints:
-            raise self.error(
-                ".get_value does not declare the type of the result", "annotate it, or give @udaf(result_type=...)"
-            )
-        return self.inferred(hints["return"], ".get_value")
-
-    def declared(self, where: str, declared: Any) -> Any:
-        if _is_annotation(declared):
-            return self.inferred(declared, f", {where}")
-        if callable(declared) or isinstance(declared, pa.DataType):
-            return declared
-        try:
-            if is_spark_type(declared):
-                # Servers fold the function without PySpark, so they get the Arrow type.
-                return parse_type(declared)
-            variables = dict.fromkeys(type_variables(declared), pa.null()) if isinstance(declared, str) else {}
-            parse_type(declared, variables)
-        except RejectedError as error:
-            raise self.error(f", {where}: {error.message}", "or pass a pyarrow type") from None
-        return declared
-
-    def inferred(self, annotation: Any, where: str) -> pa.DataType:
-        try:
-            return shape_of_annotation(annotation).arrow
-        except Untyped as why:
-            raise self.error(
-                f"{where}: {why}", "give the SQL type in @udaf(input_types=..., result_type=...)"
-            ) from None
-
-    def hints(self, method: Any) -> dict[str, Any]:
-        try:
-            return typing.get_type_hints(method, include_extras=True)
-        except NameError as error:
-            raise self.error(
-                f".{method.__name__} has an annotation that cannot be resolved ({error})", "import the name it uses"
-            ) from None
+        return self.parameters_after(2 if self.separate else 1)
 
     def accumulator_annotation(self) -> Any:
         if not self.separate:
             return self.cls
-        return self.hints(self.cls.create_accumulator).get("return")  # type: ignore[attr-defined]
+        return self.hints(self.cls.create_accumulator).get("return")
 
     def shape(self) -> tuple[Shape | None, str]:
         annotation = self.accumulator_annotation()
@@ -464,25 +368,3 @@ class _Builder:
         if self.separate and shape is not None and shape.immutable:
             return "always" if may_be_none(annotation) else "some"
         return "may"
-
-    def direct_arguments(self) -> tuple[Parameter, ...]:
-        found = []
-        try:
-            hints = typing.get_type_hints(self.cls.__init__)  # type: ignore[misc]
-        except Exception:  # noqa: BLE001 - names that are imported only for type checkers cannot be resolved
-            hints = {}
-        for parameter in list(inspect.signature(self.cls.__init__).parameters.values())[1:]:  # type: ignore[misc]
-            if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-                if self.cls.__init__ is object.__init__:  # type: ignore[misc]
-                    continue
-                raise self.error(".__init__ has *args or **kwargs", "name each direct argument of the function")
-            required = parameter.default is inspect.Parameter.empty
-            annotation = parameter.annotation
-            if not isinstance(annotation, str):
-                annotation = "" if annotation is inspect.Parameter.empty else inspect.formatannotation(annotation)
-            default = None if required else parameter.default
-            hint = hints.get(parameter.name, Any)
-            # Other annotations check no values and would only make a shipped function larger.
-            type_ = hint if names_values(hint) else Any
-            found.append(Parameter(parameter.name, required, default, annotation, type_))
-        return tuple(found)

@@ -11,28 +11,29 @@ from types import ModuleType
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import builtin
 from foldflight.functions.decorators import function_of
+from foldflight.functions.mapping import AnyFunction, MapFunction
 from foldflight.functions.spec import Function
 
 __all__ = ["Registry"]
 
 
-class Registry(Mapping[str, Function]):
+class Registry(Mapping[str, AnyFunction]):
     """Functions by name. The built-in functions are always included.
 
     Args:
         functions: The functions to add to the built-in ones.
     """
 
-    def __init__(self, functions: Iterable[Function] = ()) -> None:
-        self._functions: dict[str, Function] = {function.name: function for function in _built_in()}
-        self.authored: tuple[Function, ...] = tuple(functions)
+    def __init__(self, functions: Iterable[AnyFunction] = ()) -> None:
+        self._functions: dict[str, AnyFunction] = {function.name: function for function in _built_in()}
+        self.authored: tuple[AnyFunction, ...] = tuple(functions)
         for function in self.authored:
             known = self._functions.setdefault(function.name, function)
             if known is not function:
                 raise RejectedError(
                     "SIGNATURE",
-                    f"two functions are named {function.name}: {_where(known)} and {_where(function)}; "
-                    "give one of them another name, @udaf(name=...)",
+                    f"two functions are named {function.name}: {known.where} and {function.where}; "
+                    "give one of them another name, as in @udaf(name=...)",
                     function=function.name,
                 )
 
@@ -41,20 +42,20 @@ class Registry(Mapping[str, Function]):
         """Return the functions of several sources.
 
         Args:
-            sources: Names of modules, modules, classes under `@udaf`, or functions.
+            sources: Names of modules, modules, what is decorated with `@udaf`, `@udf` or `@udtf`, or functions.
 
         Raises:
-            RejectedError: MODULE, if a module cannot be imported or has no function; SIGNATURE, if a class has no
-                `@udaf` decorator or two functions have the same name.
+            RejectedError: MODULE, if a module cannot be imported or has no function; SIGNATURE, if an object has no
+                decorator or two functions have the same name.
         """
-        found: dict[str, Function] = {}
+        found: dict[str, AnyFunction] = {}
         for source in sources:
             for function in _functions_in(source):
                 if found.setdefault(function.name, function) is not function:
                     return cls([*found.values(), function])
         return cls(found.values())
 
-    def __getitem__(self, name: str) -> Function:
+    def __getitem__(self, name: str) -> AnyFunction:
         """Return the function of this name. Raises RejectedError UNKNOWN_FUNCTION."""
         try:
             return self._functions[name]
@@ -79,16 +80,12 @@ def unknown_function(name: str, known: Iterable[str], where: str = "here") -> Re
     return RejectedError("UNKNOWN_FUNCTION", f"there is no function {name!r} {where}; {hint}", function=name)
 
 
-def _built_in() -> list[Function]:
+def _built_in() -> list[AnyFunction]:
     return [function for value in vars(builtin).values() if (function := function_of(value)) is not None]
 
 
-def _where(function: Function) -> str:
-    return f"{function.cls.__module__}.{function.cls.__qualname__}"
-
-
-def _functions_in(source: object) -> list[Function]:
-    if isinstance(source, Function):
+def _functions_in(source: object) -> list[AnyFunction]:
+    if isinstance(source, (Function, MapFunction)):
         return [source]
     if isinstance(source, str):
         source = _import(source)
@@ -97,13 +94,17 @@ def _functions_in(source: object) -> list[Function]:
         own = [value for value in vars(source).values() if getattr(value, "__module__", None) == source.__name__]
         functions = [function for value in own if (function := function_of(value)) is not None]
         if not functions:
-            raise RejectedError("MODULE", f"module {source.__name__} has no function: put @udaf on a class in it")
+            raise RejectedError(
+                "MODULE",
+                f"module {source.__name__} has no function: put @udaf, @udf or @udtf on a class or a def in it",
+            )
         return functions
     function = function_of(source)
     if function is None:
         raise RejectedError(
             "SIGNATURE",
-            f"{source!r} is not a function: pass a class decorated with @udaf, a module, or a module's name",
+            f"{source!r} is not a function: pass a class or a def decorated with @udaf, @udf or @udtf, a module, or a "
+            "module's name",
         )
     return [function]
 

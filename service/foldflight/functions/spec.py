@@ -7,8 +7,11 @@ import decimal
 import functools
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from types import FunctionType
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -20,7 +23,18 @@ from foldflight.functions.literals import check_names, fits
 from foldflight.functions.shape import Shape, shape_of_type
 from foldflight.functions.types import can_widen, parse_type, sql_name, type_variables
 
-__all__ = ["BoundFunction", "Capabilities", "Declared", "Function", "Parameter", "Verbs"]
+__all__ = [
+    "BoundFunction",
+    "Capabilities",
+    "Declared",
+    "Function",
+    "FunctionKind",
+    "Parameter",
+    "Registered",
+    "Verbs",
+    "literal_texts",
+    "spelled",
+]
 
 Declared: TypeAlias = str | pa.DataType | Callable[..., Any]
 
@@ -89,9 +103,161 @@ class Verbs:
     get_values: Callable[[Any], Any] | None = None
 
 
+class FunctionKind(StrEnum):
+    """What a function does with rows: many rows become one value, one row one value, or one row several rows."""
+
+    AGGREGATE = "aggregate"
+    SCALAR = "scalar"
+    TABLE = "table"
+
+
+class Registered(ABC):
+    """What all kinds of registered functions have in common: a name, typed arguments, a typed result.
+
+    Attributes:
+        name: Its name in queries.
+        declared_version: The author's version, or a callable from the input types.
+        doc: The docstring of the author's code.
+        input_names: Names of the arguments.
+        declared_inputs: The types of the arguments, or a callable from the actual types to the declared ones.
+        declared_result: Type of the result, or a callable from the input types.
+        parameters: Its direct arguments.
+        compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
+    """
+
+    name: str
+    declared_version: str | Callable[..., str]
+    doc: str
+    input_names: tuple[str, ...]
+    declared_inputs: tuple[str | pa.DataType, ...] | Callable[..., Sequence[Any]]
+    declared_result: Declared
+    parameters: tuple[Parameter, ...]
+    compile: bool | Literal["auto"]
+
+    @property
+    @abstractmethod
+    def kind(self) -> FunctionKind:
+        """What it does with rows."""
+
+    @property
+    @abstractmethod
+    def is_deterministic(self) -> bool:
+        """Whether the same rows always give the same result."""
+
+    @property
+    @abstractmethod
+    def source(self) -> type | FunctionType:
+        """The author's class or function."""
+
+    @property
+    def where(self) -> str:
+        """The module and the name of the author's class or function."""
+        return f"{self.source.__module__}.{self.source.__qualname__}"
+
+    @property
+    def version(self) -> str:
+        """The version for display where the input types are not known."""
+        return "by type" if callable(self.declared_version) else self.declared_version
+
+    @property
+    def inputs_min(self) -> int:
+        """The minimum number of arguments of a call. A function that computes its input types may accept fewer."""
+        return 0 if callable(self.declared_inputs) else len(self.input_names)
+
+    @property
+    def input_types(self) -> tuple[pa.DataType, ...] | None:
+        """The types of the arguments, or None if they depend on the call."""
+        if callable(self.declared_inputs) or any(_variables(each) for each in self.declared_inputs):
+            return None
+        return tuple(parse_type(each) for each in self.declared_inputs)
+
+    @property
+    def result_type(self) -> pa.DataType | None:
+        """The type of the result, or None if it depends on the call."""
+        if callable(self.declared_result) or _variables(self.declared_result):
+            return None
+        return parse_type(self.declared_result)
+
+    @property
+    def signature(self) -> str:
+        """The signature as text: `weighted_avg(value BIGINT, weight INT) -> BIGINT`."""
+        if callable(self.declared_inputs):
+            arguments = [f"[{name}]" for name in self.input_names]
+        else:
+            arguments = [
+                f"{name} {spelled(each)}" for name, each in zip(self.input_names, self.declared_inputs, strict=True)
+            ]
+        for parameter in self.parameters:
+            arguments.append(parameter.name + ("" if parameter.required else f" => {parameter.default!r}"))
+        return f"{self.name}({', '.join(arguments)}) -> {self.result_text}"
+
+    @property
+    def result_text(self) -> str:
+        """The type of the result as text."""
+        return "..." if callable(self.declared_result) else spelled(self.declared_result)
+
+    def check_literals(self, literals: Mapping[str, Any]) -> None:
+        """Refuse direct arguments that are unknown, missing, or contradict the annotations of the class.
+
+        Raises:
+            RejectedError: SIGNATURE.
+        """
+        check_names(self, literals)
+        for parameter in self.parameters:
+            value = literals.get(parameter.name, parameter.default)
+            if value is not parameter.default and not fits(value, parameter.type):
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"the direct argument {parameter.name} of {self.name} is {parameter.annotation}, "
+                    f"and {value!r} is {type(value).__name__}; give a value of this type",
+                    function=self.name,
+                )
+
+    def bind_inputs(
+        self, actual: tuple[pa.DataType, ...], variables: dict[str, pa.DataType]
+    ) -> tuple[pa.DataType, ...]:
+        """Return the types to which arguments of these types are cast, and add to `variables` what these stand for.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH for a wrong number or type of arguments.
+        """
+        if callable(self.declared_inputs):
+            try:
+                declared = tuple(parse_type(each) for each in self.declared_inputs(*actual))
+            except TypeError:
+                raise self._mismatch(f"does not take {len(actual)} arguments") from None
+            except ValueError as error:
+                raise self._mismatch(str(error)) from None
+        else:
+            if len(actual) != len(self.declared_inputs):
+                raise self._mismatch(f"takes {len(self.declared_inputs)} arguments and was given {len(actual)}")
+            for each, type_ in zip(self.declared_inputs, actual, strict=True):
+                for name in _variables(each):
+                    if isinstance(each, str) and each.strip() == name:
+                        variables.setdefault(name, type_)
+            declared = tuple(parse_type(each, variables) for each in self.declared_inputs)
+        for place, (type_, wanted) in enumerate(zip(actual, declared, strict=True)):
+            if not can_widen(type_, wanted):
+                name = self.input_names[place] if place < len(self.input_names) else str(place + 1)
+                raise self._mismatch(
+                    f"takes {sql_name(wanted)} for its argument {name} and was given {sql_name(type_)}; "
+                    f"cast the column to {sql_name(wanted)} in the query"
+                )
+        return declared
+
+    def resolve(
+        self, declared: Declared, inputs: tuple[pa.DataType, ...], variables: Mapping[str, pa.DataType]
+    ) -> pa.DataType:
+        """Return a declared type for these input types."""
+        return parse_type(declared(*inputs)) if callable(declared) else parse_type(declared, variables)
+
+    def _mismatch(self, wrong: str) -> RejectedError:
+        return RejectedError("SCHEMA_MISMATCH", f"{self.name} {wrong}: {self.signature}", function=self.name)
+
+
 @dataclass(frozen=True)
-class Function:
-    """A registered function.
+class Function(Registered):
+    """A registered aggregate function.
 
     Args:
         name: Its name in queries.
@@ -137,47 +303,24 @@ class Function:
     own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
-    def version(self) -> str:
-        """The version for display where the input types are not known."""
-        return "by type" if callable(self.declared_version) else self.declared_version
+    def kind(self) -> FunctionKind:
+        """What it does with rows: it aggregates them."""
+        return FunctionKind.AGGREGATE
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether the same rows always give the same result."""
+        return self.capabilities.deterministic
+
+    @property
+    def source(self) -> type:
+        """The author's class."""
+        return self.cls
 
     @property
     def folds_many(self) -> bool:
         """Whether folds use its vectorised methods; `compile=True` selects the scalar ones."""
         return self.vectorised and self.compile == "auto"
-
-    @property
-    def inputs_min(self) -> int:
-        """The minimum number of arguments of a call. A function that computes its input types may accept fewer."""
-        return 0 if callable(self.declared_inputs) else len(self.input_names)
-
-    @property
-    def input_types(self) -> tuple[pa.DataType, ...] | None:
-        """The types of the arguments, or None if they depend on the call."""
-        if callable(self.declared_inputs) or any(_variables(each) for each in self.declared_inputs):
-            return None
-        return tuple(parse_type(each) for each in self.declared_inputs)
-
-    @property
-    def result_type(self) -> pa.DataType | None:
-        """The type of the result, or None if it depends on the call."""
-        if callable(self.declared_result) or _variables(self.declared_result):
-            return None
-        return parse_type(self.declared_result)
-
-    @property
-    def signature(self) -> str:
-        """The signature as text: `weighted_avg(value BIGINT, weight INT) -> BIGINT`."""
-        if callable(self.declared_inputs):
-            arguments = [f"[{name}]" for name in self.input_names]
-        else:
-            arguments = [
-                f"{name} {_spelled(each)}" for name, each in zip(self.input_names, self.declared_inputs, strict=True)
-            ]
-        for parameter in self.parameters:
-            arguments.append(parameter.name + ("" if parameter.required else f" => {parameter.default!r}"))
-        result = "..." if callable(self.declared_result) else _spelled(self.declared_result)
-        return f"{self.name}({', '.join(arguments)}) -> {result}"
 
     def bind(self, argument_types: Sequence[pa.DataType], literals: Mapping[str, Any]) -> BoundFunction:
         """Fix the types and direct arguments of one call.
@@ -192,11 +335,11 @@ class Function:
         """
         self.check_literals(literals)
         variables: dict[str, pa.DataType] = {}
-        inputs = self._bind_inputs(tuple(argument_types), variables)
-        result = self._resolve(self.declared_result, inputs, variables)
+        inputs = self.bind_inputs(tuple(argument_types), variables)
+        result = self.resolve(self.declared_result, inputs, variables)
         shape = self.shape
         if self.declared_state is not None:
-            shape = shape_of_type(self._resolve(self.declared_state, inputs, variables), self.accumulator_class)
+            shape = shape_of_type(self.resolve(self.declared_state, inputs, variables), self.accumulator_class)
         state_type = shape.arrow if self.capabilities.codec == "typed" and shape is not None else pa.binary()
         version = self.declared_version
         return BoundFunction(
@@ -209,64 +352,13 @@ class Function:
             literals=dict(literals),
         )
 
-    def check_literals(self, literals: Mapping[str, Any]) -> None:
-        """Refuse direct arguments that are unknown, missing, or contradict the annotations of the class.
-
-        Raises:
-            RejectedError: SIGNATURE.
-        """
-        check_names(self, literals)
-        for parameter in self.parameters:
-            value = literals.get(parameter.name, parameter.default)
-            if value is not parameter.default and not fits(value, parameter.type):
-                raise RejectedError(
-                    "SIGNATURE",
-                    f"the direct argument {parameter.name} of {self.name} is {parameter.annotation}, "
-                    f"and {value!r} is {type(value).__name__}; give a value of this type",
-                    function=self.name,
-                )
-
-    def _bind_inputs(
-        self, actual: tuple[pa.DataType, ...], variables: dict[str, pa.DataType]
-    ) -> tuple[pa.DataType, ...]:
-        if callable(self.declared_inputs):
-            try:
-                declared = tuple(parse_type(each) for each in self.declared_inputs(*actual))
-            except TypeError:
-                raise self._mismatch(f"does not take {len(actual)} arguments") from None
-            except ValueError as error:
-                raise self._mismatch(str(error)) from None
-        else:
-            if len(actual) != len(self.declared_inputs):
-                raise self._mismatch(f"takes {len(self.declared_inputs)} arguments and was given {len(actual)}")
-            for each, type_ in zip(self.declared_inputs, actual, strict=True):
-                for name in _variables(each):
-                    if isinstance(each, str) and each.strip() == name:
-                        variables.setdefault(name, type_)
-            declared = tuple(parse_type(each, variables) for each in self.declared_inputs)
-        for place, (type_, wanted) in enumerate(zip(actual, declared, strict=True)):
-            if not can_widen(type_, wanted):
-                name = self.input_names[place] if place < len(self.input_names) else str(place + 1)
-                raise self._mismatch(
-                    f"takes {sql_name(wanted)} for its argument {name} and was given {sql_name(type_)}; "
-                    f"cast the column to {sql_name(wanted)} in the query"
-                )
-        return declared
-
-    def _resolve(
-        self, declared: Declared, inputs: tuple[pa.DataType, ...], variables: Mapping[str, pa.DataType]
-    ) -> pa.DataType:
-        return parse_type(declared(*inputs)) if callable(declared) else parse_type(declared, variables)
-
-    def _mismatch(self, wrong: str) -> RejectedError:
-        return RejectedError("SCHEMA_MISMATCH", f"{self.name} {wrong}: {self.signature}", function=self.name)
-
 
 def _variables(declared: Any) -> frozenset[str]:
     return type_variables(declared) if isinstance(declared, str) else frozenset()
 
 
-def _spelled(declared: str | pa.DataType) -> str:
+def spelled(declared: str | pa.DataType) -> str:
+    """Return a declared type as text; type variables are kept."""
     return declared if _variables(declared) else sql_name(parse_type(declared))
 
 
@@ -283,6 +375,13 @@ def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_text, value))}]"
     return repr(value.item() if isinstance(value, np.generic) else value)
+
+
+def literal_texts(function: Registered, given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the direct arguments of a call, and the defaults of all others, as texts by name, for a fingerprint."""
+    literals = {each.name: each.default for each in function.parameters if _has_text(each.default)}
+    literals.update(given)
+    return {name: _text(value) for name, value in sorted(literals.items())}
 
 
 @dataclass(frozen=True)
@@ -314,8 +413,6 @@ class BoundFunction:
         It covers direct arguments that are passed and defaults alike, because a changed default changes the meaning of
         states.
         """
-        literals = {each.name: each.default for each in self.function.parameters if _has_text(each.default)}
-        literals.update(self.literals)
         parts = [
             self.function.name,
             self.version,
@@ -323,7 +420,7 @@ class BoundFunction:
             str(self.result_type),
             self.function.capabilities.codec,
             str(self.state_type),
-            {name: _text(value) for name, value in sorted(literals.items())},
+            literal_texts(self.function, self.literals),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

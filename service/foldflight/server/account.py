@@ -35,12 +35,14 @@ class Account:
         self.rows = 0
         self._metrics = metrics
         self._exchange = exchange
-        self._functions = [metrics.named(call.function) for call in opening.calls]
+        self._functions = [metrics.named(name) for name in opening.functions]
+        self._has_kinds = not opening.steps and "kind" in opening.columns.names
         self._rows_folded = {
             kind: [metrics.rows_folded.labels(function, kind.short) for function in self._functions] for kind in RowKind
         }
         self._groups = self._state_bytes = self._bytes_since = 0
         self._returns_states = opening.returns.states
+        self._is_mapping = bool(opening.steps)
         # States that consist of numbers have a fixed size.
         self._grows = any(_grows(field.type) for field in exchange.opened.schema if field.name.startswith("state_"))
         self._isolated: Counter[str] = Counter()
@@ -79,6 +81,9 @@ class Account:
                 self._bytes_since += frame.batch.nbytes
                 self._metrics.fold_seconds.observe(seconds)
                 self._count_rows(frame.batch, len(message.metadata))
+                if self._is_mapping:
+                    self._count_isolated()
+                    self._show_folds()
             case Barrier():
                 self._metrics.barrier_seconds.observe(seconds)
                 state_bytes = self._exchange.stats.state_bytes
@@ -86,14 +91,17 @@ class Account:
                 self._state_bytes = state_bytes
                 if self._returns_states:
                     self._bytes_since = 0
-                for function, count in self._exchange.stats.isolated.items():
-                    self._metrics.isolated.labels(self._metrics.named(function)).inc(count - self._isolated[function])
-                    self._isolated[function] = count
+                self._count_isolated()
                 self._show_folds()
         groups = self._exchange.groups
         if groups != self._groups:
             self._metrics.groups.inc(groups - self._groups)
             self._groups = groups
+
+    def _count_isolated(self) -> None:
+        for function, count in self._exchange.stats.isolated.items():
+            self._metrics.isolated.labels(self._metrics.named(function)).inc(count - self._isolated[function])
+            self._isolated[function] = count
 
     def _show_folds(self) -> None:
         folds = self._exchange.folds
@@ -117,7 +125,7 @@ class Account:
         self._metrics.rows.inc(batch.num_rows)
         self._metrics.chunk_bytes.observe(batch.nbytes + metadata_bytes)
         counts = [batch.num_rows, 0, 0, 0]
-        if "kind" in batch.schema.names:
+        if self._has_kinds:
             counts = np.bincount(batch.column("kind").to_numpy(zero_copy_only=False), minlength=len(RowKind)).tolist()
         for kind, number in zip(RowKind, counts, strict=True):
             if number:

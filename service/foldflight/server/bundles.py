@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foldflight.errors import RejectedError
+from foldflight.functions.mapping import AnyFunction
 from foldflight.functions.registry import Registry
-from foldflight.functions.spec import Function
+from foldflight.functions.spec import Registered
 from foldflight.server.keys import BundleKeys, check_allowed, check_state_keys
 from foldflight.server.run.settings import SETTINGS
 from foldflight.shipping.bundles import Bundle, check_made_with, unpickled, unseal
@@ -45,7 +46,7 @@ class Bundles:
         self._registry = registry
         self._logger = logger
         self._lock = threading.Lock()
-        self._loaded: dict[str, tuple[Function, ...]] = {}  # by digest, the one that was used last at the end
+        self._loaded: dict[str, tuple[AnyFunction, ...]] = {}  # by digest, the one that was used last at the end
 
     def registry_with(self, sealed: Sequence[bytes], context: Any) -> Registry:
         """Return the server's functions and those of the bundles of an Open.
@@ -59,7 +60,7 @@ class Bundles:
         brought = [function for each in sealed for function in self.functions_in(each, context)]
         return Registry([*self._registry.authored, *brought])
 
-    def functions_in(self, sealed: bytes, context: Any) -> tuple[Function, ...]:
+    def functions_in(self, sealed: bytes, context: Any) -> tuple[AnyFunction, ...]:
         """Return the functions of one bundle, if the caller may ship them.
 
         Raises:
@@ -104,7 +105,7 @@ class Bundles:
                 function=taken[0],
             )
 
-    def _load(self, bundle: Bundle) -> tuple[Function, ...]:
+    def _load(self, bundle: Bundle) -> tuple[AnyFunction, ...]:
         digest = bundle.digest
         with self._lock:
             functions = self._loaded.get(digest)
@@ -121,7 +122,7 @@ class Bundles:
         return functions
 
 
-def _functions_of(bundle: Bundle) -> tuple[Function, ...]:
+def _functions_of(bundle: Bundle) -> tuple[AnyFunction, ...]:
     """Unpickle a verified bundle, which runs its code. Raises RejectedError MODULE."""
     names = ", ".join(bundle.functions)
     try:
@@ -130,7 +131,7 @@ def _functions_of(bundle: Bundle) -> tuple[Function, ...]:
         lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
         missing = "; install it where the server runs" if isinstance(error, ModuleNotFoundError) else ""
         raise RejectedError("MODULE", f"the bundle of {names} cannot be unpickled: {lines[-1]}{missing}") from error
-    whole = isinstance(functions, tuple) and all(isinstance(each, Function) for each in functions)
+    whole = isinstance(functions, tuple) and all(isinstance(each, Registered) for each in functions)
     if not whole or tuple(each.name for each in functions) != bundle.functions:
         raise RejectedError("MODULE", f"the bundle of {names} does not contain these functions; register it again")
     return functions

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from foldflight.compiler import Programs
     from foldflight.fold.signing import StateSigner
+    from foldflight.functions.mapping import AnyFunction
     from foldflight.functions.registry import Registry
-    from foldflight.functions.spec import Function
     from foldflight.server.exchanges import Running
     from foldflight.server.ops.logs import Logger
     from foldflight.server.ops.metrics import Metrics
@@ -232,7 +232,7 @@ class FlightServer(FlightBase):
             fl.ActionType(REGISTER_ACTION, "What the functions of a signed bundle are, if this server takes it."),
         ]
 
-    def _taken(self, sealed: bytes, context: Any) -> tuple[Function, ...]:
+    def _taken(self, sealed: bytes, context: Any) -> tuple[AnyFunction, ...]:
         functions = self._bundles.functions_in(sealed, context)
         self._programs.demand_all(functions)
         return functions
@@ -243,7 +243,7 @@ class FlightServer(FlightBase):
         if descriptor.descriptor_type != fl.DescriptorType.CMD:
             raise RejectedError("BAD_FRAME", "the descriptor must be a command: a foldflight.v1.Open message")
         opening = decode_open(descriptor.command)
-        check_allowed(context, [call.function for call in opening.calls])
+        check_allowed(context, opening.functions)
         return opening
 
     def _admit(self, opening: Open, context: Any) -> Running:
@@ -271,7 +271,7 @@ class FlightServer(FlightBase):
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
             raise
         context.be_patient()  # from now on idle_s_max bounds the engine's silence
-        logger.info("exchange opened", calls=[call.function for call in opening.calls], peer=context.peer())
+        logger.info("exchange opened", calls=list(opening.functions), peer=context.peer())
         return running
 
     def _carry(self, running: Running, context: Any, reader: Any, writer: Any) -> None:

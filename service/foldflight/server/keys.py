@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pyarrow.flight as fl
 
 from foldflight.errors import RejectedError
+from foldflight.functions.spec import Function
 from foldflight.server.edge import to_flight_error
 from foldflight.server.run.settings import SECRET_BYTES_MIN, SETTINGS
 
 if TYPE_CHECKING:
-    from foldflight.functions.spec import Function
+    from foldflight.functions.mapping import AnyFunction
     from foldflight.server.ops.logs import Logger
     from foldflight.server.ops.metrics import Metrics
     from foldflight.server.run.settings import Settings
@@ -208,9 +209,9 @@ class BundleKeys:
         return [*self._given, *(() if self._from_file is None else self._from_file())]
 
 
-def check_state_keys(settings: Settings, functions: Iterable[Function]) -> None:
+def check_state_keys(settings: Settings, functions: Iterable[AnyFunction]) -> None:
     """Raise RejectedError SETTINGS if states of these functions are pickled and there are no state keys."""
-    pickled = [function for function in functions if function.capabilities.codec == "pickle"]
+    pickled = [each for each in functions if isinstance(each, Function) and each.capabilities.codec == "pickle"]
     if pickled and not settings.state_keys:
         first = pickled[0]
         raise RejectedError(
@@ -223,7 +224,7 @@ def check_state_keys(settings: Settings, functions: Iterable[Function]) -> None:
         )
 
 
-def check_keys(settings: Settings, functions: Iterable[Function]) -> None:
+def check_keys(settings: Settings, functions: Iterable[AnyFunction]) -> None:
     """Check the keys and certificates of a server before it starts.
 
     Raises:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 import cloudpickle
 
 from foldflight.errors import RejectedError
+from foldflight.functions.spec import Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
 
 if TYPE_CHECKING:
-    from foldflight.functions.spec import Function
+    from foldflight.functions.mapping import AnyFunction
 
 __all__ = ["bundle_of", "pickled", "unpickled_copy"]
 
@@ -28,7 +29,7 @@ _pickling = threading.RLock()
 _TRACED_MAX: Final = 10_000
 
 
-def bundle_of(functions: Sequence[Function], key: str) -> bytes:
+def bundle_of(functions: Sequence[AnyFunction], key: str) -> bytes:
     """Return functions as a signed bundle, for servers that trust the key.
 
     Raises:
@@ -38,7 +39,7 @@ def bundle_of(functions: Sequence[Function], key: str) -> bytes:
     return seal(Bundle(names, made_here(), pickled(functions)), key.encode())
 
 
-def pickled(functions: Sequence[Function]) -> bytes:
+def pickled(functions: Sequence[AnyFunction]) -> bytes:
     """Pickle functions by value. To unpickle them, a process needs foldflight and the imports of their packages.
 
     Each function records the classes and functions that are pickled with it (`Function.own`).
@@ -49,7 +50,7 @@ def pickled(functions: Sequence[Function]) -> bytes:
     """
     with _pickling, _by_value(_packages_of(functions)):
         try:
-            return cloudpickle.dumps(tuple(replace(function, own=_own(function)) for function in functions))
+            return cloudpickle.dumps(tuple(map(_shipped, functions)))
         except RejectedError:
             raise
         except Exception as error:
@@ -60,16 +61,16 @@ def pickled(functions: Sequence[Function]) -> bytes:
             raise
 
 
-def unpickled_copy(functions: Sequence[Function]) -> tuple[Function, ...]:
+def unpickled_copy(functions: Sequence[AnyFunction]) -> tuple[AnyFunction, ...]:
     """Pickle and unpickle functions, as another process would receive them. Raises as `pickled`."""
     code = pickled(functions)
-    functions_there: tuple[Function, ...] = unpickled(code, hashlib.sha256(code).hexdigest())
+    functions_there: tuple[AnyFunction, ...] = unpickled(code, hashlib.sha256(code).hexdigest())
     return functions_there
 
 
-def _packages_of(functions: Iterable[Function]) -> list[ModuleType]:
+def _packages_of(functions: Iterable[AnyFunction]) -> list[ModuleType]:
     """Return the top-level packages of the functions, except foldflight itself, which is installed everywhere."""
-    names = {function.cls.__module__.partition(".")[0] for function in functions} - {"foldflight", "__main__"}
+    names = {function.source.__module__.partition(".")[0] for function in functions} - {"foldflight", "__main__"}
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
@@ -121,6 +122,11 @@ def _own(function: Function) -> Mapping[tuple[str, str], Any]:
     }
 
 
+def _shipped(function: AnyFunction) -> AnyFunction:
+    """Return a function as it is pickled: aggregates record their own classes, which states in pickles refer to."""
+    return replace(function, own=_own(function)) if isinstance(function, Function) else function
+
+
 def _failure(value: object) -> Exception | None:
     """Return the exception that pickling a value raises; None if it can be pickled."""
     try:
@@ -130,9 +136,9 @@ def _failure(value: object) -> Exception | None:
     return None
 
 
-def _not_picklable(function: Function, failure: Exception) -> RejectedError:
-    path, value = _culprit(function.cls)
-    where = f"{path} is {type(value).__module__}.{type(value).__qualname__}, and it" if path else "its class"
+def _not_picklable(function: AnyFunction, failure: Exception) -> RejectedError:
+    path, value = _culprit(function.source)
+    where = f"{path} is {type(value).__module__}.{type(value).__qualname__}, and it" if path else "its code"
     return RejectedError(
         "SIGNATURE",
         f"{function.name} cannot be sent to the processes that fold: {where} cannot be pickled "
@@ -142,8 +148,8 @@ def _not_picklable(function: Function, failure: Exception) -> RejectedError:
     )
 
 
-def _culprit(cls: type) -> tuple[str, object]:
-    """Return the path and the value of the innermost part of a class that cannot be pickled."""
+def _culprit(cls: object) -> tuple[str, object]:
+    """Return the path and the value of the innermost part of a class or function that cannot be pickled."""
     path = ""
     value: object = cls
     seen = {id(cls)}

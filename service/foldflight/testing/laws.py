@@ -1,4 +1,4 @@
-"""The laws of an aggregate function, checked on generated data.
+"""The laws of functions, checked on generated data. Those of scalar and table functions are in `maplaws`.
 
 A function that keeps the laws has the same outputs however an engine splits, merges and moves its input. Hypothesis
 generates the data, and reduces rows that break a law to a minimal example.
@@ -11,6 +11,7 @@ import decimal
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,8 +22,9 @@ from hypothesis.errors import Flaky, NoSuchExample
 from foldflight.client.embedded import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
-from foldflight.functions import Call, Function, Registry, RowKind, function_of
+from foldflight.functions import AnyFunction, Call, Function, MapFunction, Registry, RowKind, function_of
 from foldflight.shipping.pickling import unpickled_copy
+from foldflight.testing.maplaws import MAP_LAWS, MapSubject
 
 __all__ = ["LAWS", "LawResult", "check_laws", "iterate_laws", "rows_of"]
 
@@ -47,33 +49,43 @@ class LawResult:
 
 
 def check_laws(
-    function: type | Function, *, literals: Mapping[str, Any] | None = None, examples: int = 100
+    function: type | Callable[..., Any] | AnyFunction, *, literals: Mapping[str, Any] | None = None, examples: int = 100
 ) -> list[LawResult]:
     """Check every law of a function, pickled by value and unpickled as in Spark's workers.
 
     Args:
-        function: A class decorated with `@udaf`, or a `Function`.
-        literals: Direct arguments by name.
-        examples: The number of inputs for each law.
+        function: A class or function under `@udaf`, `@udf` or `@udtf`, or a registered function.
+        literals: Direct arguments, where the class needs them.
+        examples: How many inputs each law is tried on.
 
     Returns:
-        One result for each law of `LAWS`.
+        One result for each law of `LAWS`, or of `MAP_LAWS` for a scalar or table function.
 
     Raises:
         RejectedError: SIGNATURE, if `function` is not a function, its direct arguments are wrong, it refers to
             something that cannot be pickled, or it is declared `compile=True` and cannot be compiled.
     """
-    known = function if isinstance(function, Function) else function_of(function)
+    known = function if isinstance(function, (Function, MapFunction)) else function_of(function)
     if known is None:
-        raise RejectedError("SIGNATURE", f"{function!r} is not a function; decorate the class with @udaf")
+        raise RejectedError("SIGNATURE", f"{function!r} is no function; put @udaf, @udf or @udtf on it")
     return list(iterate_laws(known, literals=literals, examples=examples))
 
 
 def iterate_laws(
-    function: Function, *, literals: Mapping[str, Any] | None = None, examples: int = 100
+    function: AnyFunction, *, literals: Mapping[str, Any] | None = None, examples: int = 100
 ) -> Iterator[LawResult]:
-    """Check the laws of a function as `check_laws` does, and yield each result as soon as it is known."""
+    """Check the laws of a function one by one, as `check_laws` does, and yield each result when it is there."""
+    if isinstance(function, MapFunction):
+        mapped = MapSubject(function, dict(literals or {}))
+        for each in MAP_LAWS:
+            reason = each.needs(mapped)
+            if reason is None:
+                yield _tried(each.name, partial(each.holds, mapped), mapped.types, nulls=True, examples=examples)
+            else:
+                yield LawResult(each.name, None, reason)
+        return
     (there,) = unpickled_copy([function])
+    assert isinstance(there, Function)
     subject = _Subject(there, dict(literals or {}))
     for law in LAWS:
         yield _check(law, subject, examples)
@@ -379,10 +391,17 @@ def _check(law: Law, subject: _Subject, examples: int) -> LawResult:
     reason = law.needs(subject.function)
     if reason is not None:
         return LawResult(law.name, None, reason)
+    return _tried(law.name, partial(law.holds, subject), subject.types, nulls=_takes_nulls(subject), examples=examples)
+
+
+def _tried(
+    name: str, holds: Callable[[Rows, int], str | None], types: Sequence[pa.DataType], *, nulls: bool, examples: int
+) -> LawResult:
+    """Try a law on generated rows."""
     try:
         broken = find(
-            st.tuples(rows_of(subject.types, nulls=_takes_nulls(subject)), st.integers(0, 2**16 - 1)),
-            lambda drawn: _outcome(law, subject, *drawn) is not None,
+            st.tuples(rows_of(types, nulls=nulls), st.integers(0, 2**16 - 1)),
+            lambda drawn: _outcome(holds, *drawn) is not None,
             settings=settings(
                 max_examples=examples,
                 deadline=None,
@@ -393,16 +412,16 @@ def _check(law: Law, subject: _Subject, examples: int) -> LawResult:
             ),
         )
     except NoSuchExample:
-        return LawResult(law.name, True)
+        return LawResult(name, True)
     except Flaky:
-        return LawResult(law.name, False, _FLAKY)
+        return LawResult(name, False, _FLAKY)
     rows, cut = broken
-    return LawResult(law.name, False, f"rows {rows!r}; {_outcome(law, subject, rows, cut) or _FLAKY}")
+    return LawResult(name, False, f"rows {rows!r}; {_outcome(holds, rows, cut) or _FLAKY}")
 
 
-def _outcome(law: Law, subject: _Subject, rows: Rows, cut: int) -> str | None:
+def _outcome(holds: Callable[[Rows, int], str | None], rows: Rows, cut: int) -> str | None:
     try:
-        return law.holds(subject, rows, cut)
+        return holds(rows, cut)
     except FoldflightError as error:
         return str(error)
 

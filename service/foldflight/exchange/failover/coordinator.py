@@ -19,7 +19,6 @@ The rules:
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,6 +61,7 @@ from foldflight.exchange.frames import (
     EngineFrame,
     Forget,
     InitialOutputs,
+    Mapped,
     Open,
     Opened,
     Results,
@@ -114,7 +114,7 @@ class Coordinator:
         self._bounds = bounds
         self._machine = Exchange(Role.ENGINE)
         self._machine.send(opening)
-        self._journal = Journal(returns_states=opening.returns.states)
+        self._journal = Journal(returns_states=opening.returns.states, holds_slots=not opening.steps)
         self._link: _Link | None = None
         self._is_wanted = False  # the engine waits for an answer
         self._is_needed = False  # the exchange needs a link
@@ -188,6 +188,8 @@ class Coordinator:
             self._no_failover_reason = ""
         elif self._no_failover_reason:
             self._journal.clear()
+        elif self._opening.steps:
+            pass  # an answered chunk is forgotten, so there is nothing that a checkpoint could replace
         elif self._journal.frame_bytes > self._bounds.replay_bytes_max and not self._is_saving:
             self._is_saving = True
             self._append(Entry(Checkpoint(), expects_answer=True))
@@ -195,7 +197,7 @@ class Coordinator:
     def _should_ask(self, now_s: float) -> bool:
         """Return whether it is time to ask the server if the exchange should reopen elsewhere."""
         link = self._link
-        if link is None or self.opened is None or not self.opened.knows_if_reopen:
+        if link is None or self.opened is None or not self.opened.knows_if_reopen or self._opening.steps:
             return False
         if (
             link.is_leaving
@@ -217,7 +219,7 @@ class Coordinator:
                 check_states(frame.batch, slots_max)
             case Chunk():
                 check_chunk(frame.batch, self._opening)
-                if "slot" in frame.batch.schema.names:
+                if "slot" in frame.batch.schema.names and not self._opening.steps:
                     check_slots(frame.batch.column("slot"), slots_max)
             case Forget():
                 check_slots(frame.slots, slots_max)
@@ -235,7 +237,9 @@ class Coordinator:
         link = self._open_link()
         entry = link.awaited.popleft()
         answer = event.answer
-        if isinstance(entry.frame, (Barrier, Checkpoint)):
+        if self._opening.steps:
+            link.is_leaving |= event.reopen
+        elif isinstance(entry.frame, (Barrier, Checkpoint)):
             link.asked_at_s = now_s
             link.must_stay = event.reopen and isinstance(answer, Saved) and bool(answer.problem)
             link.is_leaving |= event.reopen and not link.must_stay
@@ -262,6 +266,9 @@ class Coordinator:
                     self._check_kept_bytes()
             case States():
                 self._machine.receive(InitialOutputs(answer))
+            case _ if self._opening.steps:
+                self._machine.receive(Mapped(answer))
+                self._journal.forget_answered(entry)
             case _:
                 self._machine.receive(RowOutputs(answer))
         self._is_wanted = False
@@ -344,11 +351,7 @@ class Coordinator:
         if self.opened is None:
             self._machine.receive(opened)
             # Every later server must have the same fingerprints. Open has them, so the server itself refuses others.
-            calls = zip(self._opening.calls, opened.calls, strict=True)
-            self._opening = dataclasses.replace(
-                self._opening,
-                calls=tuple(dataclasses.replace(call, fingerprint=described.fingerprint) for call, described in calls),
-            )
+            self._opening = self._opening.pinned(opened.fingerprints)
         else:
             self.stats.replays += 1
             self.stats.rows_refolded += sum(entry.rows for entry in self._journal if entry.sent)
@@ -417,7 +420,7 @@ class Coordinator:
         if not link.is_open:
             # Fingerprints in all calls mean that some server accepted the same Open before. If no server has accepted
             # the token yet, the token itself is wrong.
-            is_agreed = all(call.fingerprint for call in self._opening.calls)
+            is_agreed = all(self._opening.fingerprints)
             return is_agreed and (error.code != "UNAUTHENTICATED" or self.opened is not None)
         # The engine checks its own frames, so BAD_FRAME means that a frame was damaged in transit. States that this
         # server cannot load were saved by another server.

@@ -67,12 +67,15 @@ class Journal:
 
     Args:
         returns_states: Whether the results of barriers carry states.
+        holds_slots: Whether servers hold accumulators. If not (an exchange of steps), a frame is kept until it is
+            answered.
     """
 
-    def __init__(self, *, returns_states: bool) -> None:
+    def __init__(self, *, returns_states: bool, holds_slots: bool = True) -> None:
         self.kept = KeptStates()
         self.frame_bytes = 0
         self._returns_states = returns_states
+        self._holds_slots = holds_slots
         self._entries: list[Entry] = []
         self._live = SlotSet()  # slots that have an accumulator, on whichever server
         self._changed = SlotSet()  # slots of the next results
@@ -86,7 +89,7 @@ class Journal:
     def add(self, entry: Entry) -> None:
         """Append a frame."""
         match entry.frame:
-            case States() | Chunk():
+            case States() | Chunk() if self._holds_slots:
                 slots = slots_of(entry.frame.batch)
                 self._live.add(slots)
                 self._changed.add(slots)
@@ -114,6 +117,11 @@ class Journal:
     def drop_questions(self) -> None:
         """Remove checkpoints with `if_reopen`, which concern one server only."""
         self._entries = [each for each in self._entries if each.frame != Checkpoint(if_reopen=True)]
+
+    def forget_answered(self, entry: Entry) -> None:
+        """Remove an answered frame that left nothing on the server."""
+        self._entries.remove(entry)
+        self.frame_bytes -= entry.bytes
 
     def commit(self, entry: Entry, states: pa.Table) -> None:
         """Record the answer to a barrier or checkpoint. If it has states, drop the frames that they cover."""

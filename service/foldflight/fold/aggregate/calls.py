@@ -13,8 +13,9 @@ from foldflight.fold.aggregate.counted import counted_shape
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.failures import ERROR, ERROR_TYPE, user_failure
 from foldflight.functions.call import Call
+from foldflight.functions.mapping import BoundMap
 from foldflight.functions.registry import Registry, unknown_function
-from foldflight.functions.spec import BoundFunction
+from foldflight.functions.spec import BoundFunction, Function
 from foldflight.functions.types import sql_name
 
 __all__ = ["BoundCall", "bind_calls", "demand_instance", "result_schema", "written_by"]
@@ -102,7 +103,7 @@ def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema, *, 
     return [_bind(registry, call, schema, where) for call in calls]
 
 
-def demand_instance(bound: BoundFunction) -> None:
+def demand_instance(bound: BoundFunction | BoundMap) -> None:
     """Instantiate the author's class to check its direct arguments, and drop the instance.
 
     Raises:
@@ -110,7 +111,8 @@ def demand_instance(bound: BoundFunction) -> None:
         FunctionError: USER_CODE, if it raises without direct arguments, or is interrupted.
     """
     try:
-        bound.function.cls(**bound.literals)
+        if isinstance(bound.function.source, type):
+            bound.function.source(**bound.literals)
     except (Exception, SystemExit) as error:
         failure = user_failure(bound.function.name, "__init__", error)
         if failure.limit is not None or not bound.literals:
@@ -128,6 +130,13 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> Boun
     if call.function not in registry:
         raise unknown_function(call.function, registry, where)
     function = registry[call.function]
+    if not isinstance(function, Function):
+        use = "join_lateral" if function.is_table else "with_columns"
+        raise RejectedError(
+            "SIGNATURE",
+            f"{call.function} is a {function.kind} function, which does not aggregate rows; use it in {use}",
+            function=call.function,
+        )
     types = [_column(schema, name, call).type for name in call.arguments]
     if call.filter is not None and not pa.types.is_boolean(_column(schema, call.filter, call).type):
         raise RejectedError(

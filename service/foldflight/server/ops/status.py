@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from foldflight.fold import Folding
+    from foldflight.functions.mapping import AnyFunction
     from foldflight.functions.registry import Registry
-    from foldflight.functions.spec import Function
 
 __all__ = ["BY_FUNCTION", "FLEET_PATH", "OWN_PATH", "STATUS_ACTION", "Status", "fleet_of"]
 
@@ -67,7 +67,7 @@ class Status:
         registry: CollectorRegistry,
         *,
         is_ready: Callable[[], bool],
-        folding_of: Callable[[Function], Folding],
+        folding_of: Callable[[AnyFunction], Folding],
         peers: Sequence[str] = (),
     ) -> None:
         self.http_port: int | None = None  # set when the HTTP server runs; also the default port of peers

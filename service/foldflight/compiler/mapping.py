@@ -1,0 +1,181 @@
+"""Scalar functions as machine code, compiled from the author's `eval`.
+
+As for accumulators, compiled code only accelerates. It leaves at the first row for which it cannot say what Python
+would, and the interpreter evaluates the rest of the chunk.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.compiler.compiled import RAISED, columns_of
+from foldflight.compiler.program import Uncompiled, room_for_results, why_not
+from foldflight.fold.mapping.mapper import Scalar, null_rows
+from foldflight.fold.mapping.scalar import InterpretedScalar
+from foldflight.fold.mode import Mode
+from foldflight.fold.moments import from_numbers, moment_of
+from foldflight.fold.rows import Rows
+from foldflight.functions.mapping import BoundMap, MapVerbs
+
+if TYPE_CHECKING:
+    from foldflight.compiler.kernels import Kernels, Plan  # brings numba
+
+__all__ = ["CompiledScalar", "MapProgram", "map_plan_of"]
+
+_HOOKS: Final = ("__getattr__", "__getattribute__", "__setattr__")
+
+
+class MapProgram:
+    """The compiled code of one scalar function with direct arguments.
+
+    Args:
+        kernels: The loops.
+        instance: The attributes of the author's instance, uint8.
+        on_refused: Called with the function's name, where it is interpreted after all, and why.
+    """
+
+    def __init__(self, kernels: Kernels, instance: Any, on_refused: Callable[[str, str, str], None]) -> None:
+        self._kernels = kernels
+        self._on_refused = on_refused
+        self.instance = instance
+        self.arguments = tuple(zip(kernels.plan.arguments, kernels.plan.kinds, strict=True))
+        kernels.mapped(nulls=False)
+
+    @property
+    def was_compiled(self) -> bool:
+        """Whether this process has compiled any of it; if not, all was found in the store."""
+        return self._kernels.compiled > 0
+
+    def demand_nulls(self) -> None:
+        """Compile the loop over rows with NULLs. Raises what speaks against it."""
+        self._kernels.mapped(nulls=True)
+
+    def mapped(self, *, nulls: bool) -> Any:
+        """Return the loop over rows, with or without NULLs; None where it cannot be compiled."""
+        try:
+            return self._kernels.mapped(nulls=nulls)
+        except Exception as error:  # noqa: BLE001 - the interpreter takes what the compiler does not
+            self._on_refused(self._kernels.plan.cls.__name__, "where an argument is NULL", why_not(error))
+            return None
+
+    def warm(self) -> None:
+        """Compile the loop over rows with NULLs, if that can be."""
+        self.mapped(nulls=True)
+
+    def room(self, count: int) -> tuple[Any, Any]:
+        """Return arrays for `count` results and their flags."""
+        return room_for_results(self._kernels.plan.result, count)
+
+
+class CompiledScalar(Scalar):
+    """Evaluates a step by machine code, once it pays to compile; until then, and where it cannot, interpreted.
+
+    Args:
+        inner: The interpreter.
+        find: Takes a number of rows to come; returns the compiled code, or why there is none, once it pays to compile,
+            and None before.
+
+    Raises:
+        RejectedError: What `find` raises.
+    """
+
+    def __init__(self, inner: InterpretedScalar, find: Callable[[int], MapProgram | Uncompiled | None]) -> None:
+        self.inner = inner
+        self.bound = inner.bound
+        self._find = find
+        self._found: MapProgram | Uncompiled | None = find(0)
+        self._progress = np.zeros(1, np.int64)
+
+    @property
+    def kind(self) -> Mode:
+        return Mode.COMPILED if isinstance(self._found, MapProgram) else self.inner.kind
+
+    def values(self, rows: Rows) -> pa.Array:
+        if self._found is None:
+            self._found = self._find(len(rows))
+        if not isinstance(self._found, MapProgram):
+            return self.inner.values(rows)
+        mask = self.inner.asked(rows)
+        if mask is not None:
+            return null_rows(self._values(rows.kept(mask), self._found), mask)
+        return self._values(rows, self._found)
+
+    def _values(self, rows: Rows, program: MapProgram) -> pa.Array:
+        columns, valid = columns_of(rows, program.arguments)
+        loop = None if columns is None else program.mapped(nulls=bool(valid))
+        if loop is None:
+            return self.inner.values(rows)
+        values, known = program.room(len(rows))
+        self._progress[0] = 0
+        try:
+            loop(program.instance, self._progress, columns, valid, values, known)
+        except RAISED:
+            done = int(self._progress[0])
+            rest = self.inner.values(rows.kept(np.arange(len(rows)) >= done))
+            return pa.concat_arrays([self._cast(values[:done], known[:done]), rest])
+        return self._cast(values, known)
+
+    def _cast(self, values: Any, known: Any) -> pa.Array:
+        found, type_ = pa.array(values, mask=None if known.all() else ~known), self.bound.result_type
+        return found.cast(type_) if moment_of(type_) is None else from_numbers(found, type_)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class _Function:
+    """Stands for the class of an author's function, which has none."""
+
+
+def map_plan_of(bound: BoundMap, verbs: MapVerbs) -> tuple[Plan, Any]:
+    """Return how a scalar function is compiled, and the attributes of its instance. Raises Refused, saying why not."""
+    from foldflight.compiler.kernels import Plan
+    from foldflight.compiler.kinds import Refused
+    from foldflight.compiler.plan import argument_kind, attribute_record, is_plain_number, own_attributes, result_kind
+    from foldflight.compiler.records import Field, RecordLayout
+
+    target = bound.function.target
+    attributes: dict[str, Any] = {}
+    cls: type = _Function
+    if isinstance(target, type):
+        cls = target
+        function = inspect.getattr_static(target, "eval")
+        function = function.__func__ if isinstance(function, staticmethod) else function
+        own = own_attributes(verbs)
+        attributes = {name: value for name, value in own.items() if is_plain_number(value)}
+        if any(name == "eval" or (name not in attributes and hasattr(target, name)) for name in own):
+            raise Refused("its instance hides an attribute of its class")
+        hooks = [name for name in _HOOKS if getattr(target, name, None) not in (None, getattr(object, name, None))]
+        if hooks:
+            raise Refused(f"{target.__name__} has {hooks[0]}")
+    else:
+        function = target
+    if not isinstance(function, FunctionType):
+        raise Refused("eval is no plain method")
+    if not bound.input_types:
+        raise Refused("it has no arguments")
+    names = bound.function.input_names
+    kinds = [argument_kind(*each) for each in zip(names, bound.input_types, strict=True)]
+    result, bits = result_kind(bound.result_type)
+    parameters = RecordLayout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
+    is_method = isinstance(target, type) and not isinstance(inspect.getattr_static(target, "eval"), staticmethod)
+    plan = Plan(
+        functions=(("eval", function),),
+        makers=(),
+        with_self=frozenset({"eval"} if is_method else ()),
+        cls=cls,
+        instance=parameters,
+        accumulator_class=None,
+        accumulator=RecordLayout(()),
+        arguments=tuple(dtype for dtype, _ in kinds),
+        kinds=tuple(kind for _, kind in kinds),
+        result=result,
+        result_bits=bits,
+    )
+    return plan, attribute_record(parameters, attributes)

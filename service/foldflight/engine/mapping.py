@@ -1,0 +1,219 @@
+"""Scalar and table functions over blocks of rows: nested uses become one program of steps, which a task drives.
+
+uses > Steps (columns by name) > MapQuery.of (described, pinned) > MapQuery.answers (blocks in, outputs out)
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from foldflight.client import EmbeddedTransport, OpenExchange, Transport, Use, UseMember
+from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.logs import forward
+from foldflight.engine.query import ARROW, HostTypes
+from foldflight.errors import RejectedError
+from foldflight.exchange.engine import check_isolates
+from foldflight.exchange.frames import Open
+from foldflight.functions import Step, StepArgument
+
+__all__ = ["MapQuery", "Steps", "transport_of"]
+
+# A block that is remote travels while another one is evaluated. More exchanges gain little and take up servers' places.
+_REMOTE_EXCHANGES: Final = 2
+_BLOCK_ROWS: Final = 1 << 16
+# A table function may turn each row into many.
+_TABLE_BLOCK_ROWS: Final = 1 << 13
+
+
+class Steps:
+    """Collects the steps of nested uses. A use that appears several times becomes one step.
+
+    Args:
+        column: Returns the name of the chunk's column for an argument that is no use, given the function's name.
+    """
+
+    def __init__(self, column: Callable[[object, str], str]) -> None:
+        self.steps: list[Step] = []
+        self._column = column
+        self._by_use: dict[int, int] = {}
+        self._by_value: dict[tuple[object, ...], int] = {}
+        self._held: list[Use] = []  # so that the ids of uses stay unique
+
+    def add(self, use: Use, *, outer: bool = False) -> int:
+        """Return the number of the step of a use, after those of its arguments."""
+        known = self._by_use.get(id(use))
+        if known is not None:
+            return known
+        step = Step(
+            use.function.name,
+            tuple(self._argument(each, use) for each in use.arguments),
+            literals=use.literals,
+            outer=outer,
+        )
+        # Equal calls of a deterministic function have equal results.
+        key = (step.function, step.arguments, repr(sorted(step.literals.items())), outer)
+        place = self._by_value.get(key) if use.function.deterministic and not use.is_table else None
+        if place is None:
+            place = len(self.steps)
+            self.steps.append(step)
+            self._by_value[key] = place
+        self._held.append(use)
+        self._by_use[id(use)] = place
+        return place
+
+    def _argument(self, argument: object, user: Use) -> StepArgument:
+        if isinstance(argument, UseMember):
+            return StepArgument(step=self.add(argument.use), member=argument.member)
+        if not isinstance(argument, Use):
+            return StepArgument(column=self._column(argument, user.function.name))
+        return StepArgument(step=self.add(argument), member=_only_column(argument, user))
+
+
+def _only_column(use: Use, user: Use) -> str | None:
+    """Return the only column of a table function that is an argument; None for a scalar function."""
+    if not use.is_table:
+        return None
+    declared = use.function.result_type
+    names = [] if declared is None else _column_names(declared)
+    if len(names) == 1:
+        return names[0]
+    raise RejectedError(
+        "SCHEMA_MISMATCH",
+        f"{user.function.name} takes one value, and {use!r} has several columns; name one: {use!r}['column']",
+        function=user.function.name,
+    )
+
+
+def _column_names(declared: str) -> list[str]:
+    from foldflight.functions import parse_type
+
+    type_ = parse_type(declared)
+    return [field.name for field in type_] if pa.types.is_struct(type_) else []
+
+
+def transport_of(uses: Mapping[str, Use]) -> Transport:
+    """Return the transport of all functions in uses and their arguments. Raises RejectedError SIGNATURE."""
+    found: dict[int, tuple[str, Transport]] = {}
+    todo = list(uses.values())
+    while todo:
+        use = todo.pop()
+        found.setdefault(id(use.transport), (use.function.name, use.transport))
+        todo += [each for each in use.arguments if isinstance(each, Use)]
+        todo += [each.use for each in use.arguments if isinstance(each, UseMember)]
+    names = [name for name, _ in found.values()]
+    if len(found) > 1:
+        raise RejectedError(
+            "SIGNATURE",
+            f"{names[0]} and {names[1]} come from two connections; take all functions from one connect(...), which "
+            "takes several modules and servers",
+        )
+    return next(iter(found.values()))[1]
+
+
+@dataclass(frozen=True)
+class MapQuery:
+    """A program of scalar and table functions, resolved and checked.
+
+    Args:
+        transport: The connection to the functions.
+        opening: The Open command of its exchanges. Each step has the fingerprint of its function.
+        outputs: The names of the outputs, with the types that carry them in the host. The outputs of a table function
+            are its columns.
+        is_table: Whether there is a table function, so that answers have the column `row`.
+        bounds: The limits of a block.
+    """
+
+    transport: Transport
+    opening: Open
+    outputs: pa.Schema
+    is_table: bool
+    bounds: BlockBounds
+
+    @classmethod
+    def of(
+        cls,
+        transport: Transport,
+        steps: Steps,
+        outputs: Mapping[str, int],
+        columns: pa.Schema,
+        *,
+        isolates: bool = False,
+        types: HostTypes = ARROW,
+    ) -> MapQuery:
+        """Describe a program through the transport, and check it.
+
+        Args:
+            transport: The connection to the functions.
+            steps: The steps.
+            outputs: The number of the step of each output, by name. The result of a table function is one output, whose
+                members become the columns.
+            columns: The columns of a chunk.
+            isolates: Whether errors of rows are isolated.
+            types: The carrier types of the host.
+
+        Raises:
+            RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH.
+            RetryableError: UNREACHABLE or DEADLINE, if no server answers.
+        """
+        opening = Open(
+            calls=(),
+            columns=columns,
+            steps=tuple(steps.steps),
+            outputs=tuple(outputs.values()),
+            isolate_errors=isolates,
+        )
+        opened = transport.describe(opening)
+        check_isolates(opened, opening)
+        is_table = opened.schema.names[0] == "row"
+        given = [opened.schema.field(f"output_{place}").type for place in range(len(outputs))]
+        names = list(outputs)
+        if is_table:
+            (struct,) = given
+            names, given = [field.name for field in struct], [field.type for field in struct]
+        rows_max = _TABLE_BLOCK_ROWS if is_table else _BLOCK_ROWS
+        return cls(
+            transport=transport,
+            opening=opening.pinned(opened.fingerprints),
+            outputs=pa.schema(list(zip(names, types.results(names, given), strict=True))),
+            is_table=is_table,
+            bounds=BlockBounds(rows_max=rows_max),
+        )
+
+    def answers(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.Table]]:
+        """Yield each block with its answer, in order.
+
+        On servers several exchanges take blocks in turn, so that one block travels while another one is evaluated. Each
+        exchange is read before it is written again, so that no side waits for the other.
+
+        Args:
+            blocks: Rows in the schema of the chunks.
+        """
+        count = 1 if isinstance(self.transport, EmbeddedTransport) else _REMOTE_EXCHANGES
+        with contextlib.ExitStack() as stack:
+            idle: list[OpenExchange] = []
+            waiting: deque[tuple[OpenExchange, pa.RecordBatch]] = deque()
+            opened = 0
+            for block in blocks:
+                if opened < count:
+                    idle.append(stack.enter_context(self.transport.open(self.opening)))
+                    opened += 1
+                elif not idle:
+                    yield self._taken(*waiting[0])
+                    idle.append(waiting.popleft()[0])
+                exchange = idle.pop()
+                exchange.chunk(block)
+                waiting.append((exchange, block))
+            for exchange, block in waiting:
+                yield self._taken(exchange, block)
+
+    @staticmethod
+    def _taken(exchange: OpenExchange, block: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Table]:
+        answer = exchange.mapped()
+        forward(exchange.take_logs(), lambda _: {})
+        return block, answer

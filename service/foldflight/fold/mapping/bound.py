@@ -1,0 +1,181 @@
+"""Bound requests of steps: each step with its function, types and the place of its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.fold.accelerator import Accelerator, demand_accelerated
+from foldflight.fold.aggregate.calls import demand_instance
+from foldflight.fold.evaluator import Request, Resources
+from foldflight.fold.failures import ERROR, ERROR_TYPE
+from foldflight.fold.mapping.program import OpenProgram
+from foldflight.functions.mapping import BoundMap, MapFunction
+from foldflight.functions.registry import Registry, unknown_function
+from foldflight.functions.step import Step, StepArgument
+
+__all__ = ["ROW", "BoundProgram", "BoundStep"]
+
+ROW: Final = "row"
+"""The column of answers that tells the row of the chunk; it is there if a step is a table function."""
+
+
+@dataclass(frozen=True)
+class BoundStep:
+    """One step with its function and types.
+
+    Args:
+        step: The step.
+        bound: Its function, bound to the types of its arguments.
+    """
+
+    step: Step
+    bound: BoundMap
+
+    can_retract = can_merge = can_migrate = is_invertible = False
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of its function, as 16 hexadecimal digits."""
+        return self.bound.fingerprint
+
+    @property
+    def input_types(self) -> tuple[pa.DataType, ...]:
+        """The types to which its arguments are cast."""
+        return self.bound.input_types
+
+
+class BoundProgram:
+    """The steps of an exchange, bound to functions and columns.
+
+    Args:
+        request: The steps and the numbers of those whose results are outputs.
+        registry: The functions.
+
+    Attributes:
+        calls: The bound steps.
+        schema: The schema of answers: `row` if there is a table function, then `output_i` for each output, and `error`
+            if errors are isolated.
+
+    Raises:
+        RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for arguments that do not fit; SIGNATURE for direct arguments,
+            and for functions that are no scalar or table functions; BAD_FRAME for steps that refer to later ones.
+    """
+
+    def __init__(self, request: Request, registry: Registry) -> None:
+        if request.calls:
+            raise RejectedError(
+                "BAD_FRAME", "Open has calls and steps; use one exchange for aggregates and another one for steps"
+            )
+        self.request = request
+        self.calls: list[BoundStep] = []
+        for place, step in enumerate(request.steps):
+            self.calls.append(self._bind(place, step, registry))
+        self.schema = pa.schema(list(self._fields()))
+
+    @staticmethod
+    def takes(request: Request) -> bool:
+        """Return whether a request is for scalar and table functions: it has steps."""
+        return bool(request.steps)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether a step is a table function, so that one row may become several."""
+        return any(each.bound.function.is_table for each in self.calls)
+
+    def check(self, accelerator: Accelerator | None) -> None:
+        """Instantiate each class with its direct arguments, and compile functions declared `compile=True`."""
+        for each in self.calls:
+            demand_instance(each.bound)
+            demand_accelerated(each.bound, accelerator)
+
+    def open(self, resources: Resources) -> OpenProgram:
+        """Return the program, with each function opened. Raises the errors of `OpenProgram`."""
+        return OpenProgram(
+            [each.step for each in self.calls],
+            [each.bound for each in self.calls],
+            self.request,
+            self.schema,
+            resources,
+        )
+
+    def _fields(self) -> Iterator[pa.Field]:
+        if not self.request.outputs:
+            raise RejectedError(
+                "BAD_FRAME", "Open has steps and no outputs; name at least one step whose result is wanted"
+            )
+        if self.has_table:
+            yield pa.field(ROW, pa.int32(), nullable=False)
+        for place, step in enumerate(self.request.outputs):
+            if not 0 <= step < len(self.calls):
+                raise RejectedError(
+                    "BAD_FRAME", f"output {place} is that of step {step}, and there are {len(self.calls)} steps"
+                )
+            yield pa.field(f"output_{place}", self.calls[step].bound.result_type)
+        if self.request.isolates:
+            yield pa.field(ERROR, ERROR_TYPE)
+
+    def _bind(self, place: int, step: Step, registry: Registry) -> BoundStep:
+        if step.function not in registry:
+            raise unknown_function(step.function, registry, self.request.where)
+        function = registry[step.function]
+        if not isinstance(function, MapFunction):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{step.function} is an aggregate function, which takes many rows; use it in a group_by",
+                function=step.function,
+            )
+        if step.outer and not function.is_table:
+            raise RejectedError(
+                "SIGNATURE", f"{step.function} is no table function, so it cannot be outer", function=step.function
+            )
+        types = [self._type_of(place, step, argument) for argument in step.arguments]
+        bound = BoundStep(step, function.bind(types, step.literals))
+        if step.fingerprint not in ("", bound.fingerprint):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"{step.function} is not the function that the engine expects: its fingerprint {self.request.where} is "
+                f"{bound.fingerprint} (version {bound.bound.version}), expected {step.fingerprint}; "
+                "deploy one version everywhere, or plan the query again",
+                function=step.function,
+            )
+        return bound
+
+    def _type_of(self, place: int, step: Step, argument: StepArgument) -> pa.DataType:
+        if argument.step is None:
+            return self._column(step, argument.column or "").type
+        if not 0 <= argument.step < place:
+            raise RejectedError(
+                "BAD_FRAME",
+                f"step {place} ({step.function}) takes the result of step {argument.step}, which is not before it",
+                function=step.function,
+            )
+        type_ = self.calls[argument.step].bound.result_type
+        return type_ if argument.member is None else _member(type_, argument, step)
+
+    def _column(self, step: Step, name: str) -> pa.Field:
+        columns = self.request.columns
+        if columns.get_field_index(name) < 0:
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"{step.function} refers to a column {name!r} that the chunk does not have (or has twice); "
+                f"it has {', '.join(columns.names) or 'none'}",
+                function=step.function,
+            )
+        return columns.field(name)
+
+
+def _member(type_: pa.DataType, argument: StepArgument, step: Step) -> pa.DataType:
+    members: Sequence[str] = [field.name for field in type_] if pa.types.is_struct(type_) else []
+    if members.count(argument.member or "") != 1:
+        raise RejectedError(
+            "SCHEMA_MISMATCH",
+            f"{step.function} takes {argument.member!r} of step {argument.step}, whose result has "
+            f"{', '.join(members) or 'no members'}",
+            function=step.function,
+        )
+    return type_.field(argument.member).type

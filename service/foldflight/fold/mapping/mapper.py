@@ -1,0 +1,144 @@
+"""What the evaluations of all steps have in common: an instance of the author's class, and errors with their row."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import repeat, starmap
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.errors import FunctionError
+from foldflight.fold.failures import Failures, user_failure
+from foldflight.fold.mode import Mode
+from foldflight.fold.rows import Mask, Rows
+from foldflight.functions.context import FunctionContext
+from foldflight.functions.mapping import BoundMap
+from foldflight.functions.values import CastError, cast_results
+
+__all__ = ["Mapper", "Scalar", "cast", "null_rows"]
+
+
+class Mapper(ABC):
+    """Evaluates one step."""
+
+    bound: BoundMap
+
+    @property
+    @abstractmethod
+    def kind(self) -> Mode:
+        """Its current mode."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the function. Raises FunctionError USER_CODE."""
+
+
+class Scalar(Mapper):
+    """Evaluates a step that gives one value for each row."""
+
+    @abstractmethod
+    def values(self, rows: Rows) -> pa.Array:
+        """Return the results of n rows, in the result type; NULL for rows that have failed, before or here.
+
+        Raises:
+            FunctionError: With the row, if errors are not isolated.
+        """
+
+
+class Instance(Mapper):
+    """An opened instance of the author's class, or the author's function.
+
+    Args:
+        bound: The function.
+        context: The argument of the function's `open`.
+        failures: Records errors of single rows.
+
+    Raises:
+        FunctionError: USER_CODE, if the class cannot be instantiated or its `open` raises.
+    """
+
+    def __init__(self, bound: BoundMap, context: FunctionContext, failures: Failures) -> None:
+        self.bound = bound
+        self.name = bound.function.name
+        self.failures = failures
+        try:
+            self.verbs = bound.instantiate()
+        except (Exception, SystemExit) as error:
+            raise user_failure(self.name, "__init__", error) from error
+        try:
+            if self.verbs.open is not None:
+                self.verbs.open(context)
+        except (Exception, SystemExit) as error:
+            raise user_failure(self.name, "open", error) from error
+
+    def close(self) -> None:
+        if self.verbs.close is not None:
+            try:
+                self.verbs.close()
+            except (Exception, SystemExit) as error:
+                raise user_failure(self.name, "close", error) from error
+
+    @property
+    def verb(self) -> str:
+        """What the author calls the code that is called for each row, for errors."""
+        return "eval" if isinstance(self.bound.function.target, type) else self.bound.function.target.__name__
+
+    def calls(self, rows: Rows) -> Iterator[Any]:
+        """Return an iterator that calls the function for each of n rows, and goes on after a row that has raised."""
+        columns = [column.values for column in rows.arguments]
+        return map(self.verbs.eval, *columns) if columns else starmap(self.verbs.eval, repeat((), len(rows)))
+
+    def take(self, rows: Rows, index: int, failure: FunctionError) -> None:
+        """Record the error of a row, or raise it if errors are not isolated."""
+        failure.row = rows.describe(index)
+        failure.slot = int(rows.slots[index])
+        if not self.failures.take(failure):
+            failure.slot = None
+            raise failure
+
+    def failed(self, rows: Rows, index: int, error: BaseException) -> None:
+        """Record the exception of a row, or raise it as an error with the row."""
+        if isinstance(error, StopIteration):
+            error = RuntimeError("it raised StopIteration")
+        try:
+            self.take(rows, index, user_failure(self.name, self.verb, error))
+        except FunctionError as failure:
+            raise failure from error
+
+    def asked(self, rows: Rows) -> Mask | None:
+        """Return for which of n rows the function is called; None for all."""
+        mask = ~self.failures.among(rows.slots) if self.failures else None
+        if self.bound.function.skip_nulls:
+            for column in rows.arguments:
+                if column.array is not None and column.array.null_count:
+                    valid = column.array.is_valid().to_numpy(zero_copy_only=False)
+                    mask = valid if mask is None else mask & valid
+        return None if mask is None or mask.all() else mask
+
+
+def cast(step: Instance, rows: Rows, values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    """Return n results as an array of `type_`, NULL where a result does not fit and errors are isolated.
+
+    Raises:
+        FunctionError: RESULT_TYPE or OVERFLOW, with the row, if errors are not isolated.
+    """
+    found: list[pa.Array] = []
+    start = 0
+    while True:
+        try:
+            found.append(cast_results(values[start:] if start else values, type_))
+        except CastError as error:
+            index = start + error.index
+            step.take(rows, index, FunctionError(error.code, f"{step.verb} returned {error}", function=step.name))
+            found += [cast_results(values[start:index], type_), pa.nulls(1, type_)]
+            start = index + 1
+        else:
+            return found[0] if len(found) == 1 else pa.concat_arrays(found)
+
+
+def null_rows(values: pa.Array, mask: Mask) -> pa.Array:
+    """Return n values for n rows, of which only those in `mask` have one; NULL for the others."""
+    return values.take(pa.array(np.cumsum(mask) - 1, mask=~mask))

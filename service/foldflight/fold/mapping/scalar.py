@@ -1,0 +1,149 @@
+"""Scalar functions: called row by row, or with whole columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.errors import FunctionError
+from foldflight.fold.failures import user_failure
+from foldflight.fold.mapping.mapper import Instance, Scalar, cast, null_rows
+from foldflight.fold.mode import Mode
+from foldflight.fold.rows import Rows
+from foldflight.functions.columns import number_format
+from foldflight.functions.types import can_widen, sql_name
+from foldflight.functions.values import cast_arguments
+
+__all__ = ["InterpretedScalar", "VectorisedScalar"]
+
+
+class InterpretedScalar(Instance, Scalar):
+    """Calls the author's code for each row."""
+
+    @property
+    def kind(self) -> Mode:
+        return Mode.INTERPRETED
+
+    def values(self, rows: Rows) -> pa.Array:
+        mask = self.asked(rows)
+        if mask is not None:
+            return null_rows(self._values(rows.kept(mask)), mask)
+        return self._values(rows)
+
+    def _values(self, rows: Rows) -> pa.Array:
+        results: list[Any] = []
+        calls = self.calls(rows)
+        while len(results) < len(rows):
+            try:
+                results.extend(calls)  # keeps what it has when a call raises
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
+                self.failed(rows, len(results), error)
+                results.append(None)
+            else:
+                if len(results) < len(rows):  # a call raised StopIteration, which ends the iteration
+                    self.failed(rows, len(results), StopIteration())
+                    results.append(None)
+        return cast(self, rows, results, self.bound.result_type)
+
+
+class VectorisedScalar(Instance, Scalar):
+    """Calls the author's code with whole columns."""
+
+    @property
+    def kind(self) -> Mode:
+        return Mode.VECTORISED
+
+    def values(self, rows: Rows) -> pa.Array:
+        mask = self.asked(rows)
+        if mask is not None:
+            return null_rows(self._isolated(rows.kept(mask)), mask)
+        return self._isolated(rows)
+
+    def _isolated(self, rows: Rows) -> pa.Array:
+        """Return the results of n rows. Rows that raise are found by halving, because a call has no position."""
+        if not len(rows):
+            return pa.nulls(0, self.bound.result_type)
+        try:
+            return self._values(rows)
+        except FunctionError as error:
+            if not self.failures.isolates or error.limit is not None:
+                raise
+            if len(rows) == 1:
+                self.take(rows, 0, error)
+                return pa.nulls(1, self.bound.result_type)
+        half = np.arange(len(rows)) < len(rows) // 2
+        return pa.concat_arrays([self._isolated(rows.kept(half)), self._isolated(rows.kept(~half))])
+
+    def _values(self, rows: Rows) -> pa.Array:
+        form = self.bound.function.vectorised
+        columns = [_column(each.array, form) for each in rows.arguments]
+        try:
+            returned = self.verbs.eval(*columns)
+            if isinstance(returned, pa.ChunkedArray):
+                returned = returned.combine_chunks()
+            found = len(returned)
+        except (Exception, SystemExit) as error:
+            raise user_failure(self.name, self.verb, error) from error
+        if found != len(rows):
+            raise FunctionError(
+                "RESULT_TYPE",
+                f"{self.verb} returned {found} values for {len(rows)} rows; return one for each row",
+                function=self.name,
+            )
+        return self._cast(rows, returned)
+
+    def _cast(self, rows: Rows, returned: Any) -> pa.Array:
+        """Return the results in the declared type. Only what changes no value is cast as a whole."""
+        type_ = self.bound.result_type
+        array = _array(returned)
+        if array is None:
+            return cast(self, rows, list(returned), type_)
+        if array.type == type_:
+            return array
+        if can_widen(array.type, type_):
+            return cast_arguments(array, type_)
+        if pa.types.is_nested(array.type) != pa.types.is_nested(type_):
+            raise FunctionError(
+                "RESULT_TYPE",
+                f"{self.verb} returned values of {sql_name(array.type)}, which do not fit {sql_name(type_)}",
+                function=self.name,
+            )
+        return cast(self, rows, array.to_pylist(maps_as_pydicts="strict"), type_)
+
+
+def _column(array: pa.Array | None, form: str | None) -> Any:
+    """Return n arguments in the form that a vectorised function takes."""
+    assert array is not None
+    if form == "arrow":
+        return array
+    if form == "pandas":
+        return array.to_pandas()
+    if number_format(array.type) is None or pa.types.is_decimal(array.type):
+        return array.to_numpy(zero_copy_only=False)
+    valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+    if valid is None:
+        return array.to_numpy(zero_copy_only=False)
+    filled = array.fill_null(_zero(array.type))
+    return np.ma.MaskedArray(filled.to_numpy(zero_copy_only=False), mask=~valid)
+
+
+def _zero(type_: pa.DataType) -> pa.Scalar:
+    """Return the value that stands under the mask of a NULL."""
+    if pa.types.is_boolean(type_):
+        return pa.scalar(False)
+    return pa.scalar(0, pa.int32() if type_ == pa.date32() else pa.int64()).cast(type_)
+
+
+def _array(returned: Any) -> pa.Array | None:
+    """Return n results as an Arrow array of their own type; None for a sequence of Python values."""
+    if isinstance(returned, pa.Array):
+        return returned
+    if isinstance(returned, np.ma.MaskedArray):
+        mask = np.ma.getmaskarray(returned)
+        return pa.array(returned.filled(), mask=mask) if returned.dtype != object else None
+    if isinstance(returned, np.ndarray):
+        return pa.array(returned) if returned.dtype != object and returned.ndim == 1 else None
+    dtype = getattr(returned, "dtype", None)  # of a Series; one of objects holds Python values
+    return None if dtype is None or str(dtype) == "object" else pa.Array.from_pandas(returned)

@@ -1,0 +1,189 @@
+"""The part of decorators that all kinds of functions share: names, types and direct arguments from a signature."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.functions.literals import names_values
+from foldflight.functions.shape import Untyped, shape_of_annotation
+from foldflight.functions.spec import Declared, Parameter
+from foldflight.functions.types import is_spark_type, parse_type, type_variables
+
+__all__ = ["REGISTERED", "Inputs", "SignatureBuilder", "snake_case"]
+
+REGISTERED: Final = "__foldflight_function__"
+Inputs = Sequence[str | pa.DataType] | Callable[..., Sequence[Any]]
+
+
+def snake_case(name: str) -> str:
+    """Return a class name as the name of a function: `WeightedAvg` becomes `weighted_avg`."""
+    spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", spaced).lower()
+
+
+def _is_annotation(declared: object) -> bool:
+    """Return whether a type is declared by a Python class or a generic alias (`int`, `list[int]`)."""
+    return isinstance(declared, type) or typing.get_origin(declared) is not None
+
+
+class SignatureBuilder(ABC):
+    """Builds a function from an author's class. Each mistake raises an error that names class, method and remedy.
+
+    Args:
+        cls: The author's class (or function).
+        name: The name of the function.
+    """
+
+    decorator: ClassVar[str]
+
+    def __init__(self, cls: Any, name: str) -> None:
+        self.cls = cls
+        self.name = name
+
+    @abstractmethod
+    def takes(self) -> tuple[Any, str]:
+        """Return the method that takes the arguments, and its name for errors."""
+
+    @abstractmethod
+    def gives(self) -> tuple[Any, str]:
+        """Return the method that returns the result, and its name for errors."""
+
+    @abstractmethod
+    def argument_parameters(self) -> list[inspect.Parameter]:
+        """Return the parameters of the arguments."""
+
+    def parameters_after(self, count: int) -> list[inspect.Parameter]:
+        """Return the parameters of the method that takes the arguments, without the first `count`."""
+        return list(inspect.signature(self.takes()[0]).parameters.values())[count:]
+
+    def has(self, verb: str) -> bool:
+        """Return whether the class has this method; `retract = None` removes an inherited one."""
+        return getattr(self.cls, verb, None) is not None
+
+    def error(self, wrong: str, remedy: str) -> RejectedError:
+        """Return the error for a mistake of the author, with its remedy."""
+        return RejectedError(
+            "SIGNATURE", f"{getattr(self.cls, '__name__', self.cls)}{wrong}; {remedy}", function=self.name
+        )
+
+    def check_variables(self, inputs: Any, *declared: Any) -> None:
+        """Refuse type variables that no argument binds. An argument binds `T` if its type is exactly `T`."""
+        texts = [] if callable(inputs) else [each for each in inputs if isinstance(each, str)]
+        bound = {each.strip() for each in texts}
+        used = [name for each in (*texts, *declared) if isinstance(each, str) for name in type_variables(each)]
+        unbound = sorted(set(used) - bound)
+        if unbound:
+            raise self.error(
+                f" uses the type variable {unbound[0]}, which no argument binds",
+                f"give an argument the type {unbound[0]!r} itself, or declare the types by callables",
+            )
+
+    def input_names(self, inputs: Any) -> tuple[str, ...]:
+        """Return the names of the arguments; those of `*arguments` are numbered."""
+        names = [parameter.name for parameter in self.argument_parameters()]
+        if callable(inputs):
+            return tuple(names)
+        variadic = [f"{names[-1] if names else 'argument'}{place + 1}" for place in range(len(inputs))]
+        has_star = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in self.argument_parameters())
+        fixed = [p.name for p in self.argument_parameters() if p.kind is not inspect.Parameter.VAR_POSITIONAL]
+        return tuple(fixed[: len(inputs)] + variadic[len(fixed) :]) if has_star else tuple(names[: len(inputs)])
+
+    def inputs(self, input_types: Inputs | None) -> Any:
+        """Return the declared types of the arguments, from the decorator or from annotations."""
+        if input_types is not None:
+            if isinstance(input_types, (str, pa.DataType)) or is_spark_type(input_types) or _is_annotation(input_types):
+                shown = input_types.__name__ if isinstance(input_types, type) else repr(input_types)
+                raise self.error(" declares input_types as one type", f"write a list: input_types=[{shown}]")
+            if callable(input_types):
+                return input_types
+            return tuple(self.declared("input_types", each) for each in input_types)
+        method, shown = self.takes()
+        hints = self.hints(method)
+        found = []
+        for parameter in self.argument_parameters():
+            if parameter.name not in hints:
+                raise self.error(
+                    f"{shown} does not declare the type of {parameter.name}",
+                    f"annotate it, or give {self.decorator}(input_types=[...])",
+                )
+            found.append(self.inferred(hints[parameter.name], f"{shown}, argument {parameter.name}"))
+        return tuple(found)
+
+    def result(self, result_type: Declared | None) -> Any:
+        """Return the declared type of the result, from the decorator or from an annotation."""
+        if result_type is not None:
+            return self.declared("result_type", result_type)
+        method, shown = self.gives()
+        hints = self.hints(method)
+        if "return" not in hints:
+            raise self.error(
+                f"{shown} does not declare the type of the result",
+                f"annotate it, or give {self.decorator}(result_type=...)",
+            )
+        return self.inferred(hints["return"], shown)
+
+    def declared(self, where: str, declared: Any) -> Any:
+        """Return a declared type after checking it; annotations and PySpark types become Arrow types."""
+        if _is_annotation(declared):
+            return self.inferred(declared, f", {where}")
+        if callable(declared) or isinstance(declared, pa.DataType):
+            return declared
+        try:
+            if is_spark_type(declared):
+                # Servers fold the function without PySpark, so they get the Arrow type.
+                return parse_type(declared)
+            variables = dict.fromkeys(type_variables(declared), pa.null()) if isinstance(declared, str) else {}
+            parse_type(declared, variables)
+        except RejectedError as error:
+            raise self.error(f", {where}: {error.message}", "or pass a pyarrow type") from None
+        return declared
+
+    def inferred(self, annotation: Any, where: str) -> pa.DataType:
+        """Return the Arrow type of an annotation."""
+        try:
+            return shape_of_annotation(annotation).arrow
+        except Untyped as why:
+            raise self.error(
+                f"{where}: {why}", f"give the SQL type in {self.decorator}(input_types=..., result_type=...)"
+            ) from None
+
+    def hints(self, method: Any) -> dict[str, Any]:
+        """Return the annotations of a method."""
+        try:
+            return typing.get_type_hints(method, include_extras=True)
+        except NameError as error:
+            shown = "" if method is self.cls else f".{method.__name__}"
+            raise self.error(
+                f"{shown} has an annotation that cannot be resolved ({error})", "import the name it uses"
+            ) from None
+
+    def direct_arguments(self) -> tuple[Parameter, ...]:
+        """Return the parameters of `__init__`."""
+        found = []
+        try:
+            hints = typing.get_type_hints(self.cls.__init__)
+        except Exception:  # noqa: BLE001 - names that only type checkers import; what they allow is not known then
+            hints = {}
+        for parameter in list(inspect.signature(self.cls.__init__).parameters.values())[1:]:
+            if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+                if self.cls.__init__ is object.__init__:
+                    continue
+                raise self.error(".__init__ has *args or **kwargs", "name each direct argument of the function")
+            required = parameter.default is inspect.Parameter.empty
+            annotation = parameter.annotation
+            if not isinstance(annotation, str):
+                annotation = "" if annotation is inspect.Parameter.empty else inspect.formatannotation(annotation)
+            default = None if required else parameter.default
+            hint = hints.get(parameter.name, Any)
+            # Other annotations check no values and would only make a shipped function larger.
+            type_ = hint if names_values(hint) else Any
+            found.append(Parameter(parameter.name, required, default, annotation, type_))
+        return tuple(found)

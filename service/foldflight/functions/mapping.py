@@ -1,0 +1,172 @@
+"""Scalar and table functions: their registration, and their binding to the types of one call."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.functions.context import FunctionContext
+from foldflight.functions.spec import Declared, Function, FunctionKind, Parameter, Registered, literal_texts
+from foldflight.functions.types import sql_name
+
+__all__ = ["AnyFunction", "BoundMap", "MapFunction", "MapVerbs", "Vectorised"]
+
+Vectorised = Literal["arrow", "numpy", "pandas"]
+
+
+@dataclass(frozen=True)
+class MapVerbs:
+    """The methods of one instance of an author's class, or an author's function.
+
+    `eval` takes the arguments of one row; if the function is vectorised, whole columns.
+    """
+
+    eval: Callable[..., Any]
+    open: Callable[[FunctionContext], None] | None = None
+    close: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
+class MapFunction(Registered):
+    """A registered scalar or table function.
+
+    Args:
+        name: Its name in queries.
+        is_table: Whether it is a table function, not a scalar one.
+        declared_version: The author's version, or a callable from the input types.
+        doc: The docstring of the author's code.
+        target: The author's function, or a class with `eval`.
+        input_names: Names of the arguments, from the signature.
+        declared_inputs: The types of the arguments, or a callable from the actual types to the declared ones.
+        declared_result: Type of the result, or a callable from the input types. For a table function it is a struct,
+            whose fields are the columns.
+        skip_nulls: Whether a row with a NULL argument gives NULL, or no row, without a call.
+        deterministic: Whether equal arguments always give the same result.
+        vectorised: What the columns of a vectorised function are; None if it takes one row at a time.
+        parameters: Its direct arguments.
+        compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
+    """
+
+    name: str
+    is_table: bool
+    declared_version: str | Callable[..., str]
+    doc: str
+    target: type | FunctionType
+    input_names: tuple[str, ...]
+    declared_inputs: tuple[str | pa.DataType, ...] | Callable[..., Sequence[Any]]
+    declared_result: Declared
+    skip_nulls: bool = False
+    deterministic: bool = True
+    vectorised: Vectorised | None = None
+    parameters: tuple[Parameter, ...] = ()
+    compile: bool | Literal["auto"] = "auto"
+
+    @property
+    def source(self) -> type | FunctionType:
+        """The author's class or function."""
+        return self.target
+
+    @property
+    def kind(self) -> FunctionKind:
+        """What it does with rows."""
+        return FunctionKind.TABLE if self.is_table else FunctionKind.SCALAR
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether equal arguments always give the same result."""
+        return self.deterministic
+
+    @property
+    def result_text(self) -> str:
+        """The type of the result as text; of a table function, its columns."""
+        type_ = self.result_type
+        if not self.is_table or type_ is None:
+            return super().result_text
+        return f"TABLE({', '.join(f'{field.name} {sql_name(field.type)}' for field in type_)})"
+
+    @property
+    def has_open(self) -> bool:
+        """Whether `open` may change an instance before the first row."""
+        return isinstance(self.target, type) and getattr(self.target, "open", None) is not None
+
+    def bind(self, argument_types: Sequence[pa.DataType], literals: Mapping[str, Any]) -> BoundMap:
+        """Fix the types and direct arguments of one call.
+
+        Args:
+            argument_types: The types of the arguments.
+            literals: Direct arguments by name.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH for a wrong number or type of arguments, SIGNATURE for direct arguments that
+                the class does not take.
+        """
+        self.check_literals(literals)
+        variables: dict[str, pa.DataType] = {}
+        inputs = self.bind_inputs(tuple(argument_types), variables)
+        result = self.resolve(self.declared_result, inputs, variables)
+        if self.is_table and not pa.types.is_struct(result):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{self.name} is a table function, and its result_types give {result}; give a dict of columns",
+                function=self.name,
+            )
+        version = self.declared_version
+        return BoundMap(
+            function=self,
+            version=str(version(*inputs)) if callable(version) else version,
+            input_types=inputs,
+            result_type=result,
+            literals=dict(literals),
+        )
+
+
+AnyFunction: TypeAlias = Function | MapFunction
+"""A registered function of any kind."""
+
+
+@dataclass(frozen=True)
+class BoundMap:
+    """A scalar or table function with the types and direct arguments of one call.
+
+    Args:
+        function: The function.
+        version: Its version for these types.
+        input_types: The types to which its arguments are cast.
+        result_type: The type to which its results are cast; of a table function, the struct of its columns.
+        literals: The direct arguments.
+    """
+
+    function: MapFunction
+    version: str
+    input_types: tuple[pa.DataType, ...]
+    result_type: pa.DataType
+    literals: Mapping[str, Any]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """A hash of what servers of one fleet must agree on for this call, as 16 hexadecimal digits."""
+        parts = [
+            self.function.kind,
+            self.function.name,
+            self.version,
+            [str(type_) for type_ in self.input_types],
+            str(self.result_type),
+            literal_texts(self.function, self.literals),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def instantiate(self) -> MapVerbs:
+        """Return the verbs of a fresh instance of the author's class, or of the author's function."""
+        target = self.function.target
+        if not isinstance(target, type):
+            return MapVerbs(target)
+        instance: Any = target(**self.literals)
+        return MapVerbs(instance.eval, getattr(instance, "open", None), getattr(instance, "close", None))

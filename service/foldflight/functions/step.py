@@ -1,0 +1,43 @@
+"""One use of a scalar or table function in a program of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Step", "StepArgument"]
+
+
+@dataclass(frozen=True)
+class StepArgument:
+    """One argument of a step: a column of the chunk, or the result of an earlier step.
+
+    Args:
+        column: The name of a column of the chunk; None for the result of a step.
+        step: The number of an earlier step; None for a column.
+        member: The member of that result, which is a struct; None for the whole result.
+    """
+
+    column: str | None = None
+    step: int | None = None
+    member: str | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One use of a function over the columns of a chunk and the results of earlier steps.
+
+    Args:
+        function: Name of the function.
+        arguments: The arguments, in the order of the function's arguments.
+        literals: Direct arguments. They are fixed for the step and are passed to the class's `__init__` by name.
+        fingerprint: The fingerprint that the engine expects. An empty string accepts any.
+        outer: Of a table function: whether a row without results gives one row of NULLs.
+    """
+
+    function: str
+    arguments: tuple[StepArgument, ...] = ()
+    literals: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str = ""
+    outer: bool = False

@@ -1,0 +1,412 @@
+"""`udf` and `udtf`: register an author's function or class as a scalar or a table function."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, Final, Literal, TypeVar, get_args, overload
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.functions.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
+from foldflight.functions.mapping import MapFunction, Vectorised
+from foldflight.functions.spec import Declared
+from foldflight.functions.types import parse_type, sql_name, type_variables
+
+__all__ = ["udf", "udtf"]
+
+T = TypeVar("T", bound=Callable[..., Any])
+Columns = Mapping[str, Declared] | Callable[..., Mapping[str, Any]]
+
+_ROWS: Final = (
+    collections.abc.Iterator,
+    collections.abc.Iterable,
+    collections.abc.Generator,
+    collections.abc.Sequence,
+    list,
+)
+# The types of the elements of pyarrow's array classes, which annotate vectorised functions.
+_ARRAYS: Final[dict[Any, pa.DataType]] = {
+    type(pa.nulls(0, type_)): type_
+    for type_ in (
+        pa.bool_(),
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.date32()),
+    )
+}
+
+
+@overload
+def udf(target: T) -> T: ...
+@overload
+def udf(
+    *,
+    input_types: Inputs | None = None,
+    result_type: Declared | None = None,
+    name: str | None = None,
+    version: str | Callable[..., str] = "1",
+    skip_nulls: bool = False,
+    deterministic: bool = True,
+    vectorised: Vectorised | None = None,
+    compile: bool | Literal["auto"] = "auto",
+) -> Callable[[T], T]: ...
+def udf(
+    target: Any = None,
+    *,
+    input_types: Inputs | None = None,
+    result_type: Declared | None = None,
+    name: str | None = None,
+    version: str | Callable[..., str] = "1",
+    skip_nulls: bool = False,
+    deterministic: bool = True,
+    vectorised: Vectorised | None = None,
+    compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the word of every tool that does it
+) -> Any:
+    """Register a function or a class as a scalar function: one row in, one value out.
+
+        @udf
+        def multiply(x: int, y: int) -> int:
+            return x * y
+
+    A class has `eval(self, *arguments)`; optionally `open(self, context)` and `close(self)`. Parameters of `__init__`
+    are the function's *direct arguments*, fixed for a call: `f["scale"]("x", factor=3)`.
+
+    NULL arguments are None, and None is NULL. Results are cast to the declared type as Spark's CAST does in ANSI mode:
+    a value that does not fit is an error.
+
+    A *vectorised* function takes whole columns of n rows and returns n results: `"arrow"` passes `pyarrow.Array`s,
+    `"numpy"` NumPy arrays (masked if there are NULLs; text and nested values are objects), `"pandas"` Series. The
+    rows of a query may be split in any way between calls. Numbers that are computed row by row are compiled to machine
+    code instead (see `compile`), which is faster than NumPy.
+
+    Args:
+        target: The function or class, when used without parentheses.
+        input_types: Types of the arguments: SQL names, Arrow types, PySpark types or annotations; or a callable from
+            the actual Arrow types. Default: the annotations. A single capital letter (`"T"`) is a type variable and
+            stands for the type of the argument.
+        result_type: Type of the result, or a callable from the input types. Default: the annotation of the result.
+        name: Name in queries. Default: the function's name, or the class's name in snake case.
+        version: Version of the function. Servers with different versions do not share one query.
+        skip_nulls: A row with a NULL argument gives NULL, without a call.
+        deterministic: False if equal arguments may give different results. Then the function is called for each row
+            exactly once, and refused over changelogs, where a retraction must equal the row that it takes back.
+        vectorised: Pass whole columns: `"arrow"`, `"numpy"` or `"pandas"`.
+        compile: `"auto"` compiles the code to machine code if the results are identical to Python's: numbers,
+            booleans, arithmetic, comparisons, `math`; dates and times that are only compared. True raises before the
+            first row if it cannot be compiled. False always interprets.
+
+    Returns:
+        The function or class itself, which can be called as before.
+
+    Raises:
+        RejectedError: SIGNATURE, naming the function and the remedy.
+
+    >>> @udf(input_types=["BIGINT", "BIGINT"], result_type="BIGINT")
+    ... def multiply(x, y): return x * y
+    >>> multiply(6, 7)
+    42
+    """
+
+    def register(target: Any) -> Any:
+        builder = _ScalarBuilder(target, _name_of(target, name), vectorised)
+        builder.check()
+        inputs = builder.inputs(input_types)
+        return builder.register(
+            builder.map_function(
+                inputs,
+                builder.result(result_type),
+                version=version,
+                skip_nulls=skip_nulls,
+                deterministic=deterministic,
+                compile=compile,
+            )
+        )
+
+    return register if target is None else register(target)
+
+
+@overload
+def udtf(target: T) -> T: ...
+@overload
+def udtf(
+    *,
+    input_types: Inputs | None = None,
+    result_types: Columns | None = None,
+    name: str | None = None,
+    version: str | Callable[..., str] = "1",
+    skip_nulls: bool = False,
+    deterministic: bool = True,
+) -> Callable[[T], T]: ...
+def udtf(
+    target: Any = None,
+    *,
+    input_types: Inputs | None = None,
+    result_types: Columns | None = None,
+    name: str | None = None,
+    version: str | Callable[..., str] = "1",
+    skip_nulls: bool = False,
+    deterministic: bool = True,
+) -> Any:
+    """Register a function or a class as a table function: one row in, any number of rows out.
+
+        @udtf(result_types={"word": "STRING", "at": "INT"})
+        def split(text: str):
+            for at, word in enumerate(text.split()):
+                yield word, at
+
+    The function yields rows, or returns a list of them; None is no row. A row is a tuple with a value for each column,
+    a dict, or an object with an attribute for each column. With one column, a value that is no tuple is the row.
+
+    A class has `eval(self, *arguments)`; `open`, `close` and direct arguments are those of `udf`.
+
+    Args:
+        target: The function or class, when used without parentheses.
+        input_types: Types of the arguments, as for `udf`.
+        result_types: Types of the columns by name, or a callable from the input types that returns such a dict.
+            Default: the annotation of the result, `Iterator[Row]`, where `Row` is a dataclass or a named tuple with
+            annotated fields; or `Iterator[str]` for one column, named as the function.
+        name: Name in queries. Default: the function's name, or the class's name in snake case.
+        version: Version of the function.
+        skip_nulls: A row with a NULL argument gives no rows, without a call.
+        deterministic: False if equal arguments may give different rows.
+
+    Returns:
+        The function or class itself.
+
+    Raises:
+        RejectedError: SIGNATURE, naming the function and the remedy.
+    """
+
+    def register(target: Any) -> Any:
+        builder = _TableBuilder(target, _name_of(target, name))
+        builder.check()
+        inputs = builder.inputs(input_types)
+        return builder.register(
+            builder.map_function(
+                inputs,
+                builder.table(result_types),
+                version=version,
+                skip_nulls=skip_nulls,
+                deterministic=deterministic,
+                compile=False,
+            )
+        )
+
+    return register if target is None else register(target)
+
+
+def _name_of(target: Any, given: str | None) -> str:
+    if given is not None:
+        return given
+    name = getattr(target, "__name__", type(target).__name__)
+    return snake_case(name) if isinstance(target, type) else str(name)
+
+
+class _MapBuilder(SignatureBuilder):
+    """Builds a scalar or table function from a function or a class with `eval`."""
+
+    vectorised: Vectorised | None = None
+
+    def takes(self) -> tuple[Any, str]:
+        is_class = isinstance(self.cls, type)
+        return (getattr(self.cls, "eval"), ".eval") if is_class else (self.cls, "")  # noqa: B009 - a class of the author
+
+    def gives(self) -> tuple[Any, str]:
+        return self.takes()
+
+    def argument_parameters(self) -> list[inspect.Parameter]:
+        is_method = isinstance(self.cls, type) and not isinstance(
+            inspect.getattr_static(self.cls, "eval"), (staticmethod, classmethod)
+        )
+        return self.parameters_after(1 if is_method else 0)
+
+    def check(self) -> None:
+        """Refuse what is neither a plain function nor a class with plain methods."""
+        if not isinstance(self.cls, (type, FunctionType)):
+            raise self.error(" is neither a Python function nor a class", f"put {self.decorator} on a def or a class")
+        if not self.name.isidentifier():
+            raise self.error(" has no name", f"give it one: {self.decorator}(name=...)")
+        if not isinstance(self.cls, type):
+            self.check_method(self.cls, "")
+            return
+        for verb, parameters in (("eval", "self, *arguments"), ("open", "self, context"), ("close", "self")):
+            method = getattr(self.cls, verb, None)
+            if method is None:
+                if verb == "eval":
+                    raise self.error(" has no method eval", f"define eval({parameters})")
+                continue
+            self.check_method(method, f".{verb}")
+            if verb != "eval":
+                self.check_count(method, verb, parameters)
+        if self.has("is_deterministic"):
+            raise self.error(
+                " has a method is_deterministic, which is never called", f"give {self.decorator}(deterministic=False)"
+            )
+
+    def check_method(self, method: Any, shown: str) -> None:
+        """Refuse coroutines."""
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            raise self.error(f"{shown} is a coroutine", "make it a plain function, without async")
+
+    def check_count(self, method: Any, verb: str, parameters: str) -> None:
+        """Refuse `open` and `close` that take other parameters than those that they are given."""
+        try:
+            inspect.signature(method).bind(*[None] * (1 + parameters.count(",")))
+        except TypeError:
+            raise self.error(f".{verb} does not take what is given", f"write {verb}({parameters})") from None
+
+    def map_function(
+        self,
+        inputs: Any,
+        result: Any,
+        *,
+        version: str | Callable[..., str],
+        skip_nulls: bool,
+        deterministic: bool,
+        compile: bool | Literal["auto"],  # noqa: A002 - as in `udf`
+    ) -> MapFunction:
+        """Return the function, after the checks that need its types."""
+        if not callable(inputs):
+            try:
+                inspect.signature(self.takes()[0]).bind(*[None] * self.given(len(inputs)))
+            except TypeError:
+                raise self.error(
+                    f"{self.takes()[1]} does not take {len(inputs)} arguments, which input_types declares",
+                    "declare a type for each argument",
+                ) from None
+        self.check_variables(inputs, result)
+        return MapFunction(
+            name=self.name,
+            is_table=isinstance(self, _TableBuilder),
+            declared_version=version if callable(version) else str(version),
+            doc=inspect.cleandoc(self.cls.__doc__ or ""),
+            target=self.cls,
+            input_names=self.input_names(inputs),
+            declared_inputs=inputs,
+            declared_result=result,
+            skip_nulls=skip_nulls,
+            deterministic=deterministic,
+            vectorised=self.vectorised,
+            parameters=self.direct_arguments() if isinstance(self.cls, type) else (),
+            compile=compile,
+        )
+
+    def given(self, arguments: int) -> int:
+        """Return the number of positional arguments of a call, including `self`."""
+        every = len(inspect.signature(self.takes()[0]).parameters)
+        return arguments + every - len(self.argument_parameters())
+
+    def register(self, function: MapFunction) -> Any:
+        """Attach the function to the author's object, and return that."""
+        setattr(self.cls, REGISTERED, function)
+        return self.cls
+
+
+class _ScalarBuilder(_MapBuilder):
+    decorator = "@udf"
+
+    def __init__(self, target: Any, name: str, vectorised: Vectorised | None) -> None:
+        super().__init__(target, name)
+        self.vectorised = vectorised
+
+    def check(self) -> None:
+        super().check()
+        if self.vectorised is not None and self.vectorised not in get_args(Vectorised):
+            raise self.error(
+                f" is declared vectorised={self.vectorised!r}", 'give "arrow", "numpy" or "pandas", or leave it out'
+            )
+
+    def check_method(self, method: Any, shown: str) -> None:
+        super().check_method(method, shown)
+        if inspect.isgeneratorfunction(method):
+            raise self.error(f"{shown} yields", "return one value, or use @udtf for several rows")
+
+    def map_function(self, inputs: Any, result: Any, **options: Any) -> MapFunction:
+        if self.vectorised is not None:
+            if options["compile"] is True:
+                raise self.error(" is declared vectorised and compile=True", "choose one")
+            options["compile"] = False
+        if not callable(inputs) and self.vectorised is not None and not inputs:
+            raise self.error(" is vectorised and has no arguments", "drop vectorised: it could not know how many rows")
+        return super().map_function(inputs, result, **options)
+
+    def inferred(self, annotation: Any, where: str) -> pa.DataType:
+        if self.vectorised is not None and where not in (", input_types", ", result_type"):
+            element = _element(annotation)
+            if element is None:
+                raise self.error(
+                    f"{where}: the annotation does not tell the type of the elements",
+                    "annotate pa.StringArray and so on, or give @udf(input_types=[...], result_type=...)",
+                )
+            return element
+        return super().inferred(annotation, where)
+
+
+def _element(annotation: Any) -> pa.DataType | None:
+    """Return the type of the elements of an annotated column: `pa.Int64Array`, `NDArray[np.int64]`."""
+    if annotation in _ARRAYS:
+        return _ARRAYS[annotation]
+    if typing.get_origin(annotation) is np.ndarray:
+        (scalar,) = get_args(get_args(annotation)[1]) or (None,)
+        try:
+            return pa.from_numpy_dtype(np.dtype(scalar))
+        except (pa.ArrowException, TypeError):
+            return None
+    return None
+
+
+class _TableBuilder(_MapBuilder):
+    decorator = "@udtf"
+
+    def table(self, result_types: Columns | None) -> Any:
+        """Return the type of a row: a struct of the columns, as a type, a text with type variables, or a callable."""
+        if result_types is None:
+            return self.annotated()
+        if callable(result_types):
+            return _StructOf(result_types)
+        if not isinstance(result_types, Mapping) or not result_types:
+            raise self.error(
+                f" declares result_types as {result_types!r}", "give a dict of columns: result_types={'word': 'STRING'}"
+            )
+        columns = {name: self.declared("result_types", each) for name, each in result_types.items()}
+        self.check_names(list(columns))
+        if any(isinstance(each, str) and type_variables(each) for each in columns.values()):
+            texts = (f"`{name}` {each if isinstance(each, str) else sql_name(each)}" for name, each in columns.items())
+            return f"STRUCT<{', '.join(texts)}>"
+        return pa.struct([(name, parse_type(each)) for name, each in columns.items()])
+
+    def check_names(self, names: Sequence[Any]) -> None:
+        """Refuse columns that SQL could not tell apart."""
+        wrong = [name for name in names if not isinstance(name, str) or not name or "`" in name]
+        if wrong:
+            raise self.error(f" has a column named {wrong[0]!r}", "name each column with a text, without backticks")
+        if len({name.casefold() for name in names}) < len(names):
+            raise self.error(f" has two columns of one name: {', '.join(names)}", "give each another name")
+
+    def annotated(self) -> pa.DataType:
+        """Return the struct of columns that the annotation of the result declares."""
+        method, shown = self.gives()
+        returned = self.hints(method).get("return")
+        origin = typing.get_origin(returned)
+        if origin not in _ROWS or not get_args(returned):
+            raise self.error(
+                f"{shown} does not declare its columns",
+                'give @udtf(result_types={"word": "STRING", ...}), or annotate Iterator[Row] with a dataclass Row',
+            )
+        row = self.inferred(get_args(returned)[0], shown)
+        return row if pa.types.is_struct(row) else pa.struct([(self.name, row)])
+
+
+class _StructOf:
+    """Computes the struct of a table function's columns from its input types."""
+
+    def __init__(self, result_types: Callable[..., Mapping[str, Any]]) -> None:
+        self.result_types = result_types
+
+    def __call__(self, *inputs: pa.DataType) -> pa.DataType:
+        return pa.struct([(name, parse_type(each)) for name, each in self.result_types(*inputs).items()])

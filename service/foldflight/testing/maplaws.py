@@ -1,0 +1,154 @@
+"""The laws of scalar and table functions, checked on generated data.
+
+A function that keeps them gives the same answer however an engine cuts, orders and repeats its input. An exception for
+a row is an answer, too: it must be the same each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from foldflight.client.embedded import PROGRAMS_AT_ONCE
+from foldflight.errors import RejectedError
+from foldflight.fold import ERROR, ROW, Accelerator, Mode, Request, Resources, bind
+from foldflight.functions import MapFunction, Registry, Step, StepArgument
+from foldflight.shipping.pickling import unpickled_copy
+
+__all__ = ["MAP_LAWS", "MapLaw", "MapSubject"]
+
+Rows = Sequence[Any]
+
+
+class MapSubject:
+    """One use of a scalar or table function, and how to evaluate rows with it.
+
+    Args:
+        function: The function; it is pickled and read again, as Spark's workers have it.
+        literals: Direct arguments.
+
+    Raises:
+        RejectedError: SIGNATURE or SCHEMA_MISMATCH, if there is nothing to try.
+    """
+
+    def __init__(self, function: MapFunction, literals: Mapping[str, Any]) -> None:
+        (there,) = unpickled_copy([function])
+        assert isinstance(there, MapFunction)
+        self.function = there
+        self.types = _argument_types(there, literals)
+        names = [f"argument_{place}" for place in range(len(self.types))]
+        self._schema = pa.schema(list(zip(names, self.types, strict=True)) or [("nothing", pa.bool_())])
+        step = Step(there.name, tuple(StepArgument(name) for name in names), literals=literals)
+        request = Request((), self._schema, isolates=True, steps=(step,), outputs=(0,))
+        self._bound = bind(request, Registry([there]))
+        self._bound.check(PROGRAMS_AT_ONCE)
+
+    def results(self, *parts: Rows, accelerator: Accelerator | None = None) -> list[list[Any]]:
+        """Return the outcomes of rows, which come in these parts: for each row its results, or its error."""
+        program = self._bound.open(Resources(accelerator=accelerator))
+        try:
+            found: list[list[Any]] = []
+            for rows in parts:
+                found += self._of(program.chunk(self._chunk(rows)), len(rows))
+            return found
+        finally:
+            program.close()
+
+    def mode(self) -> Mode:
+        """Return how the function is evaluated when all that can be compiled is compiled."""
+        program = self._bound.open(Resources(accelerator=PROGRAMS_AT_ONCE))
+        try:
+            return program.kinds[0]
+        finally:
+            program.close()
+
+    def _chunk(self, rows: Rows) -> pa.RecordBatch:
+        if not self.types:
+            return pa.RecordBatch.from_arrays([pa.array([True] * len(rows), pa.bool_())], schema=self._schema)
+        columns = [pa.array([row[place] for row in rows], type_) for place, type_ in enumerate(self.types)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    @staticmethod
+    def _of(answer: pa.RecordBatch | None, count: int) -> list[list[Any]]:
+        assert answer is not None
+        found: list[list[Any]] = [[] for _ in range(count)]
+        places = answer.column(ROW).to_pylist() if ROW in answer.schema.names else range(count)
+        for place, value, error in zip(
+            places, answer.column("output_0").to_pylist(), answer.column(ERROR).to_pylist(), strict=True
+        ):
+            # The text of a row says where it stood in its chunk.
+            found[place].append(repr(value) if error is None else f"{error['code']}: {error['message']}")
+        return found
+
+
+def _argument_types(function: MapFunction, literals: Mapping[str, Any]) -> list[pa.DataType]:
+    function.check_literals(literals)
+    if function.input_types is not None:
+        return list(function.input_types)
+    refusal: RejectedError | None = None
+    for type_ in (pa.int64(), pa.float64(), pa.string()):
+        types = [type_] * len(function.input_names)
+        try:
+            return list(function.bind(types, literals).input_types)
+        except RejectedError as error:
+            refusal = error
+    assert refusal is not None
+    raise refusal
+
+
+def _differing(one: Sequence[Any], other: Sequence[Any], what: str) -> str | None:
+    for place, (left, right) in enumerate(zip(one, other, strict=True)):
+        if left != right:
+            return f"row {place}: {left} and {what} {right}"
+    return None
+
+
+def _again(subject: MapSubject, rows: Rows, _: int) -> str | None:
+    return _differing(subject.results(rows), subject.results(rows), "when called again")
+
+
+def _splits(subject: MapSubject, rows: Rows, cut: int) -> str | None:
+    at = cut % (len(rows) + 1)
+    return _differing(subject.results(rows), subject.results(rows[:at], rows[at:]), f"when cut at {at}")
+
+
+def _order(subject: MapSubject, rows: Rows, _: int) -> str | None:
+    return _differing(subject.results(rows), subject.results(rows[::-1])[::-1], "in the opposite order")
+
+
+def _compiled(subject: MapSubject, rows: Rows, _: int) -> str | None:
+    return _differing(subject.results(rows), subject.results(rows, accelerator=PROGRAMS_AT_ONCE), "when compiled")
+
+
+def _needs_deterministic(subject: MapSubject) -> str | None:
+    return None if subject.function.deterministic else "it is not deterministic"
+
+
+def _needs_compiled(subject: MapSubject) -> str | None:
+    if subject.mode() is Mode.COMPILED:
+        return None
+    return "it is vectorised" if subject.function.vectorised else "it is not compiled"
+
+
+class MapLaw(NamedTuple):
+    """One law.
+
+    Args:
+        name: Its name.
+        holds: Returns None if it holds for some rows, otherwise what differs.
+        needs: Returns why it does not apply to a function; None if it does.
+    """
+
+    name: str
+    holds: Callable[[MapSubject, Rows, int], str | None]
+    needs: Callable[[MapSubject], str | None]
+
+
+MAP_LAWS = (
+    MapLaw("the same again", _again, _needs_deterministic),
+    MapLaw("any split of the rows", _splits, _needs_deterministic),
+    MapLaw("rows in any order", _order, _needs_deterministic),
+    MapLaw("compiled code says the same", _compiled, _needs_compiled),
+)

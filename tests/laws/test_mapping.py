@@ -1,0 +1,236 @@
+"""Scalar and table functions: Python's `map` is the oracle; however rows are cut, results are the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foldflight.client.embedded import PROGRAMS_AT_ONCE
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.fold import Mode, Request, Resources, bind
+from foldflight.functions import Registry, Step, StepArgument, udf
+from foldflight.testing import check_laws
+from foldflight.testing.laws import rows_of
+from tests import map_functions as functions
+
+COLUMNS = pa.schema([("x", pa.int64()), ("y", pa.int64()), ("t", pa.string())])
+ROWS = st.lists(
+    st.tuples(
+        st.none() | st.integers(-(2**62), 2**62),
+        st.none() | st.integers(-3, 3),
+        st.none() | st.text("aB \u00e9", max_size=12),
+    ),
+    max_size=30,
+)
+X, Y, T = (StepArgument(column=name) for name in "xyt")
+REGISTRY = Registry.load([functions])
+
+
+def opened(*steps: Step, outputs: tuple[int, ...] = (0,), isolates: bool = False, compiled: bool = False) -> Any:
+    request = Request((), COLUMNS, isolates=isolates, steps=steps, outputs=outputs)
+    bound = bind(request, REGISTRY)
+    return bound.open(Resources(accelerator=PROGRAMS_AT_ONCE if compiled else None))
+
+
+def chunk(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = [pa.array([row[place] for row in rows], type_) for place, type_ in enumerate(COLUMNS.types)]
+    return pa.RecordBatch.from_arrays(columns, schema=COLUMNS)
+
+
+def outcome(call: Any) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        return type(error)
+
+
+@given(ROWS, st.integers(0, 30))
+def test_map_is_the_oracle(rows: list[tuple[Any, ...]], cut: int) -> None:
+    """A program's results are those of Python's map over its nested functions, however its rows are cut."""
+    program = opened(
+        Step("normalise", (T,)),
+        Step("score", (StepArgument(step=0), Y)),
+        Step("same", (X,)),
+        outputs=(1, 0, 2),
+    )
+    found = [row for part in (rows[:cut], rows[cut:]) for row in program.chunk(chunk(part)).to_pylist()]
+    texts = [None if t is None else t.strip().lower() for _, _, t in rows]
+    scores = list(map(functions.score, texts, [y for _, y, _ in rows]))
+    expected = zip(scores, texts, [x for x, _, _ in rows], strict=True)
+    assert found == [{"output_0": one, "output_1": two, "output_2": three} for one, two, three in expected]
+
+
+@given(ROWS)
+def test_errors_are_those_of_the_rows(rows: list[tuple[Any, ...]]) -> None:
+    """Isolated, each row has its result or its error; otherwise the first row that fails is named."""
+    step = Step("ratio", (X, Y))
+    expected = [outcome(lambda x=x, y=y: functions.ratio(x, y)) for x, y, _ in rows]
+    answer = opened(step, isolates=True).chunk(chunk(rows)).to_pylist()
+    for row, value in zip(answer, expected, strict=True):
+        if isinstance(value, type):
+            assert row["output_0"] is None
+            assert value.__name__ in row["error"]["message"]
+        else:
+            assert row == {"output_0": value, "error": None}
+    failing = [place for place, value in enumerate(expected) if isinstance(value, type)]
+    if failing:
+        with pytest.raises(FunctionError, match="ratio raised") as failure:
+            opened(step).chunk(chunk(rows))
+        assert str(failure.value.row).startswith(f"row {failing[0]} of the chunk: x=")
+
+
+@given(ROWS, st.booleans())
+def test_table_functions_compose(rows: list[tuple[Any, ...]], outer: bool) -> None:
+    """Rows of a table function, and of one over its results, come in order, each with the row it belongs to."""
+    program = opened(
+        Step("split", (T,), outer=outer),
+        Step("same", (X,)),
+        Step("repeated", (StepArgument(step=1), StepArgument(step=0, member="at"))),
+        outputs=(0, 1, 2),
+    )
+    expected = []
+    for place, (x, _, text) in enumerate(rows):
+        words = list(functions.split(text)) or ([(None, None)] if outer else [])
+        for word, at in words:
+            for value in functions.repeated(x, at):
+                expected.append((place, word, at, x, value))
+    found = [
+        (row["row"], row["output_0"]["word"], row["output_0"]["at"], row["output_1"], row["output_2"]["repeated"])
+        for row in program.chunk(chunk(rows)).to_pylist()
+    ]
+    assert found == expected
+
+
+def test_outer_keeps_rows_without_results() -> None:
+    """With `outer` a row that gives none has one row of NULLs; a failed one has its error only."""
+    rows = [(1, 1, "a b"), (2, 2, None), (3, 3, ""), (4, 4, "c")]
+    found = opened(Step("split", (T,), outer=True)).chunk(chunk(rows)).to_pylist()
+    assert [row["row"] for row in found] == [0, 0, 1, 2, 3]
+    assert [row["output_0"] for row in found][2:4] == [None, None]
+    crooked = opened(Step("crooked", (X,), outer=True), isolates=True).chunk(chunk(rows[:3])).to_pylist()
+    # One value where two are declared, then two values, then three.
+    assert [(row["row"], row["output_0"], row["error"] is None) for row in crooked] == [
+        (0, None, False),
+        (1, {"a": 2, "b": 2}, True),
+        (2, None, False),
+    ]
+
+
+def test_wrong_numbers_of_columns_are_named() -> None:
+    """A row with too few or too many values is an error that shows it, with the declared columns."""
+    with pytest.raises(FunctionError, match=r"crooked gave a row of 1 value, \(1,\), and declares 2: a, b") as failure:
+        opened(Step("crooked", (X,))).chunk(chunk([(2, 0, ""), (1, 0, "")]))
+    assert failure.value.row == "row 1 of the chunk: x=1"
+    assert failure.value.code == "RESULT_TYPE"
+
+
+def test_generators_that_never_end_are_stopped() -> None:
+    """A row may become a bounded number of rows."""
+    with pytest.raises(FunctionError, match="more than 1048576 rows for one row"):
+        opened(Step("endless", (X,))).chunk(chunk([(1, 0, "")]))
+
+
+def test_vectorised_functions_return_a_value_for_each_row() -> None:
+    """Another number of values is an error; isolated, the rows that raise are found by halving."""
+    program = opened(Step("too_short", (X,)))
+    with pytest.raises(FunctionError, match=r"returned 1 values for 2 rows; return one for each row"):
+        program.chunk(chunk([(77, 0, ""), (1, 0, "")]))
+    rows = [(number, 0, "") for number in [1, 2, 99, 4, 5, 99, 7]]
+    answer = opened(Step("too_short", (X,)), isolates=True).chunk(chunk(rows)).to_pylist()
+    assert [row["output_0"] for row in answer] == [1, 2, None, 4, 5, None, 7]
+    assert [row["error"]["row"] for row in answer if row["error"]] == [
+        "row 2 of the chunk: x=99",
+        "row 5 of the chunk: x=99",
+    ]
+
+
+def test_nulls_are_none_and_may_be_skipped() -> None:
+    """NULL arguments are None; with skip_nulls the function is not called for them."""
+    rows = [(None, 2, "ab"), (3, 2, "ab"), (3, 2, None)]
+    answer = opened(Step("spelled", (X, T)), Step("multiply", (X, Y)), outputs=(0, 1)).chunk(chunk(rows))
+    assert answer.column("output_0").to_pylist() == [None, "ababab", None]
+    assert answer.column("output_1").to_pylist() == [None, 6, 6]
+    halved = opened(Step("halved", (X,)), Step("doubled", (X,)), outputs=(0, 1)).chunk(chunk(rows))
+    assert halved.column("output_0").to_pylist() == [None, 1.5, 1.5]
+    assert halved.column("output_1").to_pylist() == [None, 6, 6]
+
+
+@pytest.mark.parametrize("target", [functions.multiply, functions.ratio, functions.Scale, functions.later])
+def test_compiled_code_says_the_same(target: Any) -> None:
+    """What can be compiled has the interpreter's results and errors, also from the row on where it leaves off."""
+    results = {each.law: each for each in check_laws(target, examples=30)}
+    assert results["compiled code says the same"].passed is True
+    assert all(each.passed is True for each in results.values()), results
+
+
+@settings(max_examples=25)
+@given(rows_of([pa.int64(), pa.int64()], nulls=True))
+def test_compiled_and_interpreted_chunks_are_one(rows: list[tuple[Any, ...]]) -> None:
+    """The same program with and without a compiler gives the same batch, bit for bit."""
+    steps = (Step("multiply", (X, Y)), Step("ratio", (X, Y)))
+    batch = chunk([(x, y, None) for x, y in rows])
+    compiled = opened(*steps, outputs=(0, 1), isolates=True, compiled=True)
+    assert compiled.kinds == (Mode.COMPILED, Mode.COMPILED)
+    interpreted = opened(*steps, outputs=(0, 1), isolates=True)
+    assert repr(compiled.chunk(batch).to_pylist()) == repr(interpreted.chunk(batch).to_pylist())
+
+
+def test_a_function_that_must_be_compiled_is_or_is_refused() -> None:
+    """compile=True raises before the first row, with the reason."""
+
+    @udf(compile=True)
+    def texts(text: str) -> str:
+        return text
+
+    bound = bind(Request((), COLUMNS, steps=(Step("texts", (T,)),), outputs=(0,)), Registry.load([texts]))
+    with pytest.raises(RejectedError, match="cannot be compiled: its argument text is STRING"):
+        bound.check(PROGRAMS_AT_ONCE)
+    with pytest.raises(RejectedError, match="there is no compiler here"):
+        bound.check(None)
+
+
+def test_programs_are_checked_before_any_row() -> None:
+    """Steps that refer forward, to columns or members that are not there, or to aggregates are refused."""
+    wrong = {
+        "takes the result of step 0, which is not before it": (Step("multiply", (StepArgument(step=0), Y)),),
+        "refers to a column 'z'": (Step("multiply", (X, StepArgument(column="z"))),),
+        "takes 'word' of step 0, whose result has no members": (
+            Step("multiply", (X, Y)),
+            Step("score", (StepArgument(step=0, member="word"), Y)),
+        ),
+        "is an aggregate function": (Step("sum", (X,)),),
+        "takes STRING for its argument text and was given BIGINT": (Step("score", (X, Y)),),
+        "there is no function 'multipy'": (Step("multipy", (X, Y)),),
+        "is no table function, so it cannot be outer": (Step("multiply", (X, Y), outer=True),),
+        "is not the function that the engine expects": (Step("multiply", (X, Y), fingerprint="0" * 16),),
+        "has no direct argument 'k'": (Step("scale", (X,), literals={"k": 1}),),
+    }
+    for message, steps in wrong.items():
+        with pytest.raises(RejectedError, match=message):
+            bind(Request((), COLUMNS, steps=steps, outputs=(0,)), REGISTRY)
+    for outputs in ((), (3,)):
+        with pytest.raises(RejectedError, match=r"no outputs|output 0 is that of step 3"):
+            bind(Request((), COLUMNS, steps=(Step("same", (X,)),), outputs=outputs), REGISTRY)
+
+
+def test_equal_arguments_share_their_values_and_mutable_ones_do_not() -> None:
+    """A function that changes a list does not change the argument of another one."""
+
+    @udf(input_types=["BIGINT[]"], result_type="BIGINT", name="emptied")
+    def emptied(values):
+        values.clear()
+        return 0
+
+    @udf(input_types=["BIGINT[]"], result_type="BIGINT", name="counted")
+    def counted(values):
+        return len(values)
+
+    columns = pa.schema([("v", pa.list_(pa.int64()))])
+    steps = tuple(Step(name, (StepArgument(column="v"),)) for name in ("emptied", "counted"))
+    bound = bind(Request((), columns, steps=steps, outputs=(1,)), Registry.load([emptied, counted]))
+    batch = pa.RecordBatch.from_arrays([pa.array([[1, 2], [3]])], schema=columns)
+    assert bound.open(Resources()).chunk(batch).column(0).to_pylist() == [2, 1]

@@ -1,0 +1,198 @@
+"""`udf` and `udtf`: what they read from a function or a class, and each mistake they refuse."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+from foldflight import FunctionContext, Registry, RejectedError, connect, udaf, udf, udtf
+from foldflight.functions import FunctionKind, function_of
+from foldflight.shipping.pickling import unpickled_copy
+from tests import map_functions
+
+
+@dataclass
+class Row:
+    word: str
+    at: int
+
+
+def abs_(x):
+    return abs(x)
+
+
+def described(target) -> str:
+    return function_of(target).signature
+
+
+def test_types_come_from_names_annotations_or_arrow() -> None:
+    """The three ways of declaring types say the same."""
+
+    @udf
+    def annotated(x: int, y: str) -> float:
+        return 1.0
+
+    @udf(input_types=["BIGINT", pa.string()], result_type=pa.float64(), name="annotated")
+    def declared(x, y):
+        return 1.0
+
+    assert described(annotated) == described(declared) == "annotated(x BIGINT, y STRING) -> DOUBLE"
+    assert annotated(1, "") == 1.0, "the function stays what it was"
+
+
+def test_table_functions_declare_their_columns() -> None:
+    """By a dict, by the annotation of a class with fields, or one column by the annotation alone."""
+
+    @udtf
+    def by_class(text: str) -> Iterator[Row]:
+        yield Row(text, 0)
+
+    @udtf
+    def one(text: str) -> list[str]:
+        return [text]
+
+    @udtf(input_types=["T"], result_types={"value": "T", "at": "INT"})
+    def any_type(value):
+        yield value, 0
+
+    assert described(by_class) == "by_class(text STRING) -> TABLE(word STRING, at BIGINT)"
+    assert described(one) == "one(text STRING) -> TABLE(one STRING)"
+    bound = function_of(any_type).bind([pa.date32()], {})
+    assert bound.result_type == pa.struct([("value", pa.date32()), ("at", pa.int32())])
+    assert function_of(one).kind is FunctionKind.TABLE
+
+
+def test_direct_arguments_are_those_of_init() -> None:
+    """Names, defaults and types are checked before anything runs."""
+    scale = connect(map_functions)["scale"]
+    assert scale.info.signature == "scale(x DOUBLE, factor => 2.0, offset => 0) -> DOUBLE"
+    with pytest.raises(RejectedError, match="did you mean factor"):
+        scale("x", factr=3.0)
+    with pytest.raises(RejectedError, match="takes 1 column, got 2"):
+        scale("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: udf(lambda x: x), r"<lambda> has no name"),
+        (lambda: udf(len), "neither a Python function nor a class"),
+        (lambda: udf(type("Empty", (), {})), "has no method eval"),
+        (lambda: udf(input_types=["INT"], result_type="INT", name="f")(lambda x, y: x), "does not take 1 arguments"),
+        (
+            lambda: udf(input_types="INT", result_type="INT", name="f")(lambda x: x),
+            "write a list",
+        ),
+        (lambda: udf(input_types=["INTT"], result_type="INT", name="f")(lambda x: x), "INTT is unknown"),
+        (lambda: udf(input_types=["INT"], name="f")(lambda x: x), "does not declare the type of the result"),
+        (lambda: udf(input_types=["INT"], result_type="T", name="f")(lambda x: x), "type variable T"),
+        (lambda: udf(vectorised="polars", input_types=["INT"], result_type="INT", name="f")(lambda x: x), "polars"),
+        (
+            lambda: udf(vectorised="arrow", compile=True, input_types=["INT"], result_type="INT", name="f")(
+                lambda x: x
+            ),
+            "choose one",
+        ),
+        (lambda: udf(vectorised="arrow", input_types=[], result_type="INT", name="f")(lambda: 1), "how many rows"),
+        (lambda: udtf(input_types=["INT"], name="f")(lambda x: x), "does not declare its columns"),
+        (lambda: udtf(input_types=["INT"], result_types={}, name="f")(lambda x: x), "give a dict of columns"),
+        (
+            lambda: udtf(input_types=["INT"], result_types={"a": "INT", "A": "INT"}, name="f")(lambda x: x),
+            "two columns of one name",
+        ),
+    ],
+)
+def test_mistakes_are_refused_with_their_remedy(make, message: str) -> None:
+    """Each mistake of an author is an error at import that says what to write."""
+    with pytest.raises(RejectedError, match=message):
+        make()
+
+
+def test_methods_that_would_never_be_called_right_are_refused() -> None:
+    """Generators, coroutines, and Flink's is_deterministic are named."""
+    with pytest.raises(RejectedError, match="use @udtf"):
+
+        @udf
+        def yields(x: int) -> int:
+            yield x
+
+    with pytest.raises(RejectedError, match="without async"):
+
+        @udf
+        async def waits(x: int) -> int:
+            return x
+
+    with pytest.raises(RejectedError, match="deterministic=False"):
+
+        @udf
+        class Random:
+            def eval(self, x: int) -> int:
+                return x
+
+            def is_deterministic(self):
+                return False
+
+    with pytest.raises(RejectedError, match=r"write open\(self, context\)"):
+
+        @udf
+        class Opens:
+            def open(self) -> None: ...
+
+            def eval(self, x: int) -> int:
+                return x
+
+
+def test_a_registry_has_all_kinds() -> None:
+    """Modules are searched for all three decorators; a name belongs to one function, and copies do not count."""
+
+    @udaf
+    class Multiply:
+        def create_accumulator(self) -> int:
+            return 1
+
+        def accumulate(self, accumulator: int, x: int) -> int:
+            return accumulator * x
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    with pytest.raises(RejectedError, match=r"two functions are named multiply: .*map_functions.multiply"):
+        Registry.load([map_functions.multiply, Multiply])
+
+    @functools.wraps(map_functions.multiply)
+    def wrapper(*arguments):
+        return 0
+
+    assert function_of(wrapper) is None, "functools.wraps copies the mark, not the function"
+    kinds = {name: function.kind for name, function in Registry.load([map_functions]).items()}
+    assert (kinds["multiply"], kinds["split"], kinds["sum"]) == ("scalar", "table", "aggregate")
+
+
+def test_functions_travel_by_value() -> None:
+    """A pickled function brings its code, and the author's function still calls itself as before."""
+    for target in (map_functions.multiply, map_functions.Scale, map_functions.split):
+        (there,) = unpickled_copy([function_of(target)])
+        assert there.signature == described(target)
+        assert there.target is not target
+    (there,) = unpickled_copy([function_of(map_functions.multiply)])
+    assert there.bind([pa.int64()] * 2, {}).instantiate().eval(6, 7) == 42
+
+
+def test_the_other_kind_of_query_is_named() -> None:
+    """An aggregate in a program, a scalar function in a group_by, and an aggregate as argument are refused by name."""
+    functions = connect(map_functions)
+    with pytest.raises(RejectedError, match="aggregate first"):
+        functions["multiply"]("x", functions["sum"]("y"))
+    assert repr(functions["score"](functions["normalise"]("t"), "a")) == "score(normalise('t'), 'a')"
+    assert repr(functions["split"]("t")["word"]) == "split('t')['word']"
+
+
+def test_a_context_is_given_to_open() -> None:
+    """`open` gets the context before the first row."""
+    verbs = function_of(map_functions.Counting).bind([pa.int64()], {}).instantiate()
+    verbs.open(FunctionContext("counting"))
+    assert verbs.eval(3) == 3

@@ -216,7 +216,7 @@ CASES: dict[str, tuple[Any, str, str]] = {
     "a direct argument of the wrong type": (
         lambda df, f: group_by(df).agg(n=f["percentile"]("v", fraction="0.5")),
         "SIGNATURE",
-        "the direct argument fraction of percentile is float, and '0.5' is str; give a value of this type",
+        "the direct argument fraction of percentile must be float, but '0.5' is str; give a value of this type",
     ),
     "a direct argument that the author refuses": (
         lambda df, f: group_by(df).agg(n=f["picky"]("v", at="open")),

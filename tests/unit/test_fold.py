@@ -382,7 +382,7 @@ def test_slots_and_kinds_are_checked(column: str, values: pa.Array, message: str
         (Call("weighted_avg", ("v", "nowhere")), "column 'nowhere' that the chunk does not have", "SCHEMA_MISMATCH"),
         (
             Call("count", filter="v"),
-            "the condition 'v' of count is BIGINT, and",
+            "the condition 'v' of count is BIGINT, but",
             "SCHEMA_MISMATCH",
         ),
         (Call("count", distinct=True), "cannot be DISTINCT", "SIGNATURE"),

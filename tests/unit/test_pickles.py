@@ -219,7 +219,7 @@ def test_a_class_that_refuses_its_old_state_is_told() -> None:
     """Where the class's own code fails on an old state, the error says what it raised."""
     first = folded(there(defined(RANGE)), 3, 8)
     refusing = RANGE.replace("    def take", "    def __setstate__(self, old):\n        old['new']\n\n    def take")
-    with pytest.raises(RejectedError, match=r"KeyError: 'new'.*__setstate__ gets the old attributes"):
+    with pytest.raises(RejectedError, match=r"KeyError: 'new'.*__setstate__, which gets the old attributes"):
         folded(there(defined(refusing)), 20, states=state_of(first))
 
 

@@ -208,8 +208,8 @@ class Registered(ABC):
             if value is not parameter.default and not fits(value, parameter.type):
                 raise RejectedError(
                     "SIGNATURE",
-                    f"the direct argument {parameter.name} of {self.name} is {parameter.annotation}, "
-                    f"and {value!r} is {type(value).__name__}; give a value of this type",
+                    f"the direct argument {parameter.name} of {self.name} must be {parameter.annotation}, "
+                    f"but {value!r} is {type(value).__name__}; give a value of this type",
                     function=self.name,
                 )
 

@@ -6,7 +6,10 @@ import contextlib
 import io
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from foldflight.client.flight import FlightLink
 from foldflight.errors import RetryableError
 from foldflight.functions.call import Call
 from foldflight.server.ops.logs import make_logger
-from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, EXIT_SPENT
+from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, EXIT_SPENT, run_server
 from foldflight.server.run.settings import load_settings
 from foldflight.server.run.workers import _Worker
 from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, environment, eventually, opened_apart, opening, rows
@@ -115,6 +118,23 @@ def test_a_worker_that_hangs_while_it_starts_is_replaced(tmp_path: Path, monkeyp
         assert worker.ready.wait(60)
     assert worker.restarts
     assert "worker hung: it is killed" in log.getvalue()
+
+
+def test_a_server_can_be_stopped_while_its_workers_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait for workers that come up late or never: it ends them, and was never ready."""
+    sleeper = tmp_path / "python"
+    sleeper.write_text("#!/bin/sh\nexec sleep 600\n")
+    sleeper.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(sleeper))
+    ports = {"port": "0", "health_port": "off", "http_port": "0"}
+    settings = load_settings({"modules": MODULE, "workers": 2, **ports}, {})
+    stop, log, ready_lines = threading.Event(), io.StringIO(), list[dict[str, object]]()
+    with ThreadPoolExecutor(1) as threads:
+        code = threads.submit(run_server, settings, stop, log_stream=log, on_ready=ready_lines.append)
+        stop.set()
+        assert code.result(30) == EXIT_DRAINED
+    assert not ready_lines
+    assert "stopped while workers started" in log.getvalue()
 
 
 def test_a_worker_that_cannot_start_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

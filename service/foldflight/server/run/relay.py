@@ -30,6 +30,7 @@ _BYTES_MAX: Final = 256 * 1024
 _PAUSE_S: Final = 0.1
 _BACKLOG: Final = 128
 _FILES_SHARE: Final = 1 / 2
+_LAST_BYTES_MS_MAX: Final = 10_000
 
 
 class Target(Protocol):
@@ -73,7 +74,7 @@ class Relay:
         except OSError as error:
             raise port_taken("port", settings.host, settings.port, error.strerror) from None
         self.port: int = self._listener.getsockname()[1]
-        self._carriers = [_Carrier(f"foldflight-relay-{place}") for place in range(len(targets))]
+        self._carriers = [_Carrier(f"foldflight-relay-{place}", logger) for place in range(len(targets))]
         self._acceptor = threading.Thread(target=self._accept, name="foldflight-accept", daemon=True)
         self._acceptor.start()
 
@@ -114,6 +115,7 @@ class Relay:
                 target.connections -= 1
 
         try:
+            _set_up(client)
             upstream = _connecting(target.port or 0)
         except OSError as error:
             client.close()
@@ -132,59 +134,88 @@ class Relay:
             return chosen
 
 
+def _set_up(connection: socket.socket) -> None:
+    connection.setblocking(False)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
 def _connecting(port: int) -> socket.socket:
-    """Return a socket that is being connected; what goes wrong on the way shows when it is read."""
+    """Return a socket that is being connected. If that fails, the first read raises the error."""
     upstream = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    upstream.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
+    try:
+        _set_up(upstream)
         upstream.connect(("127.0.0.1", port))
+    except BlockingIOError:
+        pass
+    except OSError:
+        upstream.close()
+        raise
     return upstream
 
 
 class _Link:
-    """Two sockets, and what one has sent that the other has not taken yet."""
+    """Two connected sockets, and the bytes that one has sent and the other has not taken yet.
+
+    The link ends when everything that one side had sent before it ended has been passed on.
+    """
 
     def __init__(self, client: socket.socket, upstream: socket.socket, gone: Callable[[], None]) -> None:
         self.gone = gone
         self.others = {client: upstream, upstream: client}
         self._due: dict[socket.socket, memoryview] = {}  # by the socket that must take it
-        for each in self.others:
-            each.setblocking(False)
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._deaf: socket.socket | None = None  # takes no more bytes; what it has sent before is still passed on
 
     def awaited(self, side: socket.socket) -> int:
-        """Return the events to wait for: nothing is read that could not be passed on."""
+        """Return the events to wait for. A side is not read while the other one has not taken what was read before."""
         reads = 0 if self.others[side] in self._due else select.EPOLLIN
-        return reads | (select.EPOLLOUT if side in self._due else 0)
+        writes = select.EPOLLOUT if side in self._due else 0
+        # The end of a side that is not read is reported, too, but once and not in a busy loop.
+        return reads | writes or select.EPOLLRDHUP | select.EPOLLET
 
-    def pump(self, side: socket.socket, events: int, buffer: memoryview) -> bool:
-        """Carry what can be carried; return whether the events to wait for have changed. Raises OSError at the end."""
-        changed = False
+    def pump(self, side: socket.socket, events: int, buffer: memoryview) -> None:
+        """Pass on what can be passed on without blocking. Raise OSError when the link has ended."""
         if events & select.EPOLLOUT and side in self._due:
             self._pass_on(side, self._due.pop(side))
-            changed = True
-        if events & ~select.EPOLLOUT and self.others[side] not in self._due:
-            with contextlib.suppress(BlockingIOError):
-                count = side.recv_into(buffer)
-                if not count:
-                    raise ConnectionResetError("the other side has ended the connection")
-                changed = self._pass_on(self.others[side], buffer[:count]) or changed
-        return changed
-
-    def _pass_on(self, target: socket.socket, data: memoryview) -> bool:
-        """Send what can be sent now; return whether something is left."""
-        sent = 0
+        if not events & ~select.EPOLLOUT:
+            return
+        other = self.others[side]
+        if other in self._due:
+            # The side has ended. The other one has limited time to take the last bytes.
+            other.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LAST_BYTES_MS_MAX)
+            return
         with contextlib.suppress(BlockingIOError):
+            count = side.recv_into(buffer)
+            if not count:
+                raise ConnectionResetError("one side has ended the connection")
+            self._pass_on(other, buffer[:count])
+
+    def close(self) -> None:
+        """Close both connections."""
+        for side in self.others:
+            side.close()
+        self.gone()
+
+    def _pass_on(self, target: socket.socket, data: memoryview) -> None:
+        """Send what can be sent now, and keep the rest."""
+        if target is self._deaf:
+            return
+        sent = 0
+        try:
             sent = target.send(data)
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self._deaf = target
+            return
         if sent < len(data):
             self._due[target] = memoryview(bytes(data[sent:]))
-        return sent < len(data)
 
 
 class _Carrier:
     """A thread that carries links."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, logger: Logger) -> None:
+        self._logger = logger
         self._fresh: deque[_Link] = deque()
         self._links: dict[int, tuple[socket.socket, _Link]] = {}
         self._is_closed = False
@@ -223,36 +254,43 @@ class _Carrier:
         buffer = memoryview(bytearray(_BYTES_MAX))
         with self._poll:
             while not self._is_closed:
+                is_woken = False
                 for number, events in self._poll.poll():
                     if number == self._wake_read.fileno():
-                        self._begin()
-                    elif number in self._links:  # else it has ended since the poll
+                        is_woken = True
+                    elif number in self._links:  # otherwise its link has ended since the poll
                         self._serve(*self._links[number], events, buffer)
-            for link in {link for _, link in self._links.values()}:
-                self._end(link)
+                # Only after all events of the poll: a new connection may have the number of one that has ended.
+                if is_woken:
+                    self._begin()
+            for link in {link for _, link in self._links.values()} | set(self._fresh):
+                link.close()
 
     def _begin(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._wake_read.recv(_BYTES_MAX)
         while self._fresh:
             link = self._fresh.popleft()
-            for side in link.others:
-                self._links[side.fileno()] = side, link
-                self._poll.register(side, link.awaited(side))
+            try:
+                for side in link.others:
+                    self._poll.register(side, link.awaited(side))
+                    self._links[side.fileno()] = side, link
+            except OSError as error:  # for example, the limit of the user's watches is reached
+                self._logger.warning("connection not taken", problem=str(error))
+                self._end(link)
 
     def _serve(self, side: socket.socket, link: _Link, events: int, buffer: memoryview) -> None:
         try:
-            if events & (select.EPOLLHUP | select.EPOLLERR):
-                raise ConnectionResetError("one side is gone")
-            if link.pump(side, events, buffer):
-                for each in link.others:
+            before = [link.awaited(each) for each in link.others]
+            link.pump(side, events, buffer)
+            for each, awaited in zip(link.others, before, strict=True):
+                if link.awaited(each) != awaited:
                     self._poll.modify(each, link.awaited(each))
         except OSError:
             self._end(link)
 
     def _end(self, link: _Link) -> None:
         for side in link.others:
-            del self._links[side.fileno()]
-            self._poll.unregister(side)
-            side.close()
-        link.gone()
+            if self._links.pop(side.fileno(), None) is not None:
+                self._poll.unregister(side)
+        link.close()

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_workers"]
 
+_LOOK_S = 0.5
 _BEATS_MAX = 1024
 _START_S_MAX = 60.0
 _COMPILE_S_MAX = 20.0  # more, for each function
@@ -69,7 +70,7 @@ def run_workers(
     """Run the parent of `settings.workers` processes until `stop` is set, then drain them.
 
     Returns:
-        int: 0 when every worker drained, 3 when one was cut off.
+        int: 0 if every worker drained, or `stop` was set before they were ready; 3 if one was cut off.
 
     Raises:
         RejectedError: MODULE, SIGNATURE or SETTINGS, before anything is served.
@@ -97,7 +98,9 @@ def run_workers(
             for worker in some:
                 worker.start(told, start_s_max, on_change=welcome.show)
             stack.callback(_kill_all, some)
-            _await_ready(some, start_s_max)
+            if not _await_ready(some, stop, start_s_max):
+                logger.info("stopped while workers started")
+                return EXIT_DRAINED
         probes.status.prepare()
         relay = Relay(settings, workers, logger)
         stack.callback(relay.close)
@@ -167,13 +170,22 @@ def _status_at(settings: Settings, probes: Probes) -> tuple[str, int] | None:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host), probes.http_port  # noqa: S104
 
 
-def _await_ready(workers: list[_Worker], start_s_max: float) -> None:
+def _await_ready(workers: list[_Worker], stop: threading.Event, start_s_max: float) -> bool:
+    """Wait until all workers are ready. Return False if `stop` is set before.
+
+    Raises:
+        RetryableError: UNREACHABLE if a worker is not ready within `start_s_max`.
+    """
     until_s = time.monotonic() + start_s_max
     for worker in workers:
-        if not worker.ready.wait(max(until_s - time.monotonic(), 0)):
-            raise RetryableError(
-                "UNREACHABLE", f"worker {worker.index} did not come up within {start_s_max:g} s; see the log"
-            )
+        while not worker.ready.wait(_LOOK_S):
+            if stop.is_set():
+                return False
+            if time.monotonic() > until_s:
+                raise RetryableError(
+                    "UNREACHABLE", f"worker {worker.index} did not come up within {start_s_max:g} s; see the log"
+                )
+    return not stop.is_set()
 
 
 class _Welcome:

@@ -1,0 +1,175 @@
+"""The relay of `--workers`: what a connection's end, and events that are out of date, do to it and to others."""
+
+from __future__ import annotations
+
+import errno
+import io
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from foldflight.server.ops.logs import make_logger
+from foldflight.server.run import relay
+from tests.wire.kit import eventually
+
+Batch = list[tuple[int, int]]
+DEADLINE_S = 10.0
+
+
+class Epoll:
+    """A real epoll; `first` may make up the events of some calls, and refuse to register a socket."""
+
+    def __init__(self) -> None:
+        self.real = select.epoll()
+        self.unregister, self.modify = self.real.unregister, self.real.modify
+        self.first: deque[Callable[[], Batch]] = deque()
+        self.refused: set[socket.socket] = set()
+
+    def __enter__(self) -> None:
+        self.real.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self.real.close()
+
+    def register(self, side: socket.socket, events: int) -> None:
+        if side in self.refused:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.real.register(side, events)
+
+    def poll(self) -> Batch:
+        found: Batch = self.real.poll()
+        return self.first.popleft()() if self.first else found
+
+
+class Ends:
+    """A link with both of its outer ends."""
+
+    def __init__(self, client_bytes: int = 0) -> None:
+        self.client, inner = connected(client_bytes)
+        self.worker, upstream = connected()
+        self.is_gone = threading.Event()
+        self.inner, self.upstream = inner, upstream
+        self.link = relay._Link(inner, upstream, self.is_gone.set)
+
+    def carries(self) -> bool:
+        self.client.sendall(b"a request")
+        return self.worker.recv(9) == b"a request"
+
+
+def connected(buffer_bytes: int = 0) -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection, one that holds few bytes if asked. The second one is as the relay has it."""
+    outer = socket.socket()
+    outer.settimeout(DEADLINE_S)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if buffer_bytes:
+            outer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+        outer.connect(listener.getsockname())
+        inner, _ = listener.accept()
+    relay._set_up(inner)
+    return outer, inner
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Read until the end of a connection."""
+    found = b""
+    while part := connection.recv(1 << 16):
+        found += part
+    return found
+
+
+@pytest.fixture
+def ends() -> Iterator[Callable[..., Ends]]:
+    """Make links; their outer ends are closed after the test."""
+    made: list[Ends] = []
+
+    def make(client_bytes: int = 0) -> Ends:
+        made.append(Ends(client_bytes))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.client.close()
+        each.worker.close()
+
+
+@pytest.fixture
+def carrier(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A carrier whose epoll can be told what to say."""
+    names = {name: getattr(select, name) for name in dir(select)}
+    monkeypatch.setattr(relay, "select", SimpleNamespace(**{**names, "epoll": Epoll}))
+    running = relay._Carrier("carrier", make_logger(io.StringIO()))
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_the_last_bytes_of_a_worker_reach_its_client(carrier: Any, ends: Callable[..., Ends], is_slow: bool) -> None:
+    """Bytes that arrived before a connection was reset are passed on, also to a client that reads late."""
+    one = ends(2048 * is_slow)
+    payload = b"an answer" * 6000
+    one.worker.sendall(payload)
+    one.worker.close()
+    one.upstream.send(b"a request that is answered with a reset")
+    poll = select.poll()
+    poll.register(one.upstream, 0)
+    assert poll.poll(DEADLINE_S * 1000)[0][1] & select.POLLHUP
+    carrier.carry(one.link)
+    if is_slow:
+        assert not one.is_gone.wait(0.3)
+    assert read_all(one.client) == payload
+    assert one.is_gone.wait(DEADLINE_S)
+
+
+def test_a_client_that_never_reads_the_last_bytes_is_given_up(
+    carrier: Any, ends: Callable[..., Ends], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link whose worker is gone does not stay for ever, and it is not polled in a busy loop."""
+    monkeypatch.setattr(relay, "_LAST_BYTES_MS_MAX", 500)
+    one = ends(2048)
+    carrier.carry(one.link)
+    one.worker.sendall(b"an answer" * 6000)
+    one.worker.close()
+    assert one.is_gone.wait(60)
+
+
+def test_an_event_of_a_connection_that_has_ended_ends_no_other(carrier: Any, ends: Callable[..., Ends]) -> None:
+    """A new connection may have the number of one that ended in the same batch of events."""
+    one = ends()
+    wake = carrier._wake_read.fileno()
+    carrier._poll.first.append(lambda: [(wake, select.EPOLLIN), (one.inner.fileno(), select.EPOLLHUP)])
+    carrier.carry(one.link)
+    assert one.carries()
+
+
+def test_a_connection_that_cannot_be_watched_ends_alone(carrier: Any, ends: Callable[..., Ends]) -> None:
+    """The carrier goes on with the others."""
+    bad, good = ends(), ends()
+    carrier._poll.refused.add(bad.upstream)
+    carrier.carry(bad.link)
+    assert bad.is_gone.wait(DEADLINE_S)
+    assert read_all(bad.client) == b""
+    carrier.carry(good.link)
+    assert good.carries()
+    assert eventually(lambda: carrier.count == 1)
+
+
+def test_connections_that_were_not_begun_are_closed(carrier: Any, ends: Callable[..., Ends]) -> None:
+    """A connection that arrives while the carrier ends is closed, too."""
+    one = ends()
+
+    def end() -> Batch:
+        carrier._is_closed = True
+        carrier._fresh.append(one.link)
+        return []
+
+    carrier._poll.first.append(end)
+    carrier._wake()
+    assert one.is_gone.wait(DEADLINE_S)
+    assert read_all(one.client) == b""

@@ -93,7 +93,7 @@ def test_few_bytes_that_unpack_to_many(fork: Fork) -> None:
 
 
 def test_messages_far_too_large_are_not_taken(fork: Fork) -> None:
-    """GRPC stops reading a message far beyond message_bytes_max; for one slightly above, the error says so."""
+    """A message far beyond message_bytes_max is not read by gRPC; for one slightly above, the error says so."""
     server = fork(message_bytes_max="1MiB")
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     above, far_above = zeros(120_000), zeros(10_000_000)
@@ -106,7 +106,7 @@ def test_messages_far_too_large_are_not_taken(fork: Fork) -> None:
 
 
 def test_compressed_calls_are_refused(fork: Fork) -> None:
-    """GRPC's own compression, which has no limit, is refused."""
+    """The compression of gRPC itself, which has no limit, is refused."""
     server = fork()
     batch = zeros(10)
     with (

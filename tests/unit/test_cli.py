@@ -171,7 +171,7 @@ def test_check_of_one_function_only(run):
     result = run("check", "only_most", "--function", "mots")
     assert result.exit_code == 1
     assert "UNKNOWN_FUNCTION" in result.output
-    assert "there are at_least, most" in result.output
+    assert "they have at_least, most" in result.output
 
 
 def test_check_says_of_a_fickle_function_that_it_is(run):

@@ -84,7 +84,7 @@ def test_nothing_is_opened_that_nobody_closes() -> None:
         def get_value(self, accumulator):  # type: ignore[no-untyped-def]
             return accumulator
 
-    with pytest.raises(RejectedError, match="need a state key"):
+    with pytest.raises(RejectedError, match="needs a state key"):
         fold_of(Opens)
     assert opened == []
 

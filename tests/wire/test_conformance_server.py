@@ -74,7 +74,7 @@ def test_places_that_are_never_free_again_are_found(monkeypatch: pytest.MonkeyPa
         places_are_never_free_again(monkeypatch)
         outcome = outcomes(full, "hanging-up", deadline_s=1.0)["hanging-up"]
     assert outcome.passed is False
-    assert "hold their places" in outcome.detail
+    assert "still count towards exchanges_max" in outcome.detail
 
 
 def test_every_rule_has_a_mistake_that_breaks_it() -> None:

@@ -1,8 +1,7 @@
-"""One query in Spark: ours embedded and remote, beside Spark's own ways to aggregate in Python and its built-in SQL.
+"""One query in Spark: foldflight embedded and remote, Spark's ways to aggregate in Python, and built-in SQL.
 
-The limit of the pipe is a `mapInArrow` that only counts the rows that it gets: no way to aggregate in Python can be
-faster. All ways run in one session with the same settings, one after the other in each of several rounds; what is given
-is the median of the rounds.
+A `mapInArrow` that only counts its rows shows the upper limit: no aggregation in Python can be faster. All ways run in
+one session with the same settings, one after the other in each of several rounds. A figure is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ def session(settings: Mapping[str, str]) -> Iterator[Any]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "4g")
-        .config("spark.log.level", "FATAL")  # a peer that is stopped at its limit is no error
+        .config("spark.log.level", "FATAL")  # stopping a query at the time limit is not an error
         .config(map=dict(settings))
         .getOrCreate()
     )

@@ -1,4 +1,4 @@
-"""`python -m bench`: rows a second of each layer, on this machine, in one run."""
+"""`python -m bench`: rows per second of each layer, on this machine, in one run."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RESULTS = Path(__file__).with_name("results")
 
 
 def main() -> None:
-    """Measure, print, and write what came out."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the server ends with the bench
+    """Run the suites, print the figures, and write the report."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit ends the server, too
     arguments = _parser().parse_args()
     console = Console()
     if not console.is_terminal:
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _machine() -> str:
-    """Return what measured, in a few words."""
+    """Return a short description of the machine."""
     model = platform.processor() or platform.machine()
     facts = Path("/proc/cpuinfo")
     if facts.exists():

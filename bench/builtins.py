@@ -1,4 +1,4 @@
-"""Functions that are met most, by their scalar and their vectorised methods; and with the keys before them."""
+"""The most common functions with their scalar and their vectorised methods; and the mapping of keys to slots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHUNK_ROWS = 1 << 16
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure each function given slots, then `sum` by keys of several types."""
+    """Measure each function with given slots, then `sum` with keys of several types."""
     for groups in sizes.groups:
         data = table(sizes.rows, groups)
         for name, kernel in KERNELS.items():
@@ -51,7 +51,7 @@ def _ways(name: str, kernel: str, data: pa.Table, slots: pa.ChunkedArray) -> dic
 
 
 def _keys(data: pa.Table) -> dict[str, list[pa.ChunkedArray]]:
-    """Return the same groups by several keys: numbers close together and far apart, texts, and pairs."""
+    """Return the same groups by several keys: numbers in a narrow and in a wide range, strings, and pairs."""
     numbers = data.column("k").to_numpy()
     texts = pa.chunked_array([pa.array([f"customer {number}" for number in numbers.tolist()])])
     pairs = [pa.chunked_array([numbers // 100]), pa.chunked_array([pa.array([f"{n % 100}" for n in numbers.tolist()])])]
@@ -78,7 +78,7 @@ def _slotted(batches: list[pa.RecordBatch], names: list[str]) -> Iterator[pa.Rec
 
 
 def calls_of(registry: Registry, name: str, columns: pa.Schema, *, vectorised: bool = True) -> list[BoundCall]:
-    """Return one call of a function over the column v, with its vectorised methods or interpreted."""
+    """Return one call of a function over the column v, vectorised or interpreted."""
     (call,) = bind_calls(registry, [Call(name, ("v",))], columns)
     if vectorised:
         return [call]

@@ -1,4 +1,4 @@
-"""The data of all benchmarks, what a figure is, and how a time is taken."""
+"""The data of all benchmarks, the type of a figure, and the measurement of times."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CACHE = Path(__file__).parents[1] / ".cache"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured, and where the server is.
+    """The sizes of the data, and the URL of the server.
 
     Args:
         rows: Rows of the data.
-        groups: Numbers of keys.
-        stream_groups: Numbers of groups that streams hold.
-        url: Of a server with `examples.weighted_avg`.
+        groups: Numbers of distinct keys.
+        stream_groups: Numbers of groups in streams.
+        url: URL of a server with `examples.weighted_avg`.
     """
 
     rows: int
@@ -43,12 +43,12 @@ class Figure:
     """One measured value.
 
     Args:
-        suite: What part is measured.
-        case: The data and the circumstances; only figures of one case are compared.
-        subject: Who is measured.
-        value: What came out.
-        unit: Of the value: `rows/s`, where more is better, or `s`, `us` and `MiB`, where less is.
-        is_limit: Whether the subject was stopped before it was done, so that it is this or worse.
+        suite: Name of the suite.
+        case: The data and the circumstances. Only figures of one case are compared.
+        subject: Name of the measured program.
+        value: The measured value.
+        unit: Its unit: `rows/s` (more is better), or `s`, `us` and `MiB` (less is better).
+        is_limit: Whether the subject was stopped before its end, so that its value is this or worse.
     """
 
     suite: str
@@ -73,7 +73,7 @@ def table(rows: int, groups: int, seed: int = 1, keys: str = UNIFORM) -> pa.Tabl
 
 
 def _zipf(chosen: np.random.Generator, rows: int, groups: int) -> Any:
-    """Return keys of which the n-th comes as often as 1 / n**ZIPF_EXPONENT says, in no order of size."""
+    """Return keys, of which the n-th is as frequent as 1 / n**ZIPF_EXPONENT; the values of keys are in random order."""
     shares = np.cumsum(np.arange(1, groups + 1) ** -ZIPF_EXPONENT)
     ranks = np.searchsorted(shares, chosen.random(rows) * shares[-1])
     return np.random.default_rng(0).permutation(groups)[ranks]
@@ -104,7 +104,7 @@ def lineitem(rows: int) -> pa.Table:
 
 
 def _whole(decimals: pa.Array, times: int) -> pa.Array:
-    """Return decimals of two places as whole hundredths, or as whole numbers."""
+    """Return decimals of two places as integer hundredths, or as integers."""
     return pa.array(np.rint(decimals.cast(pa.float64()).to_numpy() * times).astype(np.int64))
 
 

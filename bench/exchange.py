@@ -1,6 +1,6 @@
-"""The exchange over the loopback: ours beside a server that only reads the same batches, and one that sends them back.
+"""The exchange over the loopback, compared with servers that only read the same batches, or send them back.
 
-The draining server is the limit of the transport; what lies between it and ours is the fold and the frames.
+The reading server shows the limit of the transport. The difference to foldflight is the cost of fold and frames.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DRAIN, ECHO = "drain", "echo"
 
 
 class Plain(fl.FlightServerBase):
-    """Reads what comes; answers a batch of no rows, and any batch if it echoes, with the same."""
+    """Reads batches, and answers batches without rows; with `echo` it sends every batch back."""
 
     def __init__(self, *, echoes: bool) -> None:
         super().__init__("grpc://127.0.0.1:0")
@@ -51,7 +51,7 @@ class Plain(fl.FlightServerBase):
 
 @contextmanager
 def plain_server(kind: str) -> Iterator[str]:
-    """Run a plain server in another process; yield its URL."""
+    """Run a plain server in another process, and yield its URL."""
     process = subprocess.Popen(
         [sys.executable, "-m", "bench.exchange", kind],
         stdin=subprocess.PIPE,
@@ -67,7 +67,7 @@ def plain_server(kind: str) -> Iterator[str]:
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure rows a second through each server, by streams at once and rows of a chunk; then round trips."""
+    """Measure rows per second for each server, by number of streams and rows of a chunk; then round trips."""
     ours = connect(sizes.url).transport
     with plain_server(DRAIN) as drain, plain_server(ECHO) as echo:
         for streams in STREAMS:

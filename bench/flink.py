@@ -1,7 +1,7 @@
-"""PyFlink's general Python UDAF, its vectorised one and its built-in SQL, and ours in Spark, over the same CSV files.
+"""PyFlink's general Python UDAF, its vectorised UDAF and its SQL, and foldflight in Spark, over the same CSV files.
 
-PyFlink's requirements and ours do not agree, so it gets a virtual environment of its own, made at the first run. To
-start a job takes it seconds; what is given is the time of a large input less that of a small one.
+PyFlink's requirements conflict with ours, so it has its own virtual environment, which is made at the first run.
+Starting a job takes seconds, so the figure is the time of a large input minus that of a small one.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class NotInstalledError(Exception):
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure each job by the time that many rows take longer than few: to start is left out, for all alike.
+    """Measure each job by the time that many rows take longer than few, so that the start is excluded for all.
 
     Raises:
-        NotInstalledError: With what the installer said.
+        NotInstalledError: With the message of the installer.
     """
     python = _environment()
     case = f"{GROUPS:,} groups, CSV"
@@ -53,17 +53,17 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
         files[0].parent.mkdir()
         for place, (size, file) in enumerate(zip((few, many), files, strict=True)):
             pc.write_csv(table(size, GROUPS), file, pc.WriteOptions(include_header=False))
-            os.utime(file, (place, place))  # a stream reads them in this order
+            os.utime(file, (place, place))  # a stream reads files in the order of their times
         for way, mode in JOBS:
             name = f"PyFlink {'general UDAF' if way == 'general' else way}, {mode}"
             yield _figure(case, name, many - few, [_run(python, way, mode, file, folder) for file in files])
         with streaming() as spark:
             query = ours(connect("embedded:examples.weighted_avg"), "k")
             frames = [spark.read.schema(DDL).csv(str(file)) for file in files]
-            consume(query(frames[1]))  # starts workers, compiles plans
+            consume(query(frames[1]))  # starts workers and compiles plans
             batch = [best_of(3, lambda frame=frame: consume(query(frame))) for frame in frames]
             yield _figure(case, "foldflight in Spark, batch", many - few, batch)
-            # The first epoch of a stream starts processes, too, so it is run on the few rows twice.
+            # The first epoch of a stream also starts processes, so the small input is run twice.
             again = files[0].with_name("again.csv")
             shutil.copyfile(files[0], again)
             os.utime(again, (-1, -1))
@@ -89,7 +89,7 @@ def _environment() -> Path:
 
 
 def _run(python: Path, way: str, mode: str, data: Path, folder: str) -> float:
-    """Return the seconds of one job."""
+    """Return the duration of one job in seconds."""
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
     prepare_local(environment)
     environment["PYFLINK_CLIENT_EXECUTABLE"] = str(python)

@@ -1,6 +1,6 @@
-"""The weighted average in PyFlink; run by bench/flink.py in a virtual environment of its own.
+"""The weighted average in PyFlink. bench/flink.py runs it in a separate virtual environment.
 
-Prints one JSON line, {"seconds": ...}. PyFlink reads the annotations of what it calls as classes, so they are left out.
+It prints one JSON line, {"seconds": ...}. PyFlink interprets annotations as classes, so there are none.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class WeightedAvg(AggregateFunction):
 
 
 def vectorised(value, weight):
-    """Compute one group's average; in batches PyFlink has only this form."""
+    """Compute one group's average; in batch mode PyFlink supports only this form."""
     return int((value * weight).sum() / weight.sum())
 
 

@@ -1,4 +1,4 @@
-"""The layers below Spark: finding slots, the fold alone, and behind an exchange, embedded and over loopback Flight."""
+"""The layers below Spark: finding slots, the fold alone, and an exchange, embedded and over loopback Flight."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _ways(data: pa.Table, url: str) -> dict[str, Callable[[], object]]:
 
 
 def slotted(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the chunks of rows, with slots for keys."""
+    """Return the chunks of rows, with slots instead of keys."""
     index = KeyIndex(pa.schema([("k", pa.int64())]))
     chunks = []
     for batch in batches:
@@ -64,7 +64,7 @@ def slotted(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def calls_of(*, compiled: bool) -> list[BoundCall]:
-    """Return the call, its function compiled from the first row on or never."""
+    """Return the call, whose function is compiled from the first row on, or never."""
     function = Registry.load(["examples.weighted_avg"])["weighted_avg"]
     return bind_calls(Registry([dataclasses.replace(function, compile=compiled)]), [CALL], COLUMNS)
 
@@ -78,13 +78,13 @@ def folded(calls: list[BoundCall], chunks: Iterable[pa.RecordBatch]) -> pa.Recor
 
 
 def grouped(data: pa.Table) -> pa.Table:
-    """Return what both sums are, by key: the products are part of the work."""
+    """Return both sums by key, including the products."""
     products = pc.multiply(data["v"], data["w"].cast(pa.int64()))
     return data.append_column("vw", products).group_by("k", use_threads=False).aggregate([("vw", "sum"), ("w", "sum")])
 
 
 def _counted(chunks: list[pa.RecordBatch]) -> np.ndarray:
-    """Return the averages as NumPy gives them, slots given: in floats, whose sums round beyond 2**53."""
+    """Return the averages computed with NumPy from given slots, in floats, whose sums are rounded beyond 2**53."""
     sums = weights = np.zeros(0)
     for chunk in chunks:
         slots, values, weight = (column.to_numpy() for column in chunk.columns)

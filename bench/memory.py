@@ -1,6 +1,6 @@
-"""The memory of many groups: how much a process grows, at its peak, to fold them.
+"""The memory of many groups: the peak growth of a process that folds them.
 
-Each subject has a process of its own, in which the data and all imports are there before anything is counted.
+Each subject runs in its own process, which has the data and all imports before memory is measured.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ STATUS = Path("/proc/self/status")
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:  # noqa: ARG001 - every suite is given the sizes
-    """Measure 2 M rows with 1 M possible keys, by the groups that there are; the results are counted, too."""
+    """Measure 2 M rows with 1 M possible keys, per group; the results are included."""
     if not STATUS.exists():
-        return  # Linux alone tells a process its own peak
+        return  # only Linux reports the peak of a process
     for subject in WAYS:
         found = subprocess.run(
             [sys.executable, "-m", "bench.memory", subject],
@@ -86,17 +86,17 @@ WAYS: dict[str, Callable[[list[pa.RecordBatch]], Any]] = {
 
 
 def _peak_mib() -> float:
-    """Return the peak of this process; what getrusage says begins with the peak of the process that started it."""
+    """Return the peak memory of this process. getrusage would include the peak of the parent process."""
     (line,) = [each for each in STATUS.read_text().splitlines() if each.startswith("VmHWM")]
     return int(line.split()[1]) / 1024
 
 
 def main() -> None:
-    """Fold in this process, and print how much more memory it took than the data alone."""
+    """Fold in this process, and print the additional memory compared with the data alone."""
     parser = argparse.ArgumentParser(prog="python -m bench.memory")
     parser.add_argument("subject", choices=WAYS)
     way = WAYS[parser.parse_args().subject]
-    way(table(CHUNK_ROWS, 100).to_batches())  # imports, and compiles
+    way(table(CHUNK_ROWS, 100).to_batches())  # imports and compiles
     batches = table(2 * MILLION, MILLION).combine_chunks().to_batches(max_chunksize=CHUNK_ROWS)
     before = _peak_mib()
     result = way(batches)

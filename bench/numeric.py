@@ -1,4 +1,4 @@
-"""What exact sums cost beside sums that round at each row, and lists beside pandas."""
+"""The cost of exact sums compared with rounded sums, and of lists compared with pandas."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Rounded:
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE", skip_nulls=True)
 class RoundedSum:
-    """Add floats as floats: what `sum` would be if it rounded at each row."""
+    """Add floats as floats, as `sum` would if it rounded at each row."""
 
     def create_accumulator(self) -> Rounded:
         return Rounded()
@@ -62,7 +62,7 @@ class Deviations:
 
 @udaf(input_types=["DOUBLE"], result_type="DOUBLE", skip_nulls=True, compile=True)
 class RoundedVarPop:
-    """The variance by B. P. Welford (1962), compiled: what `var_pop` would be if it rounded at each row."""
+    """The variance by B. P. Welford (1962), compiled, as `var_pop` would be if it rounded at each row."""
 
     def create_accumulator(self) -> Deviations:
         return Deviations()
@@ -79,7 +79,7 @@ class RoundedVarPop:
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure sums and variances of floats, and functions that keep lists, given slots."""
+    """Measure sums and variances of floats, and functions with lists, with given slots."""
     registry = Registry.load([RoundedSum, RoundedVarPop, "examples.percentile", "examples.largest"])
     for groups in sizes.groups:
         data = table(sizes.rows, groups)

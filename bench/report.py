@@ -1,4 +1,4 @@
-"""What the figures say: each beside the first of its case and beside its goals; as tables, as JSON and as a picture."""
+"""The report of a run: each figure with its ratios to the base of its case and to its goals, in three formats."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _WIDTH, _LINE, _FONT, _DPI = 8.5, 0.21, 10, 200
 
 @dataclass(frozen=True)
 class Goal:
-    """What one subject should reach beside another, in the cases whose name contains one of the given words.
+    """The goal of a subject relative to another one, in the cases whose name contains one of the given words.
 
     Args:
         suite: The suite.
-        subject: Who should reach it.
-        ratio_to: Beside whom.
-        ratio: The least ratio of rates; the greatest ratio of times.
+        subject: The subject that should reach the goal.
+        ratio_to: The other subject.
+        ratio: The least ratio for rates, or the greatest ratio for times.
         cases: Words in the names of cases.
     """
 
@@ -57,26 +57,26 @@ GOALS = (
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1.5, ("groups touched",)),
     Goal(flink.SUITE, flink.OURS, flink.GENERAL, 100),
 )
-# Beside whom the tables show each figure; where a case does not have it, beside the first.
+# The base of the ratios in the tables. If a case does not have it, the first subject is the base.
 BASES = {fold.SUITE: fold.INTERPRETED, flink.SUITE: flink.GENERAL, memory.SUITE: memory.BASE}
 
 
 @dataclass(frozen=True)
 class Record:
-    """One line of the JSON: a figure, beside another.
+    """One record of the JSON: a figure with its ratio to another.
 
     Args:
-        suite: What part was measured.
+        suite: Name of the suite.
         case: The data and the circumstances.
-        subject: Who was measured.
-        value: What came out.
-        unit: Of the value.
-        is_limit: Whether the subject was stopped, so that it is this or worse.
-        ratio_to: Beside whom it stands.
-        is_ratio_to_limit: Whether that one was stopped, so that the ratio is this or better.
-        ratio: The value, divided by the other's.
-        goal: The ratio that is wanted: the least one of rates, the greatest one of times; None without a goal.
-        met: Whether it is reached; None without a goal.
+        subject: Name of the measured program.
+        value: The measured value.
+        unit: Its unit.
+        is_limit: Whether the subject was stopped, so that its value is this or worse.
+        ratio_to: The other subject.
+        is_ratio_to_limit: Whether the other subject was stopped, so that the ratio is this or better.
+        ratio: The value divided by that of the other subject.
+        goal: The ratio to reach: the least one for rates, the greatest one for times. None without a goal.
+        met: Whether it is reached. None without a goal.
     """
 
     suite: str
@@ -93,7 +93,7 @@ class Record:
 
 
 def records_of(figures: Sequence[Figure]) -> list[Record]:
-    """Return each figure beside the base of its case, and once more for each goal that it has."""
+    """Return each figure with its ratio to the base of its case, and once more for each of its goals."""
     found = {(each.suite, each.case, each.subject): each for each in figures}
     records = []
     for each in figures:
@@ -109,7 +109,7 @@ def records_of(figures: Sequence[Figure]) -> list[Record]:
 
 
 def _covers(goal: Goal, case: str) -> bool:
-    """Tell whether a goal is for a case; without words it is for all, with words not for Zipf's and the longest."""
+    """Return whether a goal applies to a case: to all without words; with words, not to Zipf and the longest."""
     plain = "Zipf" not in case and spark_stream.LONGEST not in case
     return not any(goal.cases) or (plain and any(case.startswith(word) or f" {word}" in case for word in goal.cases))
 
@@ -136,7 +136,7 @@ class Grid:
     rows: Sequence[Sequence[str]]
 
     def for_console(self) -> Table:
-        """Return it as rich draws it."""
+        """Return the table for rich."""
         shown = Table(title=self.title, title_justify="left")
         for place, name in enumerate(self.columns):
             shown.add_column(name, justify="right" if place else "left")
@@ -145,13 +145,13 @@ class Grid:
         return shown
 
     def for_documents(self) -> str:
-        """Return it in Markdown."""
+        """Return the table in Markdown."""
         lines = [self.columns, ["---", *["---:"] * (len(self.columns) - 1)], *self.rows]
         return "\n".join([f"**{self.title}**", "", *(f"| {' | '.join(line)} |" for line in lines), ""])
 
 
 def grids_of(suite: str, records: Iterable[Record]) -> Iterator[Grid]:
-    """Yield a table for each unit of a suite: subjects by cases, or cases by subjects if they are more, with ratios."""
+    """Yield a table for each unit of a suite: subjects by cases, or cases by subjects if there are more of these."""
     mine = [each for each in records if each.suite == suite and each.goal is None]
     for unit in dict.fromkeys(each.unit for each in mine):
         chosen = [each for each in mine if each.unit == unit]
@@ -180,7 +180,7 @@ def goals_of(records: Iterable[Record]) -> Grid:
 
 
 def line_of(figure: Figure) -> str:
-    """Return a figure in one line, for those who wait."""
+    """Return a figure as one line."""
     return f"{figure.suite}: {figure.case}: {figure.subject}: {_value(figure)}"
 
 
@@ -193,7 +193,7 @@ def _value(each: Figure | Record) -> str:
 
 
 def write(folder: Path, name: str, records: Sequence[Record], machine: str) -> list[Path]:
-    """Write `name`.json, a list of records, `name`.md, their tables, and a picture of each suite; return the paths."""
+    """Write `name`.json (records), `name`.md (tables) and `name`.png (a picture), and return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     data, tables = (folder / f"{name}.{suffix}" for suffix in ("json", "md"))
     data.write_text(json.dumps([dataclasses.asdict(each) for each in records], indent=1) + "\n")

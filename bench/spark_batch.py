@@ -1,8 +1,7 @@
-"""One query in Spark: ours embedded and remote, beside Spark's own ways to aggregate in Python and its built-in SQL.
+"""One query in Spark: foldflight embedded and remote, Spark's ways to aggregate in Python, and built-in SQL.
 
-The limit of the pipe is a `mapInArrow` that only counts the rows that it gets: no way to aggregate in Python can be
-faster. All ways run in one session with the same settings, one after the other in each of several rounds; what is given
-is the median of the rounds.
+A `mapInArrow` that only counts its rows shows the upper limit: no aggregation in Python can be faster. All ways run in
+one session with the same settings, one after the other in each of several rounds. A figure is the median of the rounds.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ BUILT_IN = "built-in SQL (no Python)"
 LIMIT = "limit of the pipe (counts rows)"
 EMBEDDED, REMOTE = "foldflight, embedded", "foldflight, remote"
 PEERS = ("grouped arrow_udf", "grouped pandas_udf", "applyInArrow")
-# Spark calls these once for each group, so with very many groups they do not come to an end in a bench.
+# Spark calls these once for each group, so with very many groups they take too long for a benchmark.
 TIME_LIMIT_S = 60.0
 ROUNDS = 3
 # A way that is this slow is measured once.
@@ -41,7 +40,7 @@ Query = Callable[[Any], Any]
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure each way over the same rows, read from the same Parquet files and written nowhere."""
+    """Measure each way over the same rows, read from the same Parquet files. Results are not written."""
     shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
         for case, keys, data in _cases(sizes):
@@ -73,7 +72,7 @@ def _written(folder: Path, case: str, data: pa.Table) -> Path:
 
 
 def _seconds(spark: Any, frame: Any, ways: Mapping[str, Query]) -> dict[str, float]:
-    """Return the median time of each way over alternating rounds; the limit, if a query had to be stopped at it."""
+    """Return the better of two times, or the only one if it is long; the limit, if the query was stopped at it."""
     for query in ways.values():
         consume(query(frame.limit(10_000)))  # starts workers, compiles plans
     taken: dict[str, list[float]] = {way: [] for way in ways}
@@ -109,7 +108,7 @@ def _limited(spark: Any, query: Any) -> float:
 
 @contextmanager
 def session(settings: Mapping[str, str]) -> Iterator[Any]:
-    """Start Spark on this machine while the block runs."""
+    """Run a local Spark session for the duration of the block."""
     from pyspark.sql import SparkSession
 
     from foldflight.spark import configure
@@ -124,7 +123,7 @@ def session(settings: Mapping[str, str]) -> Iterator[Any]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "4g")
-        .config("spark.log.level", "FATAL")  # a peer that is stopped at its limit is no error
+        .config("spark.log.level", "FATAL")  # stopping a query at the time limit is not an error
         .config(map=dict(settings))
         .getOrCreate()
     )
@@ -136,7 +135,7 @@ def session(settings: Mapping[str, str]) -> Iterator[Any]:
 
 
 def consume(frame: Any) -> None:
-    """Run a query, and write its result nowhere."""
+    """Run a query without writing its result."""
     frame.write.format("noop").mode("overwrite").save()
 
 
@@ -177,7 +176,7 @@ def ours(functions: Functions, *keys: str) -> Query:
 def _arrow_udf(keys: Sequence[str]) -> Query:
     from pyspark.sql import functions as sf
 
-    def weighted(v, w):  # its annotations tell Spark what it is; they must be classes, not text
+    def weighted(v, w):  # Spark needs the annotations, as classes rather than text
         return int(pc.sum(pc.multiply(v, w.cast(pa.int64()))).as_py() / pc.sum(w).as_py())
 
     weighted.__annotations__ = {"v": pa.Array, "w": pa.Array, "return": int}

@@ -1,7 +1,7 @@
-"""Streams: the state table beside Spark's own aggregate in the JVM, and its Python operator called for each key.
+"""Streams: the state table, Spark's own aggregate in the JVM, and its Python operator that is called for each key.
 
-Each way reads the same files, a few to an epoch, keeps its state in RocksDB, and writes its changes nowhere. The time
-of an epoch is the one that Spark reports for it, with all that Spark does for an epoch.
+Each way reads the same files, several in each epoch, and keeps its state in RocksDB. Changes are not written. The time
+of an epoch is the one that Spark reports, including all of Spark's own work.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Query = Callable[[Any], Any]
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure epochs of many rows, and epochs that touch few of many groups."""
+    """Measure epochs of many rows, and epochs with few of many groups."""
     with streaming() as spark:
         yield from _throughput(spark, sizes.url)
         for total in sizes.stream_groups:
@@ -45,7 +45,7 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
 
 
 def _throughput(spark: Any, url: str) -> Iterator[Figure]:
-    """Measure rows a second; the operator that is called for each key gets a hundredth of them."""
+    """Measure rows per second. The operator that is called for each key gets a hundredth of the rows."""
     case = f"{ROWS:,} rows an epoch, {GROUPS:,} groups"
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
         large, small = Path(folder, "large"), Path(folder, "small")
@@ -60,7 +60,7 @@ def _throughput(spark: Any, url: str) -> Iterator[Figure]:
 
 
 def _touched(spark: Any, url: str, total: int) -> Iterator[Figure]:
-    """Measure epochs that touch few groups of a number of groups that a few large epochs have loaded."""
+    """Measure epochs with few of a number of groups, which a few large epochs have loaded."""
     case = f"{TOUCHED:,} of {total:,} groups touched"
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
         data = Path(folder, "data")
@@ -126,7 +126,7 @@ def epochs(
 
 
 def _write_load(folder: Path, total: int) -> int:
-    """Write each group once, and return in how many epochs."""
+    """Write each group once, and return the number of epochs."""
     keys = np.random.default_rng(0).permutation(total)
     parts = np.array_split(keys, -(-total // LOAD_ROWS))
     for number, part in enumerate(parts):
@@ -139,7 +139,7 @@ def _rows(keys: Any, seed: int) -> pa.Table:
 
 
 def _write(folder: Path, epoch: int, rows: pa.Table) -> None:
-    """Write the files of one epoch: one for each core, of a time that puts them in order."""
+    """Write the files of one epoch: one for each core, with modification times in order."""
     folder.mkdir(exist_ok=True)
     size = -(-rows.num_rows // CORES)
     for part in range(CORES):

@@ -70,7 +70,7 @@ shared.__annotations__["return"] = list[int]
 
 BREAKS: dict[str, tuple[str, Any, str]] = {
     "retract undoes accumulate": ("retract", last_removed, "retracted"),
-    "merge of parts": ("merge", first_only, "folded apart"),
+    "merge of parts": ("merge", first_only, "folded separately"),
     "get_value changes nothing": ("get_value", emptied, "called twice"),
     "groups are independent": ("create_accumulator", shared, "do accumulators share an object"),
     "any split of the rows": ("accumulate", lambda self, a, v: a.append(len(SHARED)) or SHARED.append(1), "became"),
@@ -127,5 +127,5 @@ def test_laws_that_do_not_apply_say_why() -> None:
 
 def test_only_functions_have_laws() -> None:
     """A class without @udaf is refused."""
-    with pytest.raises(RejectedError, match="put @udaf on the class"):
+    with pytest.raises(RejectedError, match="decorate the class with @udaf"):
         check_laws(Bag)

@@ -1,4 +1,4 @@
-"""Functions that the listing shows: one that is compiled, one that is not."""
+"""Functions for the listing: one that is compiled, and one that is not."""
 
 from foldflight import udaf
 

@@ -1,4 +1,4 @@
-"""A function whose state is an instance of a class beside it, as code: for a notebook, a script or a module."""
+"""A function whose state is an instance of another class, as source code for a notebook, a script or a module."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EDITED = RANGE.replace("accumulator.most - accumulator.least", "10 * (accumulato
 
 
 def defined(code: str, module: str = "__main__") -> type:
-    """Return the class Spread of a code that a notebook ran, or a module that is not there any more."""
+    """Return the class Spread from code that a notebook ran, or from a module that no longer exists."""
     namespace: dict[str, Any] = {"__name__": module}
     exec(code, namespace)
     cls: type = namespace["Spread"]

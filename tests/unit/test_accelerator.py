@@ -1,4 +1,4 @@
-"""A fold is handed what makes it faster; without that it interprets, and refuses what demands more."""
+"""An accelerator is passed to a fold; without one the fold interprets, and refuses `compile=True`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def registry(**options: Any) -> Registry:
 
 
 def test_a_fold_without_an_accelerator_interprets() -> None:
-    """However many rows come, nothing is compiled behind the caller's back."""
+    """Nothing is compiled without an accelerator, however many rows come."""
     fold = Fold(bind_calls(registry(compile="auto"), [Call("adds", ("x",))], COLUMNS))
     fold.fold(ROWS)
     assert fold.kinds == (Mode.INTERPRETED,)
@@ -43,7 +43,7 @@ def test_a_fold_without_an_accelerator_interprets() -> None:
 
 
 def test_compile_true_demands_an_accelerator() -> None:
-    """A function that must be compiled is refused where there is no compiler, at describe as at open, and says so."""
+    """A function with `compile=True` is refused without a compiler, by `describe` and at open."""
     opening = Open((Call("adds", ("x",)),), COLUMNS)
     must = registry(compile=True)
     for refused in (
@@ -56,7 +56,7 @@ def test_compile_true_demands_an_accelerator() -> None:
 
 
 def test_programs_are_an_accelerator() -> None:
-    """The compiler is what the fold asks for, and its calls are compiled from the first row where they must be."""
+    """Programs are an accelerator, and calls with `compile=True` are compiled from the first row."""
     programs: Accelerator = Programs()
     fold = Fold(bind_calls(registry(compile=True), [Call("adds", ("x",))], COLUMNS), accelerator=programs)
     fold.fold(ROWS)
@@ -65,7 +65,7 @@ def test_programs_are_an_accelerator() -> None:
 
 
 def test_what_was_opened_is_closed_where_the_compiler_refuses() -> None:
-    """An instance whose `open` has run is closed, also if its fold comes to nothing."""
+    """An instance whose `open` has run is closed, also if opening the fold fails."""
     closed = []
     methods = {"open": lambda self, context: None, "close": lambda self: closed.append(True)}
     function = udaf(name="adds", compile=True)(type("Adds", (Adds,), methods))
@@ -75,7 +75,7 @@ def test_what_was_opened_is_closed_where_the_compiler_refuses() -> None:
 
 
 def test_programs_share_nothing() -> None:
-    """What one has compiled, counted or refused is not known to another: nothing of it belongs to the process."""
+    """Two Programs share no compiled functions, counts or refusals: nothing is global to the process."""
     function = registry(compile="auto")["adds"]
     one, other = Programs(), Programs()
     assert one.warm(function).mode is Mode.COMPILED

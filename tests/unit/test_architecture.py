@@ -1,4 +1,4 @@
-"""The rules of the house that no linter knows."""
+"""Rules of the architecture that no linter checks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names_of(path):
 
 
 def uses(tree, module, *attributes):
-    """Return the lines on which `module.attribute` stands."""
+    """Return the lines that use `module.attribute`."""
     return [
         node.lineno
         for node in ast.walk(tree)
@@ -40,7 +40,7 @@ def uses(tree, module, *attributes):
 
 @pytest.mark.parametrize("path", MODULES, ids=names_of)
 def test_only_the_command_line_knows_the_environment(path):
-    """What the environment says reaches every other module as an argument."""
+    """Values of the environment reach every other module as arguments."""
     if names_of(path).startswith("cli/") or names_of(path) in ENVIRONMENT_WRITERS:
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ def test_only_the_command_line_knows_the_environment(path):
 
 @pytest.mark.parametrize("path", MODULES, ids=names_of)
 def test_only_the_command_line_and_its_workers_own_signals(path):
-    """A library never takes a signal away from the program that uses it."""
+    """A library does not change the signal handlers of the program that uses it."""
     if names_of(path).startswith("cli/") or names_of(path) == "server/run/worker.py":
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -58,7 +58,7 @@ def test_only_the_command_line_and_its_workers_own_signals(path):
 
 @pytest.mark.parametrize("path", [path for path in MODULES if names_of(path).split("/")[0] in PURE], ids=names_of)
 def test_the_pure_rooms_hold_nothing_for_the_process(path):
-    """What changes belongs to an object that somebody outside owns; modules hold constants."""
+    """Mutable data belong to objects with an owner; modules have only constants."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert not any(isinstance(node, ast.Global) for node in ast.walk(tree))
     held = []
@@ -85,7 +85,7 @@ def test_functions_stay_small(path):
 
 
 def test_every_dependency_is_locked_with_hashes():
-    """What pyproject.toml asks for is in the lock, each with a hash, and the lock names no place to get it from."""
+    """All dependencies of pyproject.toml are in the lock with hashes, and the lock names no index."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [each for group in project["optional-dependencies"].values() for each in group]
     for file, wanted in (

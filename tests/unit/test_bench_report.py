@@ -1,4 +1,4 @@
-"""What the benchmarks say of their figures."""
+"""The reports of the benchmarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIGURES = [
 
 
 def test_each_figure_stands_beside_the_base_of_its_case() -> None:
-    """A record for each figure, with its ratio; one more for each goal, met or not, by the sense of its unit."""
+    """Each figure has a record with its ratio, and one more for each goal, met or not."""
     records = report.records_of(FIGURES)
     plain = [(each.subject, round(each.ratio, 3)) for each in records if each.goal is None]
     assert plain == [
@@ -62,7 +62,7 @@ def test_a_way_that_is_slow_is_measured_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_run_is_written_in_three_ways(tmp_path: Path) -> None:
-    """As records, as tables that say what was only a bound, and as a picture."""
+    """As records, as tables that show which figures are only bounds, and as a picture."""
     records = report.records_of(FIGURES)
     data, tables, picture = report.write(tmp_path, "2026-01-01", records, "a machine")
     assert len(json.loads(data.read_text())) == len(records)

@@ -1,4 +1,4 @@
-"""The built-in functions: what their results must be to the last digit."""
+"""The built-in functions, checked to the last digit."""
 
 from decimal import Decimal
 from typing import Any
@@ -30,7 +30,7 @@ def decimals(*texts: str) -> pa.Array:
 
 
 def test_decimal_sums_keep_every_digit() -> None:
-    """A sum of more than 28 digits (the precision of Python's own context) is exact, added, taken back and merged."""
+    """A sum of more than 28 digits (the precision of Python's context) is exact, also with retractions and merges."""
     large = "1234567890123456789012345678901.01"
     assert folded("sum", decimals(large, "0.01")) == Decimal("1234567890123456789012345678901.02")
     assert folded("sum", decimals(large, "0.02", "0.01"), [0, 0, 3]) == Decimal("1234567890123456789012345678901.02")
@@ -39,6 +39,6 @@ def test_decimal_sums_keep_every_digit() -> None:
 
 
 def test_averages_of_large_whole_numbers_do_not_overflow() -> None:
-    """The average of BIGINTs whose sum is no BIGINT is a DOUBLE, as in Spark, also from merged states."""
+    """The average of BIGINTs whose sum exceeds BIGINT is a DOUBLE, as in Spark, also from merged states."""
     assert folded("avg", pa.array([2**62, 2**62, 2**62 - 1024]), states=2) == (3 * 2**62 - 1024) / 3
     assert folded("avg", pa.array([1, 2])) == 1.5

@@ -1,4 +1,4 @@
-"""The changelog rules, and the counting of live rows."""
+"""The rules of changelogs, and the counts of live rows."""
 
 import math
 from typing import Any
@@ -40,7 +40,7 @@ KINDS = {0: "+I", 1: "-U", 2: "+U", 3: "-D"}
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("update_before", [True, False])
 def test_rules(rule: str, update_before: bool) -> None:
-    """Each rule gives its rows, with `-U` only where it is asked for."""
+    """Each rule gives its rows, with `-U` only if requested."""
     before, after, existed, exists, expected = RULES[rule]
     kinds, rows = changelog(
         batch(before), batch(after), np.array([existed]), np.array([exists]), update_before=update_before
@@ -61,14 +61,14 @@ def nested(value: float | None) -> pa.RecordBatch:
 
 
 def test_nan_within_a_value_is_equal_to_itself() -> None:
-    """A nested value with NaN in it has not changed when it is the same; NULL in its place is another."""
+    """An unchanged nested value with NaN is equal to itself; NULL in its place is a change."""
     assert equal_rows(nested(math.nan), nested(math.nan)).tolist() == [True]
     assert equal_rows(nested(math.nan), nested(None)).tolist() == [False]
     assert equal_rows(nested(math.nan), nested(1.0)).tolist() == [False]
 
 
 def test_changes_of_a_group_stand_together() -> None:
-    """Old and new rows of one group are neighbours, and groups keep their order."""
+    """Old and new rows of one group are adjacent, and groups keep their order."""
     before = batch(("a", 1.0, [], "1"), ("b", 1.0, [], "1"), ("c", 1.0, [], "1"))
     after = batch(("a", 2.0, [], "1"), ("b", 1.0, [], "1"), ("c", 3.0, [], "1"))
     there = np.ones(3, np.bool_)
@@ -82,7 +82,7 @@ def test_changes_of_a_group_stand_together() -> None:
     st.lists(st.integers(0, 3), min_size=3, max_size=3),
 )
 def test_live_rows_never_go_below_zero(rows: list[tuple[int, bool]], live: list[int]) -> None:
-    """Counting all rows at once gives what counting them one by one gives."""
+    """Counting all rows at once gives the same as counting them one by one."""
     now, counts = list(live), []
     for slot, retracts in rows:
         counts.append(not (retracts and now[slot] == 0))
@@ -98,7 +98,7 @@ def test_live_rows_never_go_below_zero(rows: list[tuple[int, bool]], live: list[
 
 @pytest.mark.parametrize("type_", [type_ for type_ in SAMPLES if not isinstance(type_, pa.DictionaryType)], ids=str)
 def test_every_type_is_equal_to_itself(type_: pa.DataType) -> None:
-    """Values of each type that can be a key, NULL among them, are found equal to themselves."""
+    """Values of each key type, including NULL, are equal to themselves."""
     values = pa.array([*SAMPLES[type_], None], type_)
     rows = pa.RecordBatch.from_arrays([values], names=["value"])
     assert equal_rows(rows, rows).all()

@@ -1,4 +1,4 @@
-"""Which server is asked next."""
+"""The choice of the next server."""
 
 from foldflight.exchange.failover.circuits import Circuits
 
@@ -6,13 +6,13 @@ URLS = ("a", "b", "c")
 
 
 def test_servers_take_turns() -> None:
-    """Each server is chosen as often as the others."""
+    """Each server is chosen equally often."""
     circuits = Circuits(lambda: 0.5, first_turn=1)
     assert [circuits.choose(URLS, 0.0) for _ in range(4)] == ["b", "c", "a", "b"]
 
 
 def test_a_server_that_failed_rests() -> None:
-    """It is passed over until its rest is over, and asked last where all are asked."""
+    """A server that failed is avoided for a while, and comes last in `turn`."""
     circuits = Circuits(lambda: 0.5)
     circuits.failed("a", 0.0)
     assert [circuits.turn(URLS, 0.0)[-1] for _ in range(3)] == ["a"] * 3
@@ -22,7 +22,7 @@ def test_a_server_that_failed_rests() -> None:
 
 
 def test_one_tries_while_others_wait() -> None:
-    """When a rest is over, the first comer tries the server; others pass it over until that is decided."""
+    """After that time one exchange tries the server, and others avoid it until the result is known."""
     circuits = Circuits(lambda: 0.5)
     circuits.failed("a", 0.0)
     assert circuits.choose(("a",), 0.2) == "a"
@@ -33,7 +33,7 @@ def test_one_tries_while_others_wait() -> None:
 
 
 def test_a_loss_of_many_exchanges_counts_once() -> None:
-    """Exchanges that lose a server together do not make it rest the longer; a failed try does."""
+    """Several exchanges that lose a server at once do not prolong its time; a failed attempt does."""
     circuits = Circuits(lambda: 0.5)
     for _ in range(20):
         circuits.failed("a", 0.0)

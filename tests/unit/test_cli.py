@@ -1,4 +1,4 @@
-"""The command line without sockets: usage, listing, laws, errors."""
+"""The command line without sockets: usage, listing, laws and errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class AtLeast:
 
 @pytest.fixture
 def run(monkeypatch, tmp_path):
-    """Run a command in a folder of its own, with the modules written there."""
+    """Run a command in a folder of its own with these modules."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
@@ -87,7 +87,7 @@ def test_every_setting_is_an_option_of_serve(run):
 
 
 def test_functions_lists_a_module_from_the_current_folder(run):
-    """The folder one stands in is on the path, and a signature's brackets are shown as they are."""
+    """The working directory is on the path, and brackets of a signature are shown unchanged."""
     result = run("functions", "embedded:at_least_listed", at_least_listed=PERCENTILE)
     assert result.exit_code == 0, result.output
     assert "at_least(value BIGINT" in result.output
@@ -96,7 +96,7 @@ def test_functions_lists_a_module_from_the_current_folder(run):
 
 @pytest.mark.parametrize("is_terminal", [False, True])
 def test_functions_shows_the_authors_own_first_and_cuts_nothing_off(run, monkeypatch, is_terminal):
-    """What the module defines comes before what is built in, and a remedy is there in full, however narrow it is."""
+    """The author's functions come before the built-in ones, and reasons are not truncated on a narrow terminal."""
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setattr(listing, "Console", lambda: Console(width=30, force_terminal=is_terminal, color_system=None))
     lines = run("functions", "tests.unit.listed_functions").output.splitlines()
@@ -109,7 +109,7 @@ def test_functions_shows_the_authors_own_first_and_cuts_nothing_off(run, monkeyp
 
 
 def test_functions_as_json_tells_everything(run):
-    """The JSON form carries signature, capabilities and direct arguments of each function."""
+    """The JSON form has signature, capabilities and direct arguments of each function."""
     result = run("functions", "embedded:at_least_json", "--json", at_least_json=PERCENTILE)
     known = {each["name"]: each for each in json.loads(result.output)}
     assert known["at_least"]["parameters"][0]["name"] == "least"
@@ -119,7 +119,7 @@ def test_functions_as_json_tells_everything(run):
 
 
 def test_check_passes_a_lawful_function(run, monkeypatch):
-    """The README's example keeps every law."""
+    """The example of the README keeps every law."""
     monkeypatch.syspath_prepend(str(ROOT))
     result = run("check", "examples.weighted_avg", "--examples", "20")
     assert result.exit_code == 0, result.output
@@ -127,7 +127,7 @@ def test_check_passes_a_lawful_function(run, monkeypatch):
 
 
 def test_check_fails_on_a_broken_law_and_shows_the_smallest_rows(run):
-    """A function whose merge forgets one side makes the command fail, and names the law."""
+    """A function whose merge ignores one side makes the command fail, and the output names the law."""
     result = run("check", "latest_broken", "--examples", "50", latest_broken=BROKEN)
     assert result.exit_code == 1, result.output
     assert "BROKEN" in result.output
@@ -153,7 +153,7 @@ class Most:
 
 
 def test_check_goes_on_after_a_function_that_cannot_be_checked(run):
-    """One that lacks its direct argument is reported with the remedy, the others are checked, the exit code is 1."""
+    """A function without its direct argument is reported with the remedy, others are checked, the exit code is 1."""
     result = run("check", "at_least_and_most", "--examples", "5", at_least_and_most=TWO)
     assert result.exit_code == 1
     assert "--set least=" in result.output
@@ -164,7 +164,7 @@ def test_check_goes_on_after_a_function_that_cannot_be_checked(run):
 
 
 def test_check_of_one_function_only(run):
-    """--function leaves the others out; one that is not there is an error that names those that are."""
+    """--function selects functions; an unknown name is an error that lists the known ones."""
     result = run("check", "only_most", "--function", "most", "--examples", "5", only_most=TWO)
     assert result.exit_code == 0, result.output
     assert "at_least" not in result.output
@@ -175,7 +175,7 @@ def test_check_of_one_function_only(run):
 
 
 def test_check_says_of_a_fickle_function_that_it_is(run):
-    """A law that breaks, and holds when the same rows come again, is broken, and does not end the command."""
+    """A law that fails, and holds for the same rows when tried again, is broken, and the command continues."""
     fickle = "import time\n" + TWO.replace("return max(accumulator, value)", "return time.monotonic_ns()")
     result = run("check", "fickle", "--function", "most", "--examples", "5", fickle=fickle)
     assert result.exit_code == 1, result.output
@@ -184,7 +184,7 @@ def test_check_says_of_a_fickle_function_that_it_is(run):
 
 
 def test_check_shows_how_far_it_is():
-    """A bar counts the laws of the function that is being checked, and goes when they are through."""
+    """A progress bar counts the laws of the current function, and is removed at the end."""
     progress = mock.Mock(**{"add_task.return_value": 7})
     results = laws_module._results(function_of(WeightedAvg), {}, 5, progress)
     assert len(results) == len(LAWS)
@@ -196,13 +196,13 @@ def test_check_shows_how_far_it_is():
 
 
 def test_check_takes_direct_arguments(run):
-    """A function with direct arguments is checked with those that --set gives."""
+    """A function with direct arguments is checked with the values of --set."""
     result = run("check", "at_least_set", "--set", "least=3", "--examples", "10", at_least_set=PERCENTILE)
     assert result.exit_code == 0, result.output
 
 
 def test_check_says_which_direct_argument_is_missing(run):
-    """Without --set, the error names the argument and how to give it."""
+    """Without --set, the error names the argument and the option."""
     result = run("check", "at_least_missing", at_least_missing=PERCENTILE)
     assert result.exit_code == 1
     assert "--set least=" in result.output
@@ -210,14 +210,14 @@ def test_check_says_which_direct_argument_is_missing(run):
 
 @pytest.mark.parametrize("text", ["least", "least=three(", "=1(", "least="])
 def test_bad_direct_argument_is_wrong_usage(run, text):
-    """What is not NAME=VALUE is refused before anything is checked."""
+    """Text other than NAME=VALUE is refused before anything is checked."""
     result = run("check", "json", "--set", text)
     assert result.exit_code == 2
     assert "NAME=VALUE" in result.output
 
 
 def test_module_that_cannot_be_imported_is_a_clear_error(run):
-    """No traceback: the code, the module and the reason."""
+    """The output has code, module and reason without a traceback."""
     result = run("check", "no_such_module_anywhere")
     assert result.exit_code == 1
     assert "foldflight: MODULE" in result.output
@@ -226,7 +226,7 @@ def test_module_that_cannot_be_imported_is_a_clear_error(run):
 
 
 def test_bad_setting_names_its_flag(run):
-    """A setting's value that cannot be is refused with the flag it came from, before anything is served."""
+    """An invalid value of a setting is refused with its flag, before anything is served."""
     result = run("serve", "--drain-s", "soon")
     assert result.exit_code == 1
     assert "--drain-s" in result.output
@@ -234,7 +234,7 @@ def test_bad_setting_names_its_flag(run):
 
 
 def test_a_module_is_named_in_the_same_ways(run):
-    """`functions` and `check` take a module by its name, with or without `embedded:` before it."""
+    """`functions` and `check` accept the name of a module, with or without `embedded:`."""
     listed = [run("functions", "--json", target, named_alike=PERCENTILE) for target in TARGETS]
     assert [json.loads(result.output) for result in listed] == [json.loads(listed[0].output)] * 2
     checked = [run("check", target, "--set", "least=3", "--examples", "5") for target in TARGETS]
@@ -243,7 +243,7 @@ def test_a_module_is_named_in_the_same_ways(run):
 
 
 def test_bad_target_says_what_targets_look_like(run):
-    """A target that is neither a URL nor embedded nor a module is refused with both forms."""
+    """A target that is not a URL, `embedded:` or a module is refused with the valid forms."""
     result = run("functions", "http://127.0.0.1:8815")
     assert result.exit_code == 1
     assert "grpc://" in result.output
@@ -251,5 +251,5 @@ def test_bad_target_says_what_targets_look_like(run):
 
 
 def test_unknown_command_is_wrong_usage(run):
-    """Click's own exit code for wrong usage is kept."""
+    """Wrong usage has Click's own exit code."""
     assert run("fold").exit_code == 2

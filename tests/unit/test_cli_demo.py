@@ -1,4 +1,4 @@
-"""The demo's data and its comparison."""
+"""The data of the demo and its comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_equal_results_have_no_differences():
 
 
 def test_each_difference_is_named():
-    """A wrong value, a missing group, an extra group and a repeated one are told apart."""
+    """A wrong value, a missing group, an extra group and a repeated group have different texts."""
     assert differences(ROWS, [{"key": "a", "value": 2}, ROWS[1]], ["key"]) == ["group ('a',): value is 2, expected 1"]
     assert differences(ROWS, ROWS[:1], ["key"]) == ["group (None,) is missing"]
     assert differences(ROWS[:1], ROWS, ["key"]) == ["group (None,) is not expected"]
@@ -51,7 +51,7 @@ def test_flights_are_those_of_2013():
 
 
 def test_scaled_flights_are_whole_copies(tmp_path):
-    """Scale n writes n files with the same rows, which share their place on the disk."""
+    """Scale n writes n files with the same rows, which are hard links to one file."""
     assert flights.write_flights(tmp_path, 3) == 3 * flights.FLIGHTS_ROWS
     files = sorted(tmp_path.iterdir())
     assert [pq.ParquetFile(file).metadata.num_rows for file in files] == [flights.FLIGHTS_ROWS] * 3
@@ -59,14 +59,14 @@ def test_scaled_flights_are_whole_copies(tmp_path):
 
 
 def test_missing_data_says_what_to_install(monkeypatch):
-    """Without the data package, the error names the extra that brings it."""
+    """Without the data package, the error names the extra to install."""
     monkeypatch.setattr(flights.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(RejectedError, match=r"foldflight\[demo\]"):
         flights.flights_table()
 
 
 def test_progress_counts_a_stage_that_is_gone_as_done():
-    """Stages come and go; the number of tasks done never shrinks and never passes the number known."""
+    """The number of finished tasks never decreases, and never exceeds the number of known tasks."""
     counts = StageCounts()
     assert counts.see({}) == (0, 0)
     assert counts.see({1: (1, 4)}) == (1, 4)
@@ -77,12 +77,12 @@ def test_progress_counts_a_stage_that_is_gone_as_done():
 
 @pytest.mark.parametrize(("rows", "workers"), [(336_776, 2), (336_776, 16), (336_776 * 50, 2)])
 def test_warming_makes_functions_hot_in_every_worker(rows, workers):
-    """Before a query is timed each worker has folded more rows than it interprets, however many workers there are."""
+    """Before a query is timed each worker has folded more rows than it interprets."""
     assert warm_copies(rows, workers) * rows / workers > HOT_ROWS
 
 
 def test_a_query_is_timed_when_it_is_warm(monkeypatch):
-    """It runs over copies of the data first, which is not timed, and its result is that of the data itself."""
+    """It runs over copies of the data first, without timing; its result is that of the data itself."""
     taken = []
     monkeypatch.setattr(demo_module.time, "perf_counter", lambda: float(sum(taken)))  # a second for each copy
 
@@ -105,7 +105,7 @@ def test_a_query_is_timed_when_it_is_warm(monkeypatch):
 
 @pytest.mark.parametrize(("compared", "streamed"), [(0, 0), (1, 0), (0, 1)])
 def test_any_difference_is_the_exit_status(monkeypatch, compared, streamed):
-    """The demo ends with 0 when batches and streams equal Spark SQL, and with 1 when either differs."""
+    """The demo exits with 0 if batches and streams equal Spark SQL, and with 1 if either differs."""
     nothing = mock.MagicMock()
     monkeypatch.setattr(flights_stream, "run", lambda *_: streamed)
     monkeypatch.setattr(demo_module, "local_spark", lambda *_: contextlib.nullcontext(nothing))

@@ -1,4 +1,4 @@
-"""What `foldflight status` makes of answers: rates, who is there, what differs."""
+"""The output of `foldflight status`: rates, unreachable servers, differences."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ def shown(servers, width=140):
 
 
 def test_a_rate_is_the_difference_over_the_time_between():
-    """1,000 rows in two seconds are 500 a second, for each server by its own answers."""
+    """1,000 rows in two seconds are 500 rows per second, for each server by its own answers."""
     before = [(10.0, {"servers": [server("a", 1000)]}), (20.0, {"servers": [server("b", 5)]})]
     after = [(12.0, {"servers": [server("a", 2000)]}), (24.0, {"servers": [server("b", 5)]})]
     assert [each["rows_per_s"] for each in rates(before, after)] == [500.0, 0.0]
 
 
 def test_a_server_that_is_new_or_began_again_has_no_rate_yet():
-    """Nothing to compare with is no rate, not a wrong one."""
+    """Without an earlier answer there is no rate."""
     before = [(10.0, {"servers": [server("a", 1000)]})]
     after = [(12.0, {"servers": [server("a", 3), server("b", 9)]})]
     assert [each["rows_per_s"] for each in rates(before, after)] == [None, None]
 
 
 def test_a_server_is_shown_once():
-    """Two URLs that show the same fleet do not double it."""
+    """A server that two URLs show is listed once."""
     answer = {"servers": [server("a", 1), server("b", 1)]}
     assert len(rates([(1.0, answer), (1.0, answer)], [(2.0, answer), (2.0, answer)])) == 2
 
 
 def test_who_does_not_answer_is_shown_with_the_reason():
-    """A server that hangs has a line with its address."""
+    """A server that does not answer has a line with its address."""
     problem = "UNREACHABLE: not reachable, and gRPC has a lot to say about it"
     text = shown(rates([], [(1.0, {"servers": [{"address": "10.0.0.1:8817", "problem": problem}]})]), 80)
     assert "10.0.0.1:8817   no answer" in text
@@ -62,7 +62,7 @@ def test_who_does_not_answer_is_shown_with_the_reason():
 
 
 def test_what_differs_between_servers_is_named():
-    """Another version of a function, or of foldflight, on one server names function, versions and servers."""
+    """Different versions of a function, or of foldflight, are listed with their servers."""
     servers = [server("a", 1, functions={"f": "1", "g": "1"}), server("b", 1, functions={"f": "2", "g": "1"})]
     text = shown(rates([], [(1.0, {"servers": servers})]))
     assert "f differs: 1 on a; 2 on b" in text
@@ -72,7 +72,7 @@ def test_what_differs_between_servers_is_named():
 
 
 def test_the_table_fits_into_eighty_characters():
-    """A narrow terminal gets fewer columns, not cut ones."""
+    """A narrow terminal shows fewer columns, and does not cut them."""
     name = "f" * 12 + "-1-abcd"
     servers = rates([], [(1.0, {"servers": [server(name, 123_456_789, state="draining")]})])
     lines = shown(servers, 80).splitlines()
@@ -82,7 +82,7 @@ def test_the_table_fits_into_eighty_characters():
 
 
 def test_who_raised_and_what_memory_there_is_are_shown():
-    """Errors are summed by function over all servers; a server that does not tell of its memory is no error."""
+    """Errors are summed by function over all servers; a server that does not report its memory is not an error."""
     memory = {"bytes": 3 * 2**30, "largest_bytes": 2**30, "limit_bytes": 2**31}
     servers = [
         server("a", 1, memory=memory, function_errors={"f": {"USER_CODE": 2}}, groups_isolated={"f": 1000}),
@@ -96,7 +96,7 @@ def test_who_raised_and_what_memory_there_is_are_shown():
 
 
 class Reader:
-    """Gives answers one after the other; an exception among them is raised."""
+    """Returns answers one after the other, and raises exceptions among them."""
 
     url = "grpc://somewhere"
 
@@ -111,7 +111,7 @@ class Reader:
 
 
 def test_watching_goes_on_until_it_is_interrupted(capsys):
-    """A server that is away for a while is a line of the table, not the end; Ctrl-C is."""
+    """A server that does not answer for a while is a line of the table; only Ctrl-C ends the command."""
     away = RetryableError("UNREACHABLE", "nobody there")
     back = {"servers": [server("a", 7_777)]}
     _watch([Reader({"servers": [server("a", 1)]}, away, back, KeyboardInterrupt())], interval_s=0)

@@ -1,4 +1,4 @@
-"""Whatever Flight raises becomes an error whose class says what the caller does next."""
+"""Every error of Flight becomes an error whose class tells the caller what to do next."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ URL = "grpc://127.0.0.1:1"
     ],
 )
 def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code: str) -> None:
-    """Each error of the transport is retryable or not, and names the server."""
+    """Each error of the transport is classified as retryable or not, and names the server."""
     known = translated(error, url=URL, deadline_s=5)
     assert isinstance(known, kind)
     assert known.code == code  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ def test_flight_errors_are_sorted(error: Exception, kind: type[Exception], code:
 
 
 def test_our_own_cancellation_is_a_deadline() -> None:
-    """A cancellation that the watchdog asked for is not a lost server."""
+    """A cancellation by the watchdog is a deadline, not a lost server."""
     known = translated(fl.FlightCancelledError("cancelled"), url=URL, deadline_s=2.5, expired=True)
     assert isinstance(known, RetryableError)
     assert known.code == "DEADLINE"
@@ -50,13 +50,13 @@ def test_our_own_cancellation_is_a_deadline() -> None:
 
 
 def test_what_is_not_flights_stays() -> None:
-    """A bug or an interrupt is not dressed up as a transport error."""
+    """Bugs and interrupts are not converted to transport errors."""
     error = KeyError("bug")
     assert translated(error, url=URL, deadline_s=1) is error
 
 
 def test_the_servers_error_comes_through() -> None:
-    """The server's own error wins over the gRPC status that carried it."""
+    """The server's own error takes precedence over the gRPC status."""
     sent = FunctionError("USER_CODE", "boom", function="f", slot=3, row="x=1", trace="line 1")
     for carrier in (fl.FlightServerError, fl.FlightInternalError, fl.FlightUnavailableError):
         known = translated(carrier("status", encode_error(sent)), url=URL, deadline_s=1)
@@ -65,7 +65,7 @@ def test_the_servers_error_comes_through() -> None:
 
 
 def test_large_errors_are_cut_to_fit_and_keep_the_essence() -> None:
-    """Code, function, slot and the end of the trace survive; the whole stays within what trailers hold."""
+    """Code, function, slot and the end of the trace are kept; the whole fits into the trailers."""
     trace = "\n".join(f"  File f.py, line {line}, in deep" for line in range(5000))
     sent = FunctionError(
         "USER_CODE", "m" * 50_000, function="f", slot=3, row="r" * 50_000, trace=trace, story=("s",) * 500
@@ -81,13 +81,13 @@ def test_large_errors_are_cut_to_fit_and_keep_the_essence() -> None:
 
 
 def test_large_errors_in_any_script_fit() -> None:
-    """Text that takes several bytes a character is cut by its bytes, not its characters."""
+    """Text of several bytes a character is cut by bytes, not by characters."""
     sent = FunctionError("USER_CODE", "漢" * 5000, function="字" * 5000, row="🦜" * 5000, trace="é" * 5000)
     assert len(to_flight_error(sent).extra_info) <= ERROR_BYTES_MAX
 
 
 def test_guard_cancels_an_overdue_step_once() -> None:
-    """A step past its deadline is cancelled, once; a step in time and the time between steps are not."""
+    """A step that exceeds its deadline is cancelled once; other steps and pauses between steps are not."""
     cancelled: list[bool] = []
     guard = Guard(1000.0, lambda: cancelled.append(True))
     try:

@@ -1,4 +1,4 @@
-"""The engine's end of an exchange: how it cuts what is too large for one message."""
+"""The engine's end of an exchange: the splitting of large chunks."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from foldflight.functions import Call
 
 
 def test_rows_without_columns_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chunk whose rows have no bytes still goes in pieces that the server takes."""
+    """A chunk whose rows have no bytes is split into parts that the server accepts."""
     limits = dataclasses.replace(embedded._LIMITS, message_bytes_max=20_000)
     monkeypatch.setattr(embedded, "_LIMITS", limits)
     rows = pa.RecordBatch.from_arrays([pa.nulls(12_345)], names=["x"]).select([])

@@ -1,4 +1,4 @@
-"""Handles check their use at once, where the query is written."""
+"""Handles check their arguments when a query is written."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Spread(Percentile):
 
 
 class Expression:
-    """As an engine's column: to compare it makes another expression, which is neither true nor false."""
+    """Behaves like an engine's column: a comparison gives another expression, which is neither true nor false."""
 
     def __eq__(self, other: object) -> Any:
         return self
@@ -106,7 +106,7 @@ def functions() -> Functions:
 def test_wrong_use_is_refused_at_once(
     functions: Functions, use: Callable[[Functions], Any], code: str, mentions: list[str]
 ) -> None:
-    """A wrong name, number of columns or direct argument fails where it is written, with the remedy."""
+    """A wrong name, number of columns or direct argument fails immediately, with the remedy."""
     with pytest.raises(RejectedError) as caught:
         use(functions)
     assert caught.value.code == code
@@ -115,7 +115,7 @@ def test_wrong_use_is_refused_at_once(
 
 
 def test_the_number_of_arguments_is_told_not_read_from_a_text() -> None:
-    """The signature is for people: a name in brackets there is no optional argument, and old servers may tell none."""
+    """The signature is only for people: brackets in it mean nothing, and old servers may send no types."""
     count = FunctionInfo.of(Registry()["count"])
     assert (count.inputs_min, FunctionInfo.of(Registry.load([Percentile])["percentile"]).inputs_min) == (0, 1)
     variable = FunctionInfo(**{**vars(count), "signature": "f([a], b)", "input_names": ("a", "b"), "inputs_min": 2})
@@ -129,7 +129,7 @@ def test_the_number_of_arguments_is_told_not_read_from_a_text() -> None:
 
 
 def test_use_keeps_what_it_was_given(functions: Functions) -> None:
-    """An aggregate carries columns, condition, DISTINCT and direct arguments, and leaves its origin as it was."""
+    """An aggregate has columns, condition, DISTINCT and direct arguments; its origin is not changed."""
     plain = functions["percentile"]("delay", fraction=0.9)
     narrowed = plain.where("delay > 0").distinct()
     assert (plain.condition, plain.is_distinct) == (None, False)
@@ -147,12 +147,12 @@ class Mode(enum.Enum):
     [0.5, True, None, "x", "<f at 0x7f>", math.nan, np.float32(1), np.arange(3), (1, [2]), {"a": b"b"}, Mode.FAST],
 )
 def test_constants_are_direct_arguments(functions: Functions, value: Any) -> None:
-    """Whatever is the same in every process can be a direct argument."""
+    """Any constant that is the same in every process can be a direct argument."""
     assert functions["percentile"]("delay", fraction=value).literals["fraction"] is value
 
 
 def test_a_use_of_a_function_shows_as_it_was_written(functions: Functions) -> None:
-    """Errors show an aggregate as its code; `alias` names its output."""
+    """Errors show an aggregate as code; `alias` names its output."""
     plain = functions["percentile"]("delay", fraction=0.9)
     assert (plain.name, plain.alias("n").name) == (None, "n")
     shown = repr(plain.where("delay > 0").distinct().alias("n"))
@@ -160,7 +160,7 @@ def test_a_use_of_a_function_shows_as_it_was_written(functions: Functions) -> No
 
 
 def test_one_function_is_used_without_its_name() -> None:
-    """What `connect` gives for one class, or a module with one, is called as that function."""
+    """The result of `connect` for one class, or a module with one function, can be called like the function."""
     spread = connect(Spread)
     assert spread("delay") == spread["spread"]("delay")
     with pytest.raises(RejectedError, match="takes 1 column, got 2"):
@@ -169,7 +169,7 @@ def test_one_function_is_used_without_its_name() -> None:
 
 
 def test_functions_are_attributes(functions: Functions) -> None:
-    """Names can be written after a dot, are completed, and are shown with their signatures, the author's first."""
+    """Functions are attributes with completion, shown with signatures, the author's first."""
     assert functions.percentile is functions["percentile"]
     assert {"percentile", "sum", "register", "items"} <= set(dir(functions))
     assert functions._ipython_key_completions_() == list(functions)
@@ -185,7 +185,7 @@ def test_functions_are_attributes(functions: Functions) -> None:
 
 
 def test_functions_are_a_mapping(functions: Functions) -> None:
-    """Names can be listed, counted and looked for."""
+    """Names can be listed, counted and tested."""
     assert "percentile" in functions
     assert "nothing" not in functions
     assert {"count", "sum", "avg", "percentile"} <= set(functions)
@@ -198,7 +198,7 @@ def test_functions_are_a_mapping(functions: Functions) -> None:
     [("localhost:8815", 'give "grpc://host:port"'), ("", "embedded:module"), ("http://x", "cannot connect")],
 )
 def test_bad_target_says_what_would_do(target: str, mentions: str) -> None:
-    """A target without a known scheme is refused with the two forms that work."""
+    """A target without a known scheme is refused with the two valid forms."""
     with pytest.raises(RejectedError) as caught:
         connect(target)
     assert mentions in caught.value.message
@@ -206,7 +206,7 @@ def test_bad_target_says_what_would_do(target: str, mentions: str) -> None:
 
 @pytest.mark.parametrize("key", ["a text of sixteen bytes", b"fifteen bytes..", 16, bytearray(16)])
 def test_bad_state_key_is_refused_at_once(key: Any) -> None:
-    """A state key that could sign nothing is refused by connect, not by the first exchange; and it is not shown."""
+    """`connect` refuses an invalid state key immediately, without showing it."""
     with pytest.raises(RejectedError, match="state_key must be bytes, at least 16") as caught:
         connect(Percentile, state_key=key)
     assert caught.value.code == "SIGNATURE"
@@ -214,7 +214,7 @@ def test_bad_state_key_is_refused_at_once(key: Any) -> None:
 
 
 def test_embedded_functions_can_be_registered_later() -> None:
-    """What is registered is there beside what was there, in the same way to the functions, and a name is taken once."""
+    """Registered functions are added to the existing ones, and a name cannot be used twice."""
     functions = connect("embedded:")
     assert "percentile" not in functions
     assert functions.register(Percentile) is functions
@@ -238,7 +238,7 @@ def test_missing_module_is_named() -> None:
 
 
 class Gate:
-    """Holds up whoever pickles it: the first until a second comes, or does not; the second until the first is done."""
+    """The first thread that pickles it waits for a second one, or a timeout; the second waits for the first."""
 
     def __init__(self) -> None:
         self.found: list[bytes] = []
@@ -248,7 +248,7 @@ class Gate:
         self._pickle: Callable[[], bytes] = bytes
 
     def through(self, pickle_: Callable[[], bytes]) -> list[bytes]:
-        """Return what two threads have pickled at the same time."""
+        """Return what two threads pickled at the same time."""
         self._pickle = pickle_
         self.found.append(pickle_())
         self.first_is_done.set()
@@ -268,7 +268,7 @@ class Gate:
 
 
 def test_threads_pickle_by_value_beside_each_other() -> None:
-    """What one thread pickles needs no module of the author's, whichever other thread ends in the middle of it."""
+    """The pickle of one thread needs no module of the author's, whatever other threads do meanwhile."""
     authored = types.ModuleType("authored_by_two")
     sys.modules[authored.__name__] = authored
     try:

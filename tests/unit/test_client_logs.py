@@ -1,4 +1,4 @@
-"""What an engine's process logs of its servers: text for people, fields for machines."""
+"""The log lines of an engine about its servers: text for people, fields for programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIELDS = {"server": "grpc://b:1", "stall_s": 0.25, "problem": 'it said "no": x=1
 
 
 def test_an_event_has_its_fields_twice(caplog: pytest.LogCaptureFixture) -> None:
-    """A line has key=value, quoted where it would be ambiguous; the record has the same as attributes."""
+    """The line has key=value, quoted if ambiguous; the record has the same fields as attributes."""
     log_event(set_up("foldflight.client", logging.WARNING), logging.WARNING, "an exchange goes on", FIELDS)
     (record,) = caplog.records
     assert record.getMessage() == (
@@ -25,7 +25,7 @@ def test_an_event_has_its_fields_twice(caplog: pytest.LogCaptureFixture) -> None
 def test_without_logging_a_line_has_time_and_level(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nobody has set logging up, the line on standard error says when, how grave and from where."""
+    """If logging is not configured, the line on standard error has time, level and logger."""
     ours = logging.getLogger("foldflight.client")
     monkeypatch.setattr(ours, "parent", None)
     monkeypatch.setattr(ours, "handlers", [])

@@ -1,4 +1,4 @@
-"""The coordinator, told literally what happens: which instructions come back."""
+"""The coordinator: the instructions that follow from given events."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def opened(name: str = "s", fingerprint: str = "f1", *, knows_if_reopen: bool = 
 
 
 def results(**slots: int) -> pa.Table:
-    """Return results: slot_1=5 is state and output 5 of slot 1."""
+    """Return results: slot_1=5 means state and output 5 of slot 1."""
     numbers = [int(name.removeprefix("slot_")) for name in slots]
     values = list(slots.values())
     return pa.Table.from_pydict({"slot": numbers, "state_0": values, "output_0": values}, schema=RESULTS)
 
 
 class Telling:
-    """A coordinator, and a clock that stands still unless moved."""
+    """A coordinator with a clock that moves only when told to."""
 
     def __init__(self, urls: tuple[str, ...] = URLS, *, returns: Returns | None = None, **more: Any) -> None:
         asked = {name: more.pop(name) for name in ("initial_outputs", "row_outputs") if name in more}
@@ -78,7 +78,7 @@ class Telling:
         self.now_s = 100.0
 
     def tell(self, *events: Any) -> list[Any]:
-        """Tell all, and return what the last one leads to."""
+        """Pass events, and return the instructions after the last one."""
         for event in events:
             said = self.coordinator.handle(event, self.now_s)
         return said
@@ -89,7 +89,7 @@ class Telling:
 
 
 def test_an_exchange_without_trouble() -> None:
-    """Frames go out as they come; results are awaited when they are wanted; nothing is said besides."""
+    """Frames are sent as they come, results are awaited when they are wanted, and there are no other instructions."""
     telling = Telling(("grpc://a",))
     (open_link,) = telling.tell(Started())
     assert isinstance(open_link, OpenLink)
@@ -105,7 +105,7 @@ def test_an_exchange_without_trouble() -> None:
 
 
 def test_a_frame_waits_for_earlier_answers() -> None:
-    """What is given while results are due goes out when they are in."""
+    """A frame that is given while results are due is sent after they have arrived."""
     telling = Telling().begun()
     telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(1)), FrameSent())
     assert telling.tell(FrameGiven(CHUNK)) == [AwaitAnswer(Barrier(1))]
@@ -115,7 +115,7 @@ def test_a_frame_waits_for_earlier_answers() -> None:
 
 
 def test_another_server_gets_the_states_and_the_frames_since() -> None:
-    """After a loss the states of the last barrier go first, one for each slot, then the frames since, in order."""
+    """After a loss the states of the last barrier are sent first, one for each slot, then the later frames in order."""
     telling = Telling().begun()
     telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(1)), FrameSent(), AnswerWanted())
     telling.tell(AnswerCame(results(slot_0=5, slot_2=6)))
@@ -145,7 +145,7 @@ def test_another_server_gets_the_states_and_the_frames_since() -> None:
 
 
 def test_results_are_about_slots_that_changed() -> None:
-    """Loading states makes their slots dirty on the new server, but the engine hears of those it changed."""
+    """Loaded states make their slots dirty on the new server, but the engine gets only the slots that it changed."""
     telling = Telling().begun()
     telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(1)), FrameSent(), AnswerWanted())
     telling.tell(AnswerCame(results(slot_0=5, slot_2=6, slot_7=1)))
@@ -157,7 +157,7 @@ def test_results_are_about_slots_that_changed() -> None:
 
 
 def test_answers_come_once() -> None:
-    """An answer that the engine has is dropped when another server gives it again."""
+    """An answer that the engine already has is dropped when another server sends it."""
     telling = Telling(row_outputs=True).begun()
     telling.tell(FrameGiven(CHUNK), FrameSent(), AnswerWanted())
     first = results(slot_0=5, slot_1=6)
@@ -172,7 +172,7 @@ def test_answers_come_once() -> None:
 
 
 def test_a_server_that_asks_is_left_at_the_barrier() -> None:
-    """With its last results in, the server is left politely; the next frame opens another exchange."""
+    """After its last results the link is ended in the regular way; the next frame opens another exchange."""
     telling = Telling().begun()
     telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(1)), FrameSent(), AnswerWanted())
     deliver, leave = telling.tell(AnswerCame(results(slot_0=5, slot_2=6), reopen=True))
@@ -184,7 +184,7 @@ def test_a_server_that_asks_is_left_at_the_barrier() -> None:
 
 
 def test_a_server_that_drains_is_left_within_an_epoch() -> None:
-    """After a while the server is asked; one that wants to be left gives its states, and no row is sent twice."""
+    """After an interval the server is asked; if it drains it returns its states, and no row is sent twice."""
     telling = Telling().begun()
     assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(CHUNK)]
     telling.tell(FrameSent())
@@ -206,7 +206,7 @@ def test_a_server_that_drains_is_left_within_an_epoch() -> None:
 
 
 def test_a_server_that_does_not_drain_is_asked_now_and_then() -> None:
-    """A server that does not want to be left saves nothing; it is asked again after as long, and not in between."""
+    """A server that does not drain returns no states; it is asked again after the interval."""
     telling = Telling().begun()
     telling.tell(FrameGiven(CHUNK), FrameSent())
     for _ in range(3):
@@ -229,7 +229,7 @@ def test_a_server_that_does_not_drain_is_asked_now_and_then() -> None:
 
 
 def test_results_say_it_too() -> None:
-    """Where barriers come often enough nobody is asked: their results tell."""
+    """If barriers are frequent, the server is not asked: the results tell."""
     telling = Telling().begun()
     for epoch in range(1, 4):
         telling.now_s += 0.6
@@ -239,7 +239,7 @@ def test_results_say_it_too() -> None:
 
 
 def test_an_older_server_is_not_asked() -> None:
-    """A server that does not know the question would return its states each time."""
+    """A server without knows_if_reopen would return its states each time."""
     telling = Telling()
     telling.tell(Started(), LinkOpened(opened(knows_if_reopen=False)))
     telling.now_s += 100.0
@@ -247,7 +247,7 @@ def test_an_older_server_is_not_asked() -> None:
 
 
 def test_a_question_is_not_asked_of_the_next_server() -> None:
-    """What one server was asked and did not answer before it was lost is no question for another."""
+    """A question without an answer is not sent to the next server."""
     telling = Telling().begun()
     telling.now_s += 1.0
     assert telling.tell(FrameGiven(CHUNK)) == [SendFrame(ASKING)]
@@ -259,7 +259,7 @@ def test_a_question_is_not_asked_of_the_next_server() -> None:
 
 
 def test_a_server_that_cannot_give_its_states_is_kept_until_its_barrier() -> None:
-    """States that cannot be written down do not travel, but their rows are kept, and a later loss is made good."""
+    """States that cannot be serialized stay on the server, but their rows are kept, so that a loss can be repaired."""
     telling = Telling(returns=Returns(states=False, outputs=True)).begun()
     telling.tell(FrameGiven(CHUNK), FrameSent())
     telling.now_s += 1.0
@@ -273,7 +273,7 @@ def test_a_server_that_cannot_give_its_states_is_kept_until_its_barrier() -> Non
 
 
 def test_a_checkpoint_says_it_too() -> None:
-    """A server that drains is left at the checkpoint that a bound made necessary."""
+    """A draining server is left after a checkpoint that a bound has caused."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10).begun()
     telling.tell(FrameGiven(CHUNK), FrameSent(), FrameSent(), FrameGiven(CHUNK))
     leave, open_link = telling.tell(AnswerCame(Saved(results(slot_0=5, slot_2=6)), reopen=True))
@@ -282,7 +282,7 @@ def test_a_checkpoint_says_it_too() -> None:
 
 
 def test_forgetting_all_leaves_nothing_to_move() -> None:
-    """With every slot forgotten nothing is kept, and a server that was left is not replaced for it."""
+    """When all slots are forgotten nothing is kept, and no other server is opened for it."""
     telling = Telling(returns=Returns(states=False, outputs=True)).begun()
     telling.tell(FrameGiven(CHUNK), FrameSent(), FrameGiven(Barrier(1)), FrameSent(), AnswerWanted())
     telling.tell(AnswerCame(results(slot_0=5, slot_2=6), reopen=True))
@@ -292,7 +292,7 @@ def test_forgetting_all_leaves_nothing_to_move() -> None:
 
 
 def test_past_the_bound_a_checkpoint_is_asked_for() -> None:
-    """Frames past replay_bytes_max are followed by a checkpoint, whose states take their place."""
+    """When frames exceed replay_bytes_max, a checkpoint is sent, and its states replace them."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=40).begun()
     telling.tell(FrameGiven(CHUNK), FrameSent())
     telling.tell(FrameGiven(CHUNK))
@@ -317,7 +317,7 @@ def test_past_the_bound_a_checkpoint_is_asked_for() -> None:
     ],
 )
 def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer: Saved, why: str) -> None:
-    """Where states cannot be kept the exchange goes on with bounded memory, and a loss says why it is one."""
+    """If states cannot be kept the exchange continues with bounded memory, and the error of a loss has the reason."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10, **bounds).begun()
     telling.tell(FrameGiven(CHUNK), FrameSent(), FrameSent(), FrameGiven(CHUNK), AnswerCame(answer), FrameSent())
     for _ in range(10):
@@ -330,7 +330,7 @@ def test_what_cannot_be_kept_is_not_kept_for_ever(bounds: dict[str, int], answer
 
 
 def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
-    """An exchange that could not move can again once nothing of what was lost is needed."""
+    """An exchange that could not move can move again when all slots are forgotten."""
     telling = Telling(returns=Returns(states=False, outputs=True), replay_bytes_max=10).begun()
     telling.tell(FrameGiven(CHUNK), FrameSent(), FrameSent(), FrameGiven(Barrier(1)))
     telling.tell(AnswerCame(Saved(results(), "LIMIT: too large")), FrameSent(), AnswerWanted())
@@ -350,7 +350,7 @@ def test_bare_exchanges_recover_when_all_is_forgotten() -> None:
     ],
 )
 def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
-    """Another server would do no better, so none is asked."""
+    """Errors of the job are raised without trying another server."""
     telling = Telling().begun()
     assert telling.tell(FrameGiven(CHUNK), LinkLost(error)) == [CutLink(), GiveUp(error)]
 
@@ -364,14 +364,14 @@ def test_what_is_wrong_with_the_job_is_raised(error: FoldflightError) -> None:
     ids=lambda error: error.code,
 )
 def test_what_is_wrong_with_a_server_is_not(error: FoldflightError) -> None:
-    """A lost, hung, draining, full or garbling server is replaced."""
+    """A server that is lost, hangs, drains, is full or sends damaged frames is replaced."""
     telling = Telling().begun()
     cut, open_link = telling.tell(FrameGiven(CHUNK), LinkLost(error))
     assert (cut, type(open_link)) == (CutLink(), OpenLink)
 
 
 def test_a_server_unlike_the_first_is_passed_over() -> None:
-    """A server that opens with other fingerprints, or refuses to open, is refused; the next is asked."""
+    """A server with other fingerprints, or that refuses to open, is skipped."""
     telling = Telling(("grpc://a", "grpc://b", "grpc://c")).begun()
     (_, second) = telling.tell(FrameGiven(CHUNK), LinkLost(GONE))
     assert [call.fingerprint for call in second.opening.calls] == ["f1"]
@@ -382,7 +382,7 @@ def test_a_server_unlike_the_first_is_passed_over() -> None:
 
 
 def test_the_first_refusal_is_the_jobs() -> None:
-    """What the first server refuses to open is raised at once: nobody has agreed to it."""
+    """A refusal by the first server is raised, because no server has accepted the exchange."""
     for code in ("UNKNOWN_FUNCTION", "UNAUTHENTICATED", "BAD_FRAME"):
         telling = Telling()
         telling.tell(Started())
@@ -391,7 +391,7 @@ def test_the_first_refusal_is_the_jobs() -> None:
 
 
 def test_patience_and_back_off() -> None:
-    """Servers that refuse rest, longer each time; when patience is over the error tells the story."""
+    """Servers that refuse are avoided, longer each time; after patience_s the error has the story."""
     telling = Telling(("grpc://a",), patience_s=10.0)
     telling.tell(Started())
     rests = []
@@ -413,7 +413,7 @@ def test_patience_and_back_off() -> None:
 
 
 def test_rows_that_kill_servers_do_not_kill_them_all() -> None:
-    """What has killed losses_max servers in a row without one answer is given up."""
+    """After losses_max consecutive losses without an answer the exchange ends."""
     telling = Telling(losses_max=3).begun()
     telling.tell(FrameGiven(CHUNK))
     losses = 0
@@ -431,7 +431,7 @@ def test_rows_that_kill_servers_do_not_kill_them_all() -> None:
 
 
 def test_the_engines_own_mistakes_are_the_engines() -> None:
-    """A frame that may not follow is refused before it is kept or sent."""
+    """An invalid frame of the engine is refused before it is kept or sent."""
     telling = Telling().begun()
     telling.tell(FrameGiven(Barrier(4)), FrameSent())
     with pytest.raises(RejectedError, match="a skipping barrier"):

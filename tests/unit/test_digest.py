@@ -1,4 +1,4 @@
-"""Compiled code is found again under a digest, which changes with everything that was compiled into it."""
+"""Compiled code is stored under a digest, which changes with everything that was compiled."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _EXPRESSIONS = [
 
 
 def written(expression: str, number: int, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return the class as it is in a process whose modules say `number`."""
+    """Return the class as in a process whose modules have `number`."""
     settings, windows, module = (types.ModuleType(name) for name in ("settings", "windows", "written"))
     windows.__dict__["limit"] = number
     exec(f"def step(value): return value + {number}", windows.__dict__)
@@ -117,14 +117,14 @@ def digest(cls: type, lookups: Lookups | None = None) -> str:
 
 @pytest.mark.parametrize("expression", _EXPRESSIONS)
 def test_whatever_changes_the_code_changes_the_digest(expression: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number or a body that the code reaches counts, in whatever module, class or object; nothing else does."""
+    """A number or code that is reached in any module, class or object changes the digest; nothing else does."""
     one, again, other = (digest(written(expression, number, monkeypatch)) for number in (1, 1, 2))
     assert one == again
     assert one != other
 
 
 def test_a_static_method_is_not_a_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a method takes self is in the class, not in its code."""
+    """Whether a method takes self is a property of the class, not of the code."""
     cls = written("self.static(value)", 1, monkeypatch)
     one = digest(cls)
     monkeypatch.setattr(cls, "static", cls.static)
@@ -166,7 +166,7 @@ def plus(value: int) -> int:
 def test_lookups_end_with_whatever_changes_in_place(
     expression: str, change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a lookups holds, nothing that a program was made from has changed; and it holds where nothing has."""
+    """As long as lookups hold, nothing that a program was made from has changed; and they hold if nothing has."""
     cls, lookups = written(expression, 1, monkeypatch), Lookups()
     digest(cls, lookups)
     assert lookups.holds()
@@ -190,7 +190,7 @@ def test_lookups_end_with_whatever_changes_in_place(
 def test_what_cannot_be_seen_to_be_the_same_is_followed_anew(
     expression: str, setup: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list may have other items, slots and unknown descriptors other values: such lookups never hold."""
+    """Lists, slots and unknown descriptors may have other values, so such lookups never hold."""
     cls, lookups = written(expression, 1, monkeypatch), Lookups()
     exec(setup, sys.modules["written"].__dict__)
     monkeypatch.setattr("foldflight.compiler.digest._REACHED_MAX", 20_000)
@@ -201,7 +201,7 @@ def test_what_cannot_be_seen_to_be_the_same_is_followed_anew(
 def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exchanges share a program until something that it was made from changes; then they have another."""
+    """Exchanges share a program until something that it was made from changes."""
     programs = Programs(Store(tmp_path))
     registry = Registry.load([written("value + settings.windows.limit", 1, monkeypatch)])
     columns = pa.schema([("value", pa.int64())])
@@ -221,7 +221,7 @@ def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
 
 
 def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that an open exchange first needs after a change is not kept under the digest of before."""
+    """A loop that an open exchange needs after a change is not stored under the old digest."""
     programs = Programs(Store(tmp_path))
     registry = Registry.load([written("value + settings.windows.limit", 3, monkeypatch)])
     bound = registry["written"].bind([pa.int64()], {})
@@ -237,7 +237,7 @@ def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch
 
 
 def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a number two modules away has changed since the code was kept, the new number counts."""
+    """If a number two modules away has changed since the code was stored, the new number is used."""
     programs = Programs(Store(tmp_path))
     columns = pa.schema([("value", pa.int64())])
     totals = []
@@ -252,7 +252,7 @@ def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pyt
 
 
 def test_names_that_lead_on_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object that makes another one whenever it is asked is not compiled, rather than followed for ever."""
+    """An object that makes another one at each access is refused, not followed for ever."""
 
     class Endless:
         @property

@@ -1,4 +1,4 @@
-"""DISTINCT: which rows are equal, and which values they have."""
+"""DISTINCT: the equality of rows, and their values."""
 
 from typing import Any
 
@@ -18,13 +18,13 @@ def distinct_fold(function: str, values: pa.Array, slots: list[int]) -> Fold:
 
 
 def test_a_slot_asked_for_twice_counts_once() -> None:
-    """The values of slots are right also where a slot stands twice, as after two states for one slot."""
+    """The values of slots are right if a slot is requested twice, as after two states for one slot."""
     fold = distinct_fold("sum", pa.array([1, 2, 3]), [0, 0, 1])
     assert fold.outputs(pa.array([0, 1, 0], pa.int32())).column("output_0").to_pylist() == [3, 3, 3]
 
 
 def test_json_true_is_not_one() -> None:
-    """JSON's true and 1 are two values, although Python calls them equal."""
+    """JSON's true and 1 are different values, although they are equal in Python."""
     texts = pa.array(["1", "true", '{"a":[true]}', '{"a":[1]}', "1"])
     fold = distinct_fold("count", pa.ExtensionArray.from_storage(pa.json_(), texts), [0] * 5)
     assert fold.collect().column("output_0").to_pylist() == [4]
@@ -36,7 +36,7 @@ def test_json_true_is_not_one() -> None:
     ids=["no row", "no count", "a year beyond 9999"],
 )
 def test_a_state_that_no_fold_writes_is_refused(state: list[Any]) -> None:
-    """Content that only a stranger can have made is a mismatch, not a failure of ours."""
+    """A state that no fold writes is a mismatch, not an internal error."""
     fold = distinct_fold("max", pa.array([0], pa.date32()), [0])
     type_ = fold.schema.field("state_0").type
     numbers = pa.list_(pa.struct([("argument_0", pa.int32()), ("times", pa.int64())]))
@@ -49,7 +49,7 @@ def test_a_state_that_no_fold_writes_is_refused(state: list[Any]) -> None:
 
 
 def test_distinct_filter_and_skipped_nulls_together() -> None:
-    """A row counts if its FILTER is true and no argument is NULL where these are skipped; equal ones count once."""
+    """Rows are folded if their FILTER is true and no argument is NULL (with skip_nulls); equal ones once."""
     batch = pa.RecordBatch.from_pydict(
         {
             "slot": pa.array([0] * 7, pa.int32()),

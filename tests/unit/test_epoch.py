@@ -1,4 +1,4 @@
-"""Epochs of one bucket of a stream: when the one group of a query without keys begins."""
+"""Epochs of one bucket of a stream: the start of the only group of a query without keys."""
 
 from itertools import count
 
@@ -33,7 +33,7 @@ CHUNK = pa.schema([("slot", pa.int32()), ("kind", pa.int8())])
     ],
 )
 def test_the_group_without_keys_begins(is_always_there: bool, expected: list[list[tuple[int, int]]]) -> None:
-    """It begins with its first row that counts, or with the first epoch, if it is always there; then it stays."""
+    """The group starts with its first folded row, or with the first epoch if it always exists; then it stays."""
     transport = connect("embedded:").transport
     opening = Open((Call("count"),), CHUNK, returns=Returns(), initial_outputs=True)
     opened = transport.describe(opening).schema

@@ -1,4 +1,4 @@
-"""`run_epochs` where little is given: no keys, no columns, no rows, nothing but NULL; and names that it uses itself."""
+"""`run_epochs` with little input: no keys, no columns, no rows, only NULL; and names that it uses itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def changelogs(*epochs: list[Any], keys: list[str] | None = None, **aggregates: 
 
 
 def test_a_call_without_columns_and_a_query_without_keys() -> None:
-    """Rows are counted although no column of them is used, in each epoch, with and without row kinds."""
+    """Rows are counted without using a column, in each epoch, with and without row kinds."""
     count = FUNCTIONS["count"]
     rows = [[{"v": 1}, {"v": 2}], [("-D", {"v": 1})], [("-D", {"v": 2}), ("-D", {"v": 2})], []]
     epochs = run_epochs({"n": count()}, rows)
@@ -33,7 +33,7 @@ def test_a_call_without_columns_and_a_query_without_keys() -> None:
 
 
 def test_an_empty_first_epoch() -> None:
-    """The group of a query without keys is there from the first epoch on, and groups with keys when they have rows."""
+    """Without keys the group exists from the first epoch on; groups with keys exist when they have rows."""
     count = FUNCTIONS["count"]
     assert changelogs([], [{"v": 1}], n=count()) == [[("+I", {"n": 0})], [("-U", {"n": 0}), ("+U", {"n": 1})]]
     ignored = [("-D", {"v": 1})]
@@ -43,7 +43,7 @@ def test_an_empty_first_epoch() -> None:
 
 
 def test_a_key_that_is_always_null() -> None:
-    """A column without any value has no type of its own, and is a key all the same."""
+    """A column with only NULLs has no type of its own, and can be a key."""
     assert changelogs([{"k": None}], [{"k": None}], keys=["k"], n=FUNCTIONS["count"]()) == [
         [("+I", {"k": None, "n": 1})],
         [("-U", {"k": None, "n": 1}), ("+U", {"k": None, "n": 2})],
@@ -51,7 +51,7 @@ def test_a_key_that_is_always_null() -> None:
 
 
 def test_columns_may_be_called_slot_and_kind() -> None:
-    """The names of the exchange's own columns are free for rows: as keys, arguments, conditions and outputs."""
+    """Columns of rows may be named `slot` and `kind`: keys, arguments, conditions and outputs."""
     row = {"slot": 1, "kind": 2, "row_kind": True}
     total = FUNCTIONS["sum"]
     found = changelogs([row], keys=["slot"], kind=total("kind").where("row_kind"), again=total("slot"))
@@ -61,14 +61,14 @@ def test_columns_may_be_called_slot_and_kind() -> None:
 
 
 def test_an_output_is_not_called_like_a_key() -> None:
-    """One would hide the other."""
+    """An output with the name of a key would hide it."""
     with pytest.raises(RejectedError, match="'k' is a key and an output") as caught:
         changelogs([{"k": 1}], keys=["k"], k=FUNCTIONS["count"]())
     assert caught.value.code == "SIGNATURE"
 
 
 def test_a_kind_must_be_one() -> None:
-    """None is no row kind, and the error says which there are."""
+    """None is not a row kind, and the error lists the kinds."""
     with pytest.raises(RejectedError, match=r"None is no row kind; the kinds are \+I") as caught:
         changelogs([(None, {"k": 1})], keys=["k"], n=FUNCTIONS["count"]())
     assert caught.value.code == "SCHEMA_MISMATCH"

@@ -1,4 +1,4 @@
-"""The server's end of an exchange drives any evaluator: one more is an entry in a table."""
+"""The server's end of an exchange drives any evaluator; a new one is an entry in a table."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class BoundDoubles:
 
 
 class Doubles:
-    """Answers each row with twice its value, and holds nothing."""
+    """Answers each row with twice its value, without state."""
 
     kinds = (Mode.INTERPRETED,)
     slot_count = state_bytes = 0
@@ -98,7 +98,7 @@ def opened(function: str) -> ExchangePair:
 
 @pytest.mark.usefixtures("_two")
 def test_another_evaluator_serves_an_exchange() -> None:
-    """Rows, barriers, logs and the end reach it through the frames that there are; aggregates are what they were."""
+    """Rows, barriers, logs and the end reach it through the existing frames; aggregates are not affected."""
     rows = pa.record_batch([pa.array([1, 2])], schema=COLUMNS)
     for function, outputs, results in (("double", [2, 4], []), ("sum", [1, 3], [3])):
         pair = opened(function)
@@ -117,14 +117,14 @@ def test_another_evaluator_serves_an_exchange() -> None:
 
 @pytest.mark.usefixtures("_two")
 def test_it_describes_itself() -> None:
-    """What Opened says of its calls, and what it refuses before it is opened, is the evaluator's own."""
+    """The evaluator determines the calls in Opened, and what is refused before opening."""
     assert opened("double").server.opened.fingerprints == ("0" * 16,)
     with pytest.raises(RejectedError, match="double is never compiled"):
         describe(Open((Call("double", ("x",)),), COLUMNS), Registry(), LIMITS, "s")
 
 
 def test_aggregates_are_evaluators() -> None:
-    """The fold is bound and opened as the protocol says."""
+    """The fold is bound and opened as the interface says."""
     bound: BoundRequest = bind(Request((Call("count", ("x",)),), COLUMNS), Registry())
     evaluator: Evaluator = bound.open(Resources())
     assert bound.schema.names == ["slot", "state_0", "output_0"]
@@ -135,6 +135,6 @@ def test_aggregates_are_evaluators() -> None:
 
 
 def test_an_exchange_without_calls_is_refused() -> None:
-    """What nobody evaluates is an error of the engine's job, not one of the server."""
+    """A request that no evaluator accepts is an error of the job, not of the server."""
     with pytest.raises(RejectedError, match="no calls"):
         describe(Open((), COLUMNS), Registry(), LIMITS, "s")

@@ -1,4 +1,4 @@
-"""Errors of single slots: which are set aside, what shows of them, and what becomes of the slots."""
+"""Isolated errors of slots: which are isolated, their texts, and the state of the slots afterwards."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ class Values:
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Touchy:
-    """A sum of which each method has a value that it does not bear."""
+    """A sum whose methods each raise for one value."""
 
     def create_accumulator(self) -> Values:
         return Values()
@@ -65,7 +65,7 @@ class Touchy:
 
 @udaf(input_types=["BIGINT"], result_type="TINYINT")
 class Small:
-    """A sum that fits into 8 bits, or does not."""
+    """A sum whose result must fit 8 bits."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -79,7 +79,7 @@ class Small:
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Stillborn:
-    """Has no accumulator at all."""
+    """Its create_accumulator raises."""
 
     def create_accumulator(self) -> Values:
         raise OSError("there is no accumulator")
@@ -106,7 +106,7 @@ def chunk(*rows: tuple[int, int, int]) -> pa.RecordBatch:
 
 
 def shown(batch: pa.RecordBatch) -> dict[int, Any]:
-    """Return the outputs by slot; of slots that have failed, the last word of the message."""
+    """Return the outputs by slot; for failed slots the last word of the message."""
     return {
         row["slot"]: row["output_0"] if row[ERROR] is None else row[ERROR]["message"].split(": ")[-1]
         for row in batch.to_pylist()
@@ -121,7 +121,7 @@ def state_of(values: Sequence[int]) -> pa.RecordBatch:
 
 
 def test_only_the_slot_fails() -> None:
-    """A slot whose accumulate or retract raises has NULLs and the error; rows of others, before and after, count."""
+    """A slot whose accumulate or retract raises has NULLs and the error; other rows of the chunk are folded."""
     fold = new_fold(TOUCHY, Call("count"))
     fold.fold(chunk((0, INSERT, 1), (1, INSERT, 2), (1, INSERT, FOLD_13), (0, INSERT, 3), (1, INSERT, 4)))
     fold.fold(chunk((0, INSERT, 14), (2, INSERT, 14), (2, DELETE, 14), (1, DELETE, 2), (0, INSERT, 5)))
@@ -138,7 +138,7 @@ def test_only_the_slot_fails() -> None:
 
 
 def test_what_comes_for_a_failed_slot_is_skipped() -> None:
-    """Once a slot has failed, its function sees no more of its rows in the epoch, in this chunk or the next."""
+    """The function gets no more rows of a failed slot in the epoch, in this chunk or the next."""
     seen: list[int] = []
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", name="watched", compile=False)
@@ -163,7 +163,7 @@ def test_what_comes_for_a_failed_slot_is_skipped() -> None:
 
 
 def test_a_failed_slot_is_empty_after_the_barrier() -> None:
-    """What comes for a slot that has failed is skipped until the barrier; then the slot begins afresh."""
+    """States and rows of a failed slot are skipped until the barrier; then the slot is empty."""
     fold = new_fold(TOUCHY)
     fold.fold(chunk((0, INSERT, FOLD_13)))
     fold.fold(chunk((0, INSERT, 1)))
@@ -182,7 +182,7 @@ def test_a_failed_slot_is_empty_after_the_barrier() -> None:
     [(MERGE_15, "15 cannot be borne"), (LOAD_18, "18 cannot be borne"), (SHOW_16, "16 cannot be borne")],
 )
 def test_states_that_cannot_be_merged_loaded_or_shown(value: int, why: str) -> None:
-    """When merge, deserialize or get_value raises, the slot fails, and states of others are merged."""
+    """If merge, deserialize or get_value raises, only that slot fails, and other states are merged."""
     fold = new_fold(TOUCHY)
     sound, bad = state_of([1]), state_of([value])
     slots = pa.array([0, 1, 1, 2], pa.int32())
@@ -194,7 +194,7 @@ def test_states_that_cannot_be_merged_loaded_or_shown(value: int, why: str) -> N
 
 
 def test_many_that_cannot_be_saved_or_shown() -> None:
-    """When serialize and get_value raise for some of many slots, those fail, and no other."""
+    """If serialize and get_value raise for some of many slots, only those fail."""
     fold = new_fold(TOUCHY)
     values = {slot: SAVE_17 if slot % 7 == 3 else SHOW_16 if slot % 11 == 5 else slot + 100 for slot in range(200)}
     fold.fold(chunk(*[(slot, INSERT, value) for slot, value in values.items()]))
@@ -206,7 +206,7 @@ def test_many_that_cannot_be_saved_or_shown() -> None:
 
 
 def test_results_that_do_not_fit_and_accumulators_that_cannot_be_made() -> None:
-    """OVERFLOW of a result and a create_accumulator that raises are errors of their slots, too."""
+    """OVERFLOW of a result, and a create_accumulator that raises, are isolated, too."""
     fold = new_fold(Call("small", ("v",)))
     fold.fold(chunk((0, INSERT, 100), (1, INSERT, 100), (1, INSERT, 100), (2, INSERT, 27)))
     errors = fold.collect().column(ERROR).to_pylist()
@@ -217,7 +217,7 @@ def test_results_that_do_not_fit_and_accumulators_that_cannot_be_made() -> None:
 
 
 def test_rows_that_are_kept_fail_when_they_are_folded() -> None:
-    """With DISTINCT and materialize the function meets its rows when the value is asked for, and fails there."""
+    """With DISTINCT and materialize the rows are folded when the value is requested, and fail then."""
     for call in (Call("touchy", ("v",), distinct=True), Call("touchy", ("v",), materialize=True)):
         fold = new_fold(call)
         fold.fold(chunk((0, INSERT, 1), (1, INSERT, FOLD_13), (1, INSERT, 2), (2, INSERT, 3)))
@@ -225,7 +225,7 @@ def test_rows_that_are_kept_fail_when_they_are_folded() -> None:
 
 
 def test_a_failed_slot_stays_failed_in_another_fold() -> None:
-    """A checkpoint carries the error, and the fold that takes over skips the slot as the first one would have."""
+    """A checkpoint includes the error, and the next fold skips the slot like the first one."""
     one, two = new_fold(TOUCHY), new_fold(TOUCHY)
     one.fold(chunk((0, INSERT, FOLD_13), (1, INSERT, 1)))
     saved = one.unsaved()
@@ -238,7 +238,7 @@ def test_a_failed_slot_stays_failed_in_another_fold() -> None:
 
 
 def test_the_first_error_of_a_slot_stays() -> None:
-    """A slot that has failed already takes no other error from a checkpoint."""
+    """A slot that has failed keeps its error when a checkpoint has another."""
     one, two = new_fold(TOUCHY), new_fold(TOUCHY)
     one.fold(chunk((0, INSERT, FOLD_13)))
     two.fold(chunk((0, INSERT, TAKE_BACK_14), (0, DELETE, TAKE_BACK_14)))
@@ -247,7 +247,7 @@ def test_the_first_error_of_a_slot_stays() -> None:
 
 
 def test_what_cannot_be_saved_now_may_be_later() -> None:
-    """A checkpoint fails no slot: its error is raised, and the barrier returns what there is then."""
+    """At a checkpoint no slot fails: its error is raised, and the barrier returns the slots as they are then."""
     fold = new_fold(TOUCHY)
     fold.fold(chunk((0, INSERT, SAVE_17), (0, INSERT, 1)))
     with pytest.raises(FunctionError, match="17 cannot be borne"):
@@ -267,7 +267,7 @@ def test_forgotten_slots_have_not_failed() -> None:
 
 
 def test_what_authors_say_fits() -> None:
-    """Messages are bounded, and text that is no UTF-8 is escaped."""
+    """Messages are bounded, and text that is not valid UTF-8 is escaped."""
     fold = new_fold(TOUCHY)
     error = FunctionError("USER_CODE", "\ud800" + "x" * 10_000, function="touchy", slot=0)
     assert fold.failures.take(error)
@@ -278,7 +278,7 @@ def test_what_authors_say_fits() -> None:
 
 
 def test_what_many_groups_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past a bound, groups still fail one by one, with code and function, and say less, until the next epoch."""
+    """Above a bound, groups still fail one by one with code and function, but with less text, until the barrier."""
     monkeypatch.setattr("foldflight.fold.failures._ALL_CHARS_MAX", 1000)
     fold = new_fold(TOUCHY)
     for _ in range(2):
@@ -291,7 +291,7 @@ def test_what_many_groups_say_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_error_without_words_is_the_authors_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception that cannot say what it is fails its slot like any other."""
+    """An exception whose __str__ raises fails its slot like any other."""
 
     class MuteError(Exception):
         def __str__(self) -> str:
@@ -309,7 +309,7 @@ def test_an_error_without_words_is_the_authors_too(monkeypatch: pytest.MonkeyPat
 
 
 class Pickles(Values):
-    """Accumulator that cannot be pickled, or not loaded, without an end of the process."""
+    """An accumulator that exits the process when it is pickled or loaded."""
 
     ends: str = ""
 
@@ -328,7 +328,7 @@ class Pickles(Values):
     "method", ["accumulate", "get_value", "serialize", "deserialize", "close", "pickle.dumps", "pickle.loads"]
 )
 def test_code_that_exits_ends_the_fold_not_the_process(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SystemExit, with which a server interrupts what takes too long, is an error of the method that it came from."""
+    """SystemExit, with which a server interrupts functions, is an error of the method that it came from."""
 
     def exits(*_: Any) -> Any:
         raise SystemExit(1)
@@ -353,7 +353,7 @@ def test_code_that_exits_ends_the_fold_not_the_process(method: str, monkeypatch:
 
 
 def test_what_is_raised_is_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception with megabytes of text makes a small error, also where errors are not isolated."""
+    """An exception with megabytes of text becomes a short error, also without isolation."""
 
     def chatty(self: Touchy, accumulator: Values, value: int) -> None:
         raise ValueError("x" * 50_000_000)
@@ -367,7 +367,7 @@ def test_what_is_raised_is_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_isolation_errors_are_raised() -> None:
-    """A fold that does not isolate raises, has no column `error`, and takes none."""
+    """A fold without isolation raises, has no column `error`, and refuses one."""
     fold = new_fold(TOUCHY, isolates=False)
     assert ERROR not in fold.schema.names
     with pytest.raises(FunctionError, match="13 cannot be folded"):

@@ -1,4 +1,4 @@
-"""The fold: slots, kinds, states, dirty slots, FILTER, DISTINCT, and what goes wrong."""
+"""The fold: slots, kinds, states, dirty slots, FILTER, DISTINCT and errors."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
 
 
 def chunk(*rows: tuple[Any, ...]) -> pa.RecordBatch:
-    """Make a chunk of (slot, kind, v, w, x, late); what is left out is NULL."""
+    """Make a chunk of (slot, kind, v, w, x, late); missing values are NULL."""
     full = [(*row, *[None] * (6 - len(row))) for row in rows]
     columns = [pa.array([row[place] for row in full], field.type) for place, field in enumerate(SCHEMA)]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
@@ -47,14 +47,14 @@ def outputs(fold: Fold) -> dict[int, Any]:
 
 
 def test_rows_go_to_their_slots() -> None:
-    """Rows of several slots and kinds end in the right accumulators, cast as declared."""
+    """Rows of several slots and kinds are folded into the right accumulators, cast as declared."""
     fold = new_fold(WEIGHTED)
     fold.fold(chunk((0, INSERT, 10, 1), (2, INSERT, 7, 1), (0, UPDATE_AFTER, 21, 3), (2, DELETE, 7, 1)))
     assert outputs(fold) == {0: 18, 2: None}
 
 
 def test_only_dirty_slots_come_back() -> None:
-    """A barrier returns the slots touched since the last one, ascending, once."""
+    """A barrier returns the slots changed since the last one, ascending, once each."""
     fold = new_fold(WEIGHTED)
     fold.fold(chunk((5, INSERT, 1, 1), (3, INSERT, 1, 1)))
     assert list(outputs(fold)) == [3, 5]
@@ -71,7 +71,7 @@ def test_without_slots_and_kinds_all_rows_are_one_group() -> None:
 
 
 def test_states_move_a_group_to_another_fold() -> None:
-    """States of one fold, loaded in another, go on where they stopped; a second state of a slot is merged."""
+    """States of one fold can be loaded into another; a second state of a slot is merged."""
     one, two = new_fold(WEIGHTED), new_fold(WEIGHTED)
     one.fold(chunk((0, INSERT, 10, 1), (1, INSERT, 50, 2)))
     states = one.collect()
@@ -82,7 +82,7 @@ def test_states_move_a_group_to_another_fold() -> None:
 
 
 def test_null_states_are_no_states() -> None:
-    """A NULL state touches its slot and changes nothing."""
+    """A NULL state makes its slot dirty and changes nothing."""
     fold = new_fold(WEIGHTED)
     fold.merge_states(
         pa.RecordBatch.from_pydict(
@@ -93,7 +93,7 @@ def test_null_states_are_no_states() -> None:
 
 
 def test_columns_not_asked_for_are_null() -> None:
-    """States or outputs that nobody wants are not computed."""
+    """States or outputs that are not requested are not computed."""
     fold = new_fold(WEIGHTED)
     fold.fold(chunk((0, INSERT, 1, 1)))
     batch = fold.collect(states=False)
@@ -104,7 +104,7 @@ def test_columns_not_asked_for_are_null() -> None:
 
 
 def test_forgotten_slots_are_empty_again() -> None:
-    """A forgotten slot is clean, and starts afresh."""
+    """A forgotten slot is clean and has no accumulator."""
     fold = new_fold(WEIGHTED)
     fold.fold(chunk((0, INSERT, 1, 1), (1, INSERT, 1, 1)))
     fold.forget(pa.array([0, 99], pa.int32()))
@@ -114,14 +114,14 @@ def test_forgotten_slots_are_empty_again() -> None:
 
 
 def test_filter_counts_only_true() -> None:
-    """FILTER takes rows where the condition is true; the slot is touched even if none is."""
+    """FILTER selects rows where the condition is true; the slot becomes dirty even if there are none."""
     fold = new_fold(Call("count", filter="late"))
     fold.fold(chunk((0, INSERT, 1, 1, 1.0, True), (0, INSERT, 1, 1, 1.0, None), (1, INSERT, 1, 1, 1.0, False)))
     assert outputs(fold) == {0: 1, 1: 0}
 
 
 def test_distinct_counts_values_once_and_takes_them_back() -> None:
-    """DISTINCT keeps a count per value: a value is gone when its last row is; NaN is one value."""
+    """DISTINCT counts each value: a value is removed with its last row; NaN is one value."""
     fold = new_fold(Call("count", ("x",), distinct=True), Call("sum", ("v",), distinct=True))
     fold.fold(
         chunk((0, INSERT, 5, 1, math.nan), (0, INSERT, 5, 1, math.nan), (0, INSERT, 6, 1, 1.0), (0, INSERT, 6, 1, None))
@@ -134,7 +134,7 @@ def test_distinct_counts_values_once_and_takes_them_back() -> None:
 
 
 def test_distinct_merges_and_retracts_any_function() -> None:
-    """Under DISTINCT an append-only function retracts, and states that share a value count it once."""
+    """With DISTINCT an append-only function can retract, and states that share a value count it once."""
     one, two = new_fold(Call("max", ("v",), distinct=True)), new_fold(Call("max", ("v",), distinct=True))
     one.fold(chunk((0, INSERT, 5), (0, INSERT, 9)))
     two.merge_states(one.collect())
@@ -146,7 +146,7 @@ def test_distinct_merges_and_retracts_any_function() -> None:
 
 
 def test_materialized_input_takes_rows_back() -> None:
-    """With its rows kept, an append-only function retracts and merges: each row counts as often as it is there."""
+    """With its rows kept, an append-only function can retract and merge, with the multiplicity of rows."""
     largest = Call("max", ("v",), materialize=True)
     one, two = new_fold(largest), new_fold(largest)
     one.fold(chunk((0, INSERT, 5), (0, INSERT, 9), (0, INSERT, 9)))
@@ -161,7 +161,7 @@ def test_materialized_input_takes_rows_back() -> None:
 
 
 def test_values_after_each_row() -> None:
-    """fold_each gives the value after every row, filtered rows included."""
+    """fold_each returns the value after every row, including filtered rows."""
     fold = new_fold(WEIGHTED, Call("count", filter="late"), Call("count", ("v",), distinct=True))
     rows = chunk(
         (0, INSERT, 2, 1, None, True),
@@ -178,13 +178,13 @@ def test_values_after_each_row() -> None:
 
 
 def test_outputs_of_empty_slots_are_fresh() -> None:
-    """The initial output of a slot without accumulator is the value of a fresh one."""
+    """The initial output of a slot without accumulator is the value of a new one."""
     fold = new_fold(Call("count"))
     assert fold.outputs(pa.array([0, 7], pa.int32())).column("output_0").to_pylist() == [0, 0]
 
 
 def test_mixed_functions_share_one_exchange() -> None:
-    """Built-in and authored functions fold side by side over the same columns."""
+    """Built-in and authors' functions are folded together over the same columns."""
     fold = new_fold(WEIGHTED, Call("avg", ("v",)), Call("max", ("x",)), Call("stddev_pop", ("v",)))
     fold.fold(chunk((0, INSERT, 2, 1, 1.0), (0, INSERT, 4, 1, math.nan)))
     row = fold.collect().to_pylist()[0]
@@ -226,7 +226,7 @@ def go_through_all_verbs(fold: Fold, *, retracting: bool) -> None:
 
 @pytest.mark.parametrize("verb", ["create_accumulator", "accumulate", "get_value", "retract", "merge"])
 def test_each_verb_that_raises_is_named(verb: str) -> None:
-    """An exception in a method names function, verb, slot and row, and shows the author's frames only."""
+    """An exception in a method names function, method, slot and row, and shows only the author's frames."""
     fold = new_fold(Call("broken", ("v",)), functions=[broken(**{verb: raising})], signer=SIGNER)
     with pytest.raises(FunctionError, match=f"{verb} raised ValueError: bad luck|get_value raised") as caught:
         go_through_all_verbs(fold, retracting=verb == "retract")
@@ -241,7 +241,7 @@ def test_each_verb_that_raises_is_named(verb: str) -> None:
 
 
 def test_rows_of_errors_stand_where_they_stood_in_the_chunk() -> None:
-    """A row is counted in the chunk as it came, also behind a filter."""
+    """The position of a row in an error is that in the chunk, also with a filter."""
     fold = new_fold(Call("broken", ("v",), filter="late"), functions=[broken(accumulate=raising)])
     with pytest.raises(FunctionError) as caught:
         fold.fold(chunk((0, INSERT, 1, 1, 1.0, False), (6, INSERT, 8, 1, 1.0, True)))
@@ -250,7 +250,7 @@ def test_rows_of_errors_stand_where_they_stood_in_the_chunk() -> None:
 
 
 def test_constructor_and_open_that_raise() -> None:
-    """A class that cannot be made or opened fails with the author's error."""
+    """If a class cannot be instantiated or opened, the error is the author's."""
     for verb in ("__init__", "open"):
         with pytest.raises(FunctionError, match="bad luck"):
             new_fold(
@@ -278,7 +278,7 @@ def test_bigint_overflow_is_an_error() -> None:
 
 
 def test_numbers_must_be_returned() -> None:
-    """A method that returns None where the accumulator is a number is told so, instead of counting for nothing."""
+    """A method that returns None although the accumulator is a number is an error."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT")
     class Forgets:
@@ -319,7 +319,7 @@ def test_an_accumulator_may_be_none() -> None:
 
 
 def test_attributes_nobody_annotated_are_not_lost() -> None:
-    """An accumulator with more than its class annotates is an error, not a state that lost it."""
+    """An accumulator with attributes that its class does not annotate is an error: its state would lose them."""
 
     def accumulate(self: Any, accumulator: Any, value: int) -> None:
         accumulator.extra = value
@@ -340,7 +340,7 @@ def test_append_only_functions_refuse_retractions() -> None:
 
 
 def test_functions_without_merge_refuse_a_second_state() -> None:
-    """Without merge a slot takes one state."""
+    """Without merge a slot accepts one state."""
     fold = new_fold(Call("broken", ("v",)), functions=[broken()])
     fold.fold(chunk((0, INSERT, 1)))
     state = fold.collect()
@@ -366,7 +366,7 @@ def test_functions_without_merge_refuse_a_second_state() -> None:
     ],
 )
 def test_slots_and_kinds_are_checked(column: str, values: pa.Array, message: str) -> None:
-    """Slots and kinds that make no sense are refused."""
+    """Invalid slots and kinds are refused."""
     rows = chunk((0, INSERT, 1, 1))
     rows = rows.set_column(rows.schema.get_field_index(column), column, values)
     with pytest.raises(RejectedError, match=message):
@@ -402,7 +402,7 @@ def test_calls_that_do_not_fit(call: Call, message: str, code: str) -> None:
 
 
 def test_functions_are_opened_closed_and_given_their_context() -> None:
-    """`open` sees job parameters and the logger; `close` is called once, and all are closed even if one fails."""
+    """`open` gets job parameters and the logger; `close` is called once, for all functions even if one raises."""
     events: list[Any] = []
 
     def opened(self: Any, context: Any) -> None:
@@ -425,7 +425,7 @@ def test_functions_are_opened_closed_and_given_their_context() -> None:
 
 
 def test_logged_lines_name_their_slot() -> None:
-    """A line that a function logs while it folds or gives a value names the slot; one from `open` names none."""
+    """A log line during folding or of get_value has the slot; one of `open` has none."""
 
     def opened(self: Any, context: Any) -> None:
         self.logger = context.logger
@@ -509,7 +509,7 @@ def with_state(batch: pa.RecordBatch, state: bytes) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("function", [PICKLED, CUSTOM])
 def test_binary_states_round_trip(function: type) -> None:
-    """Pickled and custom states load and merge."""
+    """Pickled and custom states are loaded and merged."""
     fold = new_fold(BAGGED, functions=[function], signer=SIGNER)
     fold.fold(chunk((0, INSERT, 2), (0, INSERT, 3)))
     fold.merge_states(bag_state(function))
@@ -531,7 +531,7 @@ def damaged(function: type) -> list[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("function", [PICKLED, CUSTOM])
 def test_damaged_states_are_refused(function: type) -> None:
-    """Forged, truncated and foreign states are refused by name, and never unpickled."""
+    """Forged, truncated and foreign states are refused with their function, and never unpickled."""
     for name, state in damaged(function):
         fold = new_fold(BAGGED, functions=[function], signer=SIGNER)
         with pytest.raises(FoldflightError) as caught:
@@ -541,7 +541,7 @@ def test_damaged_states_are_refused(function: type) -> None:
 
 
 def test_pickles_of_another_key_are_refused() -> None:
-    """A pickle signed with another fleet's key is refused; a rotated key is not."""
+    """A pickle signed with another fleet's key is refused; one signed with a rotated key is accepted."""
     states = bag_state(PICKLED, OTHER_SIGNER)
     with pytest.raises(RejectedError, match="signed with another key"):
         new_fold(BAGGED, functions=[PICKLED], signer=SIGNER).merge_states(states)
@@ -551,7 +551,7 @@ def test_pickles_of_another_key_are_refused() -> None:
 
 
 def test_pickles_need_a_key() -> None:
-    """Without a key a function whose states would be pickled is refused, with the ways out."""
+    """Without a key a function whose states are pickled is refused, with the remedies."""
     with pytest.raises(RejectedError, match=r"FOLDFLIGHT_STATE_KEYS.*annotate") as caught:
         new_fold(BAGGED, functions=[PICKLED])
     assert caught.value.code == "SETTINGS"
@@ -561,7 +561,7 @@ def test_pickles_need_a_key() -> None:
 
 @pytest.mark.parametrize("function", [PICKLED, CUSTOM])
 def test_states_of_another_version_are_refused(function: type) -> None:
-    """A state of another version is STATE_MISMATCH, inside its envelope as well as by its column's mark."""
+    """A state of another version is STATE_MISMATCH, by its envelope and by the metadata of its column."""
     newer = udaf(input_types=["BIGINT"], result_type="BIGINT", name="bagged", version="2")(
         type("Newer", (function,), {})
     )
@@ -584,7 +584,7 @@ def test_typed_states_of_another_type_are_refused() -> None:
 
 
 def test_marks_come_back_after_they_were_taken() -> None:
-    """Slots that change again after a barrier, a checkpoint or forget are returned again, however often they come."""
+    """Slots that change again after a barrier, a checkpoint or Forget are returned again."""
     batch = pa.RecordBatch.from_pydict({"slot": pa.array([0, 1, 0, 1], pa.int32())})
     fold = Fold(bind_calls(Registry(), [Call("count")], batch.schema))
     for expected in (2, 4):

@@ -1,4 +1,4 @@
-"""Groups that take turns in one exchange."""
+"""Groups that share one exchange, one turn after the other."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ SUM = Open(
 
 
 class Counted:
-    """A transport that counts the exchanges which are opened, and those which are still open."""
+    """A transport that counts the opened exchanges, and those that are still open."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
@@ -73,7 +73,7 @@ def folded(grouped: GroupedExchange, groups: Groups, *pairs: tuple[str, int]) ->
 
 
 def test_what_one_turn_has_folded_the_next_does_not_see(transport: Counted, grouped: GroupedExchange) -> None:
-    """Each turn begins with empty slots, in the one exchange that was opened."""
+    """Each turn starts with empty slots, in the same exchange."""
     groups = Groups(layout(transport))
     with grouped.turn(groups):
         assert folded(grouped, groups, ("a", 1), ("b", 2)) == {"a": 1, "b": 2}
@@ -92,7 +92,7 @@ def test_what_one_turn_has_folded_the_next_does_not_see(transport: Counted, grou
 
 
 def test_rows_without_a_barrier_are_forgotten(transport: Counted, grouped: GroupedExchange) -> None:
-    """A turn that ends before its barrier leaves nothing to the next."""
+    """A turn that ends before its barrier does not affect the next."""
     groups = Groups(layout(transport))
     with grouped.turn(groups):
         block = rows(("a", 1))
@@ -103,7 +103,7 @@ def test_rows_without_a_barrier_are_forgotten(transport: Counted, grouped: Group
 
 
 def test_an_error_names_its_group_and_ends_the_exchange(transport: Counted, grouped: GroupedExchange) -> None:
-    """After an error in one turn the next is in another exchange."""
+    """After an error in one turn the next one uses another exchange."""
     groups = Groups(layout(transport))
     with pytest.raises(FunctionError) as caught, grouped.turn(groups):
         folded(grouped, groups, ("a", 1), ("b", 2**62), ("b", 2**62))
@@ -118,7 +118,7 @@ def test_an_error_names_its_group_and_ends_the_exchange(transport: Counted, grou
 def test_an_exchange_that_cannot_forget_is_ended(
     transport: Counted, grouped: GroupedExchange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The turn that would begin in it fails, and nothing stays open."""
+    """The turn whose Forget fails raises, and no exchange stays open."""
 
     def lost(slots: pa.Int32Array) -> None:
         raise RetryableError("UNREACHABLE", f"{len(slots)} slots")
@@ -136,7 +136,7 @@ def test_an_exchange_that_cannot_forget_is_ended(
 
 
 def test_time_in_the_exchange_is_measured(transport: Counted) -> None:
-    """What the clock that was handed in shows is added up for each use of the exchange."""
+    """The times of the given clock are added up for each use of the exchange."""
     ticks = iter(range(1000))
     grouped = GroupedExchange(transport, SUM, layout(transport), clock=lambda: float(next(ticks)))
     groups = Groups(layout(transport))

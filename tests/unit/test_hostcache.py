@@ -1,4 +1,4 @@
-"""Runs in files that the workers of a host share: whole or not there, bounded, and never trusted."""
+"""Runs in files that the workers of a host share: complete or absent, bounded, and verified."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDS = count()
 
 
 def table(store: Store, shared: HostCache | None) -> StateTable:
-    """Open a table as a worker does that has held nothing yet."""
+    """Open a table like a worker that has nothing in memory."""
     cache = RunCache(bytes_max=1 << 20, shared=shared)
     bounds = TableBounds(piece_rows_max=8, fan_in=2, merge_rows_max=10, merge_share=2)
     return StateTable(LAYOUT, store, cache=cache, bounds=bounds, new_run_id=lambda: f"{next(IDS):032x}")
@@ -47,7 +47,7 @@ def found(subject: StateTable, values: list[int]) -> list[int | None]:
 
 
 class CountingStore(Store):
-    """A state store that counts what it is asked for."""
+    """A state store that counts its reads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class CountingStore(Store):
 
 
 def test_a_worker_takes_what_another_has_written(tmp_path: Path) -> None:
-    """A run is looked up in the file of another process, and not asked of the state store."""
+    """A run is read from the file of another process instead of the state store."""
     store = CountingStore()
     put(table(store, HostCache(tmp_path, bytes_max=1 << 20)), {1: 10, 2: 20})
     assert found(table(store, HostCache(tmp_path, bytes_max=1 << 20)), [1, 2, 3]) == [10, 20, None]
@@ -70,7 +70,7 @@ def test_a_worker_takes_what_another_has_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"", lambda data: data[:-1] + b"\x07"])
 def test_a_damaged_file_is_dropped(tmp_path: Path, damage: object) -> None:
-    """What a file has lost, or never had, is read again from the state store, and written again."""
+    """A damaged or incomplete file is replaced by the run from the state store."""
     store = CountingStore()
     put(table(store, HostCache(tmp_path, bytes_max=1 << 20)), {1: 10})
     (file,) = tmp_path.iterdir()
@@ -83,7 +83,7 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, damage: object) -> None:
 
 
 def test_random_workers_agree_with_a_dict(tmp_path: Path) -> None:
-    """Whoever has an epoch, and whatever the bound has removed, lookups are right; what is merged has no file."""
+    """Lookups are right for all workers, whatever was removed; merged runs have no files."""
     chosen = random.Random(3)
     store, model = Store(), dict[int, int]()
     caches = [RunCache(bytes_max=4_000, shared=HostCache(tmp_path, bytes_max=20_000)) for _ in range(3)]
@@ -99,7 +99,7 @@ def test_random_workers_agree_with_a_dict(tmp_path: Path) -> None:
 
 
 def test_the_files_are_bounded_and_the_unused_go_first(tmp_path: Path) -> None:
-    """Far more is written than fits: what is used stays, drafts of dead processes go, too large a run has no file."""
+    """Used files stay, files of dead processes and unused ones are removed; a run that is too large has no file."""
     cache = HostCache(tmp_path, bytes_max=160_000)
     draft = tmp_path / "left.123"
     draft.write_bytes(bytes(5_000))
@@ -121,7 +121,7 @@ def test_the_files_are_bounded_and_the_unused_go_first(tmp_path: Path) -> None:
 
 
 def test_what_is_mapped_outlives_its_file(tmp_path: Path) -> None:
-    """A run that another process removes stays readable for whoever has it."""
+    """A run that another process removes stays readable while it is mapped."""
     cache = HostCache(tmp_path, bytes_max=1 << 20)
     cache.put("a", b"x" * 10_000)
     data = cache.get("a")
@@ -132,7 +132,7 @@ def test_what_is_mapped_outlives_its_file(tmp_path: Path) -> None:
 
 
 def test_many_processes_never_see_half_a_file(tmp_path: Path) -> None:
-    """While processes write, read and make room at once, a run is whole or not there."""
+    """While processes write, read and remove files at once, a run is complete or absent."""
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_work, args=(str(tmp_path), seed)) for seed in range(3)]
     for worker in workers:
@@ -159,7 +159,7 @@ def _work(folder: str, seed: int) -> None:
 
 
 def test_the_folder_is_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is made for this user alone; one that others can write to, a link and a file are not taken."""
+    """The folder is made for this user only; one that others can write to, a link and a file are refused."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     folder = private_folder()
     assert folder is not None

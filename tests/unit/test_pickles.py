@@ -1,4 +1,4 @@
-"""Pickled states of functions that have travelled by value: their classes are other objects there."""
+"""Pickled states of functions that were pickled by value, so that their classes are different objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.int64())])
 
 
 def there(*functions: type, key: bytes | None = KEY) -> Transport:
-    """Return the way to functions as another process has it: it was pickled and read."""
+    """Return the transport of functions in another process: pickled and unpickled."""
     transport = connect(functions, state_key=key).transport
     travelled: Transport = pickle.loads(cloudpickle.dumps(transport))
     return travelled
@@ -54,26 +54,26 @@ def output_of(results: pa.RecordBatch) -> Any:
 
 
 def test_a_class_of_a_notebook_can_be_a_state_wherever_it_travels() -> None:
-    """A class in __main__ that travels by value is written by one process and read by another."""
+    """A class in __main__ that is pickled by value is written by one process and read by another."""
     cls = defined(RANGE)
     first = folded(there(cls), 3, 8)
     assert output_of(folded(there(cls), 20, states=state_of(first))) == 17
 
 
 def test_states_are_read_by_the_edited_class() -> None:
-    """A state that one version of the code has written is an instance of the class as it is now."""
+    """A state that an earlier version of the code has written is read as an instance of the current class."""
     first = folded(there(defined(RANGE)), 3, 8)
     assert output_of(folded(there(defined(EDITED)), 20, states=state_of(first))) == 170
 
 
 def test_states_are_read_where_no_key_was_given() -> None:
-    """Two processes that were given no state key read each other's states, as a restarted stream has to."""
+    """Two processes without a state key read each other's states, as a restarted stream must."""
     first = folded(there(defined(RANGE), key=None), 3, 8)
     assert output_of(folded(there(defined(RANGE), key=None), 20, states=state_of(first))) == 17
 
 
 def test_states_follow_a_class_from_main_to_a_module_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class that moves from a notebook to a module, which is imported, still reads its states, and the reverse."""
+    """A class that moves from a notebook to an imported module, or back, reads its states."""
     (tmp_path / "a_spread_module.py").write_text(RANGE)
     monkeypatch.syspath_prepend(tmp_path)
     import a_spread_module  # type: ignore[import-not-found]
@@ -89,7 +89,7 @@ def test_states_follow_a_class_from_main_to_a_module_and_back(tmp_path: Path, mo
 def test_states_pass_between_a_process_that_imports_the_class_and_one_that_it_travelled_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old states are plain pickles of an importable class; these are read where the class has travelled, too."""
+    """Old states are plain pickles of an importable class; they are also read if the class is pickled by value."""
     (tmp_path / "another_spread_module.py").write_text(RANGE)
     monkeypatch.syspath_prepend(tmp_path)
     import another_spread_module  # type: ignore[import-not-found]
@@ -122,10 +122,10 @@ class Base:
 
 @udaf(name="everything", input_types=["BIGINT"], result_type="STRING")
 class Everything:
-    """Has all kinds of things in its state that pickle writes by name."""
+    """Has all kinds of objects in its state that pickle writes by name."""
 
     class Inner(Base):
-        """A class in a class."""
+        """A nested class."""
 
     def create_accumulator(self):  # type: ignore[no-untyped-def]
         return {
@@ -151,7 +151,7 @@ class Everything:
 
 
 def test_all_that_pickle_writes_by_name_can_be_in_a_state() -> None:
-    """Inner and base classes, enums, named tuples, functions, static methods, the function's class itself."""
+    """Nested and base classes, enums, named tuples, functions, static methods and the function's own class."""
     first = folded(there(Everything), 5, name="everything")
     again = folded(there(Everything), 5, states=state_of(first), name="everything")
     assert output_of(again) == "{5: 2} {5: 3}"
@@ -159,7 +159,7 @@ def test_all_that_pickle_writes_by_name_can_be_in_a_state() -> None:
 
 @udaf(name="itself", input_types=["BIGINT"], result_type="BIGINT")
 class Itself:
-    """Is its own accumulator; no annotation says what is in it."""
+    """Is its own accumulator without annotations."""
 
     def __init__(self) -> None:
         self.values = []  # type: ignore[var-annotated]
@@ -198,7 +198,7 @@ def made(step: int) -> type:
 
 
 def test_functions_of_one_connection_with_classes_of_one_name_are_not_mixed_up() -> None:
-    """Two functions that a factory made have a class of the same name each: each reads its own."""
+    """Two functions from a factory each have a class of the same name, and each reads its own states."""
     transport = there(made(1), made(10))
     for step in (1, 10):
         first = folded(transport, 5, name=f"by_{step}")
@@ -206,7 +206,7 @@ def test_functions_of_one_connection_with_classes_of_one_name_are_not_mixed_up()
 
 
 def test_a_class_that_is_gone_is_named_with_what_to_do() -> None:
-    """A state whose class was renamed cannot be read: the error names the class, and the ways out."""
+    """If the class of a state was renamed, the error has the name of the class and the remedies."""
     first = folded(there(defined(RANGE)), 3, 8)
     renamed = there(defined(RANGE.replace("class R:", "class Renamed:").replace("return R()", "return Renamed()")))
     with pytest.raises(RejectedError, match=r"refers to __main__\.R, .* Define it again .* empty checkpoint") as caught:
@@ -216,7 +216,7 @@ def test_a_class_that_is_gone_is_named_with_what_to_do() -> None:
 
 
 def test_a_class_that_refuses_its_old_state_is_told() -> None:
-    """Where the class's own code fails on an old state, the error says what it raised."""
+    """If the class raises for an old state, the error has the exception."""
     first = folded(there(defined(RANGE)), 3, 8)
     refusing = RANGE.replace("    def take", "    def __setstate__(self, old):\n        old['new']\n\n    def take")
     with pytest.raises(RejectedError, match=r"KeyError: 'new'.*__setstate__, which gets the old attributes"):
@@ -224,7 +224,7 @@ def test_a_class_that_refuses_its_old_state_is_told() -> None:
 
 
 def test_a_state_that_no_name_leads_to_is_refused_with_its_function() -> None:
-    """A lambda that was made in the state has no name; the error says what cannot be pickled."""
+    """A lambda in the state has no name, so the error says what cannot be pickled."""
 
     @udaf(name="nameless", input_types=["BIGINT"], result_type="BIGINT")
     class Nameless:
@@ -243,7 +243,7 @@ def test_a_state_that_no_name_leads_to_is_refused_with_its_function() -> None:
 
 
 def test_checks_run_what_spark_runs() -> None:
-    """`check_laws` and `run_epochs` fold a function that has travelled."""
+    """`check_laws` and `run_epochs` fold a function after it was pickled by value."""
     cls = defined(RANGE)
     assert {result.law for result in check_laws(cls, examples=5) if result.passed is False} == set()
     first, second = run_epochs({"s": connect(cls)["spread"]("v")}, [[{"v": 3}, {"v": 8}], [{"v": 20}]])
@@ -256,7 +256,7 @@ LOCK = threading.Lock()
 
 @udaf(name="locked", input_types=["BIGINT"], result_type="BIGINT")
 class Locked:
-    """Refers to a lock, which stays where it is."""
+    """Refers to a lock, which cannot be pickled."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -270,7 +270,7 @@ class Locked:
 
 
 def test_what_cannot_travel_is_named() -> None:
-    """A function that refers to a lock is refused with function, method and variable: by Spark's way and by checks."""
+    """A function that refers to a lock is refused with function, method and variable, in Spark and in checks."""
     told = r"locked cannot be sent .*Locked\.accumulate: the variable LOCK is _thread\.lock, and it cannot be pickled"
     for tried in (
         lambda: pickle.dumps(connect(Locked).transport),
@@ -283,7 +283,7 @@ def test_what_cannot_travel_is_named() -> None:
 
 
 def test_what_cannot_travel_is_found_wherever_it_is() -> None:
-    """Within what a closure, a default, an attribute or a container refers to."""
+    """In objects that a closure, a default, an attribute or a container refers to."""
     lock = threading.Lock()
 
     class Holder:

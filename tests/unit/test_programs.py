@@ -1,4 +1,4 @@
-"""What is compiled, what is not and why, and how compiled code outlives its process."""
+"""Which functions are compiled, why others are not, and the reuse of compiled code by later processes."""
 
 from __future__ import annotations
 
@@ -182,13 +182,13 @@ def warm(cls: type, programs: Programs = PROGRAMS) -> str:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_how_a_function_is_folded_shows_at_a_glance(cls: type, how: str) -> None:
-    """What rules a function out shows without compiling anything, and compiling comes to the same."""
+    """Most reasons are found without compiling, and compiling gives the same answer."""
     assert folded(cls) == how
     assert warm(cls) == how
 
 
 def test_parameters_by_name_only_are_not_compiled() -> None:
-    """A called function that numba cannot call is named, in words that an author understands."""
+    """A called function that numba cannot call is named, with a reason that authors understand."""
     assert warm(CallsByName) == "interpreted: _named has keyword-only parameters"
 
 
@@ -204,7 +204,7 @@ def test_parameters_by_name_only_are_not_compiled() -> None:
     ],
 )
 def test_accumulators_whose_making_shows_elsewhere_are_interpreted(body: str, why: str) -> None:
-    """Compiled code has one fresh accumulator for all slots, so that making it must not do anything besides."""
+    """Compiled code makes one accumulator for all slots, so create_accumulator must not have side effects."""
     scope: dict[str, Any] = {"Total": Total, "noted": []}
     exec(f"def note(self): pass\ndef create_accumulator(self): {body}; return Total()", scope)
     scope["create_accumulator"].__annotations__["return"] = Total
@@ -213,7 +213,7 @@ def test_accumulators_whose_making_shows_elsewhere_are_interpreted(body: str, wh
 
 
 def test_what_shows_only_when_it_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """A function against which nothing speaks at a glance is promised no more than that; the reason is logged once."""
+    """A function without an obvious obstacle is "compiled when hot". If compiling fails, the reason is logged once."""
     programs = Programs(Store(tmp_path))
     with caplog.at_level(logging.INFO, "foldflight"):
         assert folded(Mixed, programs) == "compiled when hot"
@@ -237,7 +237,7 @@ class LastOf(Totals):
 def test_a_loop_that_cannot_be_compiled_is_tried_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Rows with NULLs that only the interpreter can fold cost no compiling in each exchange, and are said once."""
+    """If the loop for NULLs cannot be compiled, it is tried once, interpreted, and logged once."""
     tried = []
     compiled = Kernels._compiled
 
@@ -264,7 +264,7 @@ def test_a_loop_that_cannot_be_compiled_is_tried_once(
 
 
 def test_compile_true_fails_before_the_first_row() -> None:
-    """connect, the laws and a server's start refuse it, with the reason; nothing has been folded."""
+    """connect, the laws and the start of a server refuse it with the reason before any row."""
     from foldflight.server.run.lifecycle import serving
 
     for refuses in (lambda: connect(MustTry), lambda: check_laws(MustTry), lambda: serving(MustTry).__enter__()):
@@ -277,7 +277,7 @@ def test_compile_true_fails_before_the_first_row() -> None:
 
 
 def test_the_listing_refuses_it(tmp_path: Path) -> None:
-    """`foldflight functions` of such a module is an error of a line, with the reason."""
+    """`foldflight functions` prints one line with the reason."""
     (tmp_path / "module_that_must_compile.py").write_text(
         "from foldflight import udaf\n\n@udaf(compile=True)\nclass Must:\n    def create_accumulator(self) -> int:\n"
         "        return 0\n    def accumulate(self, a: int, x: int) -> int:\n        return sum([a, x])\n"
@@ -293,7 +293,7 @@ def test_the_listing_refuses_it(tmp_path: Path) -> None:
 
 
 def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
-    """With type variables a function is registered, and refused for the types that cannot be compiled at `describe`."""
+    """With type variables a function is registered; `describe` refuses types that cannot be compiled."""
     transport = connect(MustBind).transport
     for type_, refused in ((pa.int64(), False), (pa.string(), True)):
         opening = Open(calls=(Call("must_bind", ("x",)),), columns=pa.schema([("slot", pa.int32()), ("x", type_)]))
@@ -305,7 +305,7 @@ def test_compile_true_of_open_types_fails_when_they_are_known() -> None:
 
 
 def test_the_listing_shows_it() -> None:
-    """Table and --json say how each function is folded, and why one is interpreted."""
+    """Table and --json show how each function is folded, and why one is interpreted."""
     shown = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions"], env={"COLUMNS": "200"})
     assert "interpreted because: accumulate uses try or with" in shown.output
     listed = CliRunner().invoke(cli, ["functions", "embedded:tests.unit.listed_functions", "--json"])

@@ -1,4 +1,4 @@
-"""Rows on their way into accumulators: values that Python has no object for."""
+"""Argument values that have no Python object."""
 
 import pyarrow as pa
 import pytest
@@ -14,7 +14,7 @@ TWICE = pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int
     "array", [JSON, TWICE, pa.array([0, 5_000_000], pa.date32())], ids=lambda array: str(array.type)
 )
 def test_a_value_without_a_python_object_names_its_row(array: pa.Array) -> None:
-    """Text that is no JSON, a key that stands twice and a year beyond 9999 are mistakes of the input."""
+    """Invalid JSON, a duplicate key and a year after 9999 are errors of the input that name the row."""
     with pytest.raises(RejectedError, match=r"argument x .* row 1 of the 2") as caught:
         _ = Column("x", array).values
     assert caught.value.code == "SCHEMA_MISMATCH"

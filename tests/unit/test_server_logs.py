@@ -1,4 +1,4 @@
-"""The log is one line per event, carries bound ids, and never a secret."""
+"""The log has one line for each event, bound ids, and no secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foldflight.server.ops.logs import make_logger
 
 
 def test_json_line_has_event_level_time_and_bound_ids() -> None:
-    """An event is one JSON object with what was bound to its logger."""
+    """An event is one JSON object with the fields bound to its logger."""
     stream = io.StringIO()
     make_logger(stream).bind(exchange="ab12").info("exchange opened", calls=2)
     event = json.loads(stream.getvalue())
@@ -18,7 +18,7 @@ def test_json_line_has_event_level_time_and_bound_ids() -> None:
 
 
 def test_exception_is_inside_the_json_line() -> None:
-    """A traceback does not break the one-line-per-event rule."""
+    """A traceback is part of the line."""
     stream = io.StringIO()
     try:
         raise LookupError("lost")
@@ -29,7 +29,7 @@ def test_exception_is_inside_the_json_line() -> None:
 
 
 def test_console_line_is_plain_text() -> None:
-    """The console format is for people and has no colour codes."""
+    """The console format is plain text without colour codes."""
     stream = io.StringIO()
     make_logger(stream, log_format="console").warning("slow", seconds=3)
     assert "slow" in stream.getvalue()
@@ -37,7 +37,7 @@ def test_console_line_is_plain_text() -> None:
 
 
 def test_lower_levels_are_not_written() -> None:
-    """`log_level` is the lowest that is written."""
+    """Records below `log_level` are not written."""
     stream = io.StringIO()
     logger = make_logger(stream, log_level="warning")
     logger.info("no")
@@ -46,7 +46,7 @@ def test_lower_levels_are_not_written() -> None:
 
 
 def test_secrets_are_blanked() -> None:
-    """A value named like a secret is not written, in either format."""
+    """A field with the name of a secret is not written, in either format."""
     for log_format in ("json", "console"):
         stream = io.StringIO()
         make_logger(stream, log_format=log_format).info(

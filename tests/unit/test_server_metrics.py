@@ -1,4 +1,4 @@
-"""Metrics: the table is what is exported, functions' metrics are labelled and bounded, servers count apart."""
+"""Metrics: the table equals the exported ones, functions' metrics are labelled and bounded, servers are separate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def page(metrics):
 
 
 def test_every_counted_metric_is_in_the_table_and_on_the_page():
-    """Rules and dashboards may rely on a name of the table before anything was counted."""
+    """All metrics of the table are exported before anything was counted."""
     types = [line.split()[2:] for line in page(Metrics()).splitlines() if line.startswith("# TYPE")]
     found = {(name, type_) for name, type_ in types if not name.endswith("_created")}
     counted = {row.name: row for row in METRICS.values() if f"# TYPE {row.name} " in page(Metrics())}
@@ -24,7 +24,7 @@ def test_every_counted_metric_is_in_the_table_and_on_the_page():
 
 
 def test_names_follow_the_customs_of_prometheus():
-    """Counters end in _total, times are in seconds and sizes in bytes, and each row says what it means."""
+    """Counters end in _total, times are in seconds and sizes in bytes, and each row has a description."""
     for row in METRICS.values():
         assert row.name.endswith("_total") == (row.type == "counter"), row.name
         assert row.doc.endswith("."), row.name
@@ -46,7 +46,7 @@ def test_functions_metrics_carry_function_and_name():
 
 
 def test_names_of_a_functions_metrics_are_bounded():
-    """A function that makes a name for each row fills one series more, not the server's memory; others are not hurt."""
+    """A function that uses a new name for each row fills one more series; other functions are not affected."""
     metrics = Metrics()
     for number in range(300):
         metrics.add("careless", f"user_{number}", 1)
@@ -60,7 +60,7 @@ def test_names_of_a_functions_metrics_are_bounded():
 
 
 def test_names_of_shipped_functions_are_bounded():
-    """An engine that ships a function under a new name each day fills a hundred series; the server's keep theirs."""
+    """Names of shipped functions fill at most a hundred series; the server's own functions keep theirs."""
     metrics = Metrics()
     metrics.expect(["own"])
     assert [metrics.named(f"shipped_{number}") for number in (0, 0, 1)] == ["shipped_0", "shipped_0", "shipped_1"]
@@ -75,14 +75,14 @@ def test_names_of_shipped_functions_are_bounded():
 
 
 def test_negative_count_does_not_raise():
-    """A function's mistake with a counter must not end its exchange."""
+    """A negative amount for a counter must not end the exchange."""
     metrics = Metrics()
     metrics.add("f", "seen", -1)
     assert 'foldflight_function_count_total{function="f",metric="seen"} 0.0' in page(metrics)
 
 
 def test_two_servers_in_a_process_count_apart():
-    """Each server has a registry of its own."""
+    """Each server has its own registry."""
     first, second = Metrics(), Metrics()
     first.opened.inc()
     assert "foldflight_exchanges_opened_total 1.0" in page(first)
@@ -90,7 +90,7 @@ def test_two_servers_in_a_process_count_apart():
 
 
 def test_a_file_that_is_just_being_made_does_not_fail_the_page(tmp_path, monkeypatch):
-    """A worker that starts makes a file first and fills it then: the page waits for it, a while."""
+    """A file that a starting worker has created but not filled yet is read again for a while."""
     registry = shared_registry(str(tmp_path))
     file = tmp_path / "counter_0.db"
     file.touch()

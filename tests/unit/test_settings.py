@@ -12,14 +12,14 @@ from foldflight.server.run.settings import SETTINGS, Settings, load_settings, se
 
 
 def test_defaults_parse_to_themselves() -> None:
-    """Every default is a value that its own parser accepts, so the docs never show an impossible one."""
+    """Every default is accepted by its own parser."""
     for setting in SETTINGS.values():
         if setting.default is not None:
             assert setting.parse(setting.default) == setting.default
 
 
 def test_flag_wins_over_variable_over_file_over_default(tmp_path: Path) -> None:
-    """The nearer source wins, setting by setting."""
+    """A flag takes precedence over a variable, a variable over the file, for each setting."""
     file = tmp_path / "foldflight.toml"
     file.write_text('port = 1\nhost = "10.0.0.1"\ndrain_s = 5\n')
     settings = load_settings(
@@ -60,7 +60,7 @@ def test_texts_become_typed_values(name: str, text: str, value: object) -> None:
     ],
 )
 def test_bad_value_names_its_source(flags: dict[str, object], environment: dict[str, str], mentions: list[str]) -> None:
-    """A bad or unknown setting says where it came from and what would do."""
+    """An invalid or unknown setting is reported with its source and the remedy."""
     with pytest.raises(RejectedError) as caught:
         load_settings(flags, environment)
     assert caught.value.code == "SETTINGS"
@@ -69,7 +69,7 @@ def test_bad_value_names_its_source(flags: dict[str, object], environment: dict[
 
 
 def test_file_errors_name_file_and_key(tmp_path: Path) -> None:
-    """An unknown key, a wrong type and broken TOML each name the file."""
+    """Errors about an unknown key, a wrong type and invalid TOML name the file."""
     file = tmp_path / "f.toml"
     for content, mention in [
         ("worker = 2", "did you mean workers?"),
@@ -84,7 +84,7 @@ def test_file_errors_name_file_and_key(tmp_path: Path) -> None:
 
 
 def test_secrets_show_nowhere() -> None:
-    """Neither the settings' repr nor an error shows a key."""
+    """Neither the repr of the settings nor an error shows a key."""
     settings = load_settings(
         {}, {"FOLDFLIGHT_STATE_KEYS": "0123456789abcdef", "FOLDFLIGHT_TOKENS": "hush-hush-hush-hush"}
     )
@@ -97,14 +97,14 @@ def test_secrets_show_nowhere() -> None:
 
 
 def test_a_clients_variables_are_not_settings() -> None:
-    """What the commands that call servers read is not the server's; a server told `TOKEN` says what it is called."""
+    """Variables of client commands are not settings; `TOKEN` as a setting is an error with the right name."""
     assert load_settings({}, {"FOLDFLIGHT_CLIENT_TOKEN": "x"}).tokens == ()
     with pytest.raises(RejectedError, match="did you mean FOLDFLIGHT_TOKENS"):
         load_settings({}, {"FOLDFLIGHT_TOKEN": "a token of some length"})
 
 
 def test_kubernetes_service_links_are_not_settings() -> None:
-    """A Service named foldflight puts variables into every pod; they neither count nor stop the server."""
+    """Variables that Kubernetes makes for a Service named foldflight are ignored."""
     links = {
         "FOLDFLIGHT_SERVICE_HOST": "10.96.0.7",
         "FOLDFLIGHT_SERVICE_PORT": "8815",
@@ -117,14 +117,14 @@ def test_kubernetes_service_links_are_not_settings() -> None:
 
 
 def test_table_has_every_setting() -> None:
-    """The docs' table is drawn from the settings themselves."""
+    """The table in the documents is made from the settings."""
     table = settings_table()
     assert table.count("\n") == len(SETTINGS) + 2
     assert "| `--message-bytes-max` | `FOLDFLIGHT_MESSAGE_BYTES_MAX` | `message_bytes_max` | 64MiB | bytes |" in table
 
 
 def test_the_memory_limit_is_the_containers_share(tmp_path: Path) -> None:
-    """Unless it is set or off, each process gets its part of nine tenths of what the container may have."""
+    """Unless it is set or off, each process gets its part of 90 % of the container's memory."""
     assert memory_limit_of(Settings(), tmp_path) == 0
     (tmp_path / "memory.max").write_text("max\n")
     assert memory_limit_of(Settings(), tmp_path) == 0
@@ -142,7 +142,7 @@ def test_the_memory_limit_is_the_containers_share(tmp_path: Path) -> None:
 
 
 def test_memory_has_two_marks() -> None:
-    """Above four fifths new work is unwelcome, above the limit work must end; without a limit neither ever is."""
+    """Above 80 % new work is refused, above the limit work is ended; without a limit neither happens."""
     used = [10]
     memory = Memory(100, lambda: used[0])
     marks = []

@@ -1,4 +1,4 @@
-"""Layouts of accumulators: what comes back is what was there, or it is an error."""
+"""Layouts of accumulators: restored values equal the originals, or there is an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Inner:
 
 @dataclass
 class Outer:
-    """Holds one of everything."""
+    """Has attributes of all kinds."""
 
     kind: ClassVar = "outer"
     inner: Inner
@@ -40,7 +40,7 @@ class Outer:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Cannot change, and has no __dict__."""
+    """Is frozen, and has no __dict__."""
 
     number: int
     name: str | None
@@ -86,7 +86,7 @@ FULL = dataclasses.replace(
     ],
 )
 def test_what_comes_back_is_what_was_there(annotation: Any, values: list[Any]) -> None:
-    """Accumulators of any depth, empty and full, survive the trip whole and in slices."""
+    """Accumulators of any depth, empty and full, are restored from whole arrays and slices."""
     shape = shape_of_annotation(annotation)
     array = shape.to_arrow(values)
     assert shape.from_arrow(array) == values
@@ -106,13 +106,13 @@ def test_what_comes_back_is_what_was_there(annotation: Any, values: list[Any]) -
     ],
 )
 def test_what_would_come_back_different_is_refused(annotation: Any, value: Any, message: str) -> None:
-    """What a state would lose or change shows when it is written, not as another result after it is read."""
+    """A value that a state would lose or change is an error when the state is written."""
     with pytest.raises(CastError, match=message):
         shape_of_annotation(annotation).to_arrow([value])
 
 
 @pytest.mark.parametrize("annotation", [Node, tuple[()]])
 def test_what_has_no_layout_says_so(annotation: Any) -> None:
-    """A class that contains itself has no Arrow type, and is left to the other codecs."""
+    """A class that contains itself has no Arrow type, and uses another codec."""
     with pytest.raises(Untyped):
         shape_of_annotation(annotation)

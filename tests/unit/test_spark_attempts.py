@@ -1,4 +1,4 @@
-"""Attempts of a task of Spark: what would fail again fails at once, with the same error; the rest runs again."""
+"""Attempts of a Spark task: an error that would repeat is raised at once; other tasks run again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HIDDEN = "SPARK_HIDE_TRACEBACK"
 
 
 class Task:
-    """What a worker knows of its task."""
+    """The context of a task in a worker."""
 
     def __init__(self, number: int, partition: int = 3) -> None:
         self.number = number
@@ -43,7 +43,7 @@ Run = Callable[..., list[int]]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run one attempt of a task that raises; returns what it has done, or raises its error."""
+    """Run one attempt of a task that raises. Return its output, or raise its error."""
     monkeypatch.setattr(attempts, "private_folder", lambda: tmp_path)
     monkeypatch.setenv(HIDDEN, "")  # so that it is put back
     monkeypatch.delenv(HIDDEN)
@@ -75,7 +75,7 @@ def raised(run: Run, *arguments: Any, **named: Any) -> FoldflightError:
 
 
 def test_what_would_fail_again_is_raised_before_the_task_runs(run: Any) -> None:
-    """The second attempt raises what the first did, in the same words, and does nothing."""
+    """The second attempt raises the error of the first with the same text, without running the task."""
     first = raised(run, 0, failure(ValueError("bad luck \udc80")).with_group({"k": "ann", "n": None}))
     second = raised(run, 1, failure(ValueError("another")))
     assert run.done == [0]
@@ -91,7 +91,7 @@ def test_what_would_fail_again_is_raised_before_the_task_runs(run: Any) -> None:
     ids=["network", "memory", "server"],
 )
 def test_what_may_pass_is_tried_again(run: Any, error: FoldflightError) -> None:
-    """Networks, memory and servers may be there in a minute."""
+    """Errors of networks, memory and servers may be temporary."""
     for number in (0, 1):
         assert raised(run, number, error) is error
     assert run.done == [0, 1]
@@ -120,7 +120,7 @@ def test_a_stage_that_runs_again_knows_no_error_of_before(run: Any) -> None:
 
 
 def test_other_tasks_and_first_attempts_run(run: Any) -> None:
-    """A failure belongs to one partition of one step, and a first attempt knows of none (the stage was run again)."""
+    """A failure belongs to one partition of one step; a first attempt ignores it, as after a rerun of the stage."""
     error = failure(ValueError("bad"))
     raised(run, 0, error)
     for case in ({"partition": 4}, {"step": "two"}):
@@ -130,7 +130,7 @@ def test_other_tasks_and_first_attempts_run(run: Any) -> None:
 
 
 def test_damaged_and_missing_files_hold_nothing(run: Any, tmp_path: Path) -> None:
-    """Then the task runs again; old files go."""
+    """With damaged or missing files the task runs again; old files are removed."""
     error = RejectedError("CANNOT_MERGE", "no such merge")
     raised(run, 0, error)
     (kept,) = tmp_path.iterdir()
@@ -144,7 +144,7 @@ def test_damaged_and_missing_files_hold_nothing(run: Any, tmp_path: Path) -> Non
 
 
 def test_outside_a_task_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What runs in the driver, or in a test, is left alone."""
+    """Outside a task, in the driver or a test, nothing is stored."""
     monkeypatch.setattr(attempts, "private_folder", lambda: tmp_path)
     monkeypatch.delenv(HIDDEN, raising=False)
     with pytest.raises(RejectedError), attempt("one"):
@@ -154,7 +154,7 @@ def test_outside_a_task_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_is_sent_says_whether_it_repeats() -> None:
-    """An engine knows of a server's error what it knows of its own; an older server does not tell."""
+    """An engine knows of a server's error whether it repeats, unless the server is older."""
     for error in (failure(ValueError("bad")), failure(OSError("gone")), RetryableError("DRAINING", "later")):
         sent = decode_error(encode_error(error))
         assert sent is not None

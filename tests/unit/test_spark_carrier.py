@@ -1,4 +1,4 @@
-"""Types that Spark lacks: their values cross it unchanged, and results are shown or refused."""
+"""Types that Spark lacks: their values pass through Spark unchanged, and results are converted or refused."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SAMPLES: dict[pa.DataType, list[Any]] = {
     st.integers(0, 3),
 )
 def test_states_cross_spark_unchanged(drawn: tuple[pa.DataType, list[Any]], skipped: int) -> None:
-    """A state of any type, nested and sliced, is the same after its way to a type of Spark's and back."""
+    """A state of any type, nested and sliced, is the same after conversion to a Spark type and back."""
     type_, values = drawn
     array = pa.array(values, type_)[skipped:]
     carried = convert(array, carrier_type(type_))
@@ -67,27 +67,27 @@ def test_states_cross_spark_unchanged(drawn: tuple[pa.DataType, list[Any]], skip
 
 @pytest.mark.parametrize("type_", [each for each in SAMPLES if result_carrier(each) is not None], ids=str)
 def test_results_keep_their_values(type_: pa.DataType) -> None:
-    """A result is shown in a type that holds its values."""
+    """A result is shown in a type that can hold its values."""
     values = [each for each in SAMPLES[type_] if each != Decimal(10) ** 60]
     shown = convert(pa.array([*values, None], type_), result_carrier(type_))
     assert shown.to_pylist() == [*values, None]
 
 
 def test_a_result_of_more_than_38_digits_is_an_error() -> None:
-    """A decimal that Spark cannot hold is no silent NULL."""
+    """A decimal that Spark cannot hold is an error, not NULL."""
     with pytest.raises(pa.ArrowInvalid):
         convert(pa.array([Decimal(10) ** 60], pa.decimal256(76, 0)), pa.decimal128(38, 0))
 
 
 def test_results_that_spark_cannot_show() -> None:
-    """An interval of months, days and nanoseconds is refused, by the name of its output, at any depth."""
+    """An interval of months, days and nanoseconds is refused at any depth, with the name of its output."""
     for type_ in (INTERVAL, pa.list_(INTERVAL), pa.struct([("a", INTERVAL)]), pa.map_(pa.string(), INTERVAL)):
         with pytest.raises(RejectedError, match=r"the output late is .*INTERVAL.*, which Spark has no type for"):
             result_types(["late"], [type_])
 
 
 def test_spark_marks_members_as_never_null() -> None:
-    """What Spark says of members of nested columns is dropped: a plan must not depend on it."""
+    """Spark's nullability of nested members is dropped, because a plan must not depend on it."""
     strict = pa.struct([pa.field("a", pa.list_(pa.field("element", pa.int32(), nullable=False)), nullable=False)])
     loose = without_nullability(strict)
     assert loose == pa.struct([("a", pa.list_(pa.int32()))])
@@ -95,7 +95,7 @@ def test_spark_marks_members_as_never_null() -> None:
 
 
 def test_json_is_text() -> None:
-    """JSON crosses Spark as its text, and comes back as JSON."""
+    """JSON passes through Spark as text, and becomes JSON again."""
     json = pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}', None]))
     carried = convert(json, carrier_type(pa.json_()))
     assert carried.to_pylist() == ['{"a": 1}', None]

@@ -1,4 +1,4 @@
-"""Rows that are held until the barrier, and the dead letters that become of them."""
+"""Rows that are held until the barrier, and their dead letters."""
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ NAMES = np.array(["ann", "bob", "cy", "dee"])
 
 
 def block(first: int, count: int) -> pa.RecordBatch:
-    """Make rows whose slot is their value modulo 4; odd ones take back."""
+    """Make rows whose slot is their value modulo 4; odd ones are retractions."""
     values = np.arange(first, first + count)
     return pa.RecordBatch.from_arrays(
         [
@@ -51,7 +51,7 @@ def failed(*slots: int, layout: Layout = LAYOUT) -> Failed:
 
 @pytest.mark.parametrize("bytes_max", [1 << 20, 400, 0])
 def test_letters_are_the_rows_of_the_failed(bytes_max: int) -> None:
-    """Each row of a failed group is one letter, in order, whether rows were kept in memory, in a file, or in both."""
+    """Each row of a failed group is one letter, in order, whether rows were in memory, in a file, or both."""
     letters = pa.Table.from_batches(failed(1, 2).letters(held(bytes_max))).to_pylist()
     expected = [value for value in range(100) if value % 4 in (1, 2)]
     assert [each[DEAD_LETTER]["row"]["v"] for each in letters] == expected
@@ -73,21 +73,21 @@ def test_letters_are_the_rows_of_the_failed(bytes_max: int) -> None:
 
 
 def test_rows_of_others_are_let_go() -> None:
-    """Without a failed group there are no letters, and what was held is gone, its file too."""
+    """Without a failed group there are no letters, and the held rows and their file are removed."""
     rows = held(0)
     assert list(failed().letters(rows)) == []
     assert list(rows.take()) == []
 
 
 def test_owners_say_whose_rows_they_are() -> None:
-    """Where rows were folded into other slots than the group's, owners lead to it; -1 leads nowhere."""
+    """If rows were folded into other slots than their group's, `owners` maps them; -1 means no group."""
     owners = np.array([-1, 9, 9, 3], np.int32)
     rows = pa.Table.from_batches(failed(3).letters(held(1 << 20), owners))
     assert {each["row"]["v"] % 4 for each in rows[DEAD_LETTER].to_pylist()} == {3}
 
 
 def test_a_group_without_rows_has_one_letter() -> None:
-    """A failed group of which no row came still shows, once, without row and kind."""
+    """A failed group without rows has one letter, without row and kind."""
     [batch] = failed(0, 1).letters(HeldRows(LAYOUT.rows))
     assert [(each["name"], each[DEAD_LETTER]["row"], each[DEAD_LETTER]["row_kind"]) for each in batch.to_pylist()] == [
         ("ann", None, None),
@@ -96,7 +96,7 @@ def test_a_group_without_rows_has_one_letter() -> None:
 
 
 def test_without_keys_and_columns_a_letter_is_an_error() -> None:
-    """A query that groups by nothing and reads nothing has letters of errors alone."""
+    """A query without keys and columns has letters with errors only."""
     layout = Layout(NOTHING, (), NOTHING, (), False, NOTHING, NOTHING, OUTPUTS, isolates=True)
     rows = HeldRows(layout.rows)
     rows.add(np.zeros(2, np.int32), pa.RecordBatch.from_arrays([pa.array([True, True])], schema=layout.rows))

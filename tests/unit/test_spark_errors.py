@@ -1,4 +1,4 @@
-"""What failed in a Python worker of Spark is the error that it was."""
+"""Errors of foldflight in Spark's Python workers are restored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ERRORS = [
 
 @pytest.mark.parametrize("raised", _ERRORS, ids=lambda error: error.code)
 def test_an_error_is_found_in_what_spark_says(raised: Exception) -> None:
-    """Class, code and text come through the traceback of a worker, also if one of ours was raised from another."""
+    """Class, code and text are found in the traceback of a worker, also if one error was raised from another."""
     try:
         try:
             raise RejectedError("SETTINGS", "an earlier one")
@@ -36,5 +36,5 @@ def test_an_error_is_found_in_what_spark_says(raised: Exception) -> None:
 
 @pytest.mark.parametrize("text", ["the Python worker died", "foldflight.errors.FunctionError: NO_SUCH_CODE: x"])
 def test_other_failures_are_none_of_ours(text: str) -> None:
-    """What Spark itself has to say stays Spark's."""
+    """Errors of Spark itself are not changed."""
     assert error_of(PySparkException(text)) is None

@@ -1,4 +1,4 @@
-"""What functions log reaches the logging of Spark's workers."""
+"""Log records of functions are logged by Spark's workers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_records_become_log_lines(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_worker_without_logging_writes_to_standard_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nobody has set logging up, lines go to standard error, which Spark keeps with the executor's."""
+    """If logging is not configured, lines are written to standard error, which Spark keeps for the executor."""
     ours = logging.getLogger("foldflight.functions")
     monkeypatch.setattr(ours, "parent", None)
     monkeypatch.setattr(ours, "handlers", [])

@@ -1,4 +1,4 @@
-"""The figures of streams as Prometheus metrics, from progress that is written down here."""
+"""The metrics of streams in Prometheus, from literal progress."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +29,7 @@ def value(metrics: StreamMetrics, name: str, query: str = "orders", aggregation:
 
 
 def test_counters_add_and_gauges_show_the_last_epoch() -> None:
-    """Two epochs: what is counted adds up, what is measured is that of the second."""
+    """Over two epochs counters add up, and gauges have the value of the second."""
     metrics = StreamMetrics()
     metrics.onQueryProgress(progress({"foldflight k > n": FIGURES}))
     metrics.onQueryProgress(progress({"foldflight k > n": {**FIGURES, "buckets": 1, "runs": 2, "state_bytes": 70}}))
@@ -47,7 +47,7 @@ def test_counters_add_and_gauges_show_the_last_epoch() -> None:
 
 
 def test_each_aggregation_of_each_query_has_series_of_its_own() -> None:
-    """Chained aggregations differ by label, a query without a name has its id; others' observations are not ours."""
+    """Chained aggregations have different labels, a query without a name has its id; foreign metrics are ignored."""
     metrics = StreamMetrics()
     metrics.onQueryProgress(progress({"foldflight a > n": FIGURES, "foldflight b > m": FIGURES}, name=None))
     metrics.onQueryProgress(progress({"foldflights": {"rows": 1}, "mine": {}}))
@@ -58,7 +58,7 @@ def test_each_aggregation_of_each_query_has_series_of_its_own() -> None:
 
 
 def test_gauges_go_with_their_query() -> None:
-    """A query that has ended shows no state; what it has counted stays, and other queries are untouched."""
+    """When a query has ended its gauges are removed and its counters stay; other queries are not affected."""
     metrics = StreamMetrics()
     metrics.onQueryProgress(progress({"foldflight k > n": FIGURES}, run=1))
     metrics.onQueryProgress(progress({"foldflight k > n": FIGURES}, name="other", run=2))

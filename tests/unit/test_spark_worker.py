@@ -1,4 +1,4 @@
-"""What tasks leave behind in Spark's Python worker."""
+"""Memory that tasks leave in Spark's Python worker."""
 
 import gc
 import sys
@@ -19,7 +19,7 @@ def unfrozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_collector_passes_over_what_a_task_has_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of a task that has brought modules, all existing objects are frozen; other tasks freeze nothing."""
+    """After a task that has imported modules, all existing objects are frozen; other tasks freeze nothing."""
     monkeypatch.setitem(sys.modules, "a_new_module", types.ModuleType("a_new_module"))
     worker.freeze_garbage_collector()
     gc.unfreeze()

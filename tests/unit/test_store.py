@@ -1,4 +1,4 @@
-"""Compiled loops outlive their process in a folder, which is used only where that is safe."""
+"""Compiled loops are kept in a folder for later processes, which is used only if that is safe."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ print(json.dumps({"compiled": len(recorder.buffer), "how": how, "lines": lines, 
 
 
 def process(*arguments: object, **environment: str) -> dict[str, Any]:
-    """Warm a function and fold rows with it in another process; tell how much that compiled."""
+    """Warm a function and fold rows with it in another process; return how many loops were compiled."""
     path = os.pathsep.join([str(ROOT / "service"), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-c", _PROCESS, *map(str, arguments)],
@@ -63,21 +63,21 @@ def process(*arguments: object, **environment: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which another process has left what it compiled."""
+    """A folder with the compiled loops of another process."""
     folder = tmp_path_factory.mktemp("caches") / "foldflight"
     assert process(XDG_CACHE_HOME=str(folder.parent), NUMBA_CACHE_DIR="")["compiled"] > 0
     return folder
 
 
 def test_the_second_process_compiles_nothing(kept: Path) -> None:
-    """By default the user's cache folder keeps what one process has compiled, and the next one runs it."""
+    """By default the user's cache folder keeps the loops of one process, and the next one loads them."""
     assert sorted(path.suffix for path in kept.iterdir()) == [".fold", ".fold_nulls", ".merge", ".values"]
     assert kept.stat().st_mode & 0o777 == 0o700
     assert process(XDG_CACHE_HOME=str(kept.parent), NUMBA_CACHE_DIR="")["compiled"] == 0
 
 
 def test_damaged_files_are_compiled_again(kept: Path, tmp_path: Path) -> None:
-    """A file that is cut, changed or empty is never run, and is whole again afterwards."""
+    """A damaged, changed or empty file is not executed, and is replaced."""
     folder = tmp_path / "damaged"
     folder.mkdir(mode=0o700)
     for path, damage in zip(
@@ -97,7 +97,7 @@ def test_damaged_files_are_compiled_again(kept: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("problem", ["others", "no folder"])
 def test_a_folder_that_cannot_be_used_costs_time_only(kept: Path, tmp_path: Path, problem: str) -> None:
-    """What others may write to is not read, and where nothing can be written nothing is kept; either is said once."""
+    """A folder that others can write to is not read, and an unwritable one not used; each is logged once."""
     folder = tmp_path / "foldflight"
     if problem == "others":
         folder.mkdir()
@@ -119,7 +119,7 @@ class _Loop:
 
 
 def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What was written of a loop that cannot be kept, as on a full disk, is not left in the folder."""
+    """If a file cannot be put in place, as on a full disk, no partial file is left."""
     folder = tmp_path / "foldflight"
     loop = Store(folder).loop("a digest", "fold")
     loop.path.mkdir(parents=True)
@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path: Path, caplo
 def test_two_processes_may_drop_old_files_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that another process has dropped meanwhile is no trouble; the oldest of the others goes."""
+    """A file that another process has deleted meanwhile is ignored; the oldest of the others is deleted."""
     monkeypatch.setattr("foldflight.compiler.store._FILES_MAX", 2)
     listed = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda folder: [*listed(folder), folder / "dropped meanwhile"])

@@ -1,4 +1,4 @@
-"""Memory that is not used any more is given back when there is nothing to do."""
+"""Unused memory is returned to the system when there is nothing to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foldflight.server.run import relay
 
 
 def test_what_stays_is_asked_for_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Much memory is given back at once; what is still used afterwards is not asked for at each look."""
+    """Much unused memory is returned at once; memory that stays in use is not checked each time."""
     resident = 100 << 20
     now_s = 1000.0
     given: list[float] = []

@@ -1,4 +1,4 @@
-"""What runs in Spark's workers, without Spark: both plans over any cuts and bounds give what one fold gives."""
+"""The tasks of Spark's workers without Spark: both plans, over any batches and bounds, equal one fold."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def query_of(*, has_kinds: bool, bounds: BlockBounds | None = None) -> Query:
 
 
 def batches_of(rows: list[tuple[Any, ...]], layout: Layout, sizes: list[int]) -> list[pa.RecordBatch]:
-    """Return rows as Spark would hand them over, cut anywhere."""
+    """Return rows in batches as from Spark, split anywhere."""
     kinds = {"+I": 0, "-D": 3}
     listed = [
         {"key_0": key, "key_1": x, "kind": kinds[kind], "column_0": value, "column_1": 1}
@@ -71,7 +71,7 @@ def batches_of(rows: list[tuple[Any, ...]], layout: Layout, sizes: list[int]) ->
 
 
 def same(value: Any) -> Any:
-    """Return what SQL groups by."""
+    """Return a value that is equal for values of one SQL group."""
     return value if not isinstance(value, float) else "NaN" if math.isnan(value) else value + 0.0
 
 
@@ -87,7 +87,7 @@ def expected(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[int, in
 
 
 def shuffled(batches: list[pa.RecordBatch], final: FinalFold) -> list[pa.RecordBatch]:
-    """Return what Spark's shuffle and sort make of batches: rows sorted by hash, several keys in each."""
+    """Return batches as after Spark's shuffle and sort: rows sorted by hash, several keys in each."""
     if not batches:
         return []
     table = pa.Table.from_batches(batches)
@@ -102,7 +102,7 @@ def shuffled(batches: list[pa.RecordBatch], final: FinalFold) -> list[pa.RecordB
 
 @pytest.fixture(autouse=True)
 def small_first_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a few rows be a partition of several pieces."""
+    """Make a partition of a few rows have several pieces."""
     monkeypatch.setattr(tasks, "_FIRST_ROWS", 3)
 
 
@@ -149,7 +149,7 @@ def test_a_task_holds_one_block_of_groups() -> None:
 
 
 def test_rows_without_bytes_are_folded() -> None:
-    """Rows of which only a column of type NULL is read, which has no bytes, are counted in two phases."""
+    """Rows with only a column of type NULL, which has no bytes, are counted in two phases."""
     layout = Layout(pa.schema([("key_0", pa.null())]), ("k",), pa.schema([]), (), has_kinds=False)
     query = Query.of(TRANSPORT, {"n": Call("count")}, layout, types=CARRIED)
     rows = pa.RecordBatch.from_arrays([pa.nulls(5)], schema=query.layout.rows)
@@ -157,7 +157,7 @@ def test_rows_without_bytes_are_folded() -> None:
 
 
 def test_an_error_names_a_key_that_is_not_utf8() -> None:
-    """What Spark calls a string and no decoder takes does not hide the function's error: its bytes are shown."""
+    """A key that is not UTF-8 is shown as bytes in the function's error."""
     query = query_of(has_kinds=False)
     wild = pa.array([b"\xff"] * 2, pa.binary()).view(pa.string())
     numbers = [pa.array([1.0] * 2), pa.array([2**63 - 1] * 2), pa.array([1] * 2, pa.int32())]

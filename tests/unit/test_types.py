@@ -1,4 +1,4 @@
-"""SQL types by name, and which column fits which argument."""
+"""SQL types by name, and the columns that arguments accept."""
 
 import pyarrow as pa
 import pytest
@@ -51,7 +51,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_spellings_of_four_engines(spelling: str) -> None:
-    """Every spelling names its type, and the type's own name reads back."""
+    """Every spelling is parsed to its type, and `sql_name` is parsed to the same type."""
     assert parse_type(spelling) == SPELLINGS[spelling]
     assert parse_type(sql_name(SPELLINGS[spelling])) == SPELLINGS[spelling]
 
@@ -74,7 +74,7 @@ def test_spellings_of_four_engines(spelling: str) -> None:
     ],
 )
 def test_what_is_no_type(wrong: str) -> None:
-    """A text that names no type is refused, quoting it and showing some that do."""
+    """Text that is not a type is refused with the text and examples."""
     with pytest.raises(RejectedError, match="is not a type") as caught:
         parse_type(wrong)
     assert caught.value.code == "SIGNATURE"
@@ -110,33 +110,33 @@ OF_SPARK: list[tuple[spark.DataType, pa.DataType]] = [
 
 @pytest.mark.parametrize(("written", "expected"), OF_SPARK, ids=[str(each) for each, _ in OF_SPARK])
 def test_types_of_pyspark(written: spark.DataType, expected: pa.DataType | None) -> None:
-    """A type of PySpark is the Arrow type that PySpark itself gives to its columns."""
+    """A PySpark type is parsed to the Arrow type that PySpark uses."""
     if expected is None:
         expected = without_nullability(to_arrow_type(written, timezone="UTC"))
     assert parse_type(written) == expected
 
 
 def test_a_type_of_pyspark_that_has_no_counterpart() -> None:
-    """A type that cannot reach Python is refused."""
+    """A type without an equivalent in Python is refused."""
     with pytest.raises(RejectedError, match="INTERVAL YEAR TO MONTH"):
         parse_type(spark.YearMonthIntervalType())
 
 
 def test_timestamps_are_spelled_as_an_engine_spells_them() -> None:
-    """`sql_name` has another word for timestamps where it is given one, also within other types."""
+    """`sql_name` has options for the names of timestamps, also within other types."""
     type_ = pa.struct([("a", pa.list_(pa.timestamp("us"))), ("b", pa.map_(pa.string(), pa.timestamp("us", "UTC")))])
     assert sql_name(type_) == "STRUCT<a ARRAY<TIMESTAMP>, b MAP<STRING, TIMESTAMPTZ>>"
     assert sql_name(type_, zoneless="X", zoned="Y") == "STRUCT<a ARRAY<X>, b MAP<STRING, Y>>"
 
 
 def test_a_value_that_is_no_text() -> None:
-    """Something that is neither text nor Arrow type is refused."""
+    """A value that is neither text nor a type is refused."""
     with pytest.raises(RejectedError, match="is not a type"):
         parse_type(int)  # type: ignore[arg-type]
 
 
 def test_type_variables_stand_for_argument_types() -> None:
-    """A capital letter is replaced wherever it stands."""
+    """A capital letter is replaced wherever it is used as a type."""
     assert type_variables("STRUCT<value T, seen BOOLEAN>") == {"T"}
     assert type_variables("STRUCT<T INT, U: ARRAY<V>>") == {"V"}
     assert parse_type("ARRAY<T>", {"T": pa.date32()}) == pa.list_(pa.date32())
@@ -159,7 +159,7 @@ def test_type_variables_stand_for_argument_types() -> None:
     ],
 )
 def test_casts_that_sql_makes_by_itself(actual: str, declared: str) -> None:
-    """Casts that lose nothing need not be written."""
+    """Casts that lose nothing are implicit."""
     assert can_widen(parse_type(actual), parse_type(declared))
 
 
@@ -181,7 +181,7 @@ def test_casts_that_sql_makes_by_itself(actual: str, declared: str) -> None:
     ],
 )
 def test_casts_that_must_be_written(actual: str, declared: str) -> None:
-    """Casts that can lose or reinterpret a value are left to the query."""
+    """Casts that can lose or reinterpret a value must be in the query."""
     assert not can_widen(parse_type(actual), parse_type(declared))
 
 
@@ -197,7 +197,7 @@ def test_casts_that_must_be_written(actual: str, declared: str) -> None:
     ids=str,
 )
 def test_plain_types(type_: pa.DataType) -> None:
-    """What SQL knows is plain, and what is made of it."""
+    """The types of SQL are plain, and so are types composed of them."""
     check_plain(type_)
     assert parse_type(type_) == type_
 
@@ -225,7 +225,7 @@ def test_plain_types(type_: pa.DataType) -> None:
     ids=str,
 )
 def test_types_that_are_not_plain(type_: pa.DataType, remedy: str) -> None:
-    """They are refused at any depth, as types of columns and of declarations, with what to send instead."""
+    """Other types are refused at any depth, in columns and declarations, with the type to use instead."""
     with pytest.raises(RejectedError, match=remedy) as caught:
         check_plain(type_)
     assert caught.value.code == "SCHEMA_MISMATCH"

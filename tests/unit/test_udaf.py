@@ -1,4 +1,4 @@
-"""Registration: what a class says of itself, and what is wrong with it."""
+"""Registration of a class, and the mistakes that it detects."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -80,7 +80,7 @@ def test_options_of_the_decorator() -> None:
 
 
 def test_a_decorated_class_stays_a_plain_class() -> None:
-    """The author can use and subclass the class as before; a subclass is not registered by itself."""
+    """The author can use and subclass the class as before; a subclass is not registered automatically."""
 
     @udaf
     class Once(Plain):
@@ -132,7 +132,7 @@ def test_states_are_typed_by_the_annotation(annotation: Any, expected: pa.DataTy
 
 @pytest.mark.parametrize("annotation", [list, dict, Any, int | str, object])
 def test_what_says_too_little_is_pickled(annotation: Any) -> None:
-    """An annotation that does not say what is in the accumulator leads to pickles, with the reason."""
+    """If the annotation does not describe the accumulator, states are pickled, with the reason."""
 
     class Vague(Plain):
         def create_accumulator(self) -> Any: ...
@@ -144,7 +144,7 @@ def test_what_says_too_little_is_pickled(annotation: Any) -> None:
 
 
 def test_serialize_makes_the_codec_custom() -> None:
-    """An author's own serialize wins over annotations."""
+    """An author's serialize takes precedence over annotations."""
 
     @udaf
     class Custom(Plain):
@@ -158,7 +158,7 @@ def test_serialize_makes_the_codec_custom() -> None:
 
 
 def test_a_class_can_be_its_own_accumulator() -> None:
-    """Without create_accumulator, self holds the state and methods have no accumulator parameter."""
+    """Without create_accumulator, self is the accumulator, and methods have no accumulator parameter."""
 
     @udaf
     class Mean:
@@ -199,7 +199,7 @@ async def _later(self: Any, accumulator: Any, value: Any) -> None:
 
 
 def _one_by_one(self: Any, accumulator: Any) -> Any:
-    """Do nothing when called, either."""
+    """Do nothing when iterated."""
     yield accumulator
 
 
@@ -245,7 +245,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_fail_at_import(mistake: str) -> None:
-    """A wrong class fails when it is defined; the error names class, method and remedy."""
+    """A wrong class raises when it is defined; the error names class, method and remedy."""
     methods, options, message = MISTAKES[mistake]
     base = () if mistake.startswith("no ") else (Plain,)
     cls = type("Wrong", base, methods)
@@ -256,7 +256,7 @@ def test_mistakes_fail_at_import(mistake: str) -> None:
 
 
 def test_none_takes_a_method_away() -> None:
-    """A subclass that cannot do what its parent does says so with None, and its capabilities follow."""
+    """A subclass removes an inherited method with None, which changes its capabilities."""
     methods = {"retract": lambda self, accumulator, value: None, "merge": None}
     full = type("Full", (Plain,), {**methods, "merge": lambda self, accumulator, other: None})
     less = type("Less", (full,), {"retract": None, "merge": None})
@@ -292,12 +292,12 @@ def test_its_own_accumulator_may_deserialize_itself() -> None:
 
 
 def test_a_default_is_a_direct_argument() -> None:
-    """States made with a default are those made with the same value given, and not those of another default."""
+    """States with a default equal those with the same value given, but not those with another default."""
 
     def quantile(default: float) -> Function:
         class Quantile(Plain):
             def __init__(self, fraction: float = default) -> None:
-                """Keep nothing."""
+                """Ignore the direct argument."""
 
         return registered(udaf(Quantile))
 
@@ -309,7 +309,7 @@ def test_a_default_is_a_direct_argument() -> None:
 
 
 def test_logs_of_every_kind_become_records() -> None:
-    """Positional values are filled in, exceptions bring their trace, and levels are the five there are."""
+    """Positional values are inserted, exceptions have their trace, and levels are the five known ones."""
     records: list[Any] = []
     logger = FunctionContext("f", log=records.append).logger
     logger.info("%s of %d", "one", 2)
@@ -327,7 +327,7 @@ def test_logs_of_every_kind_become_records() -> None:
 
 
 def test_methods_that_are_alike_and_meant_so() -> None:
-    """A method that others use, that is private, or that is another word, is no slip; nor is one beside its verb."""
+    """Methods that others use, private methods and other words are accepted, and so is one beside its verb."""
 
     @udaf
     class Meant(Plain):
@@ -354,7 +354,7 @@ def test_methods_that_are_alike_and_meant_so() -> None:
 
 
 def test_types_of_pyspark_and_annotations_are_types() -> None:
-    """Types may be declared as PySpark's types or annotations; the function keeps Arrow's, which travel anywhere."""
+    """Types may be PySpark types or annotations; the function stores Arrow types, which can be sent anywhere."""
 
     @udaf(input_types=[LongType(), float, list[int]], result_type=DoubleType())
     class Declared(Plain):
@@ -366,7 +366,7 @@ def test_types_of_pyspark_and_annotations_are_types() -> None:
 
 
 class Picky(Plain):
-    """Looks at its direct arguments."""
+    """Checks its direct arguments."""
 
     def __init__(
         self,
@@ -402,7 +402,7 @@ class Picky(Plain):
     ],
 )
 def test_direct_arguments_that_fit_their_annotations(given: dict[str, Any]) -> None:
-    """What an annotation allows is taken, and so is anything where it names no plain values."""
+    """Values that match an annotation are accepted, and any value if the annotation names no plain values."""
     function = registered(udaf(type("Picky", (Picky,), {})))
     assert function.bind([pa.int64()], given).literals == given
 
@@ -421,7 +421,7 @@ def test_direct_arguments_that_fit_their_annotations(given: dict[str, Any]) -> N
     ],
 )
 def test_direct_arguments_that_contradict_their_annotations(given: dict[str, Any], message: str) -> None:
-    """A direct argument is checked against the annotation where the call is bound, before any row."""
+    """A direct argument is checked against its annotation when the call is bound, before any row."""
     function = registered(udaf(type("Picky", (Picky,), {})))
     with pytest.raises(RejectedError, match=message) as caught:
         function.bind([pa.int64()], given)
@@ -429,7 +429,7 @@ def test_direct_arguments_that_contradict_their_annotations(given: dict[str, Any
 
 
 def test_describe_makes_an_instance() -> None:
-    """What `__init__` says of direct arguments is known when a query is planned, of both forms of class."""
+    """Exceptions of `__init__` for direct arguments are raised when a query is planned, for both forms of class."""
 
     class Own:
         def __init__(self, fraction: float = 0.5) -> None:
@@ -463,7 +463,7 @@ def test_describe_makes_an_instance() -> None:
 
 
 def test_direct_arguments_are_checked() -> None:
-    """Direct arguments that the class does not take, or that are missing, are refused by name."""
+    """Unknown and missing direct arguments are refused with their names."""
 
     @udaf
     class Percentile(Plain):
@@ -489,7 +489,7 @@ def test_direct_arguments_are_checked() -> None:
     ],
 )
 def test_arguments_are_checked_when_bound(types: list[pa.DataType], message: str) -> None:
-    """A wrong number or type of arguments names function, argument, both types and the remedy."""
+    """A wrong number or type of arguments is an error with function, argument, both types and the remedy."""
 
     @udaf
     class Bound(Plain):
@@ -513,7 +513,7 @@ def test_fingerprints_follow_what_a_state_depends_on() -> None:
 
 
 def test_registry_names_close_matches() -> None:
-    """An unknown function is refused with the names that come close."""
+    """An unknown function is refused with similar names."""
     with pytest.raises(RejectedError, match=r"'cuont' here; did you mean count") as caught:
         Registry()["cuont"]
     assert caught.value.code == "UNKNOWN_FUNCTION"
@@ -521,7 +521,7 @@ def test_registry_names_close_matches() -> None:
 
 
 def test_two_functions_cannot_share_a_name() -> None:
-    """Two classes of one name are refused, naming both; so is taking a built-in's name."""
+    """Two classes with one name are refused with both; so is the name of a built-in function."""
 
     @udaf(name="twin")
     class One(Plain):
@@ -544,7 +544,7 @@ def test_two_functions_cannot_share_a_name() -> None:
 
 
 def test_modules_that_cannot_be_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module that is missing, breaks, or holds no function is an error that says which and where."""
+    """A module that is missing, raises, or has no function is an error with module and place."""
     (tmp_path / "breaks.py").write_text("x = 1\n1 / 0\n")
     (tmp_path / "empty_module.py").write_text("from foldflight.functions.builtin import Sum\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -562,7 +562,7 @@ def test_modules_that_cannot_be_loaded(tmp_path: Any, monkeypatch: pytest.Monkey
 
 
 def test_context_reaches_metrics_and_logs() -> None:
-    """Metrics go to the sink under the function's name, log lines become records."""
+    """Metrics have the function's name, and log lines become records."""
     seen: list[tuple[Any, ...]] = []
 
     class Sink:

@@ -1,4 +1,4 @@
-"""Arguments as Python values, and results cast as Spark's CAST does."""
+"""Arguments as Python values, and results cast as by Spark's CAST."""
 
 import datetime
 import decimal
@@ -37,14 +37,14 @@ def test_arguments_are_plain_python_values(type_: str, values: list[Any]) -> Non
 
 
 def test_nan_is_no_null() -> None:
-    """A NaN argument stays NaN beside a NULL."""
+    """A NaN argument stays NaN, and is not NULL."""
     first, second = to_python(pa.array([math.nan, None]))
     assert math.isnan(first)
     assert second is None
 
 
 def test_json_arguments_are_parsed() -> None:
-    """A JSON argument reaches the function as the value it describes."""
+    """A JSON argument is passed as the parsed value."""
     column = cast_arguments(pa.array(['{"a": [1]}', None]), pa.json_())
     assert to_python(column) == [{"a": [1]}, None]
 
@@ -100,7 +100,7 @@ CASTS = [
 
 @pytest.mark.parametrize(("type_", "value", "expected"), CASTS)
 def test_results_are_cast_as_spark_does(type_: str, value: Any, expected: Any) -> None:
-    """Each result becomes what Spark's CAST makes of it, and None stays NULL."""
+    """Each result is cast as by Spark's CAST, and None is NULL."""
     array = cast_results([value, None], parse_type(type_))
     assert array.type == parse_type(type_)
     assert (array.storage if type_ == "JSON" else array).to_pylist() == [expected, None]
@@ -117,7 +117,7 @@ def test_results_are_cast_as_spark_does(type_: str, value: Any, expected: Any) -
     ],
 )
 def test_the_largest_values_fit(type_: pa.DataType, value: Any) -> None:
-    """What is just within its type is a result."""
+    """The largest values of a type are valid results."""
     values = [value, None]
     assert cast_results(values, type_).to_pylist() == values
 
@@ -175,7 +175,7 @@ def test_the_largest_values_fit(type_: pa.DataType, value: Any) -> None:
     ],
 )
 def test_what_does_not_fit_is_an_error(type_: str, value: Any, code: str) -> None:
-    """A result that does not fit names itself and its place; it never wraps and never becomes NULL."""
+    """A result that does not fit is an error with its value and position; it is never wrapped or NULL."""
     with pytest.raises(CastError) as caught:
         cast_results([None, value], parse_type(type_))
     assert caught.value.index == 1
@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_an_error(type_: str, value: Any, code: str) -> Non
 
 
 def test_a_value_without_a_repr_is_still_named() -> None:
-    """A result whose own repr fails is an error about the result, not about its repr."""
+    """If the repr of a result raises, the error is still about the result."""
 
     class Mute:
         def __repr__(self) -> str:
@@ -195,7 +195,7 @@ def test_a_value_without_a_repr_is_still_named() -> None:
 
 
 def test_a_column_that_the_declared_type_cannot_hold_is_refused() -> None:
-    """Nanoseconds that an argument in microseconds would lose are the job's to round."""
+    """Nanoseconds that an argument in microseconds would lose must be rounded by the job."""
     with pytest.raises(RejectedError, match="TIMESTAMP cannot hold") as caught:
         cast_arguments(pa.array([1001], pa.timestamp("ns")), pa.timestamp("us"))
     assert caught.value.code == "SCHEMA_MISMATCH"

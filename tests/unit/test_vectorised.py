@@ -1,4 +1,4 @@
-"""The contract of vectorised methods: what they are given, what they may return, and what is refused."""
+"""The contract of vectorised methods: their arguments and return values, and what is refused."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from foldflight.functions import Call, Registry
 
 
 class Adder:
-    """A sum, vectorised; tests break one method or another."""
+    """A vectorised sum; tests replace its methods."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -58,7 +58,7 @@ def values_of(fold: Fold) -> list[Any]:
 
 
 def test_they_are_used() -> None:
-    """A class that has them is folded by them, with its own direct arguments, and counts as vectorised."""
+    """A class with vectorised methods is folded by them, with its direct arguments, in the mode `vectorised`."""
 
     def scaled(self: Any, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:
         np.add.at(accumulators, slots, values * 100)
@@ -69,7 +69,7 @@ def test_they_are_used() -> None:
 
 
 def test_not_implemented_leaves_the_rows_to_the_scalar_methods() -> None:
-    """What fold_many or merge_many does not do is done row by row, and so is everything after it."""
+    """Rows for which fold_many or merge_many returns NotImplemented are folded row by row, and all later ones, too."""
     asked = []
 
     def declines(self: Any, accumulators: Any, *_: Any) -> Any:
@@ -96,7 +96,7 @@ def test_not_implemented_leaves_the_rows_to_the_scalar_methods() -> None:
     ],
 )
 def test_the_listing_says_whether_they_are_used(returns: type, how: str) -> None:
-    """Vectorised methods count for nothing where accumulators have no records."""
+    """Without records, vectorised methods are not used, and the listing has the reason."""
 
     def create_accumulator(self: Any) -> Any:
         return returns()
@@ -107,7 +107,7 @@ def test_the_listing_says_whether_they_are_used(returns: type, how: str) -> None
 
 
 def test_annotations_that_cannot_be_resolved_say_nothing() -> None:
-    """Where state_type says what annotations do not, the class is folded as any other."""
+    """If state_type describes the state, annotations that cannot be resolved are ignored."""
 
     class Total:
         n: "Unknown"  # type: ignore[name-defined]  # noqa: F821
@@ -137,7 +137,7 @@ def test_annotations_that_cannot_be_resolved_say_nothing() -> None:
 
 @pytest.mark.parametrize("compile_", [True, False])
 def test_compile_chooses_the_scalar_methods(compile_: bool) -> None:
-    """`compile=True` compiles the scalar methods and `compile=False` calls them, whatever else there is."""
+    """`compile=True` compiles the scalar methods, and `compile=False` calls them, even if there are vectorised ones."""
     cls = udaf(name="adder", skip_nulls=True, compile=compile_)(
         type("Adder", (Adder,), dict(vars(Adder)) | {"fold_many": lambda *_: 1 / 0})
     )
@@ -145,7 +145,7 @@ def test_compile_chooses_the_scalar_methods(compile_: bool) -> None:
 
 
 def test_nulls_are_masked() -> None:
-    """Without skip_nulls, a column with NULLs is a masked array, and one without is none."""
+    """Without skip_nulls, a column with NULLs is a masked array; one without NULLs is a plain array."""
     seen = []
 
     def noted(self: Any, accumulators: Any, slots: Any, signs: Any, values: Any) -> None:
@@ -171,7 +171,7 @@ def test_nulls_are_masked() -> None:
     ],
 )
 def test_what_they_may_not_do(methods: dict[str, Any], code: str, message: str) -> None:
-    """A wrong return, shape or value, or an exception, is a FunctionError that names the method."""
+    """A wrong return value, shape or type, or an exception, is a FunctionError that names the method."""
     with pytest.raises(FunctionError, match=message) as caught:
         values_of(fold_of(adder(**methods)))
     assert (caught.value.code, caught.value.function) == (code, "adder")
@@ -188,12 +188,12 @@ def test_what_they_may_not_do(methods: dict[str, Any], code: str, message: str) 
     ids=["masked", "objects", "arrow", "chunked"],
 )
 def test_what_get_values_may_return(values: Any) -> None:
-    """Masked, object and Arrow arrays are results, cast as those of get_value are."""
+    """Masked, object and Arrow arrays are results, cast like those of get_value."""
     assert values_of(fold_of(adder(get_values=lambda *_: values))) == [8, None]
 
 
 def test_results_that_do_not_fit_are_isolated() -> None:
-    """Where errors are isolated, a result that does not fit is the error of its group alone."""
+    """If errors are isolated, only the group whose result does not fit fails."""
     batch = pa.RecordBatch.from_pydict({"slot": pa.array([0, 1], pa.int32()), "x": pa.array([1 << 40, 4])})
     fold = Fold(bind_calls(Registry.load([adder()]), [Call("adder", ("x",))], batch.schema), isolates=True)
     fold.fold(batch)
@@ -203,7 +203,7 @@ def test_results_that_do_not_fit_are_isolated() -> None:
 
 
 def test_what_raises_for_many_is_isolated() -> None:
-    """Where errors are isolated, what a method did before it raised is undone, and the scalar one is asked."""
+    """If errors are isolated, changes before an exception are undone, and the scalar method is used."""
 
     def raises(self: Any, accumulators: Any, slots: Any, *_: Any) -> None:
         accumulators[slots] = 99
@@ -243,7 +243,7 @@ def test_what_raises_for_many_is_isolated() -> None:
 
 
 def test_a_function_that_exits_names_its_method() -> None:
-    """SystemExit, with which a server interrupts what takes too long, ends the fold, not the process."""
+    """SystemExit, with which a server interrupts functions, ends the fold, not the process."""
 
     def exits(*_: Any) -> Any:
         raise SystemExit(1)
@@ -255,7 +255,7 @@ def test_a_function_that_exits_names_its_method() -> None:
 
 
 def test_rows_that_cannot_be_taken_back() -> None:
-    """A function without retract does not take rows back by its vectorised methods either."""
+    """A function without retract refuses retractions also with its vectorised methods."""
     with pytest.raises(RejectedError, match="append-only"):
         fold_of(adder(), kind=3)
 
@@ -300,14 +300,14 @@ def test_states_beyond_their_type_are_the_interpreters() -> None:
     ],
 )
 def test_what_is_refused_at_registration(methods: dict[str, Any], message: str) -> None:
-    """Vectorised methods come together, for a separate accumulator, and take what they will be given."""
+    """Vectorised methods must be complete, need a separate accumulator, and must accept their arguments."""
     with pytest.raises(RejectedError, match=message) as caught:
         udaf(type("Adder", (Adder,), dict(vars(Adder)) | methods))
     assert caught.value.code == "SIGNATURE"
 
 
 def test_a_subclass_may_not_inherit_what_it_changes() -> None:
-    """Who changes accumulate must not be folded by the fold_many of another class."""
+    """A class that overrides accumulate must not be folded by an inherited fold_many."""
 
     class Doubled(Adder):
         def accumulate(self, accumulator: int, value: int) -> int:

@@ -1,4 +1,4 @@
-"""Servers with one deliberate mistake each: what the conformance kit must notice, and by which rules.
+"""Servers with one deliberate mistake each, and the rules by which the conformance kit must detect it.
 
 A mistake is put into this process's own server by replacing one function of it; the kit shares none of these.
 """
@@ -29,7 +29,7 @@ MUTANTS: list[Any] = []
 
 
 def breaks(*rules: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    """Note which rules a mistake breaks: the first is the one that is about it."""
+    """Record the rules that a mistake breaks. The first is the rule that describes it."""
 
     def put(mutate: Callable[[Patch], None]) -> Callable[[Patch], None]:
         MUTANTS.append(pytest.param(mutate, rules, id=mutate.__name__))
@@ -39,7 +39,7 @@ def breaks(*rules: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch],
 
 
 def bound_as(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
-    """Bind other calls than those that were asked for."""
+    """Bind other calls than the requested ones."""
 
     def mutate(patch: Patch) -> None:
         bind = bound.bind_calls
@@ -51,7 +51,7 @@ def bound_as(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
 
 
 def each(**changes: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a change of each call's fields."""
+    """Return a function that changes fields of each call."""
     return lambda asked: [replace(call, **{name: of(call) for name, of in changes.items()}) for call in asked]
 
 

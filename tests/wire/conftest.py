@@ -1,4 +1,4 @@
-"""Servers in this process and in others, and both transports, for the wire tests."""
+"""Fixtures of the wire tests: servers in this process and in others, and both transports."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _starting(tmp_path: Path, *, forked: bool) -> Iterator[Callable[..., ServerP
 
 @pytest.fixture
 def spawn(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
-    """Start servers in other processes; whatever is left of them ends with the test."""
+    """Start servers in other processes. Those that still run are ended with the test."""
     yield from _starting(tmp_path, forked=False)
 
 
 @pytest.fixture
 def fork(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
-    """Do what `spawn` does, but quickly: for tests that are not about the start or the end of a process."""
+    """Like `spawn`, but faster: for tests that do not concern the start or end of a process."""
     yield from _starting(tmp_path, forked=True)
 
 
@@ -56,13 +56,13 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def flight(server: Server) -> FlightTransport:
-    """The way to `server`, which is there; what it refuses is an error at once."""
+    """A transport to `server`. Refusals are errors at once, because the server is available."""
     return FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
 
 
 @pytest.fixture(params=["embedded", "flight"])
 def transport(request: pytest.FixtureRequest) -> Transport:
-    """Both transports, in turn: whatever holds for one must hold for the other."""
+    """Both transports, in turn: the same must hold for both."""
     if request.param == "embedded":
         return EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
     found: Transport = request.getfixturevalue("flight")

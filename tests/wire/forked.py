@@ -1,4 +1,4 @@
-"""Processes forked from one in which all is imported: a server so starts in a tenth of a new interpreter's time.
+"""Processes forked from one that has imported everything, which start in a tenth of an interpreter's time.
 
 For tests in which servers come and go. Those about how a process starts or ends need one of its own: a forked one does
 not begin with its imports, and ends without the end of an interpreter.
@@ -25,7 +25,7 @@ __all__ = ["ForkedProcess"]
 
 @functools.cache
 def _forks(python_path: str) -> Any:
-    """Start the process to fork from, once for all tests; it ends with this one."""
+    """Start the process from which others are forked, once for all tests. It ends with this process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pytest", "tests.wire.preloaded"])
     with mock.patch.dict(os.environ, PYTHONPATH=python_path):
@@ -36,7 +36,7 @@ def _forks(python_path: str) -> Any:
 def _serve(
     settings: dict[str, Any], log: Path, stdout: Connection, environment: dict[str, str], files_max: tuple[int, int]
 ) -> None:
-    """Be a server."""
+    """Run a server."""
     from tests.wire.server_process import main  # in the forked process only
 
     with log.open("wb") as stderr:
@@ -50,7 +50,7 @@ def _serve(
 
 
 class ForkedProcess:
-    """A server, with that part of the interface of `subprocess.Popen` that tests use.
+    """A server, with the part of the interface of `subprocess.Popen` that tests use.
 
     Args:
         settings: Settings of the server, by name.

@@ -1,4 +1,4 @@
-"""A module that hangs where it is imported for the first time, as one that waits for something on the network may."""
+"""A module that hangs when it is first imported, like a module that waits for the network."""
 
 from __future__ import annotations
 

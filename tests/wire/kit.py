@@ -1,4 +1,4 @@
-"""What the wire tests share: short ways to open and fold, and servers in other processes."""
+"""Functions of the wire tests: opening and folding in few words, and servers in other processes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ COLUMNS = pa.schema(
 
 
 def opening(*calls: Call, columns: pa.Schema = COLUMNS, **more: Any) -> Open:
-    """Return an Open that asks for states and outputs unless told otherwise."""
+    """Return an Open that requests states and outputs by default."""
     return Open(calls=calls, columns=columns, returns=more.pop("returns", Returns(states=True, outputs=True)), **more)
 
 
 def rows(*values: tuple[Any, ...], columns: pa.Schema = COLUMNS) -> pa.RecordBatch:
-    """Return a chunk: (slot, kind, value, weight, wanted) a row, the last three filled up with 1, 1 and true."""
+    """Return a chunk of rows (slot, kind, value, weight, wanted); the last three default to 1, 1 and true."""
     filled = [value + (0, 0, 1, 1, True)[len(value) :] for value in values]
     arrays = [pa.array([row[at] for row in filled], field.type) for at, field in enumerate(columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=columns)
@@ -52,7 +52,7 @@ def end_epoch(exchange: OpenExchange, epoch: int) -> pa.Table:
 
 
 def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
-    """Return whether the condition came true in time."""
+    """Wait until a condition is true. Return whether it became true in time."""
     until_s = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > until_s:
@@ -62,13 +62,13 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
 
 
 def environment(*, tests: bool = True) -> dict[str, str]:
-    """Return the environment of a process that finds foldflight, and the tests if asked."""
+    """Return the environment of a process that can import foldflight, and the tests if requested."""
     path = [str(ROOT / "service")] + [str(ROOT)] * tests + [path for path in (os.environ.get("PYTHONPATH"),) if path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def opened_apart(server: ServerProcess, opening: Open) -> OpenExchange:
-    """Open an exchange over a TCP connection of its own, as another client process would."""
+    """Open an exchange over a separate TCP connection, like another client process."""
     client = fl.FlightClient(server.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
     return OpenExchange(FlightLink(opening, client, server.url, deadline_s=DEADLINE_S, token=None), opening)
 
@@ -99,7 +99,7 @@ class ServerProcess:
         self.ready: dict[str, Any] = {}
 
     def await_ready(self, timeout_s: float = 30.0) -> None:
-        """Read the ready line."""
+        """Read the ready line, and return it."""
         stdout = self.process.stdout
         assert stdout is not None
         with selectors.DefaultSelector() as selector:

@@ -1,4 +1,4 @@
-"""Functions that take what they can get: time in each of their methods, and memory."""
+"""Functions that use too much: time in each of their methods, and memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Number:
 
 
 def loop(value: int) -> None:
-    """Go on for ever at 13."""
+    """Loop for ever at 13."""
     while value == ENDLESS:
         value = value + 1 - 1
 
@@ -77,7 +77,7 @@ class LoopsInOpen(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
 class Swallows(_Base):
-    """Does not want to end, twice."""
+    """Swallows the first two interrupts."""
 
     def accumulate(self, accumulator: Number, value: int) -> None:
         for _ in range(2):
@@ -88,7 +88,7 @@ class Swallows(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
 class Sleeps(_Base):
-    """Sleeps for as many seconds as its argument says, where no exception can come."""
+    """Sleeps for this many seconds in C code, where no exception can be raised."""
 
     def accumulate(self, accumulator: Number, value: int) -> None:
         time.sleep(value)
@@ -97,7 +97,7 @@ class Sleeps(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
 class HoldsTheLock(_Base):
-    """Calls C code that takes for ever at 13, and lets nothing else of Python run meanwhile."""
+    """Calls C code that never ends at 13, and holds Python's global lock."""
 
     def accumulate(self, accumulator: Number, value: int) -> None:
         if value == ENDLESS:
@@ -107,7 +107,7 @@ class HoldsTheLock(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=False)
 class Hoards:
-    """Keeps as many KiB for each row as its argument says."""
+    """Stores this many KiB for each row."""
 
     def create_accumulator(self) -> list[bytes]:
         return []

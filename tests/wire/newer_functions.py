@@ -1,4 +1,4 @@
-"""The same names as in wire_functions, in another version."""
+"""Another version of the functions of wire_functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Number:
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", version="2")
 class AppendOnly:
-    """A sum that cannot take rows back."""
+    """A sum without retract."""
 
     def create_accumulator(self) -> Number:
         accumulator = Number()

@@ -1,4 +1,4 @@
-"""What a forked server finds imported: the package, functions of the wire tests, and the compiler, ready for use."""
+"""The imports of a forked server: the package, functions of the wire tests, and the compiler."""
 
 from __future__ import annotations
 

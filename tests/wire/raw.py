@@ -1,4 +1,4 @@
-"""A Flight client without pyarrow: it says what it likes, message by message, on the raw gRPC stream."""
+"""A Flight client without pyarrow, which sends arbitrary messages on the raw gRPC stream."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _part(field: int, content: bytes) -> bytes:
 def flight_data(
     message: IpcMessage | None = None, *, opening: Open | None = None, metadata: bytes | None = None
 ) -> bytes:
-    """Return one FlightData message; what is None is left out."""
+    """Return one FlightData message; arguments that are None are omitted."""
     parts = []
     if opening is not None:
         parts.append(_part(1, b"\x08" + _varint(_CMD) + _part(2, encode_open(opening))))
@@ -51,7 +51,7 @@ def flight_data(
 
 
 class RawClient:
-    """A connection to a server, and exchanges on it.
+    """A connection to a server, and exchanges over it.
 
     Args:
         address: `host:port`.
@@ -65,7 +65,7 @@ class RawClient:
         self._exchange = self.channel.stream_stream(DO_EXCHANGE)
 
     def say(self, messages: Iterable[bytes]) -> grpc.RpcError | None:
-        """Send messages, read all answers, and return what the exchange failed with."""
+        """Send messages, read all answers, and return the error that ended the exchange."""
         try:
             for _ in self._exchange(iter(messages), metadata=self._metadata, timeout=DEADLINE_S):
                 pass
@@ -74,7 +74,7 @@ class RawClient:
         return None
 
     def open_silently(self, first: Iterable[bytes] = ()) -> grpc.Call:
-        """Open a stream, send these messages, and never another word."""
+        """Open a stream, send these messages, and nothing else."""
         words: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
         def speech() -> Iterator[bytes]:
@@ -89,7 +89,7 @@ class RawClient:
 
 
 def error_of(error: grpc.RpcError | None) -> FoldflightError:
-    """Return the error of the taxonomy that a server sent, as an engine reads it."""
+    """Return the error that a server sent, decoded like an engine does."""
     assert error is not None, "the server accepted it"
     details = dict(error.trailing_metadata() or ())
     found = decode_error(details.get("x-arrow-status-detail-bin", b"")) or decode_error(

@@ -1,4 +1,4 @@
-"""A server in a process of its own: `python server_process.py SETTINGS_JSON`; SIGTERM drains it."""
+"""A server as a process: `python server_process.py SETTINGS_JSON`. SIGTERM drains it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foldflight.server.run.settings import load_settings
 
 
 def main(settings: dict[str, Any]) -> int:
-    """Serve until told to stop."""
+    """Serve until SIGTERM."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:

@@ -1,4 +1,4 @@
-"""Which Arrow types a column may have: plain ones; views, dictionaries and the like are refused before any row."""
+"""Columns may have plain Arrow types; views, dictionaries and others are refused before any row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from foldflight.functions.call import Call
 def test_what_is_not_plain_is_refused_before_any_row(
     transport: Transport, type_: pa.DataType, remedy: str, argument: str
 ) -> None:
-    """The column is named at open with what to send instead, whether a call refers to it or not."""
+    """The column is named at open with the type to send instead, whether a call uses it or not."""
     columns = pa.schema([("value", pa.int64()), ("odd", type_)])
     for attempt in (transport.describe, transport.open):
         with pytest.raises(RejectedError, match=f"column odd: .*plain types are; {remedy}") as caught:

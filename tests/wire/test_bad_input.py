@@ -1,4 +1,4 @@
-"""Bad input of every kind: a clear error of the taxonomy, and nothing left behind on the server."""
+"""Invalid input of every kind gives an error of the taxonomy, and leaves nothing on the server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VALUE = ("value",)
 
 @pytest.fixture(autouse=True)
 def nothing_left(server: Server) -> Iterator[None]:
-    """After each test no exchange is open: an error frees everything."""
+    """After each test no exchange is open: an error frees all resources."""
     yield
     assert eventually(lambda: server.flight.active == 0)
 
@@ -41,14 +41,14 @@ def fold(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
 
 
 def error_of(transport: Transport, call: Call, act: Callable[[OpenExchange], Any]) -> FoldflightError:
-    """Return the error of an exchange."""
+    """Return the error that ends an exchange."""
     with pytest.raises(FoldflightError) as caught, transport.open(opening(call)) as exchange:
         act(exchange)
     return caught.value
 
 
 def state_of(transport: Transport, call: Call) -> pa.RecordBatch:
-    """Return a good state of one group."""
+    """Return a valid state of one group."""
     with transport.open(opening(call)) as exchange:
         return fold(exchange, rows((0, 0, 1))).select(["slot", "state_0"]).combine_chunks().to_batches()[0]
 
@@ -69,7 +69,7 @@ def state_of(transport: Transport, call: Call) -> pa.RecordBatch:
     ],
 )
 def test_bad_call_is_refused_at_open(transport: Transport, call: Call, code: str, mentions: str) -> None:
-    """A call that cannot be bound fails before any row is sent, and describing it fails the same."""
+    """A call that cannot be bound fails before any row is sent; `describe` raises the same error."""
     for attempt in (transport.open, transport.describe):
         with pytest.raises(RejectedError) as caught:
             attempt(opening(call))
@@ -78,7 +78,7 @@ def test_bad_call_is_refused_at_open(transport: Transport, call: Call, code: str
 
 
 def test_a_server_that_lacks_a_function_is_named(server: Server, flight: FlightTransport) -> None:
-    """Behind a balancer the URL does not tell which server lacks it: the error names the server."""
+    """The error names the server, because behind a balancer the URL does not."""
     for ask in (flight.describe, flight.open):
         with pytest.raises(RejectedError, match=f"on server {server.server_id}; did you mean count") as caught:
             ask(opening(Call("coutn")))
@@ -88,10 +88,10 @@ def test_a_server_that_lacks_a_function_is_named(server: Server, flight: FlightT
 
 
 def test_another_version_has_another_fingerprint(server: Server) -> None:
-    """A query planned with one version of a function is refused by a server that has another."""
+    """A query planned with one version of a function is refused by a server with another."""
 
     class WeightedAvg(wire_functions.WeightedAvg):
-        """The same, later."""
+        """Another version of the function."""
 
     from foldflight import udaf
 
@@ -115,7 +115,7 @@ def test_another_version_has_another_fingerprint(server: Server) -> None:
     ],
 )
 def test_raising_function_is_named(transport: Transport, function: str, act: Any, says: str) -> None:
-    """The error names function and slot, and its trace is the author's, nothing of the server's."""
+    """The error has function and slot, and its trace has only the author's frames."""
     error = error_of(transport, Call(function, VALUE), act)
     assert isinstance(error, FunctionError)
     assert (error.code, error.function, error.slot) == ("USER_CODE", function, 4)
@@ -131,7 +131,7 @@ def test_raising_function_is_named(transport: Transport, function: str, act: Any
 
 
 def test_the_first_error_is_the_one_that_is_told(transport: Transport) -> None:
-    """A `close` that raises after a function has raised hides nothing."""
+    """A `close` that raises after another error does not hide that error."""
     calls = (Call("fails_to_accumulate", VALUE), Call("fails_to_close", VALUE))
     with pytest.raises(FunctionError, match="thirteen") as caught, transport.open(opening(*calls)) as exchange:
         fold(exchange, rows((4, 0, 13)))
@@ -139,7 +139,7 @@ def test_the_first_error_is_the_one_that_is_told(transport: Transport) -> None:
 
 
 def test_raising_merge_is_named(transport: Transport) -> None:
-    """A merge that raises names the function and the slot."""
+    """The error of a merge has function and slot."""
     state = state_of(transport, Call("append_only", VALUE))
     foreign = state_of(transport, Call("fails_to_merge", VALUE))
 
@@ -157,7 +157,7 @@ def test_raising_merge_is_named(transport: Transport) -> None:
 
 @pytest.mark.parametrize(("function", "code"), [("wrong_result", "RESULT_TYPE"), ("overflows", "OVERFLOW")])
 def test_impossible_result_is_an_error(transport: Transport, function: str, code: str) -> None:
-    """A result of the wrong type, or beyond BIGINT, is never cut to fit."""
+    """A result of the wrong type, or beyond BIGINT, is an error."""
     error = error_of(transport, Call(function, VALUE), lambda exchange: fold(exchange, rows((3, 0, 1))))
     assert isinstance(error, FunctionError)
     assert (error.code, error.function, error.slot) == (code, function, 3)
@@ -174,14 +174,14 @@ def test_retraction_of_an_append_only_function(transport: Transport) -> None:
 
 
 def merge(exchange: OpenExchange, state: pa.RecordBatch) -> None:
-    """Merge a state and wait for the outcome."""
+    """Merge a state and wait for the results."""
     exchange.states(state)
     exchange.barrier(1)
     exchange.results(1)
 
 
 def with_state(state: pa.RecordBatch, value: Any) -> pa.RecordBatch:
-    """Return the same with other bytes for the state."""
+    """Return the same batch with other bytes as the state."""
     return state.set_column(1, state.schema.field(1), pa.array([value], state.schema.field(1).type))
 
 
@@ -205,7 +205,7 @@ def test_pickled_state_that_we_did_not_sign(transport: Transport, change: Callab
 
 
 def test_pickle_is_not_loaded_to_find_out(transport: Transport) -> None:
-    """A pickle that would run code does not run."""
+    """A pickle that would execute code is not loaded."""
 
     class Bomb:
         def __reduce__(self) -> tuple[Any, ...]:
@@ -217,7 +217,7 @@ def test_pickle_is_not_loaded_to_find_out(transport: Transport) -> None:
 
 
 def test_state_signed_elsewhere() -> None:
-    """A state from a fleet with another key is foreign."""
+    """A state that was signed with another fleet's key is refused."""
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=b"another key of 16+ bytes")
     state = state_of(embedded, Call("pickled", VALUE))
     ours = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
@@ -225,7 +225,7 @@ def test_state_signed_elsewhere() -> None:
 
 
 def test_state_of_another_function(transport: Transport) -> None:
-    """A state whose column says that it belongs to another function, or whose type differs, is refused."""
+    """A state whose column names another function, or whose type differs, is refused."""
     state = state_of(transport, Call("weighted_avg", ("value", "weight")))
     error = error_of(transport, Call("append_only", VALUE), lambda exchange: merge(exchange, state))
     assert error.code == "STATE_MISMATCH"
@@ -235,7 +235,7 @@ def test_state_of_another_function(transport: Transport) -> None:
 
 
 def test_epochs_must_increase(flight: FlightTransport) -> None:
-    """A repeated barrier is refused with the epoch named."""
+    """A repeated barrier is refused, and the error names the epoch."""
 
     def act(exchange: OpenExchange) -> None:
         for _ in range(2):
@@ -247,7 +247,7 @@ def test_epochs_must_increase(flight: FlightTransport) -> None:
 
 
 class Raw:
-    """A client that says what it likes."""
+    """A client that sends arbitrary messages."""
 
     def __init__(self, url: str, command: bytes, schema: pa.Schema = COLUMNS) -> None:
         self.schema = schema
@@ -288,7 +288,7 @@ GOOD_OPEN = encode_open(opening(COUNT))
 
 @pytest.mark.parametrize("command", [b"garbage", b"\xff" * 40, b"\x00", GOOD_OPEN[: len(GOOD_OPEN) // 2]])
 def test_garbage_as_descriptor(server: Server, command: bytes) -> None:
-    """A descriptor that is no Open message is a BAD_FRAME, in every verb that takes one."""
+    """A descriptor that is not an Open is BAD_FRAME, in every request with a descriptor."""
     assert Raw(server.url, command).error().code in {"BAD_FRAME", "PROTOCOL_VERSION"}
     with fl.FlightClient(server.url) as client, pytest.raises(fl.FlightError) as caught:
         client.get_flight_info(fl.FlightDescriptor.for_command(command))
@@ -299,14 +299,14 @@ def test_garbage_as_descriptor(server: Server, command: bytes) -> None:
 
 @pytest.mark.parametrize("metadata", [None, b"", b"garbage", b"\xff" * 100])
 def test_garbage_as_metadata(server: Server, metadata: bytes | None) -> None:
-    """A message whose metadata is no frame is a BAD_FRAME."""
+    """A message whose metadata is not a frame is BAD_FRAME."""
     raw = Raw(server.url, GOOD_OPEN)
     raw.say(metadata)
     assert raw.error().code == "BAD_FRAME"
 
 
 def test_unknown_protocol_version(flight: FlightTransport) -> None:
-    """A version from the future is refused with those that are served."""
+    """An unknown version is refused with the supported ones."""
     for attempt in (flight.open, flight.describe):
         with pytest.raises(RejectedError) as caught:
             attempt(opening(COUNT, protocol_version=99))
@@ -316,7 +316,7 @@ def test_unknown_protocol_version(flight: FlightTransport) -> None:
 
 
 def test_stream_of_another_schema(server: Server) -> None:
-    """Chunks must have the columns that Open announced."""
+    """Chunks must have the columns of Open."""
     raw = Raw(server.url, GOOD_OPEN, schema=pa.schema([("other", pa.int64())]))
     message = encode(Chunk(pa.record_batch([pa.array([1])], names=["other"])), raw.schema)
     raw.say(message.metadata, message.batch)
@@ -335,7 +335,7 @@ def test_frames_out_of_order(server: Server) -> None:
 
 
 def test_path_descriptors(server: Server) -> None:
-    """GetFlightInfo of a function gives its signature, and of anything else an error that says what it is."""
+    """GetFlightInfo of a function has its signature; other paths are errors."""
     with fl.FlightClient(server.url) as client:
         info = client.get_flight_info(fl.FlightDescriptor.for_path("weighted_avg"))
         assert info.schema.names == ["value", "weight", "result"]
@@ -349,7 +349,7 @@ def test_path_descriptors(server: Server) -> None:
 
 
 def test_other_verbs_are_refused(server: Server) -> None:
-    """DoGet, DoPut and unknown actions say what is served instead, without a traceback."""
+    """DoGet, DoPut and unknown actions are refused with what is supported, without a traceback."""
     with fl.FlightClient(server.url) as client:
         with pytest.raises(fl.FlightError) as got:
             client.do_get(fl.Ticket(b"x")).read_all()
@@ -363,7 +363,7 @@ def test_other_verbs_are_refused(server: Server) -> None:
 
 
 def test_every_prefix_of_a_message_is_refused_or_waited_for(server: Server) -> None:
-    """Cut metadata never crashes the server: each cut gives an error of the taxonomy or a frame with less in it."""
+    """Truncated metadata never crashes the server: the answer is an error of the taxonomy, or a shorter frame."""
     message = encode(Barrier(3), COLUMNS)
     for size in range(len(message.metadata)):
         raw = Raw(server.url, GOOD_OPEN)
@@ -375,7 +375,7 @@ def test_every_prefix_of_a_message_is_refused_or_waited_for(server: Server) -> N
 
 
 def test_admission_is_bounded() -> None:
-    """One exchange too many is OVERLOADED; when one ends there is room again."""
+    """One exchange too many is OVERLOADED; when another ends, it is accepted."""
     with serving(wire_functions, state_keys=STATE_KEY, exchanges_max=1) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
         with transport.open(opening(COUNT)):
@@ -388,7 +388,7 @@ def test_admission_is_bounded() -> None:
 
 
 def test_slots_are_bounded() -> None:
-    """A slot beyond slots_max is refused with the bound named, before memory is taken for it."""
+    """A slot beyond slots_max is refused with the name of the limit, before memory is allocated."""
     with serving(wire_functions, state_keys=STATE_KEY, slots_max=10) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         error = error_of(transport, COUNT, lambda exchange: fold(exchange, rows((10, 0))))
@@ -397,7 +397,7 @@ def test_slots_are_bounded() -> None:
 
 
 def test_messages_are_bounded() -> None:
-    """A chunk beyond message_bytes_max is refused with the bound named; the client's own chunks are cut before that."""
+    """A chunk beyond message_bytes_max is refused with the limit; our client splits chunks before."""
     with serving(wire_functions, state_keys=STATE_KEY, message_bytes_max=100_000) as server:
         raw = Raw(server.url, GOOD_OPEN)
         message = encode(Chunk(rows(*[(0, 0)] * 10_000)), COLUMNS)
@@ -408,7 +408,7 @@ def test_messages_are_bounded() -> None:
 
 
 def test_bug_of_ours_is_an_invariant_with_an_id(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An unexpected exception reaches the client as its kind and an id, without the server's traceback."""
+    """An unexpected exception reaches the client as its class and an id, without the server's traceback."""
 
     def broken(*_args: object) -> None:
         raise ZeroDivisionError("secret detail")
@@ -424,7 +424,7 @@ def test_bug_of_ours_is_an_invariant_with_an_id(server: Server, monkeypatch: pyt
 
 
 def test_long_error_reaches_a_client_with_default_limits(server: Server) -> None:
-    """Errors are cut to what any gRPC client takes, and never lost: 50 times in a row."""
+    """Errors are cut so that every gRPC client accepts them, and are never lost: 50 times in a row."""
     command = encode_open(opening(Call("fails_to_accumulate", VALUE), job_parameters={"x": "y" * 1000}))
     for _ in range(50):
         raw = Raw(server.url, command)

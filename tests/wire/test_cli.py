@@ -1,4 +1,4 @@
-"""`foldflight serve` and `foldflight functions` as a user starts them: processes, ports, signals."""
+"""`foldflight serve` and `foldflight functions` as processes: ports and signals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODULE = "tests.wire.limit_functions"
 
 @pytest.fixture
 def foldflight():
-    """Start commands; whatever is left of them ends with the test."""
+    """Start commands. Those that still run are ended with the test."""
     started = []
 
     def start(*arguments, **variables):
@@ -54,7 +54,7 @@ def serve(foldflight, *arguments, **variables):
 
 
 def test_functions_lists_what_a_server_serves(foldflight):
-    """`functions` tells the same of a server as the modules it was started with tell themselves."""
+    """`functions` lists the same for a server as for its modules."""
     _, url = serve(foldflight)
     output, errors = foldflight("functions", url, "--json").communicate(timeout=START_S)
     assert {each["name"]: each["signature"] for each in json.loads(output)} == {
@@ -64,7 +64,7 @@ def test_functions_lists_what_a_server_serves(foldflight):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_the_exit_code_says_so(foldflight, number):
-    """SIGTERM and Ctrl-C alike end an idle server at once, with exit code 0."""
+    """SIGTERM and Ctrl-C end an idle server at once, with exit code 0."""
     process, _ = serve(foldflight)
     process.send_signal(number)
     _, errors = process.communicate(timeout=START_S)
@@ -73,7 +73,7 @@ def test_a_signal_drains_and_the_exit_code_says_so(foldflight, number):
 
 
 def test_settings_come_from_the_environment_and_a_flag_wins(foldflight):
-    """FOLDFLIGHT_* is read by the command line, and a flag is stronger."""
+    """The command line reads FOLDFLIGHT_*, and flags take precedence."""
     process, _ = serve(
         foldflight, "--server-id", "by-flag", FOLDFLIGHT_SERVER_ID="by-variable", FOLDFLIGHT_LOG_LEVEL="info"
     )
@@ -84,7 +84,7 @@ def test_settings_come_from_the_environment_and_a_flag_wins(foldflight):
 
 
 def test_taken_port_is_a_clear_error(foldflight):
-    """The second server on a port says which port, which flag and how to find a free one."""
+    """The second server on a port reports the port, the flag and how to find a free one."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -98,7 +98,7 @@ def test_taken_port_is_a_clear_error(foldflight):
 
 
 def test_unreachable_server_is_a_clear_error(foldflight):
-    """`functions` of a port where nobody listens names the URL and the code, without a traceback."""
+    """For a port without a server, `functions` prints URL and code without a traceback."""
     process = foldflight("functions", "grpc://127.0.0.1:1", "--deadline-s", "5")
     _, errors = process.communicate(timeout=START_S)
     assert process.returncode == 1
@@ -108,7 +108,7 @@ def test_unreachable_server_is_a_clear_error(foldflight):
 
 
 def test_the_demos_server_ends_with_the_demo(tmp_path):
-    """Whatever happens inside the block, the process is gone after it."""
+    """The process has ended after the block, also after an error."""
     with contextlib.suppress(KeyboardInterrupt), demo.server_process(tmp_path / "log") as url:
         assert "weighted_avg" in connect(url)
         raise KeyboardInterrupt
@@ -117,7 +117,7 @@ def test_the_demos_server_ends_with_the_demo(tmp_path):
 
 
 def test_the_demo_says_why_its_server_did_not_start(tmp_path, monkeypatch):
-    """What the server wrote before it ended is part of the error."""
+    """The log of a server that did not start is part of the error."""
     monkeypatch.setattr(demo, "MODULE", "no_such_module_anywhere")
     with pytest.raises(demo.RejectedError, match="no_such_module_anywhere"), demo.server_process(tmp_path / "log"):
         pass

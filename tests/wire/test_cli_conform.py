@@ -1,4 +1,4 @@
-"""`foldflight conform`: rules as they come, what is broken with its remedy, and an exit code."""
+"""`foldflight conform`: the outcomes of rules, broken ones with their remedy, and the exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.wire.conformance_mutants import update_before_accumulates
 
 
 def test_a_server_is_tried(server: Server) -> None:
-    """Rules that are kept have a line each, and the exit code is 0."""
+    """Rules that are kept have one line each, and the exit code is 0."""
     done = CliRunner().invoke(cli, ["conform", "server", server.url, "--rule", "kinds", "--rule", "authorization"])
     assert done.exit_code == 0, done.output
     assert done.output.splitlines() == [
@@ -26,7 +26,7 @@ def test_a_server_is_tried(server: Server) -> None:
 
 
 def test_a_broken_rule_comes_with_its_remedy(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broken rule says its sentence, what was found, and what to change; the exit code is 1."""
+    """A broken rule has its sentence, what was found, and the remedy; the exit code is 1."""
     update_before_accumulates(monkeypatch)
     done = CliRunner().invoke(cli, ["conform", "server", server.url, "--rule", "kinds"])
     assert done.exit_code == 1
@@ -39,7 +39,7 @@ def test_a_broken_rule_comes_with_its_remedy(server: Server, monkeypatch: pytest
 
 
 def test_an_engine_that_fails_is_told(tmp_path: Path) -> None:
-    """The command's own error is shown, and nothing else is tried."""
+    """The error of the command is shown, and no other rule is tested."""
     script = tmp_path / "engine.py"
     script.write_text("import os, sys; sys.exit('cannot reach ' + os.environ['FOLDFLIGHT_URL'][:7] + sys.argv[1][:7])")
     done = CliRunner().invoke(cli, ["conform", "engine", "--", sys.executable, str(script), "{url}"])
@@ -50,14 +50,14 @@ def test_an_engine_that_fails_is_told(tmp_path: Path) -> None:
 
 
 def test_rules_are_listed() -> None:
-    """Each rule with its sentence, as proto/README.md has them."""
+    """Each rule is listed with its sentence, as in proto/README.md."""
     done = CliRunner().invoke(cli, ["conform", "rules"])
     assert done.exit_code == 0
     assert done.output == f"{rules_table('servers', SERVER_RULES)}\n{rules_table('engines', ENGINE_RULES)}"
 
 
 def test_what_is_no_url_is_refused() -> None:
-    """A URL has a scheme."""
+    """A URL without a scheme is refused."""
     done = CliRunner().invoke(cli, ["conform", "server", "localhost:8815"])
     assert done.exit_code == 1
     assert "grpc://host:port" in done.output

@@ -1,4 +1,4 @@
-"""The conformance kit against engines: ours and the sample keep every rule, and mistakes are found.
+"""The conformance kit tests engines: ours and the sample keep every rule, and mistakes are detected.
 
 The sample engine is `examples/plain_engine.py`; here it uses this package's copy of the protocol's messages, since two
 copies do not go into one process. Outside of it, see `test_plain_engine.py`.
@@ -32,7 +32,7 @@ SILENCE_S = 12.0
 
 
 def plain_engine() -> ModuleType:
-    """Return the sample as a module."""
+    """Return the sample engine as a module."""
     sys.modules["exchange_pb2"] = exchange_pb2
     try:
         spec = importlib.util.spec_from_file_location("plain_engine", EXAMPLE)
@@ -50,13 +50,13 @@ pb = exchange_pb2
 
 
 def rows(epoch: int) -> tuple[list[str], pa.Array]:
-    """Return keys and values of one epoch; the first rows are of one key only."""
+    """Return keys and values of one epoch; the rows of the first epoch have only two keys."""
     values = [(epoch * 31 + row) % 97 for row in range(ROWS)]
     return [f"k{row % KEYS if epoch else row % 2}" for row in range(ROWS)], pa.array(values, pa.int64())
 
 
 def query_of(engine: Callable[..., Any]) -> Callable[[str], object]:
-    """Return the query of four epochs by an engine of this class."""
+    """Return a query of four epochs with an engine of this class."""
 
     def query(url: str) -> object:
         running, outputs = engine(url, deadline_s=DEADLINE_S, patience_s=20.0), {}
@@ -69,25 +69,25 @@ def query_of(engine: Callable[..., Any]) -> Callable[[str], object]:
 
 
 def tried(query: Callable[[str], object]) -> dict[str, Outcome]:
-    """Try all rules."""
+    """Test all rules."""
     found = check_engine(query, timeout_s=90.0, silence_s=SILENCE_S)
     return {outcome.rule.name: outcome for outcome in found}
 
 
 def broken(found: dict[str, Outcome]) -> dict[str, str]:
-    """Return the rules that were broken, with what was found."""
+    """Return the broken rules, with what was found."""
     return {name: outcome.detail for name, outcome in found.items() if outcome.passed is False}
 
 
 def test_the_sample_keeps_the_contract() -> None:
-    """All rules are tried, and kept, by an engine of some 150 lines."""
+    """All rules are tested and kept by an engine of about 150 lines."""
     found = tried(query_of(plain.Engine))
     assert list(found) == [rule.name for rule in ENGINE_RULES]
     assert {name: outcome.detail for name, outcome in found.items() if not outcome.passed} == {}
 
 
 def test_this_package_keeps_the_contract() -> None:
-    """All rules are tried, and kept, by this package's own client."""
+    """All rules are tested and kept by this package's client."""
     columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
 
     def query(url: str) -> object:
@@ -114,7 +114,7 @@ MUTANTS: list[Any] = []
 
 
 def breaks(*rules: str) -> Callable[[type], type]:
-    """Note which rules the mistake of an engine breaks."""
+    """Record the rules that the mistake of an engine breaks."""
 
     def put(engine: type) -> type:
         MUTANTS.append(pytest.param(engine, set(rules), id=engine.__name__))
@@ -125,7 +125,7 @@ def breaks(*rules: str) -> Callable[[type], type]:
 
 @breaks("baseline")
 class AnswersTwice(plain.Engine):  # type: ignore[name-defined,misc]
-    """Its answer depends on what ran before."""
+    """Its answer depends on earlier runs."""
 
     runs = itertools.count()
 
@@ -135,7 +135,7 @@ class AnswersTwice(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("overloaded")
 class KnowsOneCode(plain.Engine):  # type: ignore[name-defined,misc]
-    """It goes by codes where the class says what to do."""
+    """It decides by code instead of class."""
 
     def judge(self, told: Any, error: Any) -> None:
         if told.code == "OVERLOADED":
@@ -153,7 +153,7 @@ class KnowsAnotherCode(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("lost-at-open", "lost-within-epoch", "lost-before-results", "lost-within-results", "silence")
 class NeedsAnError(plain.Engine):  # type: ignore[name-defined,misc]
-    """It takes a connection that is gone for the end."""
+    """It treats a lost connection as the end."""
 
     def judge(self, told: Any, error: Any) -> None:
         if not told.code:
@@ -163,7 +163,7 @@ class NeedsAnError(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("lost-within-epoch", "lost-before-results", "lost-within-results", "silence")
 class SendsRowsOnce(plain.Engine):  # type: ignore[name-defined,misc]
-    """After a loss it sends the barrier again, and no rows."""
+    """After a loss it sends the barrier again, without the rows."""
 
     sent = 0
 
@@ -177,7 +177,7 @@ class SendsRowsOnce(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("lost-before-results", "reopen")
 class LoadsNoStates(plain.Engine):  # type: ignore[name-defined,misc]
-    """It begins anew in each exchange."""
+    """It does not load states into a new exchange."""
 
     def open(self) -> None:
         kept, self.states = self.states, None
@@ -187,7 +187,7 @@ class LoadsNoStates(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("lost-within-results")
 class TakesPartsAtOnce(plain.Engine):  # type: ignore[name-defined,misc]
-    """It keeps the states of a part, and then sends the rows again."""
+    """It stores the states of a part, and then sends the rows again."""
 
     def read(self) -> Any:
         frame, batch = super().read()
@@ -199,7 +199,7 @@ class TakesPartsAtOnce(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("results-in-parts", "lost-within-results")
 class KnowsNoLast(plain.Engine):  # type: ignore[name-defined,misc]
-    """It takes the first part of the results for all of them, and whatever comes next for the next results."""
+    """It treats the first part as the complete results, and the next part as the next results."""
 
     def read(self) -> Any:
         frame, batch = super().read()
@@ -210,7 +210,7 @@ class KnowsNoLast(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("reopen")
 class NeverLeaves(plain.Engine):  # type: ignore[name-defined,misc]
-    """It stays where it is asked to go elsewhere."""
+    """It ignores `reopen`."""
 
     def read(self) -> Any:
         frame, batch = super().read()
@@ -221,7 +221,7 @@ class NeverLeaves(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("message-size")
 class NeverCuts(plain.Engine):  # type: ignore[name-defined,misc]
-    """It sends chunks as they come."""
+    """It does not split chunks."""
 
     def parts(self, batch: Any) -> Any:
         yield batch
@@ -229,7 +229,7 @@ class NeverCuts(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("unknown-fields")
 class RefusesWhatIsNew(plain.Engine):  # type: ignore[name-defined,misc]
-    """It takes messages only as it would write them itself."""
+    """It refuses unknown fields."""
 
     def read(self) -> Any:
         frame, batch = super().read()
@@ -242,7 +242,7 @@ class RefusesWhatIsNew(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("logs")
 class ExpectsNoLogs(plain.Engine):  # type: ignore[name-defined,misc]
-    """It takes whatever comes for the answer."""
+    """It treats every frame as the answer."""
 
     def read(self) -> Any:
         with self.lost():
@@ -255,7 +255,7 @@ class ExpectsNoLogs(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("silence")
 class WaitsForEver(plain.Engine):  # type: ignore[name-defined,misc]
-    """It has no deadline worth the name."""
+    """Its deadline is too long."""
 
     def __init__(self, url: str, **more: Any) -> None:
         super().__init__(url, **{**more, "deadline_s": 4 * SILENCE_S})
@@ -263,7 +263,7 @@ class WaitsForEver(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("rejected", "function-error")
 class TriesEverythingAgain(plain.Engine):  # type: ignore[name-defined,misc]
-    """It takes every error for one that another server mends."""
+    """It retries after every error."""
 
     def judge(self, told: Any, error: Any) -> None:
         raise plain.LostError(told.message)
@@ -271,7 +271,7 @@ class TriesEverythingAgain(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("function-error")
 class HidesMessages(plain.Engine):  # type: ignore[name-defined,misc]
-    """It says of a function's error only that there was one."""
+    """It hides the message of a FunctionError."""
 
     def judge(self, told: Any, error: Any) -> None:
         if told.error_class == "FunctionError":
@@ -308,7 +308,7 @@ class ForgetsWhoseStatesTheyAre(plain.Engine):  # type: ignore[name-defined,misc
 
 @breaks("polite-end")
 class HangsUp(plain.Engine):  # type: ignore[name-defined,misc]
-    """It cancels where it should say that it has enough."""
+    """It cancels the stream instead of closing its direction."""
 
     def end(self) -> None:
         self.hang_up()
@@ -341,7 +341,7 @@ class AnnouncesOtherColumns(plain.Engine):  # type: ignore[name-defined,misc]
 
 @breaks("reads-answers")
 class ReadsAtTheEnd(plain.Engine):  # type: ignore[name-defined,misc]
-    """It asks for the output of every row, and sends all rows before it reads one."""
+    """It requests the outputs of every row, and sends all rows before it reads."""
 
     def __init__(self, url: str, **more: Any) -> None:
         super().__init__(url, deadline_s=SILENCE_S, patience_s=0.0)
@@ -359,13 +359,13 @@ class ReadsAtTheEnd(plain.Engine):  # type: ignore[name-defined,misc]
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "rules"), MUTANTS)
 def test_a_mistake_breaks_its_rules_and_no_others(engine: type, rules: set[str]) -> None:
-    """Rules are about one thing each; where one mistake breaks several, all of them are about it."""
+    """Each rule concerns one thing; the rules that one mistake breaks all concern that mistake."""
     found = broken(tried(query_of(engine)))
     assert found.keys() == rules, found
     assert all(found.values())
 
 
 def test_every_rule_has_a_mistake_that_breaks_it() -> None:
-    """No rule passes whatever an engine does; small messages are judged by their size, which is a rule of its own."""
+    """Each rule can be broken. The rule for small messages is broken through the rule for their size."""
     covered = set().union(*(mutant.values[1] for mutant in MUTANTS))
     assert {rule.name for rule in ENGINE_RULES} - covered == {"small-messages"}

@@ -1,4 +1,4 @@
-"""The conformance kit against servers: ours keeps every rule, and a mistake is found by the rule that is about it."""
+"""The conformance kit tests servers: ours keeps every rule, and each mistake is detected by its rule."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Mutate = Callable[[pytest.MonkeyPatch], None]
 
 @pytest.fixture(scope="module")
 def tried() -> Iterator[Server]:
-    """A server whose limits let every rule be tried."""
+    """A server whose limits allow every rule to be tested."""
     with serving(builtin, **SETTINGS) as running:
         yield running
 
 
 def outcomes(server: Server, *rules: str, deadline_s: float = 10.0, **more: str) -> dict[str, Outcome]:
-    """Try rules: all, unless some are named."""
+    """Test rules: all, unless some are given."""
     found = check_server(server.url, token=TOKEN, only=frozenset(rules), deadline_s=deadline_s, **more)
     return {outcome.rule.name: outcome for outcome in found}
 
 
 def test_a_server_keeps_the_contract(tried: Server) -> None:
-    """Every rule is tried, and kept."""
+    """Every rule is tested and kept."""
     found = outcomes(tried)
     assert list(found) == [rule.name for rule in SERVER_RULES]
     assert {name: outcome.detail for name, outcome in found.items() if not outcome.passed} == {}
@@ -49,7 +49,7 @@ def test_a_mistake_is_found(
     mutate: Mutate,
     broken: tuple[str, ...],
 ) -> None:
-    """The rule that is about the mistake says what was found, and leaves no exchange open."""
+    """The rule of a mistake is broken, with what was found, and leaves no exchange open."""
     mutate(monkeypatch)
     outcome = outcomes(tried, broken[0], deadline_s=1.0)[broken[0]]
     assert outcome.passed is False
@@ -62,30 +62,30 @@ def test_a_mistake_is_found(
 def test_a_mistake_breaks_no_other_rule(
     tried: Server, monkeypatch: pytest.MonkeyPatch, mutate: Mutate, broken: tuple[str, ...]
 ) -> None:
-    """Rules are about one thing each."""
+    """Each mistake breaks only its own rules."""
     mutate(monkeypatch)
     found = outcomes(tried, deadline_s=2.0)
     assert {name for name, outcome in found.items() if outcome.passed is False} == set(broken)
 
 
 def test_places_that_are_never_free_again_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that keeps the place of an engine that hung up is full at the end."""
+    """A server that does not free cancelled exchanges reaches exchanges_max."""
     with serving(builtin, exchanges_max=9, **SETTINGS) as full:
         places_are_never_free_again(monkeypatch)
         outcome = outcomes(full, "hanging-up", deadline_s=1.0)["hanging-up"]
     assert outcome.passed is False
-    assert "hold their places" in outcome.detail
+    assert "still count towards exchanges_max" in outcome.detail
 
 
 def test_every_rule_has_a_mistake_that_breaks_it() -> None:
-    """No rule passes whatever a server does."""
+    """Each rule can be broken."""
     covered = {mutant.values[1][0] for mutant in MUTANTS} | {"hanging-up"}
     assert covered == {rule.name for rule in SERVER_RULES}
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class OneWaySum:
-    """A sum that neither retracts nor merges, and never fails."""
+    """A sum without retract and merge, which never fails."""
 
     def create_accumulator(self) -> list[int]:
         return [0]
@@ -98,7 +98,7 @@ class OneWaySum:
 
 
 def test_what_a_function_cannot_do_is_not_tried() -> None:
-    """A server need not retract, merge or fail: where its function does not, the rules say what is refused then."""
+    """If the function cannot retract, merge or fail, the rules test the refusals instead."""
     with serving(OneWaySum, **SETTINGS) as running:
         found = outcomes(running, function="one_way_sum")
     assert {name for name, outcome in found.items() if outcome.passed is None} == {
@@ -110,14 +110,14 @@ def test_what_a_function_cannot_do_is_not_tried() -> None:
 
 
 def test_a_function_that_tells_no_rows_apart_is_refused(tried: Server) -> None:
-    """Nothing could be said with `count`."""
+    """With `count`, no rule could fail."""
     with pytest.raises(RejectedError, match="with different outputs") as caught:
         outcomes(tried, function="count")
     assert caught.value.code == "SIGNATURE"
 
 
 def test_what_cannot_be_asked_is_an_error(tried: Server) -> None:
-    """An unknown rule, an unknown function, no token and no server are errors, not broken rules."""
+    """An unknown rule or function, a missing token and a missing server are errors, not broken rules."""
     with pytest.raises(RejectedError, match="no rule kind-of") as caught:
         outcomes(tried, "kind-of")
     assert caught.value.code == "SIGNATURE"

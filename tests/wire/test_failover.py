@@ -1,4 +1,4 @@
-"""Real servers that are killed, hang, drain and come back under a running exchange: the same answers, each once."""
+"""Real servers that are killed, hang, drain and restart during an exchange: each answer is delivered once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def drain(server: ServerProcess) -> None:
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """Begin and end without connections, and without what they learnt of servers."""
+    """Start and end without connections and circuit breakers."""
     close_connections()
     yield
     close_connections()
@@ -58,7 +58,7 @@ def holder(servers: list[ServerProcess], exchange: OpenExchange) -> ServerProces
 
 
 def story(exchange: OpenExchange, before_epoch: Callable[[int], None], before_results: Callable[[int], None]) -> Any:
-    """Run some epochs and return all that came out of them."""
+    """Run some epochs and return all answers."""
     told: list[Any] = []
     for epoch in range(1, 6):
         exchange.chunk(rows(*[(slot, 0, epoch * 10 + slot) for slot in range(epoch, epoch + 4)]))
@@ -72,18 +72,18 @@ def story(exchange: OpenExchange, before_epoch: Callable[[int], None], before_re
 
 
 def fold_on(exchange: OpenExchange) -> None:
-    """Go on with a second epoch."""
+    """Continue with a second epoch."""
     exchange.chunk(rows((0, 0, 1)))
     end_epoch(exchange, 2)
 
 
 def nothing(_epoch: int) -> None:
-    """Let it be."""
+    """Do nothing to the server."""
 
 
 @pytest.fixture(scope="module")
 def expected() -> Any:
-    """What one process that lives makes of it."""
+    """The answers of one server without faults."""
     transport = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
     with transport.open(opening(*CALLS)) as exchange:
         return story(exchange, nothing, nothing)
@@ -92,7 +92,7 @@ def expected() -> Any:
 @pytest.mark.parametrize("harm", [kill, pause, drain])
 @pytest.mark.parametrize("when", ["within an epoch", "before the results"])
 def test_another_server_takes_over(fork: Fork, expected: Any, harm: Callable[..., None], when: str) -> None:
-    """Whatever happens to the server of an exchange, another goes on from the last barrier with the same results."""
+    """After any fault another server continues from the last barrier with the same results."""
     servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=2.0)
     harmed: list[ServerProcess] = []
@@ -113,7 +113,7 @@ def test_another_server_takes_over(fork: Fork, expected: Any, harm: Callable[...
 
 @pytest.mark.parametrize("returns_states", [True, False])
 def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(fork: Fork, *, returns_states: bool) -> None:
-    """An engine that only sends rows is gone from a draining server long before drain_s, and no row is folded twice."""
+    """An engine that only sends rows leaves a draining server before drain_s, and no row is folded twice."""
     servers = [fork(), fork()]
     asked = opening(*CALLS, returns=Returns(states=returns_states, outputs=True))
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=FailoverBounds(ask_s=0.1))
@@ -140,7 +140,7 @@ def test_a_batch_without_barriers_leaves_a_draining_server_with_its_states(fork:
 
 
 def test_outputs_after_each_row_come_once(fork: Fork) -> None:
-    """The outputs of rows and of first states that the engine has do not come again when the frames are sent again."""
+    """Row outputs and initial outputs that the engine has are not delivered again when frames are sent again."""
     servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
     asked = opening(Call("append_only", ("value",)), initial_outputs=True, row_outputs=True)
@@ -161,7 +161,7 @@ def test_outputs_after_each_row_come_once(fork: Fork) -> None:
 
 
 def test_one_server_that_comes_back(fork: Fork, expected: Any) -> None:
-    """With one server only, the exchange waits until it is there again."""
+    """With only one server, the exchange waits until it is available again."""
     port = free_port()
     server = fork(port=port)
 
@@ -176,7 +176,7 @@ def test_one_server_that_comes_back(fork: Fork, expected: Any) -> None:
 
 
 def test_a_plan_waits_for_a_server_that_comes_back(fork: Fork) -> None:
-    """A query is planned though the only server, or all of a name, are away just then; `infos` says so at once."""
+    """Planning waits for servers that are temporarily unavailable; `infos` fails at once."""
     port = free_port()
     server = fork(port=port)
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
@@ -192,7 +192,7 @@ def test_a_plan_waits_for_a_server_that_comes_back(fork: Fork) -> None:
 
 
 def test_long_epochs_are_saved_on_the_way(fork: Fork) -> None:
-    """Past replay_bytes_max a checkpoint brings the states, so the engine keeps little, whatever the epoch's length."""
+    """Above replay_bytes_max a checkpoint returns the states, so the engine keeps little in any epoch."""
     servers = [fork(), fork()]
     bounds = FailoverBounds(replay_bytes_max=20_000)
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
@@ -212,7 +212,7 @@ def test_long_epochs_are_saved_on_the_way(fork: Fork) -> None:
 
 
 def test_idle_exchange_goes_on(fork: Fork) -> None:
-    """An exchange that the server ended because nobody spoke is opened again where the engine goes on."""
+    """An exchange that the server ended as idle is opened again when the engine continues."""
     with (
         serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server,
         FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(*CALLS)) as exchange,
@@ -223,7 +223,7 @@ def test_idle_exchange_goes_on(fork: Fork) -> None:
 
 
 def test_errors_of_the_job_are_not_tried_elsewhere(fork: Fork) -> None:
-    """A function that raises does so once: another server would be no better."""
+    """A function that raises is not tried on another server."""
     servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S)
     with transport.open(opening(Call("fails_to_accumulate", ("value",)))) as exchange:
@@ -234,7 +234,7 @@ def test_errors_of_the_job_are_not_tried_elsewhere(fork: Fork) -> None:
 
 
 def test_a_server_of_another_version_is_passed_over(fork: Fork) -> None:
-    """States go to a server with the same functions only; where there is none, the error says so."""
+    """States are sent only to a server with the same functions; if there is none, the error says so."""
     first, other = fork(), fork(modules="tests.wire.newer_functions")
     transport = FlightTransport([first.url, other.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0.5))
     with transport.open(opening(Call("append_only", ("value",), fingerprint=fingerprint(first)))) as exchange:
@@ -253,7 +253,7 @@ def fingerprint(server: ServerProcess) -> str:
 
 
 def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture) -> None:
-    """Where nobody takes the exchange, the RetryableError says what was tried; where somebody does, a line says so."""
+    """Without a server, the RetryableError has all attempts; after a recovery, a log line has them."""
     servers = [fork(), fork()]
     transport = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=IMPATIENT)
     with transport.open(opening(*CALLS)) as exchange, caplog.at_level(logging.WARNING, "foldflight.client"):

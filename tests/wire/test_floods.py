@@ -1,4 +1,4 @@
-"""Floods: thousands of connections and streams that say nothing, drip, lie about their length, or are abandoned.
+"""Floods of connections and streams that are silent, slow, send wrong lengths, or are abandoned.
 
 While they stand, a server has a bounded number of threads and serves a good client; when they end, or when the server
 has hung up on them, it holds what it held before.
@@ -42,12 +42,12 @@ END_HEADERS = 4
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Return a frame of HTTP/2."""
+    """Return an HTTP/2 frame."""
     return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
 
 
 def header(name: bytes, value: bytes) -> bytes:
-    """Return a header as HPACK's literal without indexing; both are shorter than 127 bytes."""
+    """Return a header as an HPACK literal without indexing; name and value are shorter than 127 bytes."""
     return bytes([0, len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -70,12 +70,12 @@ BEGIN = PREFACE + frame(SETTINGS, 0, 0)
 
 
 def silent_streams(path: bytes) -> bytes:
-    """Return what opens streams on a connection, and nothing else."""
+    """Return the bytes that open silent streams on a connection."""
     return BEGIN + b"".join(frame(HEADERS, END_HEADERS, 2 * each + 1, path) for each in range(STREAMS_EACH))
 
 
 def cancelled_streams(path: bytes) -> bytes:
-    """Return what opens streams and cancels each at once."""
+    """Return the bytes that open streams and cancel each at once."""
     return BEGIN + b"".join(
         frame(HEADERS, END_HEADERS, 2 * each + 1, path) + frame(RST_STREAM, 0, 2 * each + 1, struct.pack(">I", 8))
         for each in range(STREAMS_EACH)
@@ -100,7 +100,7 @@ ATTACKS = {
 
 @pytest.fixture(autouse=True)
 def files() -> Iterator[None]:
-    """Let this process, and the servers that it starts, open enough files."""
+    """Raise the limit of open files of this process and its servers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
     yield
@@ -110,7 +110,7 @@ def files() -> Iterator[None]:
 
 @contextlib.contextmanager
 def flood(port: int, speech: bytes, count: int = CONNECTIONS) -> Iterator[list[socket.socket]]:
-    """Keep connections open that have said this; a server may hang up on them at any time."""
+    """Keep connections open after sending these bytes; a server may close them at any time."""
     connections = []
     try:
         for _ in range(count):
@@ -129,26 +129,26 @@ def processes_of(server: ServerProcess) -> list[int]:
 
 
 def held_by(server: ServerProcess) -> dict[str, int]:
-    """Return what all processes of a server hold."""
+    """Return the resources of all processes of a server."""
     each = [held(process) for process in processes_of(server)]
     return {name: sum(one[name] for one in each) for name in each[0]}
 
 
 def cpu_s(server: ServerProcess) -> float:
-    """Return the CPU time of all processes of a server so far."""
+    """Return the CPU time of all processes of a server so far, in seconds."""
     fields = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split() for process in processes_of(server)]
     return sum(int(each[11]) + int(each[12]) for each in fields) / 100
 
 
 def folds(server: ServerProcess) -> bool:
-    """Return whether a client that comes now is served."""
+    """Return whether a new client is served."""
     with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0), (0, 0)))
         return bool(end_epoch(exchange, 1)["output_0"].to_pylist() == [2])
 
 
 def settled(server: ServerProcess) -> dict[str, int]:
-    """Return what a server holds that has served and has nothing to do."""
+    """Return the resources of a server that has served and is idle."""
     assert folds(server)
     close_connections()
     time.sleep(0.5)
@@ -165,28 +165,28 @@ def is_back(server: ServerProcess, before: dict[str, int]) -> bool:
 
 
 def is_quiet(server: ServerProcess) -> bool:
-    """Return whether a server does nothing."""
+    """Return whether a server is idle."""
     started = cpu_s(server)
     time.sleep(1.0)
     return cpu_s(server) - started < 0.2
 
 
 def assert_back(server: ServerProcess, before: dict[str, int]) -> None:
-    """Threads, files and memory are about what they were, and nothing runs any more."""
+    """Threads, files and memory are about as before, and the server is idle."""
     assert eventually(lambda: is_back(server, before), BACK_S), (before, held_by(server))
     assert eventually(lambda: is_quiet(server), BACK_S)
     assert server.process.poll() is None
 
 
 def mostly_slow(attacks: Iterable[str], *quick: str) -> list[Any]:
-    """Return the attacks as parameters; those that are not named here are tried in CI only."""
+    """Return the attacks as parameters; those that are not named are slow."""
     return [each if each in quick else pytest.param(each, marks=pytest.mark.slow) for each in attacks]
 
 
 @pytest.mark.parametrize("attack", mostly_slow(ATTACKS, "idle", "headers without end", "silent streams"))
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_flight_port(fork: Fork, attack: str, workers: int) -> None:
-    """The port of Arrow Flight: a good client is served while the flood stands, and all is given back when it ends."""
+    """A well-behaved client is served during the flood, and all resources are freed when it ends."""
     server = fork(workers=workers, exchanges_max=16)
     before = settled(server)
     with flood(server.ready["flight"], ATTACKS[attack]):
@@ -203,7 +203,7 @@ def test_flight_port(fork: Fork, attack: str, workers: int) -> None:
 )
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_server_hangs_up(fork: Fork, attack: str, workers: int) -> None:
-    """Clients that stay and stay silent are hung up on, all of them."""
+    """Silent clients are all disconnected."""
     server = fork(workers=workers, exchanges_max=16)
     before = settled(server)
     with flood(server.ready["flight"], ATTACKS[attack], 300):
@@ -212,14 +212,14 @@ def test_the_server_hangs_up(fork: Fork, attack: str, workers: int) -> None:
 
 
 def end_of(call: grpc.Call) -> grpc.RpcError:
-    """Read a stream to its end and return what it ended with."""
+    """Read a stream to its end and return its error."""
     with pytest.raises(grpc.RpcError) as caught:
         list(call)
     return caught.value
 
 
 def test_silent_exchanges_end(fork: Fork) -> None:
-    """An exchange that was opened and never heard of again gives its thread back, and its engine is told why."""
+    """A silent exchange frees its thread, and its engine gets the reason."""
     server = fork(exchanges_max=16, idle_s_max=1.0)
     before = settled(server)
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
@@ -236,7 +236,7 @@ def test_silent_exchanges_end(fork: Fork) -> None:
 
 
 def test_silent_streams_do_not_keep_engines_out(fork: Fork) -> None:
-    """However many streams say nothing, one that speaks finds a place: the most silent one goes."""
+    """However many streams are silent, a new one is accepted: the longest silent one is ended."""
     server = fork(exchanges_max=4)
     before = settled(server)
     clients = [RawClient(f"127.0.0.1:{server.ready['flight']}") for _ in range(4)]
@@ -253,7 +253,7 @@ def test_silent_streams_do_not_keep_engines_out(fork: Fork) -> None:
 
 
 def test_calls_without_a_token_get_no_thread(fork: Fork) -> None:
-    """Where tokens are asked for, a stream without one is refused before it costs anything."""
+    """If tokens are required, a stream without one is refused before it gets a thread."""
     token = "a token for the floods"
     server = fork(exchanges_max=16, tokens=token)
     url = server.url
@@ -268,7 +268,7 @@ def test_calls_without_a_token_get_no_thread(fork: Fork) -> None:
 
 
 def test_few_files(fork: Fork) -> None:
-    """A server with few file descriptors bounds the connections of all ports together."""
+    """With a low limit of open files a server accepts fewer connections on all ports, and keeps files for the rest."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
     server = fork(workers=1)
@@ -288,7 +288,7 @@ HTTP_ATTACKS = {"idle": b"", "half a request": b"GET /metr", "headers without en
 
 @pytest.mark.parametrize("attack", mostly_slow(HTTP_ATTACKS, "idle"))
 def test_http_port(fork: Fork, attack: str) -> None:
-    """The pages are served while requests that never come in full stand, and the server hangs up on these."""
+    """The pages are served while incomplete requests are open, and these are disconnected."""
     server = fork()
     before = settled(server)
     with flood(server.ready["http"], HTTP_ATTACKS[attack]):
@@ -300,7 +300,7 @@ def test_http_port(fork: Fork, attack: str) -> None:
 
 
 def test_http_requests_that_drip(fork: Fork) -> None:
-    """A client that sends a byte now and then is hung up on, however long it would go on."""
+    """A client that sends single bytes slowly is disconnected."""
     server = fork()
     before = settled(server)
     with flood(server.ready["http"], b"GET / HTTP/1.1\r\n", 50) as connections:
@@ -316,7 +316,7 @@ def test_http_requests_that_drip(fork: Fork) -> None:
 
 
 def test_http_readers_that_drip(fork: Fork) -> None:
-    """A client that asks for a long page and does not read it is hung up on."""
+    """A client that requests a long page and does not read it is disconnected."""
     server = fork()
     before = settled(server)
     with flood(server.ready["http"], b"GET /metrics HTTP/1.1\r\n\r\n", 50):
@@ -334,7 +334,7 @@ def is_alive(channel: grpc.Channel) -> bool:
 
 @pytest.mark.parametrize("attack", mostly_slow(["idle", "a preface", "silent checks"], "silent checks"))
 def test_health_port(fork: Fork, attack: str) -> None:
-    """Probes are answered while silent calls stand: else an orchestrator would kill a server that lives."""
+    """Probes are answered during silent calls; otherwise an orchestrator would kill the server."""
     server = fork()
     before = settled(server)
     speech = {**ATTACKS, "silent checks": silent_streams(CHECK)}[attack]

@@ -1,4 +1,4 @@
-"""Forged messages on the raw gRPC stream: whatever its numbers claim, none ends the server."""
+"""Forged messages on the raw gRPC stream: no numbers in them crash the server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BATCHES = dict(every_column())
 
 
 def speech(batch: pa.RecordBatch, messages: list[object]) -> list[bytes]:
-    """Return what an engine sends that opens an exchange, sends these messages of a stream, and ends the epoch."""
+    """Return the messages that open an exchange, send these messages of a stream, and end the epoch."""
     opened = Open(calls=(COUNT,), columns=batch.schema, returns=Returns(states=True, outputs=True))
     chunk = encode(Chunk(batch), batch.schema).metadata
     barrier = encode(Barrier(1), batch.schema)
@@ -39,7 +39,7 @@ def speech(batch: pa.RecordBatch, messages: list[object]) -> list[bytes]:
 
 
 def still_serves(server: ServerProcess) -> bool:
-    """Return whether the process lives and folds."""
+    """Return whether the process runs and folds."""
     assert server.process.poll() is None, f"the server ended with {server.process.returncode}"
     with FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0), (0, 0)))
@@ -47,7 +47,7 @@ def still_serves(server: ServerProcess) -> bool:
 
 
 def test_claimed_rows_do_not_end_the_server(fork: Fork) -> None:
-    """A batch whose header claims 2,147,483,646 rows over small buffers is refused, whatever the type of its column."""
+    """A batch whose header claims 2,147,483,646 rows over small buffers is refused, for any type of column."""
     server = fork()
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     for name, batch in BATCHES.items():
@@ -60,7 +60,7 @@ def test_claimed_rows_do_not_end_the_server(fork: Fork) -> None:
 
 
 def test_sound_messages_are_folded(fork: Fork) -> None:
-    """The messages that are forged elsewhere are sound as they are: the server takes them."""
+    """The messages that other tests forge are valid without the forgery."""
     server = fork()
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     refused = [name for name, batch in BATCHES.items() if client.say(speech(batch, messages_of(batch))) is not None]
@@ -69,14 +69,14 @@ def test_sound_messages_are_folded(fork: Fork) -> None:
 
 
 def zeros(count: int) -> pa.RecordBatch:
-    """Return a chunk of this many rows, all zeros, which compress to next to nothing."""
+    """Return a chunk of this many rows of zeros, which compress very well."""
     return pa.RecordBatch.from_arrays(
         [pa.array(np.zeros(count, dtype)) for dtype in (np.int32, np.int8, np.int64)], ["slot", "kind", "value"]
     )
 
 
 def test_few_bytes_that_unpack_to_many(fork: Fork) -> None:
-    """A chunk of kilobytes that unpacks to hundreds of megabytes is refused before it is unpacked."""
+    """A chunk of kilobytes that decompresses to hundreds of megabytes is refused before it is decompressed."""
     server = fork(message_bytes_max="1MiB")
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     small, large = zeros(1000), zeros(30_000_000)
@@ -93,7 +93,7 @@ def test_few_bytes_that_unpack_to_many(fork: Fork) -> None:
 
 
 def test_messages_far_too_large_are_not_taken(fork: Fork) -> None:
-    """GRPC itself stops reading a message that is far beyond message_bytes_max; one a little above it is told so."""
+    """A message far beyond message_bytes_max is not read by gRPC; for one slightly above, the error says so."""
     server = fork(message_bytes_max="1MiB")
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     above, far_above = zeros(120_000), zeros(10_000_000)
@@ -106,7 +106,7 @@ def test_messages_far_too_large_are_not_taken(fork: Fork) -> None:
 
 
 def test_compressed_calls_are_refused(fork: Fork) -> None:
-    """GRPC's own compression, which has no bound, is not spoken."""
+    """The compression of gRPC itself, which has no limit, is refused."""
     server = fork()
     batch = zeros(10)
     with (
@@ -120,7 +120,7 @@ def test_compressed_calls_are_refused(fork: Fork) -> None:
 
 @pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_forged_streams_do_not_end_the_server(fork: Fork, count: int) -> None:
-    """Streams with false numbers of each kind are answered or refused, and the server lives on."""
+    """Streams with false numbers of each kind are answered or refused, and the server continues."""
     server = fork()
     client = RawClient(f"127.0.0.1:{server.ready['flight']}")
     corpus = [messages_of(batch, compression=codec) for batch in BATCHES.values() for codec in (None, "zstd")]

@@ -1,4 +1,4 @@
-"""Exchanges in which a function that raises fails its slot alone: on a server as embedded, and over failover."""
+"""Exchanges with isolated errors: on a server, embedded, and with failover."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLS = (Call("fails_to_accumulate", ("value",)), Call("fails_to_merge", ("value
 
 
 def texts(table: pa.Table) -> dict[int, Any]:
-    """Return outputs by slot; of slots that have failed, code, function and message."""
+    """Return outputs by slot; for failed slots code, function and message."""
     return {
         row["slot"]: tuple(row[f"output_{place}"] for place in range(len(CALLS)))
         if row["error"] is None
@@ -38,7 +38,7 @@ UNLUCKY = ("USER_CODE", "fails_to_accumulate", "accumulate raised ValueError: th
 
 
 def test_a_slot_fails_alone(transport: Transport) -> None:
-    """Errors of rows and of merges come with the results of their slots; others go on, in this epoch and the next."""
+    """Errors of rows and merges are in the results of their slots; others continue, in this epoch and the next."""
     with transport.open(opening(*CALLS, isolate_errors=True)) as exchange:
         exchange.chunk(rows((0, 0, 1), (1, 0, 13), (2, 0, 2), (1, 0, 3)))
         first = end_epoch(exchange, 1)
@@ -51,7 +51,7 @@ def test_a_slot_fails_alone(transport: Transport) -> None:
 
 
 def test_initial_outputs_of_a_slot_that_fails(transport: Transport) -> None:
-    """Where get_value raises for states that are loaded, their outputs are NULL with the error beside them."""
+    """If get_value raises for loaded states, their outputs are NULL with the error."""
     asked = opening(Call("fails_to_finish", ("value",)), initial_outputs=True, isolate_errors=True)
     with transport.open(asked) as exchange:
         state = exchange.opened.schema.field("state_0")
@@ -68,7 +68,7 @@ def test_initial_outputs_of_a_slot_that_fails(transport: Transport) -> None:
 
 @pytest.mark.parametrize("returns", [Returns(), Returns(states=False, outputs=True)])
 def test_a_slot_stays_failed_on_another_server(fork: Fork, returns: Returns) -> None:
-    """When a server is lost after a slot has failed, with or without a checkpoint since, the slot fails on the next."""
+    """When a server is lost after a slot has failed, with or without a checkpoint, the slot fails on the next one."""
     servers = [fork(), fork()]
     bounds = FailoverBounds(replay_bytes_max=2_000)
     flight = FlightTransport([each.url for each in servers], deadline_s=DEADLINE_S, bounds=bounds)
@@ -103,7 +103,7 @@ def test_a_slot_stays_failed_on_another_server(fork: Fork, returns: Returns) -> 
 
 
 def test_isolated_groups_are_counted(server: Server, flight: FlightTransport) -> None:
-    """A server counts the groups that have failed, by function; the exchange ends well, so it counts no error."""
+    """A server counts failed groups by function; the exchange ends normally, so no error is counted."""
     name = 'foldflight_groups_isolated_total{function="fails_to_accumulate"}'
 
     def count(line: str) -> float:
@@ -121,7 +121,7 @@ def test_isolated_groups_are_counted(server: Server, flight: FlightTransport) ->
 
 
 def test_what_does_not_go_together_is_refused(transport: Transport) -> None:
-    """Outputs after each row do not go with isolation; nor does a server that announces no errors."""
+    """Isolation is refused with row outputs, and by a server that does not support it."""
     with pytest.raises(RejectedError, match="outputs after each row"):
         transport.describe(opening(*CALLS, row_outputs=True, isolate_errors=True))
     old = transport.describe(opening(*CALLS))

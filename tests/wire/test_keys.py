@@ -1,4 +1,4 @@
-"""Tokens that rotate and open some functions, TLS both ways; whoever lacks a key learns what is missing."""
+"""Tokens that rotate and permit some functions, TLS in both directions; refusals name what is missing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ FIRST, SECOND, THIRD = "the first token, long", "the second token, long", "the t
 
 @pytest.fixture(autouse=True)
 def fresh_connections() -> Iterator[None]:
-    """No connection of one test serves another."""
+    """Each test uses new connections."""
     yield
     close_connections()
 
 
 def refused(url: str, token: str | None, *calls: Call) -> RejectedError:
-    """Return what a caller is told who may not."""
+    """Return the error of a caller without permission."""
     with pytest.raises(RejectedError) as caught:
         connect(url, token=token).transport.open(opening(*calls or (COUNT,)))
     assert caught.value.code == "UNAUTHENTICATED"
@@ -40,7 +40,7 @@ def refused(url: str, token: str | None, *calls: Call) -> RejectedError:
 
 
 def test_any_of_the_tokens_opens() -> None:
-    """Two tokens are valid at once; without one, or with another, nothing is served, not even a list."""
+    """Two tokens are valid at once; without a valid one, nothing is served, not even a list."""
     with serving(wire_functions, state_keys=STATE_KEY, tokens=(FIRST, SECOND)) as server:
         for token in (FIRST, SECOND):
             assert "count" in connect(server.url, token=token)
@@ -49,7 +49,7 @@ def test_any_of_the_tokens_opens() -> None:
 
 
 def test_tokens_of_a_file_rotate(tmp_path: Path) -> None:
-    """A changed file counts from the next call on; one that became unreadable changes nothing and is logged once."""
+    """A changed file applies to the next call; an unreadable one changes nothing and is logged once."""
     path = tmp_path / "tokens"
     path.write_text(f"# callers\n{FIRST.replace(' ', '')}\n\n{SECOND.replace(' ', '')} count, wei*\n")
     log = io.StringIO()
@@ -70,7 +70,7 @@ def test_tokens_of_a_file_rotate(tmp_path: Path) -> None:
 
 
 def test_a_change_is_noticed_whatever_its_date(tmp_path: Path) -> None:
-    """A file of the same size that was copied over the old one with the old one's date counts, too."""
+    """A file of the same size and modification time that replaces the old one is read, too."""
     path = tmp_path / "tokens"
     path.write_text("a-token-of-old-times\n")
     dates = path.stat().st_atime_ns, path.stat().st_mtime_ns
@@ -83,7 +83,7 @@ def test_a_change_is_noticed_whatever_its_date(tmp_path: Path) -> None:
 
 
 def test_a_token_opens_its_functions(tmp_path: Path) -> None:
-    """A token with names opens these functions only: others are not listed, described or folded."""
+    """A token with names permits only these functions: others are not listed, described or folded."""
     path = tmp_path / "tokens"
     path.write_text("a-token-for-some-of-all count,wei*\n")
     with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path)) as server:
@@ -98,7 +98,7 @@ def test_a_token_opens_its_functions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", ["count,wei*", "count, wei*", "count wei*", "\tcount\twei*", " count ,\twei* ,"])
 def test_functions_of_a_token_may_be_written_as_one_likes(tmp_path: Path, names: str) -> None:
-    """Commas, spaces and tabs, in any number, separate the functions that a token opens."""
+    """Any number of commas, spaces and tabs separates the functions of a token."""
     path = tmp_path / "tokens"
     path.write_text(f"a-token-for-some-of-all {names}\n")
     with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path)) as server:
@@ -106,7 +106,7 @@ def test_functions_of_a_token_may_be_written_as_one_likes(tmp_path: Path, names:
 
 
 def test_names_that_no_function_has_are_reported(tmp_path: Path) -> None:
-    """A mistyped name opens nothing: the log says which, at the start and when the file has changed."""
+    """A misspelled name permits nothing: the log names it at the start and after a change."""
     path = tmp_path / "tokens"
     path.write_text("a-token-for-some-of-all count weihgted_avg nope*\n")
     log = io.StringIO()
@@ -122,7 +122,7 @@ def test_names_that_no_function_has_are_reported(tmp_path: Path) -> None:
 
 
 def test_names_of_functions_that_engines_ship_are_not_reported(tmp_path: Path) -> None:
-    """Where engines may bring functions, a token may open one that is not there yet."""
+    """If engines may ship functions, a token may name one that does not exist yet."""
     path = tmp_path / "tokens"
     path.write_text("a-token-for-some-of-all shipped_one_day\n")
     log = io.StringIO()
@@ -137,7 +137,7 @@ def logged(log: io.StringIO) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("content", ["a-token-that-names-nothing , ,", None, "", "# nobody\n", "short\n", b"\xff\xfe"])
 def test_a_bad_tokens_file_stops_the_start(tmp_path: Path, content: str | bytes | None) -> None:
-    """A server that would let nobody in, or read nonsense, does not start."""
+    """A server with an empty or invalid tokens file does not start."""
     path = tmp_path / "tokens"
     if content is not None:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -162,7 +162,7 @@ class Certificates:
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Certificates:
-    """A fresh authority that signs for 127.0.0.1 and for one client."""
+    """A new authority that has signed certificates for 127.0.0.1 and for one client."""
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     for name, certificate in (
@@ -177,7 +177,7 @@ def certificates(tmp_path: Path) -> Certificates:
 
 
 def test_tls(certificates: Certificates) -> None:
-    """With the authority's certificate a client gets in; without it, or in plain text, it does not."""
+    """A client with the authority's certificate is served; without it, or without TLS, it is not."""
     tls = {"tls_cert_file": certificates.server_cert, "tls_key_file": certificates.server_key}
     with serving(wire_functions, state_keys=STATE_KEY, tokens=(FIRST,), **tls) as server:
         assert server.url.startswith("grpc+tls://")
@@ -191,7 +191,7 @@ def test_tls(certificates: Certificates) -> None:
 
 
 def test_mutual_tls(certificates: Certificates) -> None:
-    """Where clients must have a certificate, one without is not served."""
+    """If client certificates are required, a client without one is refused."""
     tls = {
         "tls_cert_file": certificates.server_cert,
         "tls_key_file": certificates.server_key,
@@ -205,7 +205,7 @@ def test_mutual_tls(certificates: Certificates) -> None:
 
 
 def test_tls_settings_belong_together(certificates: Certificates, tmp_path: Path) -> None:
-    """Half a pair, a missing file and one that is no PEM are named when the server or the client starts."""
+    """A missing half of a pair, a missing file and an invalid PEM are reported at the start of server or client."""
     no_pem = tmp_path / "no.pem"
     no_pem.write_text("hello")
     pair = {"tls_cert_file": certificates.server_cert, "tls_key_file": certificates.server_key}

@@ -1,4 +1,4 @@
-"""Servers that are not there, die, hang, drain, or do not start; clients that vanish."""
+"""Servers that are unreachable, killed, hung, draining, or do not start; clients that disappear."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Spawn = Callable[..., ServerProcess]
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on now."""
+    """Return a port without a listener."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -63,7 +63,7 @@ def free_port() -> int:
 
 
 def test_unreachable_server() -> None:
-    """Nobody listening is UNREACHABLE at once, with the URL, at connect and at open."""
+    """Without a listener the error is UNREACHABLE at once, with the URL, at connect and at open."""
     url = f"grpc://127.0.0.1:{free_port()}"
     started_s = time.monotonic()
     with pytest.raises(RetryableError) as caught:
@@ -77,7 +77,7 @@ def test_unreachable_server() -> None:
 
 
 def test_something_else_listens() -> None:
-    """A port that accepts and never answers is a DEADLINE error."""
+    """A port that accepts connections and never answers is a DEADLINE error."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"grpc://127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(RetryableError) as caught:
@@ -86,7 +86,7 @@ def test_something_else_listens() -> None:
 
 
 def test_server_killed_in_mid_exchange(spawn: Spawn) -> None:
-    """Where there is no other server and no patience, one that dies gives a RetryableError, and the next open too."""
+    """Without another server and patience, a killed server is a RetryableError, and so is the next open."""
     server = spawn()
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
     with transport.open(opening(COUNT)) as exchange:
@@ -101,7 +101,7 @@ def test_server_killed_in_mid_exchange(spawn: Spawn) -> None:
 
 
 def test_hung_server_meets_the_deadline(spawn: Spawn) -> None:
-    """A server that stops answering is given up after deadline_s, in an open exchange and in every other call."""
+    """A server that stops answering is lost after deadline_s, in an open exchange and in every other call."""
     server = spawn()
     transport = FlightTransport([server.url], deadline_s=0.7, bounds=IMPATIENT)
     with transport.open(opening(COUNT)) as exchange:
@@ -119,13 +119,13 @@ def test_hung_server_meets_the_deadline(spawn: Spawn) -> None:
 
 
 def send_for_ever(exchange: OpenExchange, batch: pa.RecordBatch) -> None:
-    """Send until it fails."""
+    """Send until an error."""
     while True:
         exchange.chunk(batch)
 
 
 def test_blocked_write_meets_the_deadline(spawn: Spawn) -> None:
-    """A write that the server no longer reads is given up too: flow control must not block for ever."""
+    """A write that the server does not read is ended after deadline_s, too."""
     server = spawn()
     batch = rows(*[(0, 0)] * 50_000)
     with FlightTransport([server.url], deadline_s=0.7, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
@@ -136,7 +136,7 @@ def test_blocked_write_meets_the_deadline(spawn: Spawn) -> None:
 
 
 def test_slow_function_within_the_deadline_is_waited_for(server: Server) -> None:
-    """The deadline is for one step, not for the whole exchange."""
+    """The deadline applies to one step, not to the whole exchange."""
     with FlightTransport([server.url], deadline_s=1.0).open(opening(Call("slow", ("value",)))) as exchange:
         for epoch in range(1, 4):
             exchange.chunk(rows((0, 0, 500)))
@@ -163,7 +163,7 @@ print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
 def test_transport_survives_a_fork(server: Server) -> None:
-    """PySpark forks its workers: a transport made before the fork connects afresh in each child."""
+    """PySpark forks its workers: a transport made before the fork opens new connections in each child."""
     finished = subprocess.run(
         [sys.executable, "-c", FORKED, server.url], capture_output=True, env=environment(), timeout=60, check=False
     )
@@ -171,7 +171,7 @@ def test_transport_survives_a_fork(server: Server) -> None:
 
 
 def test_dead_server_is_passed_over(server: Server) -> None:
-    """With several URLs, those that are down are skipped and the rest take turns."""
+    """With several URLs, unavailable servers are skipped and the others are used in turn."""
     with serving(wire_functions, state_keys=STATE_KEY) as second:
         dead = f"grpc://127.0.0.1:{free_port()}"
         transport = FlightTransport([dead, server.url, second.url], deadline_s=DEADLINE_S)
@@ -184,7 +184,7 @@ def test_dead_server_is_passed_over(server: Server) -> None:
 
 
 def test_servers_take_turns(server: Server) -> None:
-    """The exchanges of a client with several servers are spread over them evenly."""
+    """The exchanges of a client are distributed evenly over its servers."""
     with serving(wire_functions, state_keys=STATE_KEY) as other, contextlib.ExitStack() as stack:
         transport = FlightTransport([server.url, other.url], deadline_s=DEADLINE_S)
         before = server.flight.active
@@ -194,7 +194,7 @@ def test_servers_take_turns(server: Server) -> None:
 
 
 def test_overloaded_server_is_passed_over(server: Server) -> None:
-    """A full server's exchange goes to the next server."""
+    """An exchange that a full server refuses is opened on the next."""
     with serving(wire_functions, state_keys=STATE_KEY, exchanges_max=1) as full:
         full_only = FlightTransport([full.url], deadline_s=DEADLINE_S)
         both = FlightTransport([full.url, server.url], deadline_s=DEADLINE_S)
@@ -222,7 +222,7 @@ time.sleep(60)
 
 
 def test_vanished_client_is_noticed() -> None:
-    """A client that is killed leaves nothing: the gauge goes back to 0 and the end is counted as vanished."""
+    """After a client is killed, the gauge returns to 0 and the end is counted as vanished."""
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as server:
         client = subprocess.Popen(
             [sys.executable, "-c", CLIENT, server.url],
@@ -240,7 +240,7 @@ def test_vanished_client_is_noticed() -> None:
 
 
 def test_abandoned_exchange_is_cut_off(server: Server) -> None:
-    """Leaving the block with an exception frees the server's side too."""
+    """Leaving the block with an exception frees the server's resources, too."""
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     with contextlib.suppress(LookupError), transport.open(opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
@@ -249,7 +249,7 @@ def test_abandoned_exchange_is_cut_off(server: Server) -> None:
 
 
 def test_idle_exchange_is_ended() -> None:
-    """An engine that says nothing for idle_s_max loses its place; what it says then is answered with DEADLINE."""
+    """An engine without a frame for idle_s_max loses its exchange; its next frame is answered with DEADLINE."""
     with serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server:
         with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
             assert server.flight.active == 1
@@ -278,7 +278,7 @@ def test_a_slow_answer_is_not_idle_time(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_close_that_raises_does_not_end_the_watch() -> None:
-    """An author's error while one idle exchange is ended leaves the others to be ended, too."""
+    """An author's error while one idle exchange is ended does not prevent the end of others."""
     stubborn = Call("fails_to_close", (COLUMNS.names[2],))
     with serving(wire_functions, state_keys=STATE_KEY, idle_s_max=0.3) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
@@ -289,7 +289,7 @@ def test_a_close_that_raises_does_not_end_the_watch() -> None:
 
 
 def test_old_exchange_opens_afresh() -> None:
-    """An exchange older than age_s_max leaves at its barrier, and goes on in a new one with its states."""
+    """An exchange older than age_s_max moves at its barrier, with its states."""
     with (
         serving(wire_functions, state_keys=STATE_KEY, age_s_max=0) as server,
         FlightTransport([server.url], deadline_s=DEADLINE_S).open(opening(COUNT)) as exchange,
@@ -327,7 +327,7 @@ def test_dropped_exchange_is_cut_off(server: Server, deadlines: Callable[[], set
 
 
 def test_sigterm_drains(spawn: Spawn, tmp_path: Path) -> None:
-    """SIGTERM: not ready, new exchanges refused with DRAINING, open ones leave at their next barrier, exit code 0."""
+    """After SIGTERM: not ready, new exchanges refused with DRAINING, open ones move at their barrier, exit code 0."""
     server = spawn(ready_file=str(tmp_path / "ready"))
     assert json.loads((tmp_path / "ready").read_text()) == server.ready
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
@@ -387,7 +387,7 @@ def test_a_drain_waits_for_functions_that_close(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_drain_has_an_end(spawn: Spawn) -> None:
-    """An exchange that stays open past drain_s is cut off, and the exit code says so."""
+    """An exchange that is open after drain_s is ended, and the exit code tells it."""
     server = spawn(drain_s=0.3)
     with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
         server.terminate()
@@ -397,7 +397,7 @@ def test_drain_has_an_end(spawn: Spawn) -> None:
 
 
 def test_run_server_in_process_ends_clean() -> None:
-    """Start, stop: the ready line comes once, the exit code is 0, and no thread or socket is left."""
+    """The ready line is printed once, the exit code is 0, and no thread or socket is left."""
     stop = threading.Event()
     lines: list[dict[str, object]] = []
     before = set(threading.enumerate())
@@ -425,7 +425,7 @@ def test_run_server_in_process_ends_clean() -> None:
 
 
 def open_sockets() -> int:
-    """Count this process's listening sockets."""
+    """Count the listening sockets of this process."""
     listening = 0
     inodes = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"}
     for entry in Path("/proc/self/fd").iterdir():
@@ -453,7 +453,7 @@ def open_sockets() -> int:
     ],
 )
 def test_an_open_port_is_warned_of(settings: dict[str, Any], expected: list[str]) -> None:
-    """A server that others reach says what it lacks: tokens or clients' certificates, and TLS."""
+    """A server that is reachable from other machines warns of missing tokens, client certificates and TLS."""
     log = io.StringIO()
     announce({"event": "ready"}, load_settings(settings, {}), make_logger(log), lambda _: None)
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
@@ -463,7 +463,7 @@ def test_an_open_port_is_warned_of(settings: dict[str, Any], expected: list[str]
 
 
 def test_taken_port_is_a_clear_end(spawn: Spawn, server: Server) -> None:
-    """A server whose port is taken ends at once, naming port and remedy, without a traceback."""
+    """A server whose port is in use ends at once, with port and remedy, without a traceback."""
     second = spawn(port=server.flight.port, await_ready=False)
     assert second.process.wait(30) == 2
     said = second.log.read_text()
@@ -474,7 +474,7 @@ def test_taken_port_is_a_clear_end(spawn: Spawn, server: Server) -> None:
 
 
 def test_a_host_that_is_elsewhere_is_named() -> None:
-    """An address of another machine, or a name that does not resolve, is no taken port."""
+    """An address of another machine, and a name that does not resolve, are not reported as a port in use."""
     for host in ("192.0.2.1", "no-such-host.invalid"):
         with pytest.raises(RejectedError, match="--host") as caught, serving(host=host):
             pass
@@ -484,7 +484,7 @@ def test_a_host_that_is_elsewhere_is_named() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_key_of_another_certificate_is_a_clear_end(spawn: Spawn, tmp_path: Path, workers: int) -> None:
-    """A server with a TLS key that does not belong to its certificate ends at once and says so, with workers too."""
+    """A server whose TLS key does not match its certificate ends at once with the reason, with workers too."""
     for name in ("one", "other"):
         certificate = trustme.CA().issue_cert("127.0.0.1")
         certificate.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / f"{name}.pem"))
@@ -498,7 +498,7 @@ def test_a_key_of_another_certificate_is_a_clear_end(spawn: Spawn, tmp_path: Pat
 
 
 def test_module_that_fails_to_import(spawn: Spawn) -> None:
-    """The error names module, file and line, and cause; nothing is served."""
+    """The error has module, file, line and cause; nothing is served."""
     failing = spawn(modules="tests.wire.broken_module", await_ready=False)
     assert failing.process.wait(30) == 2
     said = failing.log.read_text()
@@ -508,14 +508,14 @@ def test_module_that_fails_to_import(spawn: Spawn) -> None:
 
 
 def test_missing_module(spawn: Spawn) -> None:
-    """A module that is not there is a MODULE error too."""
+    """A module that does not exist is a MODULE error, too."""
     failing = spawn(modules="no_such_module", await_ready=False)
     assert failing.process.wait(30) == 2
     assert "no_such_module" in failing.log.read_text()
 
 
 def test_pickled_states_need_keys() -> None:
-    """A server with a function whose states are pickled does not start without keys, and says what to do."""
+    """A server with a function whose states are pickled does not start without keys, and the error has the remedy."""
     with pytest.raises(RejectedError) as caught, serving(wire_functions):
         pass
     assert caught.value.code == "SETTINGS"
@@ -524,7 +524,7 @@ def test_pickled_states_need_keys() -> None:
 
 
 def test_typed_states_need_no_keys() -> None:
-    """Typed states are not signed, so no key is asked for."""
+    """Typed states are not signed, so no key is required."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", name="plain")
     class Plain:

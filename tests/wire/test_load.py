@@ -1,4 +1,4 @@
-"""Many exchanges: none leaves anything behind, too many are refused fairly, large states stay within their bounds."""
+"""Many exchanges: none leaves resources, too many are refused, large states stay within their limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = Call("count", ())
 
 
 def held(process: int) -> dict[str, int]:
-    """Return what a process holds: threads, open files, and resident KiB."""
+    """Return threads, open files and resident KiB of a process."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
     return {
         "threads": int(status["Threads"]),
@@ -35,7 +35,7 @@ def held(process: int) -> dict[str, int]:
 
 
 def one_exchange(transport: FlightTransport, number: int) -> None:
-    """Run an exchange in one of the ways in which engines end them."""
+    """Run an exchange, and end it in one of the possible ways."""
     with transport.open(opening(AVERAGE)) as exchange:
         exchange.chunk(rows((0, 0, 4, 1), (1, 0, 6, 1)))
         if number % 10 == 0:
@@ -53,7 +53,7 @@ def run_many(transport: FlightTransport, count: int) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_exchanges_leave_nothing(fork: Fork) -> None:
-    """Server and client hold after ten thousand exchanges what they held after a thousand: threads, files, memory."""
+    """After ten thousand exchanges, server and client have the threads, files and memory of a thousand."""
     server = fork()
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     run_many(transport, 1_000)
@@ -67,7 +67,7 @@ def test_ten_thousand_exchanges_leave_nothing(fork: Fork) -> None:
 
 
 def test_hundreds_of_exchanges_at_once(fork: Fork) -> None:
-    """As many as exchanges_max are open at once over one connection; each one more is OVERLOADED, and none is lost."""
+    """exchanges_max exchanges are open at once over one connection; further ones are OVERLOADED, and none is lost."""
     server = fork(exchanges_max=150, http_port=0)
     # A place that is free later would be waited for: not here.
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=0.01))
@@ -101,7 +101,7 @@ def _opens(transport: FlightTransport) -> bool:
 
 @pytest.mark.slow
 def test_a_million_slots(fork: Fork) -> None:
-    """A million groups in one exchange: right to the last, in memory that is measured."""
+    """A million groups in one exchange: all results are right, and memory is measured."""
     server = fork()
     transport = FlightTransport([server.url], deadline_s=120)
     before = held(server.process.pid)["kib"]
@@ -125,7 +125,7 @@ def exchange_columns() -> pa.Schema:
 
 
 def test_states_of_megabytes_keep_their_bound(fork: Fork) -> None:
-    """A state beyond state_bytes_max is refused by name of the bound, though it grew of the function's own rows."""
+    """A state beyond state_bytes_max is refused with the name of the limit, also if it grew from rows."""
     server = fork(state_bytes_max="64KiB")
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     distinct = Call("count", ("value",), distinct=True)

@@ -1,4 +1,4 @@
-"""The sample engine outside of this package, with messages of its own that are compiled from the proto file."""
+"""The sample engine without this package, with its own messages compiled from the proto file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ALONE = (
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the compiled messages and rows whose sums are known."""
+    """A folder with the compiled messages and rows with known sums."""
     made = tmp_path_factory.mktemp("plain")
     proto = ["-I", str(ROOT / "proto" / "foldflight" / "v1"), f"--python_out={made}", "exchange.proto"]
     subprocess.run([sys.executable, "-m", "grpc_tools.protoc", *proto], check=True)
@@ -52,7 +52,7 @@ def command(folder: Path, url: str, *more: str) -> list[str]:
 
 
 def test_the_sample_folds_without_this_package(folder: Path) -> None:
-    """With a token, over three epochs: the sums are those of arithmetic, and no module of ours is loaded."""
+    """With a token, over three epochs, the sums are right, and no module of this package is loaded."""
     with serving(builtin, tokens=TOKEN) as server:
         done = subprocess.run(
             command(folder, server.url, "--token", TOKEN), capture_output=True, text=True, check=True, cwd=folder
@@ -65,7 +65,7 @@ def test_the_sample_folds_without_this_package(folder: Path) -> None:
 
 
 def test_the_sample_is_short() -> None:
-    """About 150 lines of code are a whole engine."""
+    """A complete engine has about 150 lines of code."""
     lines = [
         line for line in EXAMPLE.read_text().splitlines() if line.strip() and not line.strip().startswith(('"', "#"))
     ]
@@ -74,7 +74,7 @@ def test_the_sample_is_short() -> None:
 
 @pytest.mark.slow
 def test_the_command_tries_the_sample(folder: Path) -> None:
-    """`foldflight conform engine` runs the sample as a process, under every provocation."""
+    """`foldflight conform engine` runs the sample as a process, with every provocation."""
     words = ["conform", "engine", "--silence-s", "20", "--", *command(folder, "{url}", "--deadline-s", "4")]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0, done.output

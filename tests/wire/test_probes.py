@@ -54,7 +54,7 @@ def health(port: int | None, service: str) -> int:
 
 
 def samples(body: str) -> dict[str, float]:
-    """Return the values of a metrics page by name with labels, as they stand there."""
+    """Return the values of a metrics page by name with labels."""
     lines = [line.rpartition(" ") for line in body.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
 
@@ -66,7 +66,7 @@ def folded(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
 
 
 def eventually_sample(server: Server, name: str, value: float) -> dict[str, float]:
-    """Return all values of the metrics page once one of them has come to be what it should."""
+    """Wait until a value of the metrics page is as expected; return all values."""
     found: dict[str, float] = {}
 
     def is_there() -> bool:
@@ -83,7 +83,7 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def test_pages_and_health_listen_on_ipv6_too() -> None:
-    """All ports take an address of IPv6, as a cluster that has only those wants."""
+    """All ports accept IPv6 addresses, for clusters with only IPv6."""
     with serving("examples.weighted_avg", host="::1", http_port=0, health_port=0) as server:
         with urllib.request.urlopen(f"http://[::1]:{server.probes.http_port}/readyz", timeout=10) as answer:
             assert answer.status == 200
@@ -92,7 +92,7 @@ def test_pages_and_health_listen_on_ipv6_too() -> None:
 
 
 def test_errors_are_counted_from_zero_on() -> None:
-    """Before anything has failed each kind of error stands at 0: else alerts would miss the first of each."""
+    """Before an error each kind is exported as 0; otherwise alerts would miss the first of each."""
     with serving("examples.weighted_avg", http_port=0) as server:
         found = samples(page(server.probes.http_port, "/metrics")[1])
         shown = server.probes.status.own()
@@ -104,7 +104,7 @@ def test_errors_are_counted_from_zero_on() -> None:
 
 
 def test_drain_fails_readiness_and_not_liveness() -> None:
-    """While a server drains it is alive and not ready, over gRPC and HTTP."""
+    """A draining server is live but not ready, over gRPC and HTTP."""
     with serving(wire_functions, state_keys=STATE_KEY, health_port=0, http_port=0, drain_s=0) as server:
         health_port, http_port = server.probes.health_port, server.probes.http_port
         assert page(http_port, "/readyz") == (200, "ready\n")
@@ -121,7 +121,7 @@ def test_drain_fails_readiness_and_not_liveness() -> None:
 
 
 def test_unknown_page_is_not_found(server: Server) -> None:
-    """Another path says which pages there are."""
+    """For an unknown path the answer lists the pages."""
     status, body = page(server.probes.http_port, "/other")
     assert status == 404
     assert "/metrics" in body
@@ -181,7 +181,7 @@ def test_silent_connections_make_room_without_a_trace(
 
 
 def test_metrics_count_an_exchange() -> None:
-    """What was sent is what the page says: rows by function and kind, chunks, groups, barriers, and the end."""
+    """The page has the rows by function and kind, chunks, groups, barriers, and the end."""
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as server:
         calls = (Call("talks", ("value",)), Call("sum", ("value",)), Call("count", ("value",), distinct=True))
         kinds = (RowKind.INSERT, RowKind.INSERT, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER, RowKind.DELETE)
@@ -217,7 +217,7 @@ def test_metrics_count_an_exchange() -> None:
 
 
 def test_metrics_say_what_was_refused_and_why() -> None:
-    """A full server, a bound that was passed and an author's mistake each count under their own name."""
+    """A full server, an exceeded limit and an author's mistake each have their own counter."""
     limits = {"exchanges_max": 1, "state_bytes_max": 4}
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0, **limits) as server:
         transport = FlightTransport([server.url], deadline_s=20, bounds=FailoverBounds(patience_s=0))
@@ -240,7 +240,7 @@ def test_metrics_say_what_was_refused_and_why() -> None:
 
 
 def test_log_lines_carry_exchange_and_server() -> None:
-    """What happens to one exchange can be found by its id: opening, the function's own lines, the failure, the end."""
+    """All events of an exchange have its id: opening, the function's lines, the failure, the end."""
     log = io.StringIO()
     with serving(wire_functions, state_keys=STATE_KEY, log_stream=log) as server:
         transport = FlightTransport([server.url], deadline_s=20)
@@ -264,7 +264,7 @@ def test_log_lines_carry_exchange_and_server() -> None:
 
 @pytest.mark.parametrize("name", ["port", "health_port", "http_port"])
 def test_taken_port_is_named(name: str) -> None:
-    """A port that another process has is a SETTINGS error with the port and the flag."""
+    """A port that another process uses is a SETTINGS error with the port and the flag."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -277,7 +277,7 @@ def test_taken_port_is_named(name: str) -> None:
 
 
 def test_probe_servers_free_their_ports() -> None:
-    """A closed probe server's port can be bound again at once."""
+    """The port of a closed probe server can be bound again at once."""
     registry = CollectorRegistry()
     status = Status("a", Registry(), registry, is_ready=lambda: True, folding_of=Programs().folding)
     first = HttpServer("127.0.0.1", 0, registry=registry, status=status, is_ready=lambda: True)

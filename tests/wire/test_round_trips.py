@@ -1,4 +1,4 @@
-"""Exchanges that go well: both transports give equal results."""
+"""Successful exchanges: both transports give equal results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_rows_of_every_kind_fold(transport: Transport) -> None:
 
 
 def test_epochs_return_only_what_changed(transport: Transport) -> None:
-    """The second barrier returns the slots of the second epoch; a barrier after nothing returns no rows."""
+    """The second barrier returns the slots of the second epoch; a barrier without changes returns no rows."""
     with transport.open(opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0), (1, 0)))
         exchange.barrier(1)
@@ -49,7 +49,7 @@ def test_epochs_return_only_what_changed(transport: Transport) -> None:
 
 
 def test_barriers_may_run_ahead_of_results(transport: Transport) -> None:
-    """Results wait for whoever fetches them later, in any order."""
+    """Results can be fetched later and in any order."""
     with transport.open(opening(COUNT)) as exchange:
         for epoch in (1, 2, 3):
             exchange.chunk(rows((0, 0)))
@@ -74,7 +74,7 @@ def test_states_move_to_another_exchange(transport: Transport) -> None:
 
 @pytest.mark.parametrize("returns", [Returns(states=True, outputs=False), Returns(states=False, outputs=True)])
 def test_what_was_not_asked_for_is_null(transport: Transport, returns: Returns) -> None:
-    """States without outputs, or outputs without states, come in the same schema with NULLs."""
+    """States without outputs, or outputs without states, have the same schema with NULLs."""
     with transport.open(opening(AVG, returns=returns)) as exchange:
         exchange.chunk(rows((0, 0, 10, 1)))
         exchange.barrier(1)
@@ -93,7 +93,7 @@ def test_value_after_each_row(transport: Transport) -> None:
 
 
 def test_one_group_without_slots(transport: Transport) -> None:
-    """A chunk without slot and kind columns inserts into one group."""
+    """A chunk without the columns slot and kind inserts into one group."""
     columns = pa.schema([("value", pa.int64())])
     with transport.open(opening(Call("sum", ("value",)), columns=columns)) as exchange:
         exchange.chunk(pa.record_batch([pa.array([1, 2, 3], pa.int64())], schema=columns))
@@ -102,7 +102,7 @@ def test_one_group_without_slots(transport: Transport) -> None:
 
 
 def test_forgotten_slots_start_afresh(transport: Transport) -> None:
-    """After Forget a slot is as if never seen."""
+    """After Forget a slot is like a new one."""
     with transport.open(opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0), (0, 0)))
         exchange.barrier(1)
@@ -114,7 +114,7 @@ def test_forgotten_slots_start_afresh(transport: Transport) -> None:
 
 
 def test_many_groups_and_large_chunks(transport: Transport) -> None:
-    """100,000 groups over several chunks come back complete, ascending and right."""
+    """100,000 groups in several chunks are returned completely, ascending and right."""
     size = 100_000
     columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
     batch = pa.record_batch([pa.array(range(size), pa.int32()), pa.array(range(size), pa.int64())], schema=columns)
@@ -128,7 +128,7 @@ def test_many_groups_and_large_chunks(transport: Transport) -> None:
 
 
 def test_logs_and_job_parameters_pass_through(transport: Transport) -> None:
-    """What a function logs reaches the engine with its fields; the function sees the job's parameters."""
+    """Log records of a function reach the engine with their fields; the function gets the job parameters."""
     with transport.open(opening(Call("talks", ("value",)), job_parameters={"greeting": "hej"})) as exchange:
         exchange.chunk(rows((0, 0, 7)))
         exchange.barrier(1)
@@ -140,7 +140,7 @@ def test_logs_and_job_parameters_pass_through(transport: Transport) -> None:
 
 
 def test_pickled_states_are_signed_and_come_back(transport: Transport) -> None:
-    """A pickled state passes through the engine's hands and is accepted again."""
+    """A pickled state that the engine has stored is accepted again."""
     with transport.open(opening(Call("pickled", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 1), (0, 0, 2)))
         exchange.barrier(1)
@@ -153,7 +153,7 @@ def test_pickled_states_are_signed_and_come_back(transport: Transport) -> None:
 
 
 def test_describe_tells_what_open_would(transport: Transport) -> None:
-    """Describing gives schema, fingerprints and capabilities without opening anything."""
+    """`describe` returns schema, fingerprints and capabilities without opening an exchange."""
     calls = opening(AVG, Call("append_only", ("value",)), Call("append_only", ("value",), distinct=True))
     described = transport.describe(calls)
     with transport.open(calls) as exchange:
@@ -164,21 +164,21 @@ def test_describe_tells_what_open_would(transport: Transport) -> None:
 
 
 def test_expected_fingerprint_is_accepted(transport: Transport) -> None:
-    """A call that names the fingerprint it was planned with opens."""
+    """A call with the fingerprint of the plan can be opened."""
     fingerprint = transport.describe(opening(AVG)).fingerprints[0]
     with transport.open(opening(Call("weighted_avg", ("value", "weight"), fingerprint=fingerprint))) as exchange:
         assert exchange.opened.fingerprints == (fingerprint,)
 
 
 def test_both_transports_list_the_same_functions(flight: FlightTransport) -> None:
-    """ListFlights says what the registry knows; how a server folds a function by now is its own."""
+    """ListFlights returns the registry; how a function is folded may differ between servers."""
     embedded = EmbeddedTransport(Registry.load([wire_functions]), state_key=STATE_KEY.encode())
     assert [replace(info, folding=None) for info in flight.infos()] == embedded.infos()
     assert {"weighted_avg", "count", "talks"} <= {info.name for info in flight.infos()}
 
 
 def test_flight_transport_can_be_pickled(flight: FlightTransport) -> None:
-    """A transport holds no connection, so it travels to an engine's workers as it is."""
+    """A transport has no connection, so it can be pickled for an engine's workers."""
     travelled = cloudpickle.loads(cloudpickle.dumps(flight))
     with travelled.open(opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
@@ -187,7 +187,7 @@ def test_flight_transport_can_be_pickled(flight: FlightTransport) -> None:
 
 
 def test_connect_reaches_both(server: Server) -> None:
-    """`connect` takes a URL, a module's name and classes, and gives handles that check their use."""
+    """`connect` accepts a URL, a module's name and classes, and returns handles that check their arguments."""
     for target in (server.url, "embedded:tests.wire.wire_functions", [wire_functions.WeightedAvg]):
         functions = connect(target, deadline_s=DEADLINE_S)
         aggregate = functions["weighted_avg"]("arr_delay", "distance").where("arr_delay > 15").distinct()
@@ -196,7 +196,7 @@ def test_connect_reaches_both(server: Server) -> None:
 
 
 def test_embedded_transport_travels_by_value() -> None:
-    """A pickled embedded transport folds the same where the author's module is not on the path."""
+    """A pickled embedded transport works if the author's module cannot be imported."""
     transport = EmbeddedTransport(
         Registry.load([wire_functions]), state_key=STATE_KEY.encode(), job_parameters={"greeting": "hi"}
     )
@@ -230,7 +230,7 @@ def test_restored_transport_is_kept_per_process() -> None:
 
 
 def test_messages_stay_within_the_servers_bound() -> None:
-    """A chunk larger than message_bytes_max goes in parts, and so do its row outputs; results come in parts too."""
+    """A chunk larger than message_bytes_max is sent in parts, and so are its row outputs and results."""
     with serving(wire_functions, state_keys=STATE_KEY, message_bytes_max=200_000) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         with transport.open(opening(Call("sum", ("value",)), COUNT, row_outputs=True)) as exchange:
@@ -248,7 +248,7 @@ def test_messages_stay_within_the_servers_bound() -> None:
 
 
 def run_python(program: str, stdin: bytes) -> bytes:
-    """Run a program in a process that knows foldflight and none of the tests."""
+    """Run a program in a process that can import foldflight but not the tests."""
     finished = subprocess.run(
         [sys.executable, "-c", program],
         input=stdin,

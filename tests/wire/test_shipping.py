@@ -1,4 +1,4 @@
-"""Functions that an engine ships: signed bundles ride in each Open, and only servers with the key unpickle them."""
+"""Shipped functions: each Open has signed bundles, which only servers with the key unpickle."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ MARKER = "FOLDFLIGHT_TEST_UNPICKLED"
 
 @pytest.fixture(autouse=True)
 def fresh_connections() -> Iterator[None]:
-    """No connection of one test serves another."""
+    """Each test uses new connections."""
     yield
     close_connections()
     os.environ.pop(MARKER, None)
@@ -68,7 +68,7 @@ def fresh_connections() -> Iterator[None]:
 
 @pytest.fixture
 def authored() -> Iterator[types.ModuleType]:
-    """A module that exists in this process only."""
+    """A module that exists only in this process."""
     module = types.ModuleType("authored_here")
     sys.modules[module.__name__] = module
     exec(SOURCE, module.__dict__)
@@ -77,7 +77,7 @@ def authored() -> Iterator[types.ModuleType]:
 
 
 class Unpickled:
-    """Leaves a mark where it is unpickled."""
+    """Leaves a mark when it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
         return _mark, (MARKER, "1")
@@ -88,12 +88,12 @@ def _mark(name: str, value: str) -> None:
 
 
 def marking(**made_with: str) -> Bundle:
-    """Return a bundle that leaves a mark if anything of it is unpickled."""
+    """Return a bundle that leaves a mark if anything in it is unpickled."""
     return Bundle(("marks",), {**made_here(), **made_with}, cloudpickle.dumps((Unpickled(),)))
 
 
 def refused(transport: FlightTransport, sealed: bytes, code: str) -> RejectedError:
-    """Offer a bundle both ways it can come; check that each is refused, with nothing unpickled."""
+    """Send a bundle in both ways; check that each is refused, with nothing unpickled."""
     transport._bundles["marks"] = sealed
     found = []
     for offer in (transport.open, transport.describe):
@@ -107,7 +107,7 @@ def refused(transport: FlightTransport, sealed: bytes, code: str) -> RejectedErr
 
 
 def test_shipped_functions_fold(fork: Spawn, authored: types.ModuleType) -> None:
-    """A server that never heard of a function folds it, beside its own, once it is shipped with the right key."""
+    """A server folds a function that it did not have, when it is shipped with the right key."""
     server = fork(bundle_keys=FIRST)
     functions = connect(server.url, bundle_key=FIRST).register(authored)
     assert functions["thrice"].info.signature == "thrice(value BIGINT) -> BIGINT"
@@ -123,7 +123,7 @@ def test_shipped_functions_fold(fork: Spawn, authored: types.ModuleType) -> None
 
 
 def test_a_replica_that_never_saw_the_function_takes_over(fork: Spawn, authored: types.ModuleType) -> None:
-    """Registered with one server, an exchange goes on at another when that is killed: its Open brings the function."""
+    """When the server is killed, another server gets the function from the Open."""
     servers = [fork(bundle_keys=FIRST) for _ in range(2)]
     functions = connect(",".join(server.url for server in servers), bundle_key=FIRST, patience_s=10).register(authored)
     with functions.transport.open(opening(Call("thrice", ("value",)))) as exchange:
@@ -139,7 +139,7 @@ def test_a_replica_that_never_saw_the_function_takes_over(fork: Spawn, authored:
 
 
 def test_workers_behind_one_port_take_it(spawn: Spawn, authored: types.ModuleType) -> None:
-    """Each connection reaches another process, and each process finds the function in the Open, registered or not."""
+    """Each connection may reach another process, which gets the function from the Open."""
     server = spawn(modules="tests.wire.limit_functions", bundle_keys=FIRST, workers=2)
     bundle = bundle_of(Registry.load([authored]).authored, FIRST)
     asked = opening(Call("thrice", ("value",)), bundles=(bundle,))
@@ -151,7 +151,7 @@ def test_workers_behind_one_port_take_it(spawn: Spawn, authored: types.ModuleTyp
 
 
 def test_the_key_stays_where_it_is(authored: types.ModuleType) -> None:
-    """A transport that travels carries the signed bundle, not the key; and it can still open exchanges."""
+    """A pickled transport has the signed bundle, not the key, and can open exchanges."""
     with serving(bundle_keys=FIRST) as server:
         transport = connect(server.url, bundle_key=FIRST).register(authored).transport
         packed = pickle.dumps(transport)
@@ -166,7 +166,7 @@ def test_the_key_stays_where_it_is(authored: types.ModuleType) -> None:
 
 
 def test_keys_rotate(tmp_path: Path, authored: types.ModuleType) -> None:
-    """Two keys are valid at once; one that left the file signs nothing more, also for a bundle that is known."""
+    """Two keys are valid at once; a key that was removed from the file is not, also for known bundles."""
     path = tmp_path / "bundle-keys"
     path.write_text(f"# who may ship\n{FIRST}\n{SECOND}\n")
     log = io.StringIO()
@@ -183,7 +183,7 @@ def test_keys_rotate(tmp_path: Path, authored: types.ModuleType) -> None:
 
 
 def test_a_key_stands_alone_on_its_line(tmp_path: Path) -> None:
-    """Names behind a key, as a token has them, would bound nothing: a server does not start with them."""
+    """Names after a key, as for a token, would have no effect: a server does not start with them."""
     path = tmp_path / "bundle-keys"
     path.write_text(f"{FIRST} thrice\n")
     with (
@@ -196,7 +196,7 @@ def test_a_key_stands_alone_on_its_line(tmp_path: Path) -> None:
 
 
 def test_shipping_is_off_unless_keys_are_given() -> None:
-    """A server without bundle keys says how shipping is allowed, and unpickles nothing."""
+    """A server without bundle keys says how to enable shipping, and unpickles nothing."""
     with serving() as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         error = refused(transport, seal(marking(), FIRST.encode()), "SETTINGS")
@@ -204,7 +204,7 @@ def test_shipping_is_off_unless_keys_are_given() -> None:
 
 
 def test_what_is_not_sealed_is_not_unpickled() -> None:
-    """A foreign key, a state's signature, damage, other versions, size: each has its error; nothing is unpickled."""
+    """A foreign key, a state's signature, damage, other versions and size are errors; nothing is unpickled."""
     good = seal(marking(), FIRST.encode())
     with serving(bundle_keys=FIRST, bundle_bytes_max="64KiB") as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
@@ -227,7 +227,7 @@ def test_what_is_not_sealed_is_not_unpickled() -> None:
 
 
 def test_what_is_sealed_and_wrong_is_an_error() -> None:
-    """A good seal around what is no function, needs a module that is not there, or has other names, is MODULE."""
+    """A validly signed bundle that is not of functions, lacks a module, or has other names, is MODULE."""
     with serving(bundle_keys=FIRST) as server:
         transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
         for code in (cloudpickle.dumps((5,)), b"", marking().code, b"cno_such_module\nThing\n."):
@@ -241,7 +241,7 @@ def test_what_is_sealed_and_wrong_is_an_error() -> None:
 
 
 def test_what_could_not_be_opened_is_not_registered() -> None:
-    """A server without state keys says so where a function with pickled states is registered, not when rows come."""
+    """A server without state keys refuses a function with pickled states when it is registered."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT")
     class Keeps:
@@ -263,7 +263,7 @@ def test_what_could_not_be_opened_is_not_registered() -> None:
 
 
 def test_a_taken_name_stays_the_servers(authored: types.ModuleType) -> None:
-    """No bundle takes the place of a function of the server, built-in or of a module."""
+    """A bundle cannot replace a function of the server, built-in or from a module."""
     with serving(authored, bundle_keys=FIRST) as server:
         with pytest.raises(RejectedError, match="another name") as caught:
             connect(server.url, bundle_key=FIRST).register(authored)
@@ -271,7 +271,7 @@ def test_a_taken_name_stays_the_servers(authored: types.ModuleType) -> None:
 
 
 def test_a_token_opens_shipped_functions_by_name(tmp_path: Path, authored: types.ModuleType) -> None:
-    """A caller may ship what its token opens by name, and nothing else, whoever signed it."""
+    """A caller may ship only functions that its token names, whoever signed them."""
     path = tmp_path / "tokens"
     path.write_text("a-token-for-thrice-only thr*\na-token-for-counting-only count\n")
     with serving(bundle_keys=FIRST, tokens_file=str(path)) as server:
@@ -282,7 +282,7 @@ def test_a_token_opens_shipped_functions_by_name(tmp_path: Path, authored: types
 
 
 def test_a_function_is_registered_again(authored: types.ModuleType) -> None:
-    """A changed class under the same name is another bundle: new exchanges have the new one, open ones the old."""
+    """A changed class with the same name is another bundle: new exchanges use it, open ones the old one."""
     with serving(bundle_keys=FIRST) as server:
         functions = connect(server.url, bundle_key=FIRST).register(authored.Thrice)
         with functions.transport.open(opening(Call("thrice", ("value",)))) as before:
@@ -295,7 +295,7 @@ def test_a_function_is_registered_again(authored: types.ModuleType) -> None:
 
 
 def fold_one(transport: Transport, name: str = "thrice") -> int:
-    """Return what a function gives for one row of 1."""
+    """Return the result of a function for one row of 1."""
     with transport.open(opening(Call(name, ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 1)))
         [value] = end_epoch(exchange, 1)["output_0"].to_pylist()
@@ -303,7 +303,7 @@ def fold_one(transport: Transport, name: str = "thrice") -> int:
 
 
 def test_a_class_that_is_changed_in_place_changes_no_bundle(authored: types.ModuleType) -> None:
-    """What was shipped stays what it was when the very class is changed and shipped again, by anybody."""
+    """A bundle does not change when its class is changed and shipped again."""
     with serving(bundle_keys=FIRST) as server:
         first = connect(server.url, bundle_key=FIRST).register(authored.Thrice).transport
         assert fold_one(first) == 3
@@ -316,7 +316,7 @@ def test_a_class_that_is_changed_in_place_changes_no_bundle(authored: types.Modu
 
 
 def test_a_class_that_is_changed_in_place_changes_no_plan(authored: types.ModuleType) -> None:
-    """Embedded, too: what two plans brought to one worker stays apart."""
+    """Embedded functions of two plans in one worker are independent."""
     plans = []
     for factor in (3, 50):
         authored.Thrice.factor = factor
@@ -327,7 +327,7 @@ def test_a_class_that_is_changed_in_place_changes_no_plan(authored: types.Module
 
 
 def test_many_exchanges_share_one_reading_of_a_bundle(authored: types.ModuleType) -> None:
-    """A bundle that is known is not unpickled again, by however many threads it is asked for at once."""
+    """A known bundle is unpickled once, also if many threads need it at once."""
     log = io.StringIO()
     with serving(bundle_keys=FIRST, log_stream=log) as server:
         transport = connect(server.url, bundle_key=FIRST).register(authored.Thrice).transport
@@ -337,7 +337,7 @@ def test_many_exchanges_share_one_reading_of_a_bundle(authored: types.ModuleType
 
 
 def test_what_cannot_be_shipped_says_why() -> None:
-    """A class that refers to a lock, a short key, a key for embedded functions: each is a clear error here."""
+    """A class with a lock, a short key, and a key for embedded functions are errors in the driver."""
     lock = threading.Lock()
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT")
@@ -363,7 +363,7 @@ def test_what_cannot_be_shipped_says_why() -> None:
 
 
 def test_a_seal_holds_what_was_sealed() -> None:
-    """What is sealed is what is unsealed, by whichever key is valid, and the digest is of the content."""
+    """The unsealed content equals the sealed one, with any valid key; the digest is that of the content."""
     bundle = Bundle(("a", "b"), made_here(), b"code")
     keys = [FIRST.encode(), SECOND.encode()]
     found = [unseal(seal(bundle, key), keys) for key in keys]

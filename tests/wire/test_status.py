@@ -1,4 +1,4 @@
-"""The status of a fleet: each server's part, the others behind a name, the page's JSON, the command."""
+"""The status of a fleet: one server, the peers behind a name, the JSON of the page, the command."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Spawn = Callable[..., ServerProcess]
 
 
 def read(url: str, **more: Any) -> list[dict[str, Any]]:
-    """Ask once and return the servers."""
+    """Return the servers of one status."""
     reader = StatusReader(url, deadline_s=20, **more)
     try:
         servers: list[dict[str, Any]] = reader.read()["servers"]
@@ -71,7 +71,7 @@ def test_a_server_says_what_it_does() -> None:
 
 
 def test_a_server_says_what_may_become_a_problem() -> None:
-    """Memory beside its limit, how each function is folded, and whose code has raised how often."""
+    """The status has memory with its limit, how each function is folded, and errors by function."""
     failing = Call("fails_to_accumulate", ("value",))
     with serving(wire_functions, state_keys=STATE_KEY, memory_limit="64GiB") as server:
         transport = FlightTransport([server.url], deadline_s=20)
@@ -93,7 +93,7 @@ def test_a_server_says_what_may_become_a_problem() -> None:
 
 
 def test_one_server_shows_all_that_a_name_resolves_to() -> None:
-    """Whichever is asked, over Flight or HTTP, shows every peer once; one that does not answer is named, with why."""
+    """The status of each server, over Flight or HTTP, has every peer once, also those that do not answer."""
     with socket.socket() as nobody, socket.socket() as silent:
         for each in (nobody, silent):
             each.bind(("127.0.0.1", 0))
@@ -133,7 +133,7 @@ def test_a_peer_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_workers_are_one_server(spawn: Spawn) -> None:
-    """With workers, the one that is asked over Flight tells of all: their sum, under the parent's name."""
+    """With workers, the status over Flight is their sum, under the parent's name."""
     server = spawn(modules="tests.wire.limit_functions", workers=2, server_id="parent")
     with FlightTransport([server.url], deadline_s=20).open(opening(COUNT)) as exchange:
         fold_rows(exchange, 5)
@@ -148,7 +148,7 @@ def test_workers_are_one_server(spawn: Spawn) -> None:
 
 
 def test_functions_are_looked_over_before_a_server_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others wait for a status for two seconds only, and looking at a function may import the compiler first."""
+    """Others wait only two seconds for a status, and checking a function may import the compiler first."""
     looked_over: list[str] = []
     folding = Programs.folding
 
@@ -162,7 +162,7 @@ def test_functions_are_looked_over_before_a_server_is_ready(monkeypatch: pytest.
 
 
 def test_a_token_sees_its_functions_only(tmp_path: Any) -> None:
-    """The status needs a token where calls do, and lists the functions that it opens."""
+    """The status needs a token if calls do, and lists only its functions."""
     tokens = tmp_path / "tokens"
     tokens.write_text("a token of sixteen\n".replace(" ", "-") + "another-token-of-sixteen count,su*\n")
     with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(tokens)) as server:
@@ -174,7 +174,7 @@ def test_a_token_sees_its_functions_only(tmp_path: Any) -> None:
 
 
 def test_other_actions_are_refused_and_the_two_are_listed() -> None:
-    """An action that does not exist is an error of the taxonomy."""
+    """An unknown action is an error of the taxonomy."""
     import pyarrow.flight as fl
 
     with serving(wire_functions, state_keys=STATE_KEY) as server, fl.FlightClient(server.url) as client:
@@ -184,7 +184,7 @@ def test_other_actions_are_refused_and_the_two_are_listed() -> None:
 
 
 def test_nobody_there_is_unreachable() -> None:
-    """A port without a server is an error that names the URL."""
+    """A port without a server is an error with the URL."""
     with pytest.raises(RetryableError, match=r"grpc://127\.0\.0\.1:1 "):
         read("grpc://127.0.0.1:1")
 
@@ -198,7 +198,7 @@ def foldflight(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def two_servers() -> Any:
-    """Two servers that name each other through one of them."""
+    """Two servers that have each other as peers."""
     with (
         serving(wire_functions, state_keys=STATE_KEY, server_id="left", http_port=0) as left,
         serving(
@@ -209,7 +209,7 @@ def two_servers() -> Any:
 
 
 def test_the_command_shows_servers_functions_and_versions(two_servers: tuple[Server, Server]) -> None:
-    """Several URLs show each server once; what they serve alike is said once."""
+    """Several URLs show each server once, and equal versions once."""
     run = foldflight("status", *(server.url for server in two_servers))
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("left") == run.stdout.count("right") == 1
@@ -219,7 +219,7 @@ def test_the_command_shows_servers_functions_and_versions(two_servers: tuple[Ser
 
 
 def test_the_command_takes_urls_as_connect_does(two_servers: tuple[Server, Server]) -> None:
-    """Servers separated by commas are several; what is no URL is an error of one line, not a traceback."""
+    """Servers may be separated by commas; an invalid URL is an error of one line."""
     run = foldflight("status", ", ".join(server.url for server in two_servers), "--json")
     assert run.returncode == 0, run.stderr
     assert [each["server_id"] for each in json.loads(run.stdout)] == ["left", "right"]
@@ -231,7 +231,7 @@ def test_the_command_takes_urls_as_connect_does(two_servers: tuple[Server, Serve
 
 
 def test_the_command_says_which_url_does_not_answer(two_servers: tuple[Server, Server]) -> None:
-    """A URL without a server is a line of the table and exit code 1; the others are shown all the same."""
+    """A URL without a server is a line of the table and exit code 1; the others are shown."""
     run = foldflight("status", two_servers[1].url, "grpc://127.0.0.1:1", "--json")
     assert run.returncode == 1
     servers = json.loads(run.stdout)

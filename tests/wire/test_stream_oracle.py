@@ -17,7 +17,7 @@ from tests.wire.kit import DEADLINE_S
 
 @pytest.fixture(scope="module")
 def remote() -> Iterator[FlightTransport]:
-    """The way to a server with the functions of the streams."""
+    """A transport to a server with the functions of the streams."""
     with serving(weighted_avg, http_port=0) as running:
         yield FlightTransport([running.url], deadline_s=DEADLINE_S)
     close_connections()
@@ -26,5 +26,5 @@ def remote() -> Iterator[FlightTransport]:
 @examples(40)
 @given(case=cases())
 def test_every_epoch_of_a_random_stream_equals_the_model_remotely(remote: FlightTransport, case: Case) -> None:
-    """A server gives every epoch as the model does."""
+    """Every epoch on a server equals the model."""
     check(remote, case)

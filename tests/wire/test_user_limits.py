@@ -28,19 +28,19 @@ Spawn = Callable[..., ServerProcess]
 
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[Server]:
-    """A server that waits for no function."""
+    """A server with a short fold_s_max."""
     with serving(limit_functions, fold_s_max=FOLD_S_MAX, http_port=0, bundle_keys=KEY) as running:
         yield running
     close_connections()
 
 
 def transport_to(server: Any) -> FlightTransport:
-    """Return the way to one server, without patience."""
+    """Return a transport to one server, without patience."""
     return FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
 
 
 def drive(server: Server, name: str, **asked: Any) -> None:
-    """Fold, merge and ask for values, so that each method has its turn at 13."""
+    """Fold, merge and request values, so that each method is called with 13."""
     call = Call(name, ("value",))
     with transport_to(server).open(opening(call, **asked)) as exchange:
         exchange.chunk(rows((0, 0, 5), (3, 0, ENDLESS), (3, 0, 1)))
@@ -67,7 +67,7 @@ def drive(server: Server, name: str, **asked: Any) -> None:
     ],
 )
 def test_an_endless_loop_is_interrupted(hurried: Server, name: str, slot: int | None) -> None:
-    """In each method, and where exceptions are swallowed, it ends with an error that names function, group and line."""
+    """An endless loop in any method, also if it swallows exceptions, ends with function, group and line."""
     with pytest.raises(FunctionError) as caught:
         drive(hurried, name, job_parameters={"loop": "yes"} if name == "loops_in_open" else {})
     error = caught.value
@@ -81,7 +81,7 @@ def test_an_endless_loop_is_interrupted(hurried: Server, name: str, slot: int | 
 
 @pytest.mark.parametrize("value", range(3))
 def test_what_is_no_exception_is_an_error_of_the_author(hurried: Server, value: int) -> None:
-    """A KeyboardInterrupt and its like end their exchange as USER_CODE, with a trace, and no other server is tried."""
+    """A KeyboardInterrupt and similar exceptions are USER_CODE, with a trace, and are not retried."""
     with transport_to(hurried).open(opening(Call("raises_what_it_likes", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, value)))
         with pytest.raises(FunctionError, match=r"KeyboardInterrupt|GeneratorExit|NotAnError") as caught:
@@ -92,7 +92,7 @@ def test_what_is_no_exception_is_an_error_of_the_author(hurried: Server, value: 
 
 
 def test_others_go_on_meanwhile(hurried: Server) -> None:
-    """An exchange beside an endless one keeps its groups, and the server takes new ones; metrics count the limit."""
+    """Another exchange keeps its groups, and the server accepts new ones; metrics count the limit."""
     with transport_to(hurried).open(opening(Call("count", ()))) as exchange:
         exchange.chunk(rows((0, 0, 1)))
         with pytest.raises(FunctionError):
@@ -106,7 +106,7 @@ def test_others_go_on_meanwhile(hurried: Server) -> None:
 
 
 def test_quick_steps_are_never_interrupted(hurried: Server) -> None:
-    """The limit is on one frame: many of them may take longer together."""
+    """The limit applies to one frame: several frames together may take longer."""
     with transport_to(hurried).open(opening(Call("sleeps", ("value",)), Call("count", ()))) as exchange:
         for epoch in range(1, 60):
             exchange.chunk(rows(*[(slot, 0, 0) for slot in range(500)]))
@@ -114,7 +114,7 @@ def test_quick_steps_are_never_interrupted(hurried: Server) -> None:
 
 
 def test_a_time_limit_is_not_isolated(hurried: Server) -> None:
-    """Isolated errors leave the exchange alive; one that took too long ends it, or each group could take as long."""
+    """An exceeded time limit ends the exchange; otherwise each group could take that long."""
     call = Call("loops_in_accumulate", ("value",))
     with transport_to(hurried).open(opening(call, isolate_errors=True)) as exchange:
         exchange.chunk(rows(*[(slot, 0, ENDLESS) for slot in range(50)]))
@@ -124,7 +124,7 @@ def test_a_time_limit_is_not_isolated(hurried: Server) -> None:
 
 
 def test_an_endless_bundle_is_interrupted(hurried: Server) -> None:
-    """Code that runs while a bundle is unpickled has no more time than a fold."""
+    """Code that runs while a bundle is unpickled has the same time limit."""
     code = b"cbuiltins\nexec\n(Vwhile True: pass\ntR."
     transport = transport_to(hurried)
     transport._bundles["endless"] = seal(Bundle(("endless",), made_here(), code), KEY.encode())
@@ -133,7 +133,7 @@ def test_an_endless_bundle_is_interrupted(hurried: Server) -> None:
 
 
 def test_compiling_what_is_registered_is_interrupted(hurried: Server) -> None:
-    """A class that does not end when an instance is made, to see its code, has no more time where it is registered."""
+    """Instantiating a class when it is registered has the same time limit."""
 
     @udaf(input_types=["BIGINT"], result_type="BIGINT", compile=True)
     class NeverMade(limit_functions._Base):
@@ -146,7 +146,7 @@ def test_compiling_what_is_registered_is_interrupted(hurried: Server) -> None:
 
 
 def test_what_cannot_be_interrupted_ends_the_process(spawn: Spawn) -> None:
-    """A call into C that does not come back: the server drains and ends with a code of its own."""
+    """If a call into C does not return, the server drains and ends with its own exit code."""
     server = spawn(modules="tests.wire.limit_functions", fold_s_max=1, drain_s=0.2)
     with opened_apart(server, opening(Call("sleeps", ("value",)))) as exchange:
         exchange.chunk(rows((0, 0, 120)))
@@ -158,14 +158,14 @@ def test_what_cannot_be_interrupted_ends_the_process(spawn: Spawn) -> None:
 
 
 def hoard(exchange: OpenExchange, *, times: int = 1, first: int = 1) -> None:
-    """Make the server keep 10 MiB more, and wait until it does; again and again."""
+    """Make the server store 10 MiB more, and wait for it, repeatedly."""
     for epoch in range(first, first + times):
         exchange.chunk(rows(*[(0, 0, 1024)] * 10))
         end_epoch(exchange, epoch)
 
 
 def refused_for_memory(server: ServerProcess) -> bool:
-    """Return whether a new exchange is refused because memory is short."""
+    """Return whether a new exchange is refused because of memory."""
     try:
         opened_apart(server, opening(Call("count", ()))).close()
     except RetryableError as error:
@@ -174,7 +174,7 @@ def refused_for_memory(server: ServerProcess) -> bool:
 
 
 def test_the_largest_exchange_ends_before_the_kernel_ends_all(spawn: Spawn) -> None:
-    """At the limit the exchange that holds most gets LIMIT; a small one beside it goes on, and new ones are welcome."""
+    """At the limit the largest exchange gets LIMIT; a small one continues, and new ones are accepted."""
     server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
     with opened_apart(server, opening(Call("count", ()))) as small, opened_apart(server, HOARDING) as large:
         small.chunk(rows(*[(slot, 0, 1) for slot in range(1000)]))
@@ -190,7 +190,7 @@ def test_the_largest_exchange_ends_before_the_kernel_ends_all(spawn: Spawn) -> N
 
 
 def test_one_chunk_that_takes_all_memory_is_interrupted(spawn: Spawn) -> None:
-    """A function that would not stop taking is stopped within its frame, at a row that the error names."""
+    """A function that keeps allocating memory is interrupted within its frame, and the error names the row."""
     server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
     with opened_apart(server, HOARDING) as large:
         large.chunk(rows(*[(slot, 0, 64) for slot in range(200_000)]))
@@ -202,7 +202,7 @@ def test_one_chunk_that_takes_all_memory_is_interrupted(spawn: Spawn) -> None:
 
 
 def test_new_exchanges_go_elsewhere_before_that(spawn: Spawn) -> None:
-    """From 80 % on new exchanges are OVERLOADED, and the open ones go on."""
+    """From 80 % on new exchanges are OVERLOADED, and open ones continue."""
     server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
     with opened_apart(server, HOARDING) as large:
         epoch = 1
@@ -217,7 +217,7 @@ def test_new_exchanges_go_elsewhere_before_that(spawn: Spawn) -> None:
 
 
 def test_a_server_without_room_does_not_start(spawn: Spawn) -> None:
-    """A limit that the server itself passes is said before anything is served."""
+    """A server that exceeds the limit by itself does not start."""
     server = spawn(modules="tests.wire.limit_functions", memory_limit="50MiB", await_ready=False)
     assert server.process.wait(30) == 2
     assert "memory_limit = 50 MiB" in server.log.read_text()

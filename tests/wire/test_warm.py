@@ -1,4 +1,4 @@
-"""A server compiles its functions before exchanges are welcome, once for all of its processes, and says so."""
+"""A server compiles its functions before it is ready, once for all processes, and reports it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WHY = "accumulate uses try or with"
 
 
 def folded(url: str) -> dict[str, str]:
-    """Return how a server says that its functions are folded."""
+    """Return how a server reports its functions to be folded."""
     return {info.name: info.folded for info in FlightTransport([url], deadline_s=DEADLINE_S).infos()}
 
 
 def test_functions_are_compiled_before_the_server_is_ready(spawn: Spawn, tmp_path: Path) -> None:
-    """The log names each with what came of it, in the order of registration; the listing and the gauge say the same."""
+    """The log has the result for each function in the order of registration; listing and gauge agree."""
     server = spawn(modules=MODULE, compiled_folder=str(tmp_path / "compiled"))
     log = [json.loads(line) for line in server.log.read_text().splitlines()]
     warm = [(line["function"], line["folded"]) for line in log if line["event"] == "warm"]
@@ -43,7 +43,7 @@ def test_functions_are_compiled_before_the_server_is_ready(spawn: Spawn, tmp_pat
 
 
 def test_workers_compile_once(spawn: Spawn, tmp_path: Path) -> None:
-    """The first worker leaves what it compiles to the second, which puts nothing more there."""
+    """The first worker stores the compiled code, and the second adds nothing."""
     folder = tmp_path / "compiled"
     server = spawn(modules=MODULE, compiled_folder=str(folder), workers=2)
     log = [json.loads(line) for line in server.log.read_text().splitlines()]
@@ -55,7 +55,7 @@ def test_workers_compile_once(spawn: Spawn, tmp_path: Path) -> None:
 
 
 def test_the_gauge_follows_the_fold() -> None:
-    """A function that machine code gives up (a sum beyond 64 bits) shows as interpreted at the next barrier."""
+    """If compiled code is abandoned (a sum beyond 64 bits), the function is shown as interpreted after the barrier."""
     with serving(listed_functions, http_port=0, compiled_folder="off") as server:
         assert server.probes.http_port is not None
         port = server.probes.http_port

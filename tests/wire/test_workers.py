@@ -40,7 +40,7 @@ def count_rows(exchange: OpenExchange, epoch: int, number: int) -> list[int]:
 
 
 def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
-    """Two processes serve behind one port; the page sums them; a dead one is replaced; SIGTERM drains both."""
+    """Two processes share one port; the page has their sums; a dead one is replaced; SIGTERM drains both."""
     server = spawn(modules=MODULE, workers=2)
     assert health(server.ready["health"], "") == SERVING
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
@@ -79,7 +79,7 @@ def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
 
 @pytest.mark.parametrize("hang", ["paused", "locked"])
 def test_a_worker_that_hangs_is_replaced(spawn: Spawn, hang: str) -> None:
-    """A worker that is paused, or whose Python is held by code that never ends, is killed; another one comes."""
+    """A worker that is paused, or whose code holds the global lock for ever, is killed and replaced."""
     server = spawn(workers=2, fold_s_max=3, modules=MODULE)
     with (
         opened_apart(server, opening(Call("holds_the_lock", ("value",)))) as hanging,
@@ -99,7 +99,7 @@ def test_a_worker_that_hangs_is_replaced(spawn: Spawn, hang: str) -> None:
 
 @contextlib.contextmanager
 def alone(module: str, folder: Path, log: io.StringIO) -> Iterator[_Worker]:
-    """Keep one worker running, without a parent's port; it has ten seconds to come up."""
+    """Keep one worker running without a parent's port; it has ten seconds to start."""
     ports = {"port": "0", "health_port": "off", "http_port": "off"}
     worker = _Worker(0, load_settings({"modules": module, **ports}, {}), str(folder), make_logger(log))
     try:
@@ -110,7 +110,7 @@ def alone(module: str, folder: Path, log: io.StringIO) -> Iterator[_Worker]:
 
 
 def test_a_worker_that_hangs_while_it_starts_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that says nothing for as long as a start may take is killed, and the next one is ready."""
+    """A worker that does not report within the time of a start is killed, and the next one becomes ready."""
     monkeypatch.setenv("HANGS_AT_FIRST_MARK", str(tmp_path / "mark"))
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     log = io.StringIO()
@@ -147,7 +147,7 @@ def test_a_worker_that_cannot_start_ends_by_itself(tmp_path: Path, monkeypatch: 
 
 
 def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(spawn: Spawn) -> None:
-    """It drains and ends by itself, and another one comes; the exchange of the other worker goes on."""
+    """The worker drains and ends, and another one starts; the exchange of the other worker continues."""
     server = spawn(workers=2, fold_s_max=3, drain_s=0.2, modules=MODULE)
     with (
         opened_apart(server, opening(Call("sleeps", ("value",)))) as stuck,
@@ -163,7 +163,7 @@ def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(spawn: Spawn)
 
 
 def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
-    """When SIGTERM goes to each worker, too, as service managers send it, exchanges still reach their barrier."""
+    """If SIGTERM is also sent to each worker, as service managers do, exchanges still reach their barrier."""
     server = spawn(modules=MODULE, workers=2, drain_s=20)
     with opened_apart(server, opening(COUNT)) as exchange:
         exchange.chunk(rows((0, 0)))
@@ -177,7 +177,7 @@ def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
 
 
 def refuses(server: ServerProcess) -> bool:
-    """Return whether a server takes no new exchange."""
+    """Return whether a server refuses new exchanges."""
     try:
         FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)).close()
     except RetryableError:
@@ -186,7 +186,7 @@ def refuses(server: ServerProcess) -> bool:
 
 
 def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:
-    """A worker whose exchange stays open past drain_s is cut off, and the parent's exit code says so."""
+    """A worker whose exchange is open after drain_s is ended, and the parent's exit code tells it."""
     server = spawn(modules=MODULE, workers=2, drain_s=0.3)
     with FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT).open(opening(COUNT)) as exchange:
         server.terminate()
@@ -196,7 +196,7 @@ def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:
 
 
 def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
-    """When the parent is killed, its workers end by themselves."""
+    """When the parent is killed, its workers end."""
     server = spawn(modules=MODULE, workers=2)
     server.process.kill()
     server.process.wait()
@@ -204,7 +204,7 @@ def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
 
 
 def test_a_server_without_workers_is_not_ready(spawn: Spawn) -> None:
-    """While all workers are gone nobody is sent here, and those that come back count in the files that are there."""
+    """Without workers the server is not ready, and restarted workers use the existing metrics files."""
     server = spawn(modules=MODULE, workers=2)
     pids = server.ready["workers"]
     before = metrics_files(pids[0])
@@ -222,21 +222,21 @@ def test_a_server_without_workers_is_not_ready(spawn: Spawn) -> None:
 
 
 def metrics_files(pid: int) -> list[Path]:
-    """Return the files beside those where a worker counts: the shared folder's."""
+    """Return the other files in the folder of a worker's metrics."""
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
     (folder,) = {Path(line.split()[-1]).parent for line in maps if "/foldflight-metrics-" in line}
     return list(folder.iterdir())
 
 
 def test_module_that_fails_to_import_is_said_once(spawn: Spawn) -> None:
-    """With workers, too, a broken module is one clear error before anything is served."""
+    """With workers, a broken module is also one error before anything is served."""
     failing = spawn(modules="tests.wire.broken_module", workers=2, await_ready=False)
     assert failing.process.wait(30) == 2
     assert failing.log.read_text().count("broken_module.py:7") == 1
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that ended and was not yet reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Functions for the wire tests: good ones, and one for each way to go wrong."""
+"""Functions for the wire tests: correct ones, and one for each kind of error."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Base:
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class AppendOnly(_Base):
-    """A sum that cannot take rows back."""
+    """A sum without retract."""
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
@@ -83,7 +83,7 @@ class FailsToAccumulate(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class FailsToRetract(_Base):
-    """Raises when a row is taken back."""
+    """Raises in retract."""
 
     def retract(self, accumulator: Number, value: int) -> None:
         raise ValueError(f"cannot give back {value}")
@@ -91,7 +91,7 @@ class FailsToRetract(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class FailsToMerge(_Base):
-    """Raises when states meet."""
+    """Raises in merge."""
 
     def merge(self, accumulator: Number, other: Number) -> None:
         raise ValueError("oil and water")
@@ -99,14 +99,14 @@ class FailsToMerge(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class FailsToFinish(_Base):
-    """Raises when asked for its value."""
+    """Raises in get_value."""
 
     def get_value(self, accumulator: Number) -> Any:
         return deep(40)
 
 
 def deep(depth: int) -> int:
-    """Fail far down, so that the trace is long."""
+    """Raise in a deep call, so that the trace is long."""
     return 1 // 0 if depth == 0 else deep(depth - 1)
 
 
@@ -120,7 +120,7 @@ class WrongResult(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Overflows(_Base):
-    """Returns more than a BIGINT holds."""
+    """Returns a number beyond BIGINT."""
 
     def get_value(self, accumulator: Number) -> Any:
         return 2**63 + accumulator.value
@@ -128,7 +128,7 @@ class Overflows(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Pickled:
-    """Keeps something that only pickle can write down."""
+    """Has a state that only pickle can serialize."""
 
     def create_accumulator(self):  # type: ignore[no-untyped-def]
         return {frozenset(): {1}}
@@ -159,7 +159,7 @@ class Talks(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class Slow(_Base):
-    """Takes as many milliseconds as its argument says."""
+    """Takes this many milliseconds."""
 
     def accumulate(self, accumulator: Number, value: int) -> None:
         time.sleep(value / 1000)
@@ -168,7 +168,7 @@ class Slow(_Base):
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT")
 class FailsToClose(_Base):
-    """Raises when it should let go."""
+    """Raises in close."""
 
     def close(self) -> None:
         raise ValueError("hold on")

@@ -225,7 +225,11 @@ def _times_table(times: Sequence[tuple[str, float]], rows: int) -> Table:
 
 @contextmanager
 def server_process(log: Path) -> Iterator[str]:
-    """Serve the example from another process while the block runs, and yield its URL."""
+    """Serve the example from another process while the block runs, and yield its URL.
+
+    Raises:
+        RejectedError: SETTINGS, with the server's log, if it does not start within a minute.
+    """
     command = [sys.executable, "-m", "foldflight.cli.main", "serve", MODULE, "--port", "0"]
     command += ["--health-port", "off", "--http-port", "off", "--log-format", "console"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FOLDFLIGHT_")}

@@ -44,6 +44,9 @@ def write_flights(folder: Path, scale: int = 1) -> int:
     """Write `scale` copies of the flights as Parquet files to `folder`, and return the number of rows.
 
     One file is written. The other files are hard links to it.
+
+    Raises:
+        RejectedError: SETTINGS, if the package with the data is not installed.
     """
     table = flights_table()
     first = folder / "flights-0.parquet"

@@ -334,10 +334,11 @@ class _Builder(SignatureBuilder):
             try:
                 signature.bind(*[None] * (given + (0 if bound else 1)))
             except TypeError:
-                declared = f"{arguments} arguments declared" if verb in _TAKE_ARGUMENTS else "what is given"
+                takes_arguments = verb in _TAKE_ARGUMENTS
+                declared = f"{arguments} arguments declared" if takes_arguments else "its arguments"
                 raise self.error(
                     f".{verb}{signature} does not take {declared}",
-                    f"write {self.shown(verb)}" + (f" with {arguments} arguments" if "arguments" in declared else ""),
+                    f"write {self.shown(verb)}" + (f" with {arguments} arguments" if takes_arguments else ""),
                 ) from None
 
     def takes(self) -> tuple[Any, str]:

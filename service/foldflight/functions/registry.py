@@ -22,6 +22,9 @@ class Registry(Mapping[str, AnyFunction]):
 
     Args:
         functions: The functions to add to the built-in ones.
+
+    Raises:
+        RejectedError: SIGNATURE, if two functions have the same name.
     """
 
     def __init__(self, functions: Iterable[AnyFunction] = ()) -> None:

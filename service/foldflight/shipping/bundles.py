@@ -125,6 +125,9 @@ def unpickled(code: bytes, digest: str) -> Any:
     Args:
         code: The output of cloudpickle.
         digest: A digest of these bytes.
+
+    Raises:
+        Exception: Any exception, because the code may be anything. ModuleNotFoundError names a missing import.
     """
     return _Unpickler(code, digest).load()
 

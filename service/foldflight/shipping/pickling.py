@@ -202,7 +202,7 @@ def _variables(function: FunctionType) -> Iterator[tuple[str, object]]:
         yield "a default", part
     wrapped: Callable[..., Any] | None = getattr(function, "__wrapped__", None)
     if wrapped is not None:
-        yield "what it wraps", wrapped
+        yield "the wrapped function", wrapped
 
 
 def _names_in(code: CodeType) -> set[str]:

@@ -54,6 +54,11 @@ class ExchangePair:
         server: The server's end.
         replies: All replies so far, `Opened` first.
         answers: The complete answers that have not been taken, oldest first.
+
+    Raises:
+        RejectedError: UNKNOWN_FUNCTION, SCHEMA_MISMATCH or SIGNATURE, for an Open that the server refuses; SETTINGS, if
+            states would be pickled and there is no signer.
+        FunctionError: USER_CODE, if a class cannot be instantiated or its `open` raises.
     """
 
     def __init__(

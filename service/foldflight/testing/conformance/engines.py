@@ -250,6 +250,10 @@ def check_engine(
 
     Yields:
         The outcome of each rule, in the order of `ENGINE_RULES`.
+
+    Raises:
+        RejectedError: MODULE, if a module cannot be imported or has no function; SIGNATURE, if two functions have the
+            same name.
     """
     registry = Registry.load(modules) if modules else Registry()
     broken: dict[str, str] = {}

@@ -339,42 +339,52 @@ class RoundedDeviation:
 FUNCTIONS = Registry.load(
     [RoundedDeviation, WeightedAvg, Own, Whole, Greatest, Sketched, LastRow, Visits, LastDay, Histogram]
 )
-CASES: list[tuple[str, list[pa.DataType], dict[str, Any]]] = [
+Case = tuple[str, list[pa.DataType], dict[str, Any]]
+# Each is compiled, which takes seconds: one of each kind in `make test`, the others in CI.
+CASES: list[Case] = [
     ("weighted_avg", [pa.int64(), pa.int32()], {}),
     ("own", [pa.int64()], {}),
     ("own", [pa.int64()], {"step": 0}),
     ("whole", [pa.int64()], {}),
+    ("sketched", [pa.float64(), pa.bool_()], {"power": 2.0, "strict": True}),
+    ("max", [pa.float64()], {}),
+    ("first", [pa.date32()], {"ignore_nulls": True}),
+    ("rounded_deviation", [pa.float64()], {}),
+    ("visits", [pa.timestamp("us"), pa.date32(), pa.time64("us"), pa.duration("us")], {}),
+    ("histogram", [pa.int64(), pa.float64()], {}),
+]
+MORE_CASES: list[Case] = [
     ("greatest", [pa.int64()], {}),
     ("sketched", [pa.float64(), pa.bool_()], {}),
-    ("sketched", [pa.float64(), pa.bool_()], {"power": 2.0, "strict": True}),
     ("min", [pa.int64()], {}),
-    ("max", [pa.float64()], {}),
     ("bool_and", [pa.bool_()], {}),
     ("first", [pa.float64()], {"ignore_nulls": True}),
     ("last", [pa.int64()], {}),
-    ("rounded_deviation", [pa.float64()], {}),
     ("last_row", [pa.int64()], {}),
-    ("visits", [pa.timestamp("us"), pa.date32(), pa.time64("us"), pa.duration("us")], {}),
     ("last_day", [pa.date32()], {}),
-    ("histogram", [pa.int64(), pa.float64()], {}),
     ("last", [pa.timestamp("us")], {}),
-    ("first", [pa.date32()], {"ignore_nulls": True}),
 ]
+each_case = pytest.mark.parametrize(
+    ("name", "types", "literals"),
+    [
+        pytest.param(*case, id=f"{case[0]} {case[2]}", marks=marks)
+        for cases, marks in ((CASES, ()), (MORE_CASES, pytest.mark.slow))
+        for case in cases
+    ],
+)
 
 
 @pytest.fixture(scope="module")
-def hot(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    """Programs that compile at the first row and are not kept."""
-    return Programs(Store(tmp_path_factory.mktemp("compiled")), hot_rows=0)
+def hot() -> Programs:
+    """Programs that compile at the first row. Programs of an earlier run of the same sources are loaded from the store."""
+    return Programs(Store("user"), hot_rows=0)
 
 
 def bound_of(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> BoundFunction:
     return FUNCTIONS[name].bind(types, literals)
 
 
-@pytest.mark.parametrize(
-    ("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES]
-)
+@each_case
 @settings(examples(150), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_compiled_is_interpreted(
@@ -385,9 +395,7 @@ def test_compiled_is_interpreted(
     folds_alike(bound, lambda: hot.accumulators(interpreted(bound)), data, row_by_row=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "types", "literals"), CASES, ids=[f"{name} {literals}" for name, _, literals in CASES]
-)
+@each_case
 def test_they_are_compiled(name: str, types: list[pa.DataType], literals: dict[str, Any], hot: Programs) -> None:
     """The functions of the law above are compiled: over rows of small numbers the interpreter is never used."""
     bound = bound_of(name, types, literals)

@@ -16,6 +16,10 @@ from tests.spark import spark_functions
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 2
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -Djdk.lang.Process.launchMechanism=VFORK"
+)
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
@@ -61,13 +65,15 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         SparkSession.builder.master("local[2]")
         .appName("foldflight tests")
         # Queries are many and small here: optimised machine code and code for each plan cost more time than they save.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", str(PARTITIONS))
+        # The other manager runs `readlink` four times for each file that it renames, which is half the time of an epoch.
+        .config("spark.sql.streaming.checkpointFileManagerClass", FILE_MANAGER)
         .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))

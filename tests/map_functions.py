@@ -111,6 +111,11 @@ def split(text: str):
         yield word, at
 
 
+@udtf(result_types={"word": "STRING"})
+def words(text: str):
+    return None if text is None else text.split()
+
+
 @udtf
 def repeated(x: int, times: int) -> Iterator[int]:
     for _ in range(times or 0):

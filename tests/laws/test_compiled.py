@@ -376,7 +376,7 @@ each_case = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def hot() -> Programs:
-    """Programs that compile at the first row. Programs of an earlier run of the same sources are loaded from the store."""
+    """Programs that compile at the first row, or load what an earlier run of the same sources stored."""
     return Programs(Store("user"), hot_rows=0)
 
 

@@ -17,7 +17,8 @@ from tests.spark import spark_functions
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 2
 JAVA_OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote -Djdk.lang.Process.launchMechanism=VFORK"
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    "-Djdk.lang.Process.launchMechanism=VFORK"
 )
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -72,7 +73,7 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", str(PARTITIONS))
-        # The other manager runs `readlink` four times for each file that it renames, which is half the time of an epoch.
+        # The other manager runs `readlink` four times for each file that it renames: half the time of an epoch.
         .config("spark.sql.streaming.checkpointFileManagerClass", FILE_MANAGER)
         .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")

@@ -133,16 +133,19 @@ class FunctionHandle:
                 )
         return Use(self.info, columns, self._transport, literals=literals)
 
-    def spark_udf(self) -> Any:
+    def spark_udf(self, **literals: object) -> Any:
         """Return a scalar function as a UDF of Spark, for `spark.udf.register(name, f["m"].spark_udf())` and Columns.
 
         Each UDF in a plan is a trip of its own between Spark and Python; `with_columns` needs one for all.
+
+        Args:
+            literals: Direct arguments, by name.
 
         Raises:
             RejectedError: SIGNATURE for other kinds of functions, and for functions whose types depend on the call.
         """
         # Spark's layer is above this one, and PySpark may not be installed: it is found by name, when it is asked for.
-        return importlib.import_module("foldflight.spark.mapping").spark_udf(self.info, self._transport)
+        return importlib.import_module("foldflight.spark.mapping").spark_udf(self.info, self._transport, literals)
 
     def __repr__(self) -> str:
         return f"<function {self.info.signature}>"

@@ -185,14 +185,17 @@ class MapQuery:
             bounds=BlockBounds(rows_max=rows_max),
         )
 
-    def answers(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, pa.Table]]:
+    def answers(
+        self, blocks: Iterable[pa.RecordBatch], chunk_of: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    ) -> Iterator[tuple[pa.RecordBatch, pa.Table]]:
         """Yield each block with its answer, in order.
 
         On servers several exchanges take blocks in turn, so that one block travels while another one is evaluated. Each
         exchange is read before it is written again, so that no side waits for the other.
 
         Args:
-            blocks: Rows in the schema of the chunks.
+            blocks: Rows.
+            chunk_of: Returns the chunk of a block, in the schema of the chunks. Default: the block is the chunk.
         """
         count = 1 if isinstance(self.transport, EmbeddedTransport) else _REMOTE_EXCHANGES
         with contextlib.ExitStack() as stack:
@@ -207,7 +210,7 @@ class MapQuery:
                     yield self._taken(*waiting[0])
                     idle.append(waiting.popleft()[0])
                 exchange = idle.pop()
-                exchange.chunk(block)
+                exchange.chunk(block if chunk_of is None else chunk_of(block))
                 waiting.append((exchange, block))
             for exchange, block in waiting:
                 yield self._taken(exchange, block)

@@ -165,6 +165,10 @@ class Call:
             time.sleep(_HANG_UP_LOOK_S)
         return self.is_cancelled()
 
+    def begin(self) -> None:
+        """Send the headers of the answer, for a client that waits for them. The first message would send them, too."""
+        self._context.send_initial_metadata(())
+
     def send(self, message: bytes) -> None:
         """Send a message. Raises VanishedError."""
         with self._lock:

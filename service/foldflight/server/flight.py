@@ -6,6 +6,7 @@ with it.
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -15,22 +16,25 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.flight as fl
 
-from foldflight.errors import CorruptError, FoldflightError, RejectedError
+from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
+from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode
-from foldflight.exchange.frames import FunctionInfo, Limits, Log, Open
+from foldflight.exchange.frames import Chunk, FunctionInfo, Limits, Log, Mapped, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
+from foldflight.functions.mapping import MapFunction
 from foldflight.functions.registry import unknown_function
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
+from foldflight.server.dialects import PROTOCOL_VERSION_ACTION, PROTOCOL_VERSION_ANSWER, StatelessCall, dialect_of
 from foldflight.server.edge import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges
 from foldflight.server.flightbase import FlightBase
 from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.limits.memory import Surplus
 from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
-from foldflight.server.stream import check_columns, received, send
+from foldflight.server.stream import check_columns, received, schema_of, send
 from foldflight.shipping.bundles import REGISTER_ACTION
 
 if TYPE_CHECKING:
@@ -49,6 +53,8 @@ __all__ = ["FlightServer", "authority"]
 
 # Time for the last engines to be told how their exchanges ended.
 _ENDS_S_MAX = 2.0
+# The metadata of a chunk, which batches of other engines do not have.
+_CHUNK = pb.EngineFrame(chunk=pb.Chunk()).SerializeToString()
 
 
 class FlightServer(FlightBase):
@@ -150,11 +156,13 @@ class FlightServer(FlightBase):
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Describe a function (descriptor path) or an exchange to be opened (descriptor command)."""
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
-            name = _function_name(descriptor)
-            check_allowed(context, [name])
-            if name not in self._registry:
-                raise unknown_function(name, allowed(context, self._registry), f"on server {self._server_id}")
-            return self._flight_of(name)
+            dialect, name = dialect_of(_function_name(descriptor))
+            function = self._function(context, name)
+            info = self._flight_of(name)
+            if not isinstance(function, MapFunction):
+                return info
+            count = len(function.input_names)
+            return fl.FlightInfo(dialect.schema(function), descriptor, [], count, -1, app_metadata=info.app_metadata)
         opening = self._open_of(context, descriptor)
         opened = self._exchanges.watch.run(
             lambda: describe(
@@ -175,11 +183,17 @@ class FlightServer(FlightBase):
 
     @edge
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Carry one exchange from Open to its end."""
-        running = self._admit(self._open_of(context, descriptor), context)
+        """Carry one exchange from Open to its end; with a path, one external function of another engine."""
+        if descriptor.descriptor_type == fl.DescriptorType.PATH:
+            call = self._stateless_call(context, descriptor, reader)
+            opening = call.opening
+            carry: Callable[..., None] = functools.partial(self._carry_stateless, call)
+        else:
+            opening, carry = self._open_of(context, descriptor), self._carry
+        running = self._admit(opening, context)
         outcome = "done"
         try:
-            self._carry(running, context, reader, writer)
+            carry(running, context, reader, writer)
         except VanishedError:
             outcome = "vanished"
         except FoldflightError as error:
@@ -215,6 +229,8 @@ class FlightServer(FlightBase):
         if action.type == REGISTER_ACTION:
             functions = self._exchanges.watch.run(lambda: self._taken(action.body.to_pybytes(), context))
             return [fl.Result(encode_info(FunctionInfo.of(function))) for function in functions]
+        if action.type == PROTOCOL_VERSION_ACTION:
+            return [fl.Result(PROTOCOL_VERSION_ANSWER)]
         if action.type != STATUS_ACTION:
             raise _not_served(f"DoAction({action.type!r})")
         status = self._status()
@@ -230,6 +246,7 @@ class FlightServer(FlightBase):
         return [
             fl.ActionType(STATUS_ACTION, "The state of the fleet, as JSON."),
             fl.ActionType(REGISTER_ACTION, "What the functions of a signed bundle are, if this server takes it."),
+            fl.ActionType(PROTOCOL_VERSION_ACTION, "The version of arrow-udf's protocol, for RisingWave."),
         ]
 
     def _taken(self, sealed: bytes, context: Any) -> tuple[AnyFunction, ...]:
@@ -290,6 +307,58 @@ class FlightServer(FlightBase):
                 send(writer, encode(reply, opened.schema))
             running.account.count(message, frame, time.monotonic() - started_s)
 
+    def _function(self, context: Any, name: str) -> AnyFunction:
+        check_allowed(context, [name])
+        if name not in self._registry:
+            raise unknown_function(name, allowed(context, self._registry), f"on server {self._server_id}")
+        return self._registry[name]
+
+    def _stateless_call(self, context: Any, descriptor: Any, reader: Any) -> StatelessCall:
+        dialect, name = dialect_of(_function_name(descriptor))
+        function = self._function(context, name)
+        if not isinstance(function, MapFunction):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{name} is an aggregate function, which needs an exchange with a foldflight.v1.Open; external "
+                "functions are scalar or table functions",
+                function=name,
+            )
+        # Some engines give up if no answer begins within five seconds, however long the rows take.
+        context.begin()
+        return StatelessCall(dialect, function, schema_of(reader, context))
+
+    def _carry_stateless(self, call: StatelessCall, running: Running, context: Any, reader: Any, writer: Any) -> None:
+        """Answer each batch of another engine. Whether there is a column of errors is decided by the first batch."""
+        schema: pa.Schema | None = None
+        for message in received(reader, context):
+            if message.batch is None:
+                continue
+            frame = decode(Message(_CHUNK, message.batch), Role.ENGINE)  # validates the batch
+            self._check_size(message)
+            started_s = time.monotonic()
+            assert isinstance(frame, Chunk)
+            chunk = Chunk(call.chunk(frame.batch))
+            answers = []
+            for reply in running.replies(chunk):
+                if isinstance(reply, Log):
+                    _log_records(running.logger, reply)
+                elif isinstance(reply, Mapped):
+                    answers.append(call.answer(reply.batch))
+            has_errors = any(errors is not None for _, errors in answers)
+            begin = None
+            if schema is None:
+                begin = schema = call.schema(errors=has_errors)
+            elif has_errors and "error" not in schema.names:
+                raise _first_error(call, [errors for _, errors in answers if errors is not None])
+            for arrays, errors in answers:
+                column = [errors if errors is not None else pa.nulls(len(arrays[0]), pa.string())]
+                batch = pa.RecordBatch.from_arrays(arrays + column[: len(schema) - len(arrays)], schema=schema)
+                send(writer, Message(b"", batch), begin=begin)
+                begin = None
+            running.account.count(message, chunk, time.monotonic() - started_s)
+        if schema is None:
+            writer.begin(call.schema(errors=False))
+
     def _check_size(self, message: Message) -> None:
         size = len(message.metadata) + (0 if message.batch is None else message.batch.nbytes)
         if size > self._limits.message_bytes_max:
@@ -324,6 +393,12 @@ def _log_records(logger: Logger, log: Log) -> None:
         getattr(logger, level)(
             "function logged", function=record.function, slot=record.slot, text=record.message, **fields
         )
+
+
+def _first_error(call: StatelessCall, errors: list[pa.Array]) -> FunctionError:
+    """Return the error for a row that fails after a batch without errors, whose schema has no place for it."""
+    text = next(value for column in errors for value in column.to_pylist() if value is not None)
+    return FunctionError("USER_CODE", text, function=call.function.name)
 
 
 def _function_name(descriptor: Any) -> str:

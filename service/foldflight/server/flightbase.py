@@ -214,6 +214,7 @@ class Context:
         self.peer = call.peer
         self.is_cancelled = call.is_cancelled
         self.be_patient = call.be_patient
+        self.begin = call.begin
 
     def get_middleware(self, name: str) -> Any:
         """Return what the middleware of this name made of the call's headers."""

@@ -14,7 +14,7 @@ from foldflight.server.calls import VanishedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["check_columns", "received", "send"]
+__all__ = ["check_columns", "received", "schema_of", "send"]
 
 _COLUMNS_CHARS_MAX = 400
 
@@ -33,6 +33,16 @@ def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
         "the stream's columns are not those that Open announced: "
         f"{shown} instead of {columns_text(columns)[:_COLUMNS_CHARS_MAX]}",
     )
+
+
+def schema_of(reader: Any, context: Any) -> pa.Schema:
+    """Return the schema of a stream that announced none before."""
+    schema: pa.Schema = _reading(lambda: reader.schema, context)
+    try:
+        schema.names  # noqa: B018 - raises for names that are not UTF-8
+    except UnicodeDecodeError as error:
+        raise RejectedError("BAD_FRAME", f"a column of the stream has a name that is not UTF-8: {error}") from None
+    return schema
 
 
 def _reading(read: Callable[[], Any], context: Any) -> Any:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
-from foldflight.client import Aggregate
+from foldflight.client import Aggregate, Use, UseMember
 from foldflight.engine.convert import without_nullability
 from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
@@ -110,6 +110,17 @@ class Columns:
     def shown(self) -> list[str]:
         """The names of arguments and conditions in chunks, in the order of `rows`."""
         return [found.shown for found in self._found.values()]
+
+    @property
+    def expressions(self) -> list[Column]:
+        """The resolved arguments and conditions, in the order of `shown`."""
+        return [found.column for found in self._found.values()]
+
+    @property
+    def written(self) -> list[object]:
+        """The arguments and conditions as the user wrote them, in the order of `shown`."""
+        by_key = {written if isinstance(written, str) else id(written): written for written in self._held}
+        return [by_key[key] for _, key in self._found]  # type: ignore[index]
 
     def rows(self) -> DataFrame:
         """Return the input reduced to keys, kind, arguments and conditions, in that order.
@@ -240,6 +251,11 @@ def column_of(df: DataFrame, written: object, role: str) -> Column:
     """
     if isinstance(written, Column):
         return written
+    if isinstance(written, (Use, UseMember)):
+        raise RejectedError(
+            "SIGNATURE",
+            f"{role} is a use of another function; add it as a column first: with_columns(df, name={written!r})",
+        )
     if isinstance(written, Aggregate):
         raise RejectedError(
             "SIGNATURE",

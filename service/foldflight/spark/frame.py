@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
-from foldflight.client import Aggregate, FunctionHandle, Transport
+from foldflight.client import Aggregate, FunctionHandle, Transport, Use
 from foldflight.engine.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, Layout
 from foldflight.engine.query import Emit, HostTypes, Query, StreamOptions
 from foldflight.errors import RejectedError
@@ -272,7 +272,7 @@ class GroupedFrame:
         return own
 
 
-def _outputs(aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> dict[str, Aggregate]:
+def _outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Aggregate]:
     """Return the calls by output name. Raises RejectedError SIGNATURE."""
     outputs: dict[str, Aggregate] = {}
     for name, given in (*(("an output", each) for each in aliased), *named.items()):
@@ -280,6 +280,14 @@ def _outputs(aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> di
             raise RejectedError(
                 "SIGNATURE",
                 f"{name} is the function {given.name} itself; call it with its columns: {given.name}('column')",
+            )
+        if isinstance(given, Use):
+            use = "join_lateral" if given.is_table else "with_columns"
+            raise RejectedError(
+                "SIGNATURE",
+                f"{name} is a use of {given.function.name}, a function of the kind {given.function.kind}, which "
+                f"aggregates nothing; use it in {use}",
+                function=given.function.name,
             )
         if not isinstance(given, Aggregate):
             raise RejectedError(

@@ -1,0 +1,395 @@
+"""`with_columns` and `spark_udf`: scalar functions over the columns of a DataFrame.
+
+    df > one iterator arrow UDF over the argument columns > a struct of all outputs > a column for each
+
+Only the arguments travel to Python. Spark goes on to prune columns and to push filters down, and the other columns keep
+their metadata, such as a watermark. The program of all nested functions is evaluated in one trip.
+"""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type
+
+from foldflight.client import Aggregate, OpenExchange, Transport, Use, UseMember
+from foldflight.engine.blocks import gather
+from foldflight.engine.convert import convert, without_nullability
+from foldflight.engine.layout import DEAD_LETTER, REAL, ROW_KIND
+from foldflight.engine.mapping import MapQuery, Steps, transport_of
+from foldflight.engine.query import HostTypes
+from foldflight.errors import RejectedError
+from foldflight.exchange.frames import FunctionInfo, Open
+from foldflight.fold import ERROR
+from foldflight.functions import Step, StepArgument, parse_type
+from foldflight.functions.literals import check_names
+from foldflight.functions.spec import FunctionKind
+from foldflight.spark.attempts import attempt
+from foldflight.spark.carrier import carrier_type, result_types
+from foldflight.spark.columns import Columns, arrow_fields, text_of
+from foldflight.spark.steps import step_name
+from foldflight.spark.worker import freeze_garbage_collector
+
+__all__ = ["OnError", "check_frame", "check_kinds", "letter_of", "named_uses", "spark_udf", "with_columns"]
+
+OnError = str
+SPARK: Final = HostTypes(carrier=carrier_type, results=result_types)
+_MAPPED: Final = "__foldflight_mapped"
+_HISTORY: Final = "_foldflight_mapped"
+
+
+def with_columns(
+    df: DataFrame,
+    /,
+    *aliased: Use,
+    on_error: OnError = "fail",
+    row_kind: str | None = None,
+    **named: Use,
+) -> DataFrame:
+    """Add columns that scalar functions compute: `with_columns(df, m=multiply("a", "b"))`.
+
+    Functions nest: `score(normalise("text"), "a")` is evaluated in one trip to Python, with all other outputs. A
+    `with_columns` directly after another one joins it, so both need one trip together.
+
+    Args:
+        df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect. All its columns are kept; a column
+            with the name of an output is replaced.
+        aliased: Uses of functions with their output's name: `multiply("a", "b").alias("m")`.
+        on_error: What happens if a function raises, or returns a value that does not fit. `fail`: the query fails.
+            `isolate`: the row has NULL outputs, and its error in a column `dead_letter`. Use `results` and
+            `dead_letters` to separate the two.
+        row_kind: The column of row kinds, if the rows are a changelog. It passes through like any other column.
+            Default: the column `row_kind`, if there is one. Functions that are not deterministic are refused over a
+            changelog: a row that is taken back must have the outputs that it had when it was added.
+        named: Uses of functions by output name, after the others. All functions must come from one `connect`.
+            Arguments are column names, SQL expressions, Columns, or other uses.
+
+    Returns:
+        DataFrame: The columns of `df` and the outputs; with `isolate`, then `dead_letter`.
+
+    Raises:
+        RejectedError: SIGNATURE for no outputs, table functions or several connections; SCHEMA_MISMATCH for columns
+            that cannot be resolved or do not fit the function; CANNOT_RETRACT as said of `row_kind`.
+        RetryableError: UNREACHABLE or DEADLINE, if no server answers.
+    """
+    check_frame(df, "with_columns")
+    uses = named_uses(aliased, named)
+    for name, use in uses.items():
+        if use.is_table:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{name} is the table function {use.function.name}, which gives several rows; use join_lateral",
+                function=use.function.name,
+            )
+    if on_error not in ("fail", "isolate"):
+        raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
+    check_kinds(df, row_kind, uses)
+    history = _History(df, {}, on_error).joined(getattr(df, _HISTORY, None), uses)
+    mapped = _mapped(history)
+    setattr(mapped, _HISTORY, history)
+    return mapped
+
+
+@dataclass(frozen=True)
+class _History:
+    """What `with_columns` has added to a DataFrame, so that the next one can join it in one trip.
+
+    Args:
+        df: The DataFrame before.
+        uses: The outputs by name.
+        on_error: As for `with_columns`.
+    """
+
+    df: DataFrame
+    uses: Mapping[str, Use]
+    on_error: OnError
+
+    def joined(self, before: _History | None, uses: Mapping[str, Use]) -> _History:
+        """Return the history of these uses over `df`; over the DataFrame before it, if all arguments can be had there.
+
+        That is so for the names of columns and of outputs. Expressions may mean either, and are left to Spark.
+        """
+        if before is None or before.on_error != self.on_error or self.on_error != "fail" or before.uses.keys() & uses:
+            return replace(self, uses=uses)
+        known = set(before.df.columns)
+        if any(name in known for name in before.uses):
+            return replace(self, uses=uses)
+        if not all(_is_plain(use, known, before.uses) for use in uses.values()):
+            return replace(self, uses=uses)
+        over = {name: _over(use, before.uses) for name, use in uses.items()}
+        try:
+            transport_of({**before.uses, **over})
+        except RejectedError:  # two connections are two trips
+            return replace(self, uses=uses)
+        return replace(before, uses={**before.uses, **over})
+
+
+def _is_plain(argument: object, columns: set[str], outputs: Mapping[str, Use]) -> bool:
+    """Return whether an argument consists of names of columns and outputs only."""
+    if isinstance(argument, UseMember):
+        return _is_plain(argument.use, columns, outputs)
+    if isinstance(argument, Use):
+        return all(_is_plain(each, columns, outputs) for each in argument.arguments)
+    return isinstance(argument, str) and (argument in columns or argument in outputs)
+
+
+def _over(use: Use, outputs: Mapping[str, Use]) -> Use:
+    """Return a use with outputs' names replaced by the uses that they name."""
+
+    def replaced(argument: object) -> object:
+        if isinstance(argument, UseMember):
+            return replace(argument, use=_over(argument.use, outputs))
+        if isinstance(argument, Use):
+            return _over(argument, outputs)
+        return outputs.get(argument, argument) if isinstance(argument, str) else argument
+
+    return replace(use, arguments=tuple(map(replaced, use.arguments)))
+
+
+def _mapped(history: _History) -> DataFrame:
+    """Return the DataFrame with the outputs of a history."""
+    df, uses, isolates = history.df, history.uses, history.on_error == "isolate"
+    columns = Columns(df)
+    steps = Steps(columns.argument)
+    outputs = {name: steps.add(use) for name, use in uses.items()}
+    rows = columns.rows()
+    chunk = chunk_schema(arrow_fields(rows.schema, columns.roles()), columns.shown)
+    query = MapQuery.of(transport_of(uses), steps, outputs, chunk, isolates=isolates, types=SPARK)
+    pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
+    name = step_name("map", query.opening.functions)
+    members = [pa.field(f"output_{place}", field.type) for place, field in enumerate(query.outputs)]
+    if isolates:
+        members.append(pa.field(ERROR, ERROR_CARRIER))
+    type_ = pa.struct(members)
+    udf = _udf(_plain(partial(_evaluated, query, type_), name), type_)
+    if not all(each.deterministic for each in functions_of(uses.values())):
+        udf = udf.asNondeterministic()
+    mapped = df.withColumn(_MAPPED, udf(*(columns.expressions or [sf.lit(True)])))
+    added = {output: sf.col(_MAPPED).getField(f"output_{place}") for place, output in enumerate(uses)}
+    if isolates:
+        added[DEAD_LETTER] = letter_of(sf.col(_MAPPED).getField(ERROR), columns)
+    return mapped.withColumns(added).drop(_MAPPED)
+
+
+def _udf(function: Callable[..., Any], type_: pa.DataType) -> Any:
+    """Return a function as an arrow UDF, whose form follows from its annotations."""
+    make: Any = arrow_udf
+    return make(function, from_arrow_type(type_))
+
+
+ERROR_CARRIER: Final = pa.struct([(name, pa.string()) for name in ("code", "function", "message", "row", "trace")])
+
+
+def letter_of(error: Column, columns: Columns) -> Column:
+    """Return the dead letter of each row: NULL, or the error and the columns that the query reads."""
+    texts = [error.getField(name).alias(name) for name in ("code", "function", "message", "trace")]
+    members = [*texts, error.getField("row").alias("at")]
+    if columns.shown:
+        read = [each.alias(shown) for shown, each in zip(columns.shown, columns.expressions, strict=True)]
+        members.append(sf.struct(*read).alias("row"))
+    return sf.when(error.isNotNull(), sf.struct(*members))
+
+
+def chunk_schema(fields: pa.Schema, shown: Sequence[str]) -> pa.Schema:
+    """Return the schema of chunks: the columns under the names that errors show, or one column if there are none."""
+    if not shown:
+        return pa.schema([pa.field(REAL, pa.bool_())])
+    return pa.schema([field.with_name(name) for field, name in zip(fields, shown, strict=True)])
+
+
+def _evaluated(query: MapQuery, type_: pa.DataType, batches: Iterator[Any]) -> Iterator[pa.Array]:
+    """Yield the outputs of Spark's batches as structs. Their lengths agree with the input in total only."""
+    chunk = query.opening.columns
+    blocks = gather(_batches(batches, len(chunk)), chunk, query.bounds)
+    for _, answer in query.answers(blocks):
+        arrays = [column.combine_chunks() for column in answer.columns]
+        members = [convert(_one(array), field.type) for array, field in zip(arrays, type_, strict=True)]
+        yield pa.StructArray.from_arrays(members, fields=list(type_))
+
+
+def _one(array: Any) -> pa.Array:
+    """Return what `combine_chunks` gives as one array; of extension types it gives chunks."""
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
+
+
+def _batches(batches: Iterable[Any], count: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        arrays = list(batch) if isinstance(batch, tuple) else [batch]
+        yield pa.RecordBatch.from_arrays(arrays[:count], names=[str(place) for place in range(count)])
+
+
+def _plain(task: Callable[[Iterator[Any]], Iterator[Any]], name: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Wrap a task as a plain function, because Spark refuses other callables; Spark shows its name."""
+    step = uuid.uuid4().hex
+
+    def run(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        with attempt(step):
+            yield from task(batches)
+        freeze_garbage_collector()
+
+    run.__name__ = name
+    return run
+
+
+# -- checks ----------------------------------------------------------------------------------------------------------
+
+
+def check_frame(df: object, name: str) -> None:
+    """Raise RejectedError SIGNATURE for what is no DataFrame of Spark."""
+    if not isinstance(df, DataFrame):
+        kind = f"{type(df).__module__}.{type(df).__qualname__}"
+        raise RejectedError(
+            "SIGNATURE", f"{name} takes a DataFrame of Spark first, and this is a {kind}; give the DataFrame itself"
+        )
+
+
+def named_uses(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Use]:
+    """Return uses by output name. Raises RejectedError SIGNATURE."""
+    uses: dict[str, Use] = {}
+    for name, given in (*((None, each) for each in aliased), *named.items()):
+        if isinstance(given, Aggregate):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{given!r} is an aggregate, which needs groups: group_by(df, ...).agg(...)",
+                function=given.function.name,
+            )
+        if not isinstance(given, Use):
+            raise RejectedError(
+                "SIGNATURE",
+                f"{name or 'an output'} is {text_of(given)!r}, not a use of a function; write "
+                "functions['multiply']('a', 'b'), with functions = connect(...)",
+            )
+        output = name or given.name
+        if output is None:
+            raise RejectedError("SIGNATURE", f"{given!r} has no name; write name={given!r}, or {given!r}.alias('name')")
+        if output.casefold() in {each.casefold() for each in uses}:  # Spark compares names without case
+            raise RejectedError("SIGNATURE", f"{output!r} is the name of two outputs; give each another name")
+        uses[output] = given
+    if not uses:
+        raise RejectedError("SIGNATURE", "there is nothing to compute; give an output, as in m=multiply('a', 'b')")
+    return uses
+
+
+def functions_of(uses: Iterable[Use]) -> Iterator[FunctionInfo]:
+    """Yield the functions of uses and of their arguments."""
+    for use in uses:
+        yield use.function
+        yield from functions_of(each for each in use.arguments if isinstance(each, Use))
+        yield from functions_of(each.use for each in use.arguments if isinstance(each, UseMember))
+
+
+def check_kinds(df: DataFrame, row_kind: str | None, uses: Mapping[str, Use]) -> None:
+    """Refuse functions that are not deterministic over rows with kinds.
+
+    Raises:
+        RejectedError: CANNOT_RETRACT; SCHEMA_MISMATCH if there is no such column.
+    """
+    if row_kind is not None and row_kind not in df.columns:
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"there is no column {row_kind!r} among {', '.join(df.columns)}; name the row kinds"
+        )
+    if row_kind is None and ROW_KIND not in df.columns:
+        return
+    for info in functions_of(uses.values()):
+        if not info.deterministic:
+            raise RejectedError(
+                "CANNOT_RETRACT",
+                f"{info.name} is not deterministic, and the rows are a changelog (column {row_kind or ROW_KIND!r}): a "
+                "row that is taken back would not have the outputs that it was added with; map the rows before they "
+                "are aggregated, or drop the column if the rows are no changelog",
+                function=info.name,
+            )
+
+
+# -- inside SQL ------------------------------------------------------------------------------------------------------
+
+
+def spark_udf(info: FunctionInfo, transport: Transport, literals: Mapping[str, Any] | None = None) -> Any:
+    """Return a scalar function as an arrow UDF of Spark; see `FunctionHandle.spark_udf`."""
+    if info.kind is not FunctionKind.SCALAR:
+        use = "join_lateral" if info.kind is FunctionKind.TABLE else "group_by"
+        raise RejectedError(
+            "SIGNATURE",
+            f"{info.name} is a function of the kind {info.kind}, not a scalar one; use {use}",
+            function=info.name,
+        )
+    if info.result_type is None:
+        raise RejectedError(
+            "SIGNATURE",
+            f"the result of {info.signature} depends on its arguments, and a UDF of Spark has one type; use "
+            "with_columns",
+            function=info.name,
+        )
+    check_names(info, literals or {})
+    (type_,) = result_types([info.name], [parse_type(info.result_type)])
+    task = _OneCall(transport, info.name, dict(literals or {}), type_, uuid.uuid4().hex)
+    pickle.dumps(task)
+
+    def run(*columns: pa.Array) -> pa.Array:
+        with attempt(task.token):
+            return task.values(columns)
+
+    run.__name__ = info.name
+    udf = _udf(run, type_)
+    return udf if info.deterministic else udf.asNondeterministic()
+
+
+@dataclass(frozen=True)
+class _OneCall:
+    """One function as a UDF. Its exchange stays open for the batches of one Spark task.
+
+    Args:
+        transport: The connection to the function.
+        function: Its name.
+        literals: Its direct arguments.
+        type_: The type that carries its results in Spark.
+        token: Identifies the UDF among all of the process.
+    """
+
+    transport: Transport
+    function: str
+    literals: Mapping[str, Any]
+    type_: pa.DataType
+    token: str
+
+    def values(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return the results of n rows."""
+        types = [without_nullability(each.type) for each in columns]
+        arrays = [convert(each, type_) for each, type_ in zip(columns, types, strict=True)]
+        schema = pa.schema([(f"argument {place + 1}", type_) for place, type_ in enumerate(types)])
+        exchange = self._exchange(schema)
+        exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        answer = exchange.mapped()
+        return convert(_one(answer.column(0).combine_chunks()), self.type_)
+
+    def _exchange(self, schema: pa.Schema) -> OpenExchange:
+        """Return the exchange of this task, and close those of other tasks, which have ended."""
+        from pyspark.taskcontext import TaskContext
+
+        context = TaskContext.get()
+        attempt_id = -1 if context is None else context.taskAttemptId()
+        for token, (kept_id, _, exchange) in list(_open_calls.items()):
+            if kept_id != attempt_id:
+                del _open_calls[token]
+                exchange.carrier.cut()
+        kept = _open_calls.get(self.token)
+        if kept is not None and kept[1].equals(schema):
+            return kept[2]
+        arguments = tuple(StepArgument(column=name) for name in schema.names)
+        step = Step(self.function, arguments, literals=self.literals)
+        exchange = self.transport.open(Open((), schema, steps=(step,), outputs=(0,)))
+        _open_calls[self.token] = attempt_id, schema, exchange
+        return exchange
+
+
+# The exchanges of the current task of this worker process, by the UDF.
+_open_calls: Final[dict[str, tuple[int, pa.Schema, OpenExchange]]] = {}

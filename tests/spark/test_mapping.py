@@ -1,0 +1,199 @@
+"""Scalar and table functions over DataFrames: results, plans, streams, changelogs and mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import Row
+from pyspark.sql import functions as sf
+
+from foldflight import RejectedError, connect
+from foldflight.spark import dead_letters, group_by, join_lateral, results, with_columns
+from foldflight.spark.errors import error_of
+from tests import map_functions
+
+ROWS = [(1, 4, " Ab cD "), (2, None, None), (3, 6, ""), (-4, 7, "x y x")]
+COLUMNS = "a bigint, b bigint, text string"
+
+
+@pytest.fixture(scope="module")
+def map_server() -> Iterator[str]:
+    from foldflight.server.run.lifecycle import serving
+
+    with serving(map_functions) as server:
+        yield server.url
+
+
+@pytest.fixture(params=["embedded", "remote"])
+def functions(request: pytest.FixtureRequest) -> Any:
+    if request.param == "embedded":
+        return connect(map_functions)
+    return connect(request.getfixturevalue("map_server"))
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Any:
+    return connect(map_functions)
+
+
+def plan_of(df: Any) -> str:
+    return df._jdf.queryExecution().optimizedPlan().toString()
+
+
+def test_scalar_functions_nest(spark: Any, functions: Any) -> None:
+    """Several outputs, nested functions and direct arguments give what Python gives; NULLs are None."""
+    df = spark.createDataFrame(ROWS, COLUMNS)
+    f = functions
+    found = with_columns(
+        df,
+        m=f["multiply"]("a", "b"),
+        s=f["score"](f["normalise"]("text"), "a + 0"),
+        n=f["normalise"](sf.col("text")),
+        c=f["forty_two"](),
+        k=f["scale"](sf.col("a").cast("double"), factor=0.5),
+    ).collect()
+    for row, (a, b, text) in zip(found, ROWS, strict=True):
+        clean = None if text is None else text.strip().lower()
+        expected = (a, b, text, map_functions.multiply(a, b), map_functions.score(clean, a), clean, 42, a * 0.5)
+        assert tuple(row) == expected
+
+
+def test_table_functions_join(spark: Any, functions: Any) -> None:
+    """Each row is joined with its rows, in order; with outer, rows without any are kept; arguments may be functions."""
+    df = spark.createDataFrame(ROWS, COLUMNS)
+    f = functions
+    inner = join_lateral(df, f["split"](f["normalise"]("text")))
+    assert inner.columns == ["a", "b", "text", "word", "at"]
+    expected = [(a, word, at) for a, _, t in ROWS for at, word in enumerate((t or "").strip().lower().split())]
+    assert [(row.a, row.word, row.at) for row in inner.collect()] == expected
+    outer = join_lateral(df, f["split"]("text"), outer=True).collect()
+    assert sum(row.word is None for row in outer) == 2
+    assert len(outer) == len(expected) + 2
+    chained = join_lateral(df, f["repeated"]("b", f["split"]("text")["at"]).alias("again")).collect()
+    assert [(row.a, row.again) for row in chained] == [(1, 4), (-4, 7), (-4, 7), (-4, 7)]
+
+
+def test_one_trip_and_the_plan_stays_open(classic: Any, embedded: Any) -> None:
+    """Nested functions and consecutive with_columns are one trip; unread columns are pruned; filters are pushed."""
+    df = classic.createDataFrame(ROWS, COLUMNS).select("a", "b", "text", sf.lit("wide").alias("unused"))
+    f = embedded
+    once = with_columns(df, n=f["normalise"]("text"))
+    twice = with_columns(once, s=f["score"]("n", "a"), m=f["multiply"]("a", "b"))
+    plan = plan_of(twice)
+    assert plan.count("ArrowEvalPython") == 1
+    assert [row.s for row in twice.collect()] == [51, None, 3, 46]
+    filtered = plan_of(with_columns(df, m=f["multiply"]("a", "b")).where("a > 1").select("m"))
+    assert filtered.index("ArrowEvalPython") < filtered.index("Filter")
+    assert "unused" not in filtered
+    apart = with_columns(once, s=f["score"](sf.col("n"), "a"))
+    assert plan_of(apart).count("ArrowEvalPython") == 2, "an expression may mean anything, so it is left to Spark"
+    assert [row.s for row in apart.collect()] == [51, None, 3, 46]
+
+
+def test_a_column_may_be_replaced(classic: Any, embedded: Any) -> None:
+    """An output with the name of a column replaces it where it stands, also twice."""
+    df = classic.createDataFrame(ROWS[:1], COLUMNS)
+    once = with_columns(df, a=embedded["multiply"]("a", "b"))
+    assert once.collect() == [Row(a=4, b=4, text=" Ab cD ")]
+    assert with_columns(once, a=embedded["multiply"]("a", "b")).collect() == [Row(a=16, b=4, text=" Ab cD ")]
+
+
+def test_udfs_for_sql(spark: Any, functions: Any) -> None:
+    """A registered UDF works anywhere in SQL, with direct arguments, in batches of one task."""
+    spark.udf.register("multiply", functions["multiply"].spark_udf())
+    spark.udf.register("scaled", functions["scale"].spark_udf(factor=3.0))
+    spark.createDataFrame(ROWS, COLUMNS).createOrReplaceTempView("mapped_rows")
+    found = spark.sql(
+        "SELECT multiply(a, b) + 1 AS m, scaled(CAST(a AS DOUBLE)) AS s FROM mapped_rows WHERE multiply(a, 1) > 0"
+    )
+    assert [tuple(row) for row in found.collect()] == [(5, 3.0), (None, 6.0), (19, 9.0)]
+
+
+def test_errors_name_the_row(classic: Any, functions: Any) -> None:
+    """A function that raises fails the query with its name and the row."""
+    df = classic.createDataFrame([(4, 2), (1, 0)], "x bigint, y bigint").coalesce(1)
+    with pytest.raises(PySparkException) as failure:
+        with_columns(df, r=functions["ratio"]("x", "y")).collect()
+    error = error_of(failure.value)
+    assert error is not None
+    assert error.code == "USER_CODE"
+    assert "ZeroDivisionError" in error.message
+    assert "x=1, y=0" in error.message
+
+
+def test_errors_are_isolated(spark: Any, embedded: Any) -> None:
+    """With isolate, each failing row is a dead letter, and the others have their results; so for table functions."""
+    df = spark.createDataFrame([(4, 2), (1, 0), (9, 3)], "x bigint, y bigint")
+    mapped = with_columns(df, r=embedded["ratio"]("x", "y"), s=embedded["multiply"]("x", "y"), on_error="isolate")
+    assert [tuple(row) for row in results(mapped).collect()] == [(4, 2, 2.0, 8), (9, 3, 3.0, 27)]
+    (letter,) = dead_letters(mapped).collect()
+    assert (letter.code, letter.function, letter.row.x, letter.row.y) == ("USER_CODE", "ratio", 1, 0)
+    joined = join_lateral(df, embedded["crooked"]("y"), on_error="isolate")
+    assert [tuple(row) for row in results(joined).collect()] == [(4, 2, 2, 2)]
+    letters = dead_letters(joined).collect()
+    assert [(letter.code, letter.row.y) for letter in letters] == [("RESULT_TYPE", 3)]
+
+
+def test_streams_keep_their_watermark(classic: Any, embedded: Any, tmp_path: Any) -> None:
+    """A stream is mapped like a batch, and its watermark still closes windows behind it."""
+    rows = [(f"2026-01-01 00:0{minute}:00", "a b") for minute in range(4)]
+    classic.createDataFrame(rows, "at string, text string").coalesce(1).write.json(str(tmp_path / "in"))
+    stream = classic.readStream.schema("at timestamp, text string").json(str(tmp_path / "in"))
+    stream = stream.withWatermark("at", "1 minute")
+    mapped = with_columns(stream, n=embedded["normalise"]("text"))
+    joined = join_lateral(mapped, embedded["words"]("n"))
+    windows = joined.groupBy(sf.window("at", "1 minute"), "word").count().select("window.start", "word", "count")
+    assert windows.isStreaming
+    query = windows.writeStream.format("memory").queryName("mapped_words").outputMode("append")
+    running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    running.awaitTermination()
+    # Without the watermark, Spark would refuse append mode.
+    found = classic.sql("SELECT word, count FROM mapped_words").collect()
+    assert sorted(tuple(row) for row in found)[:2] == [("a", 1), ("a", 1)]
+
+
+def test_changelogs_pass_through(classic: Any, embedded: Any) -> None:
+    """Rows with kinds keep them; functions that are not deterministic are refused over them."""
+    df = classic.createDataFrame([("+I", 1, 4), ("-U", 1, 4), ("+U", 2, 4)], "row_kind string, a bigint, b bigint")
+    mapped = with_columns(df, m=embedded["multiply"]("a", "b"))
+    assert [tuple(row) for row in mapped.select("row_kind", "m").collect()] == [("+I", 4), ("-U", 4), ("+U", 8)]
+    total = group_by(mapped, row_kind="row_kind").agg(total=embedded["sum"]("m"))
+    assert [row.total for row in total.collect()] == [8]
+    for name in (None, "row_kind"):
+        with pytest.raises(RejectedError, match="dice is not deterministic, and the rows are a changelog"):
+            with_columns(df, d=embedded["same"](embedded["dice"]("a")), row_kind=name)
+    rolled = with_columns(df.drop("row_kind"), d=embedded["dice"]("a"))
+    assert "dice" in plan_of(rolled)
+    assert all(1 <= row.d <= row.a for row in rolled.collect())
+
+
+def test_mistakes_are_refused_at_once(classic: Any, embedded: Any) -> None:
+    """Each mistake in a query is an error of the call, with what to write."""
+    df = classic.createDataFrame(ROWS, COLUMNS)
+    f = embedded
+    wrong = {
+        "there is nothing to compute": lambda: with_columns(df),
+        "not a use of a function": lambda: with_columns(df, m="a"),
+        "which needs groups": lambda: with_columns(df, m=f["sum"]("a")),
+        "use join_lateral": lambda: with_columns(df, m=f["split"]("text")),
+        "has no name; write": lambda: with_columns(df, f["multiply"]("a", "b")),
+        "is the name of two outputs": lambda: with_columns(df, f["multiply"]("a", "b").alias("m"), M=f["same"]("a")),
+        "Spark cannot resolve the argument 'z'": lambda: with_columns(df, m=f["multiply"]("a", "z")),
+        "takes BIGINT for its argument y and was given STRING": lambda: with_columns(df, m=f["multiply"]("a", "text")),
+        "has several columns; name one": lambda: join_lateral(df, f["pairs"](f["split"]("text"))),
+        "come from two connections": lambda: with_columns(df, m=f["same"](connect(map_functions)["same"]("a"))),
+        "takes a use of a table function": lambda: join_lateral(df, f["same"]("a")),
+        "rename or drop it": lambda: join_lateral(df.withColumn("WORD", sf.lit(1)), f["split"]("text")),
+        "an alias names one": lambda: join_lateral(df, f["split"]("text").alias("w")),
+        "depends on its arguments": f["same"].spark_udf,
+        "not a scalar one; use join_lateral": f["split"].spark_udf,
+        "on_error is 'fail' or 'isolate'": lambda: with_columns(df, m=f["same"]("a"), on_error="ignore"),
+        "takes a DataFrame of Spark first": lambda: with_columns([1], m=f["same"]("a")),
+        "use it in with_columns": lambda: group_by(df).agg(m=f["multiply"]("a", "b")),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(RejectedError, match=message):
+            call()

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.spark_sessions import classic, rows_of, sessions, spark
+
+__all__ = ["classic", "rows_of", "sessions", "spark"]
+
 ROOT = Path(__file__).parent
 
 # No test asserts a time, so none has hypothesis's deadline for an example: a busy machine breaks it.
@@ -22,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(ROOT).parts[0]
         item.add_marker(folder)
         folders.add(folder)
-    if folders & {"spark", "docs"}:
+    if folders & {"spark", "sql", "docs"}:
         from foldflight.spark.java import prepare_local
 
         prepare_local(os.environ)

@@ -21,10 +21,44 @@ if TYPE_CHECKING:
     from foldflight.client.transport import Transport
     from foldflight.exchange.frames import FunctionInfo
 
-__all__ = ["Aggregate", "FunctionHandle", "Functions"]
+__all__ = ["Aggregate", "FunctionHandle", "Functions", "OrderKey"]
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 _SHOWN_CHARS_MAX: Final = 80
+_DIRECTION: Final = re.compile(
+    r"(?=\s)(?:\s+(?P<direction>ASC|DESC))?(?:\s+NULLS\s+(?P<nulls>FIRST|LAST))?\s*$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class OrderKey:
+    """One key of the order of an aggregate.
+
+    Args:
+        column: A column name, a SQL expression or a column object of the engine.
+        descending: Whether larger values come first.
+        nulls_first: Whether NULL comes before all values.
+    """
+
+    column: object
+    descending: bool = False
+    nulls_first: bool = True
+
+    @classmethod
+    def of(cls, written: object) -> OrderKey:
+        """Return the key that a user has written."""
+        direction = _DIRECTION.search(written) if isinstance(written, str) else None
+        if direction is None:
+            return cls(written)
+        descending = (direction["direction"] or "ASC").upper() == "DESC"
+        nulls = (direction["nulls"] or ("LAST" if descending else "FIRST")).upper()
+        return cls(str(written)[: direction.start()].strip(), descending, nulls == "FIRST")
+
+    def __repr__(self) -> str:
+        if not self.descending and self.nulls_first:
+            return repr(self.column)
+        direction = f"{' DESC' if self.descending else ''} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
+        return repr(f"{self.column}{direction}")
 
 
 @dataclass(frozen=True)
@@ -39,6 +73,7 @@ class Aggregate:
         literals: Direct arguments, constant for the call.
         transport: The transport of the function.
         name: The name of the output; None before `alias`.
+        order: The keys of the order in which the rows of a group are folded.
     """
 
     function: FunctionInfo
@@ -48,6 +83,7 @@ class Aggregate:
     is_distinct: bool = False
     literals: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
+    order: tuple[OrderKey, ...] = ()
 
     def alias(self, name: str) -> Aggregate:
         """Return the same use with a name for its output: `agg(count().alias("n"))` is the same as `agg(n=count())`."""
@@ -75,11 +111,26 @@ class Aggregate:
             )
         return dataclasses.replace(self, is_distinct=True)
 
+    def order_by(self, *keys: object) -> Aggregate:
+        """Return the same use with the rows of each group folded in an order.
+
+        Each group keeps its rows, so any function can then merge and retract.
+
+        Args:
+            keys: Column names, SQL expressions or column objects of the engine. A text may end with ASC or DESC, and
+                with NULLS FIRST or NULLS LAST: `order_by("day DESC", "id")`. By default the order is ascending; NULL
+                comes first in ascending and last in descending order, as in Spark.
+        """
+        if not keys:
+            raise RejectedError("SIGNATURE", f"order_by() of {self.function.name} needs a key; give a column")
+        return dataclasses.replace(self, order=tuple(map(OrderKey.of, keys)))
+
     def __repr__(self) -> str:
         given = [*map(repr, self.columns), *(f"{name}={value!r}" for name, value in self.literals.items())]
         text = f"{self.function.name}({', '.join(given)})"
         text += "" if self.condition is None else f".where({self.condition!r})"
         text += ".distinct()" if self.is_distinct else ""
+        text += f".order_by({', '.join(map(repr, self.order))})" if self.order else ""
         return text if self.name is None else f"{text}.alias({self.name!r})"
 
 
@@ -94,7 +145,7 @@ class FunctionHandle:
     def __init__(self, info: FunctionInfo, transport: Transport) -> None:
         self.info = info
         self.name = info.name
-        self._transport = transport
+        self.transport = transport
         self.__doc__ = info.doc
 
     def __call__(self, /, *columns: object, **literals: object) -> Aggregate:
@@ -115,7 +166,7 @@ class FunctionHandle:
                     "name)",
                     function=self.name,
                 )
-        return Aggregate(self.info, columns, self._transport, literals=literals)
+        return Aggregate(self.info, columns, self.transport, literals=literals)
 
     def __repr__(self) -> str:
         return f"<function {self.info.signature}>"

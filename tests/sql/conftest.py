@@ -25,7 +25,8 @@ TABLES = """
     CREATE OR REPLACE TEMP VIEW dept AS SELECT * FROM VALUES
         (10, 'dept 1', 'CA'), (20, 'dept 2', 'NY'), (30, 'dept 3', 'TX'), (40, 'dept 4 - unassigned', 'OR'),
         (70, 'dept 7', 'FL') AS dept(dept_id, dept_name, state);
-    CREATE OR REPLACE TEMP VIEW hav AS SELECT * FROM VALUES ('one', 1), ('two', 2), ('three', 3), ('one', 5) AS hav(k, v);
+    CREATE OR REPLACE TEMP VIEW hav AS
+        SELECT * FROM VALUES ('one', 1), ('two', 2), ('three', 3), ('one', 5) AS hav(k, v);
     CREATE OR REPLACE TEMP VIEW courseSales AS SELECT * FROM VALUES
         ('dotNET', 2012, 10000), ('Java', 2012, 20000), ('dotNET', 2012, 5000), ('dotNET', 2013, 48000),
         ('Java', 2013, 30000) AS courseSales(course, year, earnings);

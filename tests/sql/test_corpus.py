@@ -9,23 +9,10 @@ import pytest
 
 from foldflight.spark import sql
 from foldflight.sql import SqlError
-from tests.sql import statements as corpus
 from tests.sql.statements import ours, statements
 
-ACCEPTED = [
-    each
-    for text in (
-        corpus.GROUP_BY,
-        corpus.HAVING,
-        corpus.SETS,
-        corpus.PIVOT,
-        corpus.SUBQUERIES,
-        corpus.WINDOWS,
-        corpus.BESIDE,
-        corpus.PIPES,
-    )
-    for each in statements(text)
-]
+FILES = ("group_by", "having", "sets", "pivot", "subqueries", "windows", "beside", "pipes")
+ACCEPTED = [each for name in FILES for each in statements(name)]
 
 
 def canonical(value: Any) -> Any:
@@ -55,7 +42,7 @@ def test_statements_of_spark(db: Any, statement: str) -> None:
     assert rows(found) == rows(expected)
 
 
-@pytest.mark.parametrize("statement", statements(corpus.REFUSED))
+@pytest.mark.parametrize("statement", statements("refused"))
 def test_statements_that_spark_refuses(db: Any, statement: str) -> None:
     """What Spark refuses is refused, with a place in the text."""
     with pytest.raises(Exception, match=r"\w"):

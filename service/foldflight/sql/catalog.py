@@ -190,9 +190,11 @@ class Catalog:
         return self._udfs[key]
 
     def register(self, spark: SparkSession, entry: Entry) -> None:
-        """Add a function. Plain SQL of the session knows it, too, unless Spark has an aggregate of this name."""
+        """Add a function. Plain SQL of the session knows it, too, if its types are fixed, it needs no direct arguments,
+        and Spark has no aggregate of this name."""
         self.entries[entry.name] = entry
-        if entry.types and entry.name not in AGGREGATES:
+        is_complete = not any(parameter.required for parameter in entry.handle.info.parameters)
+        if entry.types and is_complete and entry.name not in AGGREGATES:
             arguments = tuple(map(str, range(len(entry.types))))
             fold = ListFold.of(entry.handle.transport, Call(entry.handle.name, arguments), entry.types)
             spark.udf.register(entry.name, fold.over_groups())

@@ -80,6 +80,11 @@ class Planner:
         """
         rewrite_all(self.analysis, self._lists, query)
         meaning = self.analysis.accepted(self._lists, query.span)
+        if self.options.get("emit") and not meaning.isStreaming:
+            raise self.analysis.text.error(
+                "EMIT is for streams, and this query reads none; leave it out, or read a streaming view",
+                Span(query.span.stop, query.span.stop + 1),
+            )
         if self.plan != "lists":
             folded = self._folded(query, meaning)
             if folded is not None:

@@ -22,7 +22,7 @@ from foldflight.sql.planner import Plan, Planner
 from foldflight.sql.statements import done, run_statement
 from foldflight.sql.text import Span, Text, quoted, tokens
 
-__all__ = ["column", "enable", "register", "split_statements", "sql"]
+__all__ = ["column", "emit_of", "enable", "register", "split_statements", "sql"]
 
 _EMITS: Final = (("EMIT ON WINDOW CLOSE", "append"), ("EMIT CHANGES", "changelog"))
 _AFTER_WITH: Final = ("SCHEMA", "METRICS", "NO")  # CREATE VIEW ... WITH SCHEMA BINDING, for example
@@ -183,6 +183,12 @@ def column(spark: SparkSession, function: str | Aggregate, *columns: str | Colum
         row = sf.when(_as_column(use.condition), row)  # collect_list leaves NULL out
     result = sf.call_function(udf, sf.collect_list(row))
     return result.alias(use.name or catalog.as_called(use))
+
+
+def emit_of(text: str) -> str | None:
+    """Return what EMIT at the end of a statement demands: `changelog`, `append`, or None without it."""
+    whole = Text(_without_end(text))
+    return _emit(whole, Span(0, len(whole)))[1]
 
 
 def split_statements(text: str) -> tuple[list[str], str]:

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import settings
 
 from tests import effort
+from tests.spark_sessions import classic, rows_of, sessions, spark
+
+__all__ = ["classic", "rows_of", "sessions", "spark"]
 
 ROOT = Path(__file__).parent
 settings.load_profile(effort.QUICK)
@@ -21,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(ROOT).parts[0]
         item.add_marker(folder)
         folders.add(folder)
-    if folders & {"spark", "docs"}:
+    if folders & {"spark", "sql", "docs"}:
         from foldflight.spark.java import prepare_local
 
         prepare_local(os.environ)

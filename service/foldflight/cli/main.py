@@ -18,6 +18,7 @@ from foldflight.cli.demo import demo
 from foldflight.cli.laws import check
 from foldflight.cli.listing import functions
 from foldflight.cli.serve import serve
+from foldflight.cli.sql import sql
 from foldflight.cli.state import state
 from foldflight.cli.status import status
 from foldflight.errors import FoldflightError
@@ -54,6 +55,7 @@ cli.add_command(check)
 cli.add_command(conform)
 cli.add_command(demo)
 cli.add_command(state)
+cli.add_command(sql)
 
 
 def main() -> None:

@@ -24,10 +24,44 @@ if TYPE_CHECKING:
     from foldflight.client.transport import Transport
     from foldflight.exchange.frames import FunctionInfo
 
-__all__ = ["Aggregate", "FunctionHandle", "Functions"]
+__all__ = ["Aggregate", "FunctionHandle", "Functions", "OrderKey"]
 
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-f]+")
 _SHOWN_CHARS_MAX: Final = 80
+_DIRECTION: Final = re.compile(
+    r"(?=\s)(?:\s+(?P<direction>ASC|DESC))?(?:\s+NULLS\s+(?P<nulls>FIRST|LAST))?\s*$", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class OrderKey:
+    """One key of the order of an aggregate.
+
+    Args:
+        column: A column name, a SQL expression or a column object of the engine.
+        descending: Whether larger values come first.
+        nulls_first: Whether NULL comes before all values.
+    """
+
+    column: object
+    descending: bool = False
+    nulls_first: bool = True
+
+    @classmethod
+    def of(cls, written: object) -> OrderKey:
+        """Return the key that a user has written."""
+        direction = _DIRECTION.search(written) if isinstance(written, str) else None
+        if direction is None:
+            return cls(written)
+        descending = (direction["direction"] or "ASC").upper() == "DESC"
+        nulls = (direction["nulls"] or ("LAST" if descending else "FIRST")).upper()
+        return cls(str(written)[: direction.start()].strip(), descending, nulls == "FIRST")
+
+    def __repr__(self) -> str:
+        if not self.descending and self.nulls_first:
+            return repr(self.column)
+        direction = f"{' DESC' if self.descending else ''} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
+        return repr(f"{self.column}{direction}")
 
 
 @dataclass(frozen=True)
@@ -42,6 +76,7 @@ class Aggregate:
         literals: Direct arguments, constant for the call.
         transport: The transport of the function.
         name: The name of the output; None before `alias`.
+        order: The keys of the order in which the rows of a group are folded.
     """
 
     function: FunctionInfo
@@ -51,6 +86,7 @@ class Aggregate:
     is_distinct: bool = False
     literals: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
+    order: tuple[OrderKey, ...] = ()
 
     def alias(self, name: str) -> Aggregate:
         """Return the same use with a name for its output: `agg(count().alias("n"))` is the same as `agg(n=count())`."""
@@ -78,11 +114,26 @@ class Aggregate:
             )
         return dataclasses.replace(self, is_distinct=True)
 
+    def order_by(self, *keys: object) -> Aggregate:
+        """Return the same use with the rows of each group folded in an order.
+
+        Each group keeps its rows, so any function can then merge and retract.
+
+        Args:
+            keys: Column names, SQL expressions or column objects of the engine. A text may end with ASC or DESC, and
+                with NULLS FIRST or NULLS LAST: `order_by("day DESC", "id")`. By default the order is ascending; NULL
+                comes first in ascending and last in descending order, as in Spark.
+        """
+        if not keys:
+            raise RejectedError("SIGNATURE", f"order_by() of {self.function.name} needs a key; give a column")
+        return dataclasses.replace(self, order=tuple(map(OrderKey.of, keys)))
+
     def __repr__(self) -> str:
         given = [*map(repr, self.columns), *(f"{name}={value!r}" for name, value in self.literals.items())]
         text = f"{self.function.name}({', '.join(given)})"
         text += "" if self.condition is None else f".where({self.condition!r})"
         text += ".distinct()" if self.is_distinct else ""
+        text += f".order_by({', '.join(map(repr, self.order))})" if self.order else ""
         return text if self.name is None else f"{text}.alias({self.name!r})"
 
 
@@ -97,7 +148,7 @@ class FunctionHandle:
     def __init__(self, info: FunctionInfo, transport: Transport) -> None:
         self.info = info
         self.name = info.name
-        self._transport = transport
+        self.transport = transport
         self.__doc__ = info.doc
 
     def __call__(self, /, *columns: object, **literals: object) -> Any:
@@ -123,7 +174,7 @@ class FunctionHandle:
                     function=self.name,
                 )
         if self.info.kind is FunctionKind.AGGREGATE:
-            return Aggregate(self.info, columns, self._transport, literals=literals)
+            return Aggregate(self.info, columns, self.transport, literals=literals)
         for column in columns:
             if isinstance(column, Aggregate):
                 raise RejectedError(
@@ -131,7 +182,7 @@ class FunctionHandle:
                     f"an argument of {self.name} is the aggregate {column!r}; aggregate first, and map the result",
                     function=self.name,
                 )
-        return Use(self.info, columns, self._transport, literals=literals)
+        return Use(self.info, columns, self.transport, literals=literals)
 
     def spark_udf(self, **literals: object) -> Any:
         """Return a scalar function as a UDF of Spark, for `spark.udf.register(name, f["m"].spark_udf())` and Columns.
@@ -145,7 +196,7 @@ class FunctionHandle:
             RejectedError: SIGNATURE for other kinds of functions, and for functions whose types depend on the call.
         """
         # Spark's layer is above this one, and PySpark may not be installed: it is found by name, when it is asked for.
-        return importlib.import_module("foldflight.spark.mapping").spark_udf(self.info, self._transport, literals)
+        return importlib.import_module("foldflight.spark.mapping").spark_udf(self.info, self.transport, literals)
 
     def __repr__(self) -> str:
         return f"<function {self.info.signature}>"

@@ -16,7 +16,7 @@ from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.layout import Layout
 from foldflight.errors import RejectedError
-from foldflight.exchange.engine import check_isolates
+from foldflight.exchange.engine import check_isolates, check_order
 from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
 from foldflight.fold import Mode
 from foldflight.functions import Call, sql_name
@@ -129,6 +129,7 @@ class Query:
         opening = Open(calls=tuple(calls.values()), columns=layout.chunk, isolate_errors=layout.isolates)
         opened = transport.describe(opening)
         check_isolates(opened, opening)
+        check_order(opened, opening)
         needs = _Needs(retract=layout.has_kinds, merge=stream is not None and stream.has_sessions)
         if materialize and not all(map(needs.are_met, opened.calls)):
             opening = replace(opening, calls=tuple(_materialized(opening.calls, opened, needs)))
@@ -191,7 +192,7 @@ class Query:
         rows = list(zip(layout.outputs, self.opening.calls, self.opened, strict=True))
         for place, (output, call, opened) in enumerate(rows):
             lines.append(f"  {output.name}: {sql_name(output.type)} = {_written(call)}")
-            folded = Mode.COUNTED if call.distinct or call.materialize else infos.get(call.function)
+            folded = Mode.COUNTED if call.distinct or call.materialize or call.order else infos.get(call.function)
             lines.append(f"      folded: {folded or 'not told'}")
             lines.append(f"      state: {layout.states.field(place).type}; {_capabilities(opened)}")
         lines.append(f"plan: {self._steps()}")
@@ -280,7 +281,12 @@ def _materialized(calls: Sequence[Call], opened: Opened, needs: _Needs) -> Itera
 def _written(call: Call) -> str:
     literals: Mapping[str, Any] = dict(call.literals)
     arguments = [*call.arguments, *(f"{name} => {value!r}" for name, value in literals.items())]
-    text = f"{call.function}({'DISTINCT ' if call.distinct else ''}{', '.join(arguments)})"
+    keys = [
+        f"{each.column} {'DESC' if each.descending else 'ASC'} NULLS {'FIRST' if each.nulls_first else 'LAST'}"
+        for each in call.order
+    ]
+    order = f" ORDER BY {', '.join(keys)}" if keys else ""
+    text = f"{call.function}({'DISTINCT ' if call.distinct else ''}{', '.join(arguments)}{order})"
     return text if call.filter is None else f"{text} FILTER ({call.filter.removeprefix('where ')})"
 
 

@@ -39,7 +39,7 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.ipc import read_batches
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import parse_message, utf8
-from foldflight.functions.call import Call
+from foldflight.functions.call import Call, Order
 from foldflight.functions.context import LogRecord
 from foldflight.functions.step import Step, StepArgument
 from foldflight.functions.types import check_plain
@@ -98,6 +98,7 @@ def encode_open(opening: Open) -> bytes:
                 materialize=call.materialize,
                 literals=_encode_literals(call),
                 fingerprint=call.fingerprint,
+                order=[pb.Order(**dataclasses.asdict(each)) for each in call.order],
             )
         )
     return message.SerializeToString()
@@ -209,6 +210,7 @@ def _decode_call(call: pb.Call) -> Call:
         materialize=call.materialize,
         literals=_decode_literals(call),
         fingerprint=call.fingerprint,
+        order=tuple(Order(each.column, each.descending, each.nulls_first) for each in call.order),
     )
 
 
@@ -350,6 +352,7 @@ def _encode_opened(frame: Opened) -> pb.Opened:
                 is_invertible=call.is_invertible,
                 input_types=inputs.serialize().to_pybytes(),
                 can_migrate=call.can_migrate,
+                is_ordered=call.is_ordered,
             )
         )
     return pb.Opened(
@@ -373,6 +376,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
                 is_invertible=call.is_invertible,
                 input_types=_decode_input_types(call),
                 can_migrate=call.can_migrate,
+                is_ordered=call.is_ordered,
             )
             for call in opened.calls
         ),

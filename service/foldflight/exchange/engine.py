@@ -27,7 +27,7 @@ from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.verbs import Verbs
 from foldflight.fold import ERROR, ROW
 
-__all__ = ["Answer", "EngineExchange", "Saved", "check_chunk", "check_isolates"]
+__all__ = ["Answer", "EngineExchange", "Saved", "check_chunk", "check_isolates", "check_order"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,18 @@ def _check_mapped(answer: pa.Table, rows: int) -> None:
     places = answer.column(ROW).to_numpy()
     if places[0] < 0 or places[-1] >= rows or (places[1:] < places[:-1]).any():
         raise RejectedError("BAD_FRAME", f"the rows of an answer are not ascending, or not among the chunk's {rows}")
+
+
+def check_order(opened: Opened, opening: Open) -> None:
+    """Raise RejectedError PROTOCOL_VERSION if a call has an order and the server would ignore it."""
+    for call, found in zip(opening.calls, opened.calls, strict=False):
+        if call.order and not found.is_ordered:
+            raise RejectedError(
+                "PROTOCOL_VERSION",
+                f"server {opened.server_id} is too old to fold the rows of {call.function} in an order; upgrade it, or "
+                "leave the order out",
+                function=call.function,
+            )
 
 
 class EngineExchange(Verbs[Frame]):
@@ -144,6 +156,7 @@ class EngineExchange(Verbs[Frame]):
                 "BAD_FRAME", f"Opened describes {len(opened.calls)} calls, and Open has {len(self._opening.functions)}"
             )
         check_isolates(opened, self._opening)
+        check_order(opened, self._opening)
         self.opened = opened
 
     def _collect_part(self, frame: Results | SavedStates | Mapped) -> Answer | None:

@@ -102,7 +102,7 @@ class BundleContent(_message.Message):
     def __init__(self, functions: _Optional[_Iterable[str]] = ..., made_with: _Optional[_Mapping[str, str]] = ..., code: _Optional[bytes] = ...) -> None: ...
 
 class Call(_message.Message):
-    __slots__ = ("function", "arguments", "filter", "distinct", "literals", "fingerprint", "materialize")
+    __slots__ = ("function", "arguments", "filter", "distinct", "literals", "fingerprint", "materialize", "order")
     FUNCTION_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class Call(_message.Message):
     LITERALS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     MATERIALIZE_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
     function: str
     arguments: _containers.RepeatedScalarFieldContainer[str]
     filter: str
@@ -117,7 +118,18 @@ class Call(_message.Message):
     literals: bytes
     fingerprint: str
     materialize: bool
-    def __init__(self, function: _Optional[str] = ..., arguments: _Optional[_Iterable[str]] = ..., filter: _Optional[str] = ..., distinct: _Optional[bool] = ..., literals: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., materialize: _Optional[bool] = ...) -> None: ...
+    order: _containers.RepeatedCompositeFieldContainer[Order]
+    def __init__(self, function: _Optional[str] = ..., arguments: _Optional[_Iterable[str]] = ..., filter: _Optional[str] = ..., distinct: _Optional[bool] = ..., literals: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., materialize: _Optional[bool] = ..., order: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("column", "descending", "nulls_first")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    DESCENDING_FIELD_NUMBER: _ClassVar[int]
+    NULLS_FIRST_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    descending: bool
+    nulls_first: bool
+    def __init__(self, column: _Optional[str] = ..., descending: _Optional[bool] = ..., nulls_first: _Optional[bool] = ...) -> None: ...
 
 class EngineFrame(_message.Message):
     __slots__ = ("states", "chunk", "barrier", "forget", "checkpoint")
@@ -196,20 +208,22 @@ class Opened(_message.Message):
     def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., knows_if_reopen: _Optional[bool] = ...) -> None: ...
 
 class OpenedCall(_message.Message):
-    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate")
+    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate", "is_ordered")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CAN_RETRACT_FIELD_NUMBER: _ClassVar[int]
     CAN_MERGE_FIELD_NUMBER: _ClassVar[int]
     IS_INVERTIBLE_FIELD_NUMBER: _ClassVar[int]
     INPUT_TYPES_FIELD_NUMBER: _ClassVar[int]
     CAN_MIGRATE_FIELD_NUMBER: _ClassVar[int]
+    IS_ORDERED_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     can_retract: bool
     can_merge: bool
     is_invertible: bool
     input_types: bytes
     can_migrate: bool
-    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ...) -> None: ...
+    is_ordered: bool
+    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ..., is_ordered: _Optional[bool] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("message_bytes_max", "slots_max", "state_bytes_max", "exchange_state_bytes_max", "exchanges_max", "idle_s_max", "age_s_max")

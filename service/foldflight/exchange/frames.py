@@ -226,6 +226,7 @@ class OpenedCall:
         is_invertible: Whether a row may be retracted before it is accumulated.
         input_types: The types that its arguments are cast to.
         can_migrate: Whether it accepts states of its other versions.
+        is_ordered: Whether its rows are folded in the order of the call.
     """
 
     fingerprint: str
@@ -234,6 +235,7 @@ class OpenedCall:
     is_invertible: bool
     input_types: tuple[pa.DataType, ...]
     can_migrate: bool = False
+    is_ordered: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The API for authors: `udaf`, types, the context, the built-in functions and the registry."""
 
-from foldflight.functions.call import Call
+from foldflight.functions.call import Call, Order
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink, NullMetrics
 from foldflight.functions.decorators import function_of, udaf
 from foldflight.functions.exact import ExactSum, ExactSums
@@ -30,6 +30,7 @@ __all__ = [
     "MapVerbs",
     "MetricSink",
     "NullMetrics",
+    "Order",
     "Parameter",
     "Registry",
     "RowKind",

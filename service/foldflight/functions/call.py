@@ -6,7 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Call"]
+__all__ = ["Call", "Order"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """One key of the order in which a call folds the rows of a group.
+
+    Args:
+        column: Name of the chunk's column.
+        descending: Whether larger values come first.
+        nulls_first: Whether NULL comes before all values.
+    """
+
+    column: str
+    descending: bool = False
+    nulls_first: bool = True
 
 
 @dataclass(frozen=True)
@@ -22,6 +37,8 @@ class Call:
             option, a function without `retract` supports retractions.
         literals: Direct arguments. They are fixed for the call and are passed to the class's `__init__` by name.
         fingerprint: The fingerprint that the engine expects. An empty string accepts any.
+        order: The order in which the rows of a group are folded. With an order, each group keeps its rows and folds all
+            of them again for each value, as with `materialize`.
     """
 
     function: str
@@ -31,3 +48,9 @@ class Call:
     materialize: bool = False
     literals: Mapping[str, Any] = field(default_factory=dict)
     fingerprint: str = ""
+    order: tuple[Order, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of one row of the call: its arguments, then the keys of its order."""
+        return (*self.arguments, *(each.column for each in self.order))

@@ -3,9 +3,14 @@
 group_by(df, "key").agg(delay=weighted_avg("arr_delay", "distance"))     # aggregate
 with_columns(df, m=multiply("a", "b"))                                   # scalar
 join_lateral(df, split("text"))                                          # table
+
+`sql`, `register`, `enable` and `column` are those of `foldflight.sql`, which is built on this package. They are
+imported when they are first used.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from foldflight.spark.cdc import DELTA_CHANGES, from_canal, from_debezium, from_maxwell, split_changes
 from foldflight.spark.deadletters import dead_letters, results
@@ -16,24 +21,42 @@ from foldflight.spark.settings import configure
 from foldflight.spark.stored import state_table
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
 
+if TYPE_CHECKING:
+    from foldflight.sql import column, enable, register, sql
+
 __all__ = [
     "DELTA_CHANGES",
     "PROCESSING_TIME",
     "GroupedFrame",
     "Window",
+    "column",
     "configure",
     "cumulate",
     "dead_letters",
+    "enable",
     "from_canal",
     "from_debezium",
     "from_maxwell",
     "group_by",
     "hop",
     "join_lateral",
+    "register",
     "results",
     "session",
     "split_changes",
+    "sql",
     "state_table",
     "tumble",
     "with_columns",
 ]
+
+_OF_SQL = ("column", "enable", "register", "sql")
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of `foldflight.sql`."""
+    if name not in _OF_SQL:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from foldflight import sql
+
+    return getattr(sql, name)

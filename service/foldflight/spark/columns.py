@@ -21,7 +21,7 @@ from foldflight.client import Aggregate, Use, UseMember
 from foldflight.engine.convert import without_nullability
 from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.errors import RejectedError
-from foldflight.functions import Call, RowKind, can_widen, parse_type, sql_name
+from foldflight.functions import Call, Order, RowKind, can_widen, parse_type, sql_name
 
 __all__ = [
     "Columns",
@@ -87,6 +87,11 @@ class Columns:
         """Return the name of the chunk's column that holds a condition."""
         role = f"the condition {text_of(written)!r} of {function}"
         return self._add("where ", written, column_of(self.df, written, role), role)
+
+    def key(self, written: object, function: str) -> str:
+        """Return the name of the chunk's column that holds a key of an order; equal arguments share it."""
+        role = f"the order {text_of(written)!r} of {function}"
+        return self._add("", written, column_of(self.df, written, role), role)
 
     def _add(self, prefix: str, written: object, column: Column, role: str) -> str:
         # Columns are compared by identity, because `==` builds an expression. Keeping a reference keeps the id unique.
@@ -156,6 +161,10 @@ class Columns:
                 filter=None if each.condition is None else self.condition(each.condition, each.function.name),
                 distinct=each.is_distinct,
                 literals=each.literals,
+                order=tuple(
+                    Order(self.key(key.column, each.function.name), key.descending, key.nulls_first)
+                    for key in each.order
+                ),
             )
             for each in aggregates
         )

@@ -40,7 +40,7 @@ from foldflight.engine.query import Query, StreamOptions
 from foldflight.engine.state.manifest import TableBounds, TableLayout
 from foldflight.engine.state.table import MemoryStore, StateTable
 from foldflight.errors import RejectedError
-from foldflight.functions import Call, RowKind, parse_type
+from foldflight.functions import Call, Order, RowKind, parse_type
 
 __all__ = ["Epoch", "Row", "run_epochs"]
 
@@ -215,6 +215,7 @@ def _calls(aggregates: Mapping[str, Aggregate]) -> tuple[dict[str, Call], list[s
     names: list[str] = []
     for name, aggregate in aggregates.items():
         columns = tuple(str(column) for column in aggregate.columns)
+        keys = [str(key.column) for key in aggregate.order]
         condition = None if aggregate.condition is None else _condition_column(name, aggregate.condition)
         calls[name] = Call(
             aggregate.function.name,
@@ -222,8 +223,9 @@ def _calls(aggregates: Mapping[str, Aggregate]) -> tuple[dict[str, Call], list[s
             filter=None if condition is None else _in_chunks(condition),
             distinct=aggregate.is_distinct,
             literals=aggregate.literals,
+            order=tuple(Order(_in_chunks(str(key.column)), key.descending, key.nulls_first) for key in aggregate.order),
         )
-        names += [*columns, *([] if condition is None else [condition])]
+        names += [*columns, *keys, *([] if condition is None else [condition])]
     return calls, list(dict.fromkeys(names))
 
 

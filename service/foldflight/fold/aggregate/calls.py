@@ -28,15 +28,17 @@ class BoundCall:
     Args:
         call: The call.
         bound: Its function, bound to the types of its arguments.
+        keys: The types of the keys of its order.
     """
 
     call: Call
     bound: BoundFunction
+    keys: tuple[pa.DataType, ...] = ()
 
     @property
     def is_counted(self) -> bool:
         """Whether its states are counted rows rather than the function's accumulators."""
-        return self.call.distinct or self.call.materialize
+        return self.call.distinct or self.call.materialize or bool(self.call.order)
 
     @property
     def input_types(self) -> tuple[pa.DataType, ...]:
@@ -51,7 +53,7 @@ class BoundCall:
     @property
     def state_type(self) -> pa.DataType:
         """The type of its states."""
-        return counted_shape(self.bound).arrow if self.is_counted else self.bound.state_type
+        return counted_shape(self.bound, self.keys).arrow if self.is_counted else self.bound.state_type
 
     @property
     def fingerprint(self) -> str:
@@ -59,6 +61,8 @@ class BoundCall:
         if not self.is_counted:
             return self.bound.fingerprint
         kind = "distinct" if self.call.distinct else "materialized"
+        for order, type_ in zip(self.call.order, self.keys, strict=True):
+            kind += f" by {type_}, descending {order.descending}, nulls first {order.nulls_first}"
         return hashlib.sha256(f"{kind} {self.bound.fingerprint}".encode()).hexdigest()[:16]
 
     @property
@@ -151,7 +155,7 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> Boun
             f"{call.function} without arguments cannot be DISTINCT; name the columns to compare",
             function=call.function,
         )
-    bound = BoundCall(call, function.bind(types, call.literals))
+    bound = BoundCall(call, function.bind(types, call.literals), _key_types(call, schema))
     if call.fingerprint not in ("", bound.fingerprint):
         raise RejectedError(
             "SCHEMA_MISMATCH",
@@ -161,6 +165,27 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> Boun
             function=call.function,
         )
     return bound
+
+
+def _key_types(call: Call, schema: pa.Schema) -> tuple[pa.DataType, ...]:
+    """Return the types of the keys of an order. Raises RejectedError SCHEMA_MISMATCH, SIGNATURE."""
+    for order in call.order:
+        type_ = _column(schema, order.column, call).type
+        if pa.types.is_nested(type_) or isinstance(type_, pa.BaseExtensionType) or pa.types.is_interval(type_):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"{call.function} cannot be ordered by {order.column!r}, which is {sql_name(type_)}; order by numbers, "
+                "texts, bytes, dates or times",
+                function=call.function,
+            )
+        if call.distinct and order.column not in call.arguments:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{call.function} is DISTINCT, so it can be ordered by its arguments only, and {order.column!r} is none: "
+                "equal rows may have several values of it",
+                function=call.function,
+            )
+    return tuple(_column(schema, order.column, call).type for order in call.order)
 
 
 def _column(schema: pa.Schema, name: str, call: Call) -> pa.Field:

@@ -1,13 +1,15 @@
-"""DISTINCT and materialised input: a group keeps its distinct argument rows with their counts.
+"""DISTINCT, ORDER BY and materialised input: a group keeps its distinct rows with their counts.
 
-The rows are folded in the order of their first appearance when the group's value is requested: each row once for
-DISTINCT, or as often as its count for materialised input. Therefore such calls support merge and retract whatever the
-class defines.
+The rows are folded when the group's value is requested: each row once for DISTINCT, otherwise as often as its count, in
+the order of the call, or else of their first appearance. Therefore such calls support merge and retract whatever the
+class defines. A row has the arguments of the call, then the keys of its order.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import typed_values, unreadable
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Mask, Rows, Slots, frozen
+from foldflight.functions.call import Order
 from foldflight.functions.shape import Shape, list_of_tuples
 from foldflight.functions.spec import BoundFunction
 from foldflight.functions.values import exact_types
@@ -27,9 +30,15 @@ __all__ = ["Counted", "counted_shape"]
 _COUNT: Final = "times"
 
 
-def counted_shape(bound: BoundFunction) -> Shape:
-    """Return the layout of the states: a list of (argument 0, ..., argument n - 1, times)."""
+def counted_shape(bound: BoundFunction, keys: Sequence[pa.DataType] = ()) -> Shape:
+    """Return the layout of the states: a list of (argument 0, ..., argument n - 1, key 0, ..., times).
+
+    Args:
+        bound: The function.
+        keys: The types of the keys of the call's order.
+    """
     fields = [(f"argument_{place}", type_) for place, type_ in enumerate(bound.input_types)]
+    fields += [(f"key_{place}", type_) for place, type_ in enumerate(keys)]
     return list_of_tuples([*fields, (_COUNT, pa.int64())])
 
 
@@ -39,12 +48,18 @@ class Counted(Accumulators):
     Args:
         inner: Folds the rows of one group when its value is requested.
         each_once: Whether equal rows are folded once (DISTINCT) or as often as they occur.
+        order: The order of the call.
+        keys: The types of the keys of the order.
     """
 
-    def __init__(self, inner: Interpreted, *, each_once: bool) -> None:
+    def __init__(
+        self, inner: Interpreted, *, each_once: bool, order: Sequence[Order] = (), keys: Sequence[pa.DataType] = ()
+    ) -> None:
         self.inner = inner
         self.each_once = each_once
-        self.shape = counted_shape(inner.bound)
+        self.order = order
+        self.shape = counted_shape(inner.bound, keys)
+        self._arguments = len(inner.bound.input_types)
         self._changeable = any(exact_types(type_) is None for type_ in inner.bound.input_types)
         # slot -> frozen arguments -> [arguments, times]. Rows that are retracted before insertion have negative counts.
         self._seen: dict[int, dict[Any, list[Any]]] = {}
@@ -100,9 +115,9 @@ class Counted(Accumulators):
     def outputs(self, slots: Slots) -> pa.Array:
         # The rows of all slots are folded as one chunk, into temporary accumulators.
         live = [
-            (slot, row)
+            (slot, row[: self._arguments])
             for slot in dict.fromkeys(slots.tolist())  # a slot may be requested twice, and is folded once
-            for row, times in self._seen.get(slot, {}).values()
+            for row, times in self._ordered(self._seen.get(slot, {}).values())
             for _ in range(min(times, 1) if self.each_once else times)
         ]
         # The function may change its arguments, so it gets copies of the rows.
@@ -112,6 +127,15 @@ class Counted(Accumulators):
         self.inner.forget(slots)
         return outputs
 
+    def _ordered(self, entries: Collection[list[Any]]) -> Collection[list[Any]]:
+        """Return the rows and counts of a group in the order of the call; rows with equal keys keep their order."""
+        if not self.order:
+            return entries
+        ordered = list(entries)
+        for place, order in reversed(list(enumerate(self.order, self._arguments))):
+            ordered.sort(key=functools.partial(_sort_key, place, order), reverse=order.descending)
+        return ordered
+
     def forget(self, slots: Slots) -> None:
         for slot in slots.tolist():
             self._seen.pop(slot, None)
@@ -119,3 +143,12 @@ class Counted(Accumulators):
     def close(self) -> None:
         self._seen = {}
         self.inner.close()
+
+
+def _sort_key(place: int, order: Order, entry: list[Any]) -> tuple[bool, bool, Any]:
+    """Return the sort key of a row for one key of an order. NaN is larger than all numbers, as in Spark."""
+    value = entry[0][place]
+    if value is None:
+        return (order.nulls_first == order.descending, False, 0)
+    is_nan = isinstance(value, float) and value != value  # noqa: PLR0124 - only NaN differs from itself
+    return (order.nulls_first != order.descending, is_nan, 0 if is_nan else value)

@@ -121,7 +121,9 @@ class Fold:
                 inner = Interpreted(call.bound, context=context, signer=signer, failures=self.failures)
                 self._accumulators.append(inner)  # registered first, so that it is closed if a later step raises
                 if call.is_counted:
-                    self._accumulators[-1] = Counted(inner, each_once=call.call.distinct)
+                    self._accumulators[-1] = Counted(
+                        inner, each_once=call.call.distinct, order=call.call.order, keys=call.keys
+                    )
                 else:
                     self._accumulators[-1] = vectorised(inner) or accelerated(inner, accelerator)
         except FoldflightError:
@@ -361,7 +363,8 @@ class _Columns:
 
 
 def _arguments(call: BoundCall) -> list[tuple[str, pa.DataType]]:
-    return list(zip(call.call.arguments, call.bound.input_types, strict=True))
+    """Return the columns of a call's rows, with the types to which they are cast: arguments, then keys of its order."""
+    return list(zip(call.call.columns, (*call.bound.input_types, *call.keys), strict=True))
 
 
 def _mask(batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:
@@ -370,7 +373,7 @@ def _mask(batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:
     if call.call.filter is not None:
         mask = pc.fill_null(batch.column(call.call.filter), False).to_numpy(zero_copy_only=False)
     if call.bound.function.skip_nulls:
-        for column in rows.arguments:
+        for column in rows.arguments[: len(call.call.arguments)]:
             if column.array is not None and column.array.null_count:
                 valid = column.array.is_valid().to_numpy(zero_copy_only=False)
                 mask = valid if mask is None else mask & valid

@@ -1,0 +1,342 @@
+"""`foldflight sql`: statements over files and tables, from the command line, from a file or from a shell."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from foldflight.cli.progress import spark_progress
+from foldflight.cli.session import errors_as_text, local_spark
+from foldflight.cli.target import target_options
+from foldflight.client import connect
+from foldflight.client.connect import EMBEDDED
+from foldflight.errors import FoldflightError, RejectedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["sql"]
+
+EXIT_REFUSED = 1
+_ROWS_MAX = 50
+_STREAM_SETTINGS = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+_SETTINGS = {**_STREAM_SETTINGS, "spark.sql.shuffle.partitions": "4", "spark.sql.session.timeZone": "UTC"}
+_FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
+_HELP = r"""Statements end with ; and may have several lines.
+  \d          tables and views       \d NAME   columns of one
+  \df         functions of foldflight
+  \timing     show the seconds of each statement
+  \q          quit
+EXPLAIN FOLDFLIGHT SELECT ... tells how each part of a query is computed."""
+
+
+@click.command()
+@click.option("-e", "--execute", "texts", multiple=True, metavar="TEXT", help="Run these statements; may repeat.")
+@click.option("-f", "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Run a file.")
+@click.option(
+    "--table",
+    "tables",
+    multiple=True,
+    metavar="NAME=PATH",
+    help="Read a Parquet, CSV, JSON or ORC file or folder as a table; may repeat.",
+)
+@click.option(
+    "--functions", "targets", multiple=True, metavar="TARGET", help="A module, or grpc://host:port; may repeat."
+)
+@click.option(
+    "--catalog",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep CREATE AGGREGATE statements in this file, and run those in it.",
+)
+@click.option(
+    "--watch", is_flag=True, help="Read tables as streams: new files are new rows. Print changes until Ctrl-C."
+)
+@click.option("--output", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@click.option("--timing", is_flag=True, help="Show the seconds of each statement.")
+@click.option(
+    "--bundle-key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Signs source code for servers (USING LINK).",
+)
+@target_options
+def sql(
+    *,
+    texts: Sequence[str],
+    file: Path | None,
+    tables: Sequence[str],
+    targets: Sequence[str],
+    catalog: Path | None,
+    watch: bool,
+    output: str,
+    timing: bool,
+    bundle_key_file: Path | None,
+    **connection: Any,
+) -> None:
+    """Run SQL with aggregates in Python over files and tables.
+
+    Example: foldflight sql --table t=t.parquet --functions my_module -e "SELECT k, my_avg(v) FROM t GROUP BY k"
+
+    Without -e and -f it is a shell.
+    """
+    _check_spark()
+    pairs = [_table_of(each) for each in tables]
+    given = {name: value for name, value in connection.items() if value is not None}
+    link = dict(given)
+    if bundle_key_file is not None:
+        link["bundle_key"] = bundle_key_file.read_text(encoding="utf-8").strip()
+    functions = [_functions_of(each, given) for each in targets]
+    with local_spark("foldflight sql", _SETTINGS, log_level="off") as spark:
+        from foldflight.sql import enable, register
+
+        enable(spark, catalog, **link)
+        for each in functions:
+            register(spark, each)
+        for name, path in pairs:
+            _add_table(spark, name, path, is_stream=watch)
+        runner = _Runner(spark, Console(), output=output, timing=timing)
+        scripts = [*texts, *([file.read_text(encoding="utf-8")] if file else [])]
+        if not scripts:
+            _shell(runner)
+        elif not all(runner.run(statement) for script in scripts for statement in _statements(script)):
+            click.get_current_context().exit(EXIT_REFUSED)
+
+
+def _check_spark() -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("pyspark") is None:
+        raise RejectedError("SETTINGS", "`foldflight sql` needs Spark: pip install 'foldflight[sql]'")
+
+
+def _table_of(written: str) -> tuple[str, Path]:
+    name, equals, path = written.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{written!r} is not NAME=PATH", param_hint="--table")
+    if not Path(path).exists():
+        raise click.BadParameter(f"there is no file or folder {path!r}", param_hint="--table")
+    return name, Path(path)
+
+
+def _functions_of(target: str, connection: dict[str, Any]) -> Any:
+    is_server = target.startswith(("grpc://", "grpc+tls://"))
+    return connect(target, **connection) if is_server else connect(EMBEDDED + target.removeprefix(EMBEDDED))
+
+
+def _add_table(spark: SparkSession, name: str, path: Path, *, is_stream: bool) -> None:
+    """Make a file or folder a temporary view; of a stream, if new files are new rows."""
+    first = next((each for each in sorted(path.rglob("*")) if each.suffix in _FORMATS), path) if path.is_dir() else path
+    if first.suffix not in _FORMATS:
+        known = ", ".join(_FORMATS)
+        raise click.BadParameter(f"the format of {str(path)!r} is unknown; known are {known}", param_hint="--table")
+    format_ = _FORMATS[first.suffix]
+    options = {"header": "true", "inferSchema": "true"} if format_ == "csv" else {}
+    df = spark.read.format(format_).options(**options).load(str(path))
+    if is_stream:
+        if not path.is_dir():
+            raise click.BadParameter(f"--watch reads new files of a folder, and {str(path)!r} is a file")
+        df = spark.readStream.schema(df.schema).format(format_).options(**options).load(str(path))
+    df.createOrReplaceTempView(name)
+
+
+def _statements(script: str) -> Iterator[str]:
+    from foldflight.sql import split_statements
+
+    found, rest = split_statements(script)
+    yield from found
+    if rest.strip():
+        yield rest.strip()
+
+
+class _Runner:
+    """Runs statements, and prints their results and errors.
+
+    Args:
+        spark: The session.
+        console: Where results are printed.
+        output: `table`, `csv` or `json`.
+        timing: Whether the seconds of each statement are printed.
+    """
+
+    def __init__(self, spark: SparkSession, console: Console, *, output: str, timing: bool) -> None:
+        self.spark = spark
+        self.console = console
+        self.output = output
+        self.timing = timing
+
+    def run(self, statement: str) -> bool:
+        """Run a statement, and return whether it succeeded."""
+        start = time.perf_counter()
+        try:
+            with errors_as_text(), spark_progress(self.spark, self.console, "running"):
+                df = self.spark.sql(statement)
+                rows = [] if df.isStreaming else df.limit(_ROWS_MAX + 1).collect()
+                if self.output != "table" and not df.isStreaming:
+                    rows = df.collect()
+            if df.isStreaming:
+                self._watch(statement, df)
+            else:
+                self._print(df.columns, [tuple(row) for row in rows])
+        except (FoldflightError, click.ClickException) as error:
+            text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+            click.echo(f"foldflight: {text.partition('JVM stacktrace:')[0].strip()}", err=True)
+            return False
+        if self.timing:
+            click.echo(f"{time.perf_counter() - start:.2f} s", err=True)
+        return True
+
+    def _print(self, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        if list(columns) == ["ok"] and not rows:
+            return
+        if self.output == "csv":
+            text = io.StringIO()
+            writer = csv.writer(text)
+            writer.writerows([columns, *rows])
+            click.echo(text.getvalue(), nl=False)
+        elif self.output == "json":
+            for row in rows:
+                click.echo(json.dumps(dict(zip(columns, row, strict=True)), default=str, ensure_ascii=False))
+        else:
+            self._print_table(columns, rows)
+
+    def _print_table(self, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
+        table = Table(*columns)
+        for row in rows[:_ROWS_MAX]:
+            table.add_row(*("NULL" if value is None else str(value) for value in row))
+        if sys.stdout.isatty():
+            self.console.print(table)
+        else:  # nothing is cut off for a program that reads it
+            Console(width=10_000).print(table)
+        if len(rows) > _ROWS_MAX:
+            click.echo(f"the first {_ROWS_MAX} rows; LIMIT shows fewer, --output csv shows all", err=True)
+
+    def _watch(self, statement: str, df: DataFrame) -> None:
+        """Print each epoch of a stream until it ends or Ctrl-C."""
+
+        def show(batch: DataFrame, epoch: int) -> None:
+            rows = [tuple(row) for row in batch.collect()]
+            if rows:
+                click.echo(f"epoch {epoch}", err=True)
+                self._print(batch.columns, rows)
+
+        query = df.writeStream.outputMode(_output_mode(statement)).foreachBatch(show).start()
+        try:
+            query.awaitTermination()
+        except KeyboardInterrupt:
+            click.echo()
+        finally:
+            query.stop()
+
+
+def _output_mode(statement: str) -> str:
+    """Return Spark's output mode for a stream. It requires `append` for windows that are emitted when they close."""
+    from foldflight.sql import emit_of
+
+    return "append" if emit_of(statement) == "append" else "update"
+
+
+def _shell(runner: _Runner) -> None:
+    """Read statements from a terminal, with history and completion, or from standard input."""
+    if not sys.stdin.isatty():
+        for statement in _statements(sys.stdin.read()):
+            if not runner.run(statement):
+                click.get_current_context().exit(EXIT_REFUSED)
+        return
+    ask = _prompt(runner.spark)
+    click.echo(r"foldflight sql: statements end with ;  \? helps, \q quits")
+    held = ""
+    while True:
+        try:
+            line = ask("       ...> " if held else "foldflight> ")
+        except KeyboardInterrupt:
+            held = ""
+            continue
+        except EOFError:
+            return
+        if not held and line.startswith("\\"):
+            if line.strip().rstrip(";") == "\\q":
+                return
+            _command(runner, line.strip().rstrip(";"))
+            continue
+        held = _run_complete(runner, held + line + "\n")
+
+
+def _run_complete(runner: _Runner, held: str) -> str:
+    """Run the complete statements of a text, and return the rest."""
+    from foldflight.sql import SqlError, split_statements
+
+    try:
+        found, rest = split_statements(held)
+    except SqlError:
+        return held  # a string or comment that continues on the next line
+    for statement in found:
+        runner.run(statement)
+    return rest
+
+
+def _command(runner: _Runner, line: str) -> None:
+    name, _, argument = line.partition(" ")
+    if name == "\\d":
+        runner.run(f"DESCRIBE {argument}" if argument else "SHOW TABLES")
+    elif name == "\\df":
+        runner.run("SHOW AGGREGATES")
+    elif name == "\\timing":
+        runner.timing = not runner.timing
+        click.echo(f"timing is {'on' if runner.timing else 'off'}")
+    else:
+        click.echo(_HELP)
+
+
+def _prompt(spark: SparkSession) -> Any:
+    """Return a function that asks for a line. Without prompt_toolkit there is no history and no completion."""
+    try:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.completion import Completer, Completion
+        from prompt_toolkit.history import FileHistory
+    except ImportError:
+        click.echo("for history and completion: pip install 'foldflight[sql]'", err=True)
+        return input
+
+    class Words(Completer):  # type: ignore[misc, unused-ignore]
+        def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:  # noqa: ARG002
+            word = document.get_word_before_cursor(WORD=False)
+            if word:
+                for each in _words(spark):
+                    if each.lower().startswith(word.lower()):
+                        yield Completion(each, start_position=-len(word))
+
+    folder = Path(click.get_app_dir("foldflight"))
+    folder.mkdir(parents=True, exist_ok=True)
+    session: Any = PromptSession(history=FileHistory(str(folder / "sql_history")), completer=Words())
+    return session.prompt
+
+
+_KEYWORDS = (
+    *("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "JOIN", "LEFT JOIN", "USING", "WITH"),
+    *("DISTINCT", "FILTER", "CREATE AGGREGATE", "RETURNS", "APPEND ONLY", "LANGUAGE python", "USING LINK"),
+    *("DROP AGGREGATE", "SHOW AGGREGATES", "EXPLAIN FOLDFLIGHT", "EMIT CHANGES", "EMIT ON WINDOW CLOSE"),
+    *("TUMBLE", "HOP", "CUMULATE", "SESSION", "DESCRIPTOR", "INTERVAL"),
+)
+
+
+def _words(spark: SparkSession) -> list[str]:
+    """Return what a shell completes: keywords, functions, tables and their columns."""
+    from foldflight.sql.catalog import catalog_of
+
+    tables = [table.name for table in spark.catalog.listTables()]
+    columns = [column for table in tables for column in spark.table(table).columns]
+    return [*tables, *sorted(set(columns)), *sorted(catalog_of(spark).entries), *_KEYWORDS]

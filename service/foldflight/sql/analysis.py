@@ -1,0 +1,191 @@
+"""What Spark says of parts of a statement: schemas, equality, and errors at the place that the user wrote."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from foldflight.sql.blocks import Block, Query
+from foldflight.sql.catalog import Catalog
+from foldflight.sql.text import Edits, Span, SqlError, Text
+
+__all__ = ["REFUSALS", "Analysis", "CannotFoldError", "plain_sql", "refusal", "said"]
+
+REFUSALS: Final = (AnalysisException, ParseException)
+"""The errors of Spark's parser and analyser."""
+
+_VIEW: Final = re.compile(r"foldflight_result_\d+_")
+_END: Final = re.compile(r"\n?== SQL|\s*SQLSTATE|;\s*line \d+ pos|\nJVM stacktrace|;\n'")
+_POSITION: Final = re.compile(r"\(line (\d+), pos (\d+)\)|line (\d+) pos (\d+)")
+
+
+class CannotFoldError(Exception):
+    """Why a block cannot be folded by `group_by`. It is a decision of the planner, not an error of the user."""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PySpark from logging refusals with their stack traces: here they are questions."""
+    logger = logging.getLogger("SQLQueryContextLogger")
+    before = logger.disabled
+    logger.disabled = True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def plain_sql(spark: SparkSession, text: str, args: Any = None, **views: DataFrame) -> DataFrame:
+    """Have Spark run a statement, in a session whose `sql` may have been replaced by `enable`."""
+    return type(spark).sql(spark, text, args or None, **views)
+
+
+def said(error: PySparkException) -> str:
+    """Return Spark's message without the statement, the plan and the stack trace behind it."""
+    return _END.split((error.getMessage() or str(error)).strip())[0].strip()
+
+
+class Analysis:
+    """A statement, its parameters, and the session that analyses it.
+
+    Args:
+        spark: The session.
+        catalog: The functions.
+        text: The statement.
+        args: The values of its parameters: by name, or in order of the question marks.
+    """
+
+    def __init__(self, spark: SparkSession, catalog: Catalog, text: Text, args: Any = None) -> None:
+        self.spark = spark
+        self.catalog = catalog
+        self.text = text
+        self.edits = Edits(text)
+        self.count = 0
+        self._args = self._named(args)
+        self._views: dict[str, DataFrame] = {}
+
+    def _named(self, args: Any) -> Mapping[str, Any] | None:
+        """Return the parameters by name. Question marks become names, because parts of the text are analysed."""
+        if not args or isinstance(args, Mapping):
+            return args or None
+        marks = [place for place in range(len(self.text)) if self.text.says(place, "?")]
+        if len(marks) != len(args):
+            raise self.text.error(
+                f"the statement has {len(marks)} parameters (?), and {len(args)} values are given",
+                Span(marks[0], marks[0] + 1) if marks else Span(0, 1),
+            )
+        for number, place in enumerate(marks):
+            self.edits.replace(Span(place, place + 1), f":parameter_{number}__")
+        return {f"parameter_{number}__": value for number, value in enumerate(args)}
+
+    def add_view(self, df: DataFrame) -> str:
+        """Return a name under which statements of `frame` can refer to a DataFrame."""
+        name = f"foldflight_result_{len(self._views)}_"
+        self._views[name] = df
+        return name
+
+    def frame(self, sql: str) -> DataFrame:
+        """Have Spark analyse a query. Raises Spark's errors."""
+        self.count += 1
+        used = {name: self._views[name] for name in _VIEW.findall(sql)}
+        if used:
+            sql = _VIEW.sub(lambda name: f"{{{name[0]}}}", sql.replace("{", "{{").replace("}", "}}"))
+        with _quiet():
+            df = plain_sql(self.spark, sql, self._args, **used)
+            df.schema  # noqa: B018 - Connect analyses a query when its schema is needed
+        return df
+
+    def resolves(self, sql: str) -> bool:
+        """Return whether Spark accepts a query."""
+        try:
+            self.frame(sql)
+        except REFUSALS:
+            return False
+        return True
+
+    def below(self, query: Query, block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:
+        """Return a SELECT over the rows of a block, with the common table expressions that it sees.
+
+        Args:
+            query: The query of the block.
+            block: The block.
+            select: The items.
+            edits: The edits of the text.
+            filtered: Whether WHERE is applied.
+        """
+        sql = f"SELECT {block.hints} {select}"
+        for name in ("FROM", "WHERE") if filtered else ("FROM",):
+            if name in block.clauses:
+                sql += f"\n{name} {edits.render(block.clauses[name])}"
+        return self.seeing(query, block.span.start, sql, edits)
+
+    def seeing(self, query: Query, place: int, sql: str, edits: Edits) -> str:
+        """Return a query with the common table expressions that are visible at a place.
+
+        Raises:
+            CannotFoldError: If the place is in a recursive common table expression.
+        """
+        each: Query | None = query
+        while each is not None:
+            if each.is_recursive and any(table.span.start <= place < table.span.stop for table in each.tables):
+                raise CannotFoldError("it stands in a recursive common table expression")
+            seen = ", ".join(edits.render(table.span) for table in each.tables if table.span.stop <= place)
+            if seen:
+                word = "WITH RECURSIVE" if each.is_recursive else "WITH"
+                sql = f"{word} {seen} {f'SELECT * FROM ({sql})' if sql.startswith('WITH') else sql}"
+            each = each.parent
+        return sql
+
+    def accepted(self, edits: Edits, span: Span) -> DataFrame:
+        """Have Spark analyse an edited range. Raises SqlError at the place that the user wrote."""
+        sql = edits.render(span)
+        try:
+            return self.frame(sql)
+        except REFUSALS as error:
+            raise refusal(error, self.catalog, self.text, span, sql, edits) from None
+
+
+def refusal(
+    error: PySparkException, catalog: Catalog, text: Text, span: Span, sql: str, edits: Edits | None = None
+) -> SqlError:
+    """Return Spark's error with its place in the text as the user wrote it.
+
+    Args:
+        error: The error.
+        catalog: The functions, to write them as users do.
+        text: The statement.
+        span: The range of the statement that Spark was given.
+        sql: That range as Spark was given it.
+        edits: The edits between the two. None: there are none.
+    """
+    message = catalog.as_written(said(error))
+    condition = error.getCondition()
+    if condition == "UNRESOLVED_ROUTINE" and (name := re.search(r"routine `?([^`]+)`?", message)) is not None:
+        close = catalog.closest(name[1].rpartition(".")[2].strip("`"))
+        message += f" Did you mean {close}?" if close else ""
+    found = _offsets(error, sql)
+    if found is None:
+        return text.error(message, Span(span.start, span.start + 1), condition=condition)
+    edits = edits or Edits(text)
+    start, stop = (edits.origin(span, offset) for offset in (found[0], max(found[1] - 1, found[0])))
+    return SqlError(message, text.text, start, stop + 1, condition=condition)
+
+
+def _offsets(error: PySparkException, sql: str) -> Sequence[int] | None:
+    """Return the start and the stop of what an error is about, in the text that Spark was given."""
+    for context in error.getQueryContext() or ():
+        start, stop = context.startIndex(), context.stopIndex()
+        if 0 <= start <= stop:
+            return start, stop + 1
+    position = _POSITION.search(str(error))
+    if position is None:
+        return None
+    line, column = (int(each) for each in position.groups() if each is not None)
+    start = sum(len(each) + 1 for each in sql.split("\n")[: line - 1]) + column
+    return start, start + 1

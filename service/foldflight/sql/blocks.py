@@ -1,0 +1,257 @@
+"""The blocks of a query: its SELECTs and their clauses, as ranges of tokens.
+
+Expressions are opaque. A clause begins with a keyword that stands in no parentheses of its block, in the order that
+Spark's grammar fixes. So a word that can be a keyword or a name is decided by its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from foldflight.sql.text import Span, Text
+
+__all__ = ["Block", "CommonTable", "Query", "parse"]
+
+_SETS: Final = ("UNION", "INTERSECT", "EXCEPT", "MINUS")
+_STARTS: Final = ("SELECT", "WITH", "VALUES", "TABLE", "FROM", "MAP", "REDUCE")
+# In the order of the grammar. Tails belong to the whole query, not to one operand of a union.
+_CLAUSES: Final = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "QUALIFY")
+_TAILS: Final = ("WINDOW", "ORDER BY", "CLUSTER BY", "DISTRIBUTE BY", "SORT BY", "LIMIT", "OFFSET")
+_WITH_BY: Final = ("GROUP", "ORDER", "CLUSTER", "DISTRIBUTE", "SORT")
+_EMPTY: Final = Span(0, 0)
+
+
+@dataclass
+class CommonTable:
+    """A common table expression: `name AS (query)`."""
+
+    span: Span
+    query: Query
+
+
+@dataclass
+class Block:
+    """One SELECT.
+
+    Args:
+        span: Its tokens.
+        clauses: The tokens after the keyword of each clause, by keyword.
+        quantifier: ALL, DISTINCT or nothing.
+        hints: Its hints, as written.
+        inner: The outermost queries in parentheses within it.
+    """
+
+    span: Span
+    clauses: dict[str, Span] = field(default_factory=dict)
+    quantifier: str = ""
+    hints: str = ""
+    inner: list[Query] = field(default_factory=list)
+
+    def clause(self, name: str) -> Span:
+        """Return the tokens of a clause; an empty range if there is none."""
+        return self.clauses.get(name, _EMPTY)
+
+
+@dataclass
+class Query:
+    """A whole query.
+
+    Args:
+        span: Its tokens.
+        parent: The query around it.
+        tables: Its common table expressions.
+        is_recursive: Whether they may be recursive.
+        blocks: Its SELECTs; several in a union.
+        parts: Its operands in parentheses.
+        tails: The tokens after the keywords behind the last operand: ORDER BY, LIMIT and similar ones.
+        inner: Further queries in parentheses, outside of its blocks.
+        opaque: The word of a syntax that is not looked into (`FROM`, `|>`); empty for a plain SELECT.
+        is_union: Whether it has several operands.
+    """
+
+    span: Span
+    parent: Query | None = None
+    tables: list[CommonTable] = field(default_factory=list)
+    is_recursive: bool = False
+    blocks: list[Block] = field(default_factory=list)
+    parts: list[Query] = field(default_factory=list)
+    tails: dict[str, Span] = field(default_factory=dict)
+    inner: list[Query] = field(default_factory=list)
+    opaque: str = ""
+    is_union: bool = False
+
+    def is_sole(self, block: Block | None) -> bool:
+        """Return whether the query consists of this block, so that the tails are part of it."""
+        return not self.is_union and not self.parts and len(self.blocks) == 1 and self.blocks[0] is block
+
+    def walk(self) -> Iterator[Query]:
+        """Yield the query and all queries in it, inner ones first."""
+        for query in self.nested():
+            yield from query.walk()
+        yield self
+
+    def nested(self) -> list[Query]:
+        """Return the queries directly in it."""
+        in_blocks = [query for block in self.blocks for query in block.inner]
+        return [*(table.query for table in self.tables), *self.parts, *in_blocks, *self.inner]
+
+
+def parse(text: Text, span: Span, parent: Query | None = None) -> Query:
+    """Return the blocks of the query in a range of tokens.
+
+    Raises:
+        SqlError: If a query is missing where one is expected.
+    """
+    query = Query(span, parent=parent)
+    begin = _parse_tables(text, query) if text.says(span.start, "WITH") else span.start
+    stop = span.stop
+    if text.upper(begin) in ("MAP", "REDUCE", "FROM"):
+        query.opaque = text.upper(begin)
+    for place in text.flat(Span(begin, stop)):
+        if text.upper(place) == "|>":
+            query.opaque, stop = "|>", place
+            query.inner += _nested(text, Span(place, span.stop), query)
+            break
+    operands = _operands(text, Span(begin, stop))
+    query.is_union = len(operands) > 1
+    for number, each in enumerate(operands):
+        is_last = number == len(operands) - 1
+        _add_operand(text, query, Span(each.start, _take_tails(text, query, each)) if is_last else each)
+    for tail in query.tails.values():
+        query.inner += _nested(text, tail, query)
+    return query
+
+
+def _add_operand(text: Text, query: Query, span: Span) -> None:
+    if span.is_empty:
+        raise text.error("a query is expected here: SELECT ...", Span(span.start, span.start + 1))
+    if text.says(span.start, "(") and text.partner[span.start] == span.stop - 1:
+        query.parts.append(parse(text, Span(span.start + 1, span.stop - 1), query))
+    elif text.says(span.start, "SELECT"):
+        query.blocks.append(_block(text, span, query))
+    else:
+        query.inner += _nested(text, span, query)
+        if text.upper(span.start) not in ("VALUES", "TABLE"):
+            query.opaque = query.opaque or text.tokens[span.start].text
+
+
+def _parse_tables(text: Text, query: Query) -> int:
+    """Read the common table expressions, and return where the body of the query begins."""
+    place = query.span.start + 1
+    if text.says(place, "RECURSIVE") and not text.says(place + 1, "AS") and not text.says(place + 1, "("):
+        query.is_recursive = True
+        place += 1
+    while True:
+        first = place
+        # name [(columns)] [MAX RECURSION LEVEL n] [AS] (query)
+        while place < query.span.stop and not (text.says(place, "(") and _starts_query(text, place)):
+            place = text.partner[place] + 1 if text.says(place, "(") else place + 1
+            if text.says(place, "SELECT"):
+                break
+        if not text.says(place, "("):
+            raise text.error(
+                "the query of this common table expression is expected: name AS (SELECT ...)", Span(first, first + 1)
+            )
+        end = text.partner[place]
+        query.tables.append(CommonTable(Span(first, end + 1), parse(text, Span(place + 1, end), query)))
+        place = end + 1
+        if not text.says(place, ","):
+            return place
+        place += 1
+
+
+def _starts_query(text: Text, opening: int) -> bool:
+    """Return whether a query stands in these parentheses, rather than an expression or a list."""
+    place = opening
+    while text.says(place, "("):
+        place += 1
+    if text.upper(place) not in _STARTS or text.upper(place + 1) in (")", ",", ".", "=>"):
+        return False
+    after = text.tokens[place + 1] if place + 1 < len(text) else None
+    if text.upper(place) in ("SELECT", "VALUES"):
+        return True
+    return after is not None and (after.is_name or after.kind == "op")
+
+
+def _operands(text: Text, span: Span) -> list[Span]:
+    """Cut a range at UNION, INTERSECT, EXCEPT and MINUS."""
+    parts, begin, skip = [], span.start, -1
+    for place in text.flat(span):
+        is_set = text.upper(place) in _SETS and place > begin and place >= skip
+        if not is_set or text.says(place - 1, ".") or text.says(place - 1, "AS"):
+            continue
+        after = place + 2 if text.upper(place + 1) in ("ALL", "DISTINCT") else place + 1
+        if text.upper(after) in _STARTS or (text.says(after, "(") and _starts_query(text, after)):
+            parts.append(Span(begin, place))
+            begin = skip = after
+    return [*parts, Span(begin, span.stop)]
+
+
+def _keyword(text: Text, place: int, names: Sequence[str]) -> tuple[str, int] | None:
+    """Return which of the clauses begins at a place, and the number of tokens of its keyword."""
+    word = text.upper(place)
+    if text.tokens[place].kind != "word" or text.says(place - 1, ".") or text.says(place - 1, "AS"):
+        return None
+    if word in _WITH_BY:
+        name = f"{word} BY"
+        return (name, 2) if name in names and text.says(place + 1, "BY") else None
+    if word not in names or (word == "FROM" and text.says(place - 1, "DISTINCT")):  # IS DISTINCT FROM
+        return None
+    if place + 1 >= len(text) or text.upper(place + 1) in (",", ".", ")", "=", "|>"):
+        return None  # a name
+    if word == "WINDOW" and not (text.says(place + 2, "AS") or text.says(place + 2, "(")):
+        return None
+    return word, 1
+
+
+def _take_tails(text: Text, query: Query, span: Span) -> int:
+    """Find ORDER BY, LIMIT and similar clauses behind the last operand, and return where it ends."""
+    first, current, begin = span.stop, "", 0
+    for place in text.flat(span):
+        found = _keyword(text, place, _TAILS)
+        if found is None or place == span.start:
+            continue
+        if current:
+            query.tails[current] = Span(begin, place)
+        else:
+            first = place
+        current, begin = found[0], place + found[1]
+    if current:
+        query.tails[current] = Span(begin, span.stop)
+    return first
+
+
+def _block(text: Text, span: Span, query: Query) -> Block:
+    block = Block(span)
+    place = span.start + 1
+    while place < span.stop and text.tokens[place].kind == "hint":
+        block.hints += text.tokens[place].text
+        place += 1
+    if text.upper(place) in ("ALL", "DISTINCT") and text.upper(place + 1) not in (",", "FROM"):
+        block.quantifier = text.upper(place)
+        place += 1
+    current, begin = "SELECT", place
+    for at in text.flat(Span(place, span.stop)):
+        found = _keyword(text, at, _CLAUSES[_CLAUSES.index(current) + 1 :])
+        if found is None or at == begin:
+            continue
+        block.clauses[current] = Span(begin, at)
+        current, begin = found[0], at + found[1]
+    block.clauses[current] = Span(begin, span.stop)
+    for clause in block.clauses.values():
+        block.inner += _nested(text, clause, query)
+    return block
+
+
+def _nested(text: Text, span: Span, query: Query) -> list[Query]:
+    """Return the outermost queries in parentheses of a range."""
+    found, place = [], span.start
+    while place < span.stop:
+        if text.says(place, "(") and _starts_query(text, place):
+            found.append(parse(text, Span(place + 1, text.partner[place]), query))
+            place = text.partner[place] + 1
+        else:
+            place += 1
+    return found

@@ -1,0 +1,602 @@
+"""The fold plan of one SELECT block: `group_by(...).agg(...)` between two queries of Spark.
+
+    SELECT keys, arguments, conditions FROM ... WHERE ...     Spark
+    group_by(keys).agg(...)                                   foldflight
+    SELECT items FROM result WHERE having                     Spark
+
+Names are never resolved here. Keys, arguments and conditions are evaluated by Spark where they stand. Where an item
+contains a key, the key is replaced by a column of the result, and Spark is asked whether the item with the key put back
+is the same expression (`DataFrame.sameSemantics`). Whatever cannot be proven raises `CannotFoldError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from foldflight.client import Aggregate, FunctionHandle
+from foldflight.errors import FoldflightError, RejectedError
+from foldflight.spark.frame import group_by
+from foldflight.spark.windows import WINDOW_END, WINDOW_START, Window
+from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
+from foldflight.sql.blocks import Block, Query
+from foldflight.sql.calls import AGGREGATES, Call, calls_in
+from foldflight.sql.meaning import arguments_of, own_calls
+from foldflight.sql.text import Edits, Span, quoted
+from foldflight.sql.windows import TIME, WindowedTable, window_of_call
+
+__all__ = ["BlockFold", "Folded", "item_names", "unaliased"]
+
+TWINS: Final = {
+    "any": "bool_or",
+    "avg": "avg",
+    "bool_and": "bool_and",
+    "bool_or": "bool_or",
+    "count": "count",
+    "every": "bool_and",
+    "max": "max",
+    "mean": "avg",
+    "min": "min",
+    "some": "bool_or",
+    "std": "stddev_samp",
+    "stddev": "stddev_samp",
+    "stddev_pop": "stddev_pop",
+    "stddev_samp": "stddev_samp",
+    "sum": "sum",
+    "var_pop": "var_pop",
+    "var_samp": "var_samp",
+    "variance": "var_samp",
+}
+"""Spark's aggregates that foldflight has, too, with the same results and types."""
+
+_WINDOW_CALLS: Final = ("window", "session_window")
+_WINDOW_PATHS: Final = tuple((name,) for name in _WINDOW_CALLS)
+_OWN_NAMES: Final = (WINDOW_START, WINDOW_END, "row_kind", "dead_letter", TIME)
+_PREDICATES: Final = (("HAVING", "WHERE"), ("QUALIFY", "QUALIFY"))
+
+
+@dataclass(frozen=True)
+class _Key:
+    """One key of GROUP BY.
+
+    Args:
+        span: Its tokens.
+        tokens: The same in a comparable form.
+        path: The names of a reference to a column; empty for another expression.
+        sql: Its text, with the edits of inner queries.
+        name: The name of its column in the rows.
+        shown: The expression that stands for it over the result.
+        window: The windows that it stands for, in a stream.
+    """
+
+    span: Span
+    tokens: tuple[tuple[str, str], ...]
+    path: tuple[str, ...]
+    sql: str
+    name: str
+    shown: str
+    window: Window | None = None
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A folded block.
+
+    Args:
+        sql: The block over the result of the fold.
+        tails: The clauses behind the block over the result, by keyword.
+        result: The result of the fold.
+        keys: The names of the keys.
+        outputs: The texts of the aggregates.
+    """
+
+    sql: str
+    tails: Mapping[str, str]
+    result: DataFrame
+    keys: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+class _Names:
+    """Names for columns, unique without regard to case: texts of users, so that errors show what they wrote."""
+
+    def __init__(self) -> None:
+        self._taken = {name.casefold() for name in _OWN_NAMES}
+
+    def new(self, text: str) -> str:
+        text = re.sub(r"\s+", " ", text)
+        name, number = text, 2
+        while name.casefold() in self._taken:
+            name, number = f"{text} ({number})", number + 1
+        self._taken.add(name.casefold())
+        return name
+
+
+def unaliased(analysis: Analysis, item: Span, name: str) -> Span:
+    """Return an item of SELECT without its alias, given the name that Spark gives the item."""
+    last = analysis.text.tokens[item.stop - 1]
+    if not last.is_name or last.name.lower() != name.lower():
+        return item
+    if len(item.places) > 2 and analysis.text.says(item.stop - 2, "AS"):
+        return Span(item.start, item.stop - 2)
+    if len(item.places) > 1 and not analysis.text.says(item.stop - 2, "."):
+        return Span(item.start, item.stop - 1)
+    return item
+
+
+def item_names(analysis: Analysis, block: Block, columns: Sequence[str]) -> list[str]:
+    """Return the names of a block's items, given those that Spark gives them in the list plan.
+
+    Spark's names are kept, with calls as users write them. It leaves FILTER and OVER out of names, so an item with such
+    a call is named by its text.
+    """
+    names = [analysis.catalog.as_written(name) for name in columns]
+    items = analysis.text.split(block.clause("SELECT"))
+    if len(items) != len(names):
+        return names
+    for place, item in enumerate(items):
+        calls = calls_in(analysis.text, item, analysis.catalog.names, skip=block.inner)
+        if any(call.condition or call.is_over for call in calls) and unaliased(analysis, item, names[place]) == item:
+            names[place] = re.sub(r"\s+", " ", analysis.text.slice(item))
+    return names
+
+
+@dataclass
+class BlockFold:
+    """Plans the fold of one block.
+
+    Args:
+        analysis: The statement.
+        query: The query of the block.
+        block: The block.
+        edits: The edits of the fold plan so far: queries inside of this block have been planned.
+        tables: The windowing table functions of the statement.
+        options: Further options of `group_by`.
+        functions: A function whose connection the twins of built-in aggregates use, for a block without calls of ours.
+    """
+
+    analysis: Analysis
+    query: Query
+    block: Block
+    edits: Edits
+    tables: Sequence[WindowedTable]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    functions: FunctionHandle | None = None
+    _names: _Names = field(default_factory=_Names)
+    _is_streaming: bool | None = None
+
+    def planned(self, columns: Sequence[str]) -> Folded:
+        """Return the folded block.
+
+        Args:
+            columns: The names of the block's columns in the list plan.
+
+        Raises:
+            CannotFoldError: If the block cannot be folded with this plan, or it is not proven to mean the same.
+            FoldflightError: For a stream that cannot be folded.
+        """
+        if self.query.opaque:
+            raise CannotFoldError(f"it is a query with {self.query.opaque}")
+        own = own_calls(self.analysis, self.query, self.block)
+        if any(call.is_over for call in own):
+            raise CannotFoldError("OVER: each row has a value of its own")
+        items = self.analysis.text.split(self.block.clause("SELECT"))
+        names = item_names(self.analysis, self.block, columns)
+        if len(names) != len(items) or any(self._is_star(item) for item in items):
+            raise CannotFoldError("an item that makes several columns")
+        self._check_correlation()
+        bodies = [unaliased(self.analysis, item, name) for item, name in zip(items, names, strict=True)]
+        keys = self._keys(bodies, names)
+        uses = self._uses(own)
+        rows, aggregates = self._rows(keys, uses)
+        result = self._grouped(rows, keys, aggregates)
+        above = _Above(self, bodies, names, keys, uses, result)
+        return Folded(
+            above.sql(self.analysis.add_view(result)),
+            above.tails,
+            result,
+            tuple(key.name for key in keys),
+            tuple(aggregates),
+        )
+
+    def _is_star(self, item: Span) -> bool:
+        return self.analysis.text.says(item.stop - 1, "*") or self.analysis.text.says(item.start, "*")
+
+    def _check_correlation(self) -> None:
+        """Refuse queries among the items that refer to the rows of the block: their names mean other columns above."""
+        for name in ("SELECT", "HAVING", "QUALIFY"):
+            for inner in self.block.inner:
+                if not self.block.clause(name).holds(inner.span):
+                    continue
+                alone = self.analysis.seeing(
+                    self.query, self.block.span.start, f"SELECT * FROM ({self.edits.render(inner.span)})", self.edits
+                )
+                if not self.analysis.resolves(alone):
+                    raise CannotFoldError("a correlated subquery among the items")
+
+    def _keys(self, bodies: Sequence[Span], names: Sequence[str]) -> list[_Key]:
+        keys: list[_Key] = []
+        for span in self._key_spans(bodies, names):
+            tokens = self.analysis.text.normal(span)
+            if not any(key.tokens == tokens for key in keys):
+                keys.append(self._key(span, tokens))
+        return keys
+
+    def _key_spans(self, bodies: Sequence[Span], names: Sequence[str]) -> Iterator[Span]:
+        """Yield the expressions of GROUP BY, with ordinals and aliases replaced by the items that they mean."""
+        text, clause = self.analysis.text, self.block.clause("GROUP BY")
+        words = {text.upper(place) for place in text.flat(clause)}
+        if words & {"ROLLUP", "CUBE", "SETS"}:
+            raise CannotFoldError("GROUPING SETS, ROLLUP or CUBE: a row is in several groups")
+        if len(clause.places) == 1 and text.says(clause.start, "ALL") and not self._resolves("`all`"):
+            yield from (span for span in bodies if not self._aggregates(span))
+            return
+        aliases = {name.lower(): body for name, body in zip(names, bodies, strict=True)}
+        for span in text.split(clause):
+            token = text.tokens[span.start]
+            if len(span.places) > 1:
+                yield span
+            elif token.kind == "number" and token.text.isdigit():
+                yield bodies[int(token.text) - 1]  # Spark has checked it
+            elif token.is_name and token.name.lower() in aliases and not self._resolves(token.text):
+                yield aliases[token.name.lower()]
+            else:
+                yield span
+
+    def _resolves(self, name: str) -> bool:
+        """Return whether a name is a column of the block's rows."""
+        return self.analysis.resolves(self.analysis.below(self.query, self.block, name, self.edits))
+
+    def _aggregates(self, span: Span) -> bool:
+        names = self.analysis.catalog.names | AGGREGATES
+        calls = calls_in(self.analysis.text, span, names, skip=self.block.inner, nested=True)
+        return any(not call.is_over for call in calls)
+
+    def _key(self, span: Span, tokens: tuple[tuple[str, str], ...]) -> _Key:
+        text = self.analysis.text
+        path, sql, table = text.path(span), self.edits.render(span), self._table()
+        if path[-1:] in ((WINDOW_START,), (WINDOW_END,)) and table is not None and self._groups_by(table):
+            return _Key(span, tokens, path, sql, path[-1], path[-1], table.window)
+        calls = list(calls_in(text, Span(span.start, span.start + 1), _WINDOW_CALLS))
+        if calls and calls[0].span.stop == span.stop:
+            if self.is_streaming:
+                window = window_of_call(text, calls[0])
+                shown = f"named_struct('start', {WINDOW_START}, 'end', {WINDOW_END})"
+                return _Key(span, tokens, (calls[0].name,), sql, calls[0].name, shown, window)
+            path = (calls[0].name,)
+        name = self._names.new(path[-1] if path else text.slice(span))
+        return _Key(span, tokens, path, sql, name, quoted(name))
+
+    def _table(self) -> WindowedTable | None:
+        start = self.block.clause("FROM").start
+        return next((table for table in self.tables if table.span.start == start), None)
+
+    def _groups_by(self, table: WindowedTable) -> bool:
+        """Return whether the windows are those of `group_by`: in streams, and where Spark has no such windows."""
+        return table.kind in ("CUMULATE", "SESSION") or self.is_streaming
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the block reads a stream."""
+        if self._is_streaming is None:
+            table = self._table()
+            if table is None:
+                sql = self.analysis.below(self.query, self.block, "1", self.edits)
+            else:
+                rows = f"SELECT 1 FROM {self.edits.render(table.relation)}"
+                sql = self.analysis.seeing(self.query, self.block.span.start, rows, self.edits)
+            try:
+                self._is_streaming = self.analysis.frame(sql).isStreaming
+            except REFUSALS as error:
+                raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
+        return self._is_streaming
+
+    def _uses(self, own: Sequence[Call]) -> dict[Call, str]:
+        """Return the aggregates with the names of their outputs: ours, and Spark's that have twins."""
+        analysis = self.analysis
+        spans = [self.block.clause(name) for name in ("SELECT", "HAVING", "QUALIFY")]
+        spans += list(self.query.tails.values()) if self.query.is_sole(self.block) else []
+        inside = {place for call in own for place in call.span.places}
+        found = list(own)
+        skip = [*self.block.inner, *self.query.inner]
+        for span in spans:
+            for call in calls_in(analysis.text, span, AGGREGATES - analysis.catalog.names, skip=skip, nested=True):
+                if call.span.start in inside or call.is_over:
+                    continue
+                if call.name not in TWINS or call.is_within or call.order or len(call.arguments) != 1:
+                    raise CannotFoldError(f"Spark's {call.name} beside functions of foldflight")
+                if any(other.span.holds(call.span) for other in found):
+                    raise CannotFoldError("an aggregate in an aggregate")
+                found.append(call)
+        outputs: dict[Any, str] = {}
+        uses: dict[Call, str] = {}
+        for call in found:
+            tokens = analysis.text.normal(call.span)
+            if tokens not in outputs:
+                outputs[tokens] = self._names.new(analysis.text.slice(call.span))
+            uses[call] = outputs[tokens]
+        return uses
+
+    def _rows(self, keys: Sequence[_Key], uses: Mapping[Call, str]) -> tuple[DataFrame, dict[str, Aggregate]]:
+        """Return the input of the fold, and the aggregates by output."""
+        analysis, text = self.analysis, self.analysis.text
+        edits = self.edits
+        select = [f"{key.sql} AS {quoted(key.name)}" for key in keys if key.window is None]
+        named: dict[str, str] = {}
+
+        def column(span: Span) -> str:
+            sql = edits.render(span)
+            if sql not in named:
+                named[sql] = self._names.new(text.slice(span))
+                select.append(f"{sql} AS {quoted(named[sql])}")
+            return named[sql]
+
+        table = self._table()
+        if any(key.window is not None for key in keys):
+            if table is not None:
+                edits = edits.copy()
+                edits.replace(table.span, edits.render(table.relation))
+                select.append(f"{text.slice(table.time)} AS {quoted(TIME)}")
+            else:
+                call = next(c for key in keys if key.window for c in calls_in(text, key.span, _WINDOW_CALLS))
+                select.append(f"{edits.render(call.arguments[0])} AS {quoted(TIME)}")
+        elif table is not None and table.kind in ("CUMULATE", "SESSION"):
+            raise self.analysis.text.error(
+                f"{table.kind} needs GROUP BY window_start, window_end: its windows exist for groups only", table.span
+            )
+        if row_kind := self.options.get("row_kind"):
+            select.append(f"{quoted(row_kind)} AS `row_kind`")
+        aggregates: dict[str, Aggregate] = {}
+        for call, output in uses.items():
+            if output not in aggregates:
+                aggregates[output] = self._aggregate(call, column)
+        if len({id(each.transport) for each in aggregates.values()}) > 1:
+            raise CannotFoldError("its functions come from several connections")
+        try:
+            rows = analysis.frame(analysis.below(self.query, self.block, ", ".join(select) or "1 AS one", edits))
+        except REFUSALS as error:
+            raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
+        return rows, aggregates
+
+    def _aggregate(self, call: Call, column: Any) -> Aggregate:
+        """Return the use of a function that a call is."""
+        entry = self.analysis.catalog.entries.get(call.name)
+        if entry is not None:
+            arguments, literals = arguments_of(self.analysis, call)
+            use = entry.handle(*map(column, arguments), **literals)
+        else:
+            beside = next(iter(own_calls(self.analysis, self.query, self.block)), None)
+            connected = self.functions if beside is None else self.analysis.catalog.entries[beside.name].handle
+            twin = connected and self.analysis.catalog.twin(TWINS[call.name], connected)
+            if not twin:
+                raise CannotFoldError(f"Spark's {call.name} beside functions of foldflight")
+            is_all = self.analysis.text.slice(call.arguments[0]) == "*"
+            use = twin() if is_all else twin(column(call.arguments[0]))
+        if call.condition is not None:
+            use = use.where(column(call.condition))
+        if call.order:
+            keys = [
+                f"{quoted(column(each.span))} {'DESC' if each.descending else 'ASC'} "
+                f"NULLS {'FIRST' if each.nulls_first else 'LAST'}"
+                for each in call.order
+            ]
+            use = use.order_by(*keys)
+        return use.distinct() if call.distinct else use
+
+    def _grouped(self, rows: DataFrame, keys: Sequence[_Key], aggregates: Mapping[str, Aggregate]) -> DataFrame:
+        options = dict(self.options)
+        window = next((key.window for key in keys if key.window is not None), None)
+        if window is not None:
+            options["window"] = window
+        if not rows.isStreaming:
+            options = {name: value for name, value in options.items() if name == "window"}
+        elif "row_kind" in options:
+            options["row_kind"] = "row_kind"
+        if rows.isStreaming and "HAVING" in self.block.clauses and options.get("emit", "update") == "update":
+            raise self.analysis.text.error(
+                "HAVING over a stream of updates would leave groups in the sink that no longer pass; write EMIT "
+                "CHANGES, EMIT ON WINDOW CLOSE, or filter where the result is read",
+                self.block.clause("HAVING"),
+            )
+        names = [key.name for key in keys if key.window is None]
+        try:
+            return group_by(rows, names, **options).agg(**aggregates)
+        except FoldflightError as error:
+            if rows.isStreaming or window is not None:
+                raise self._placed(error) from None
+            raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
+
+    def _placed(self, error: FoldflightError) -> FoldflightError:
+        """Return an error of `group_by` with the place of the function that it names, or of the block."""
+        if not isinstance(error, RejectedError):
+            return error
+        own = own_calls(self.analysis, self.query, self.block)
+        named = (call.head for call in own if self.analysis.catalog.entries[call.name].handle.name == error.function)
+        return self.analysis.text.error(error.message, next(named, self.block.span), code=error.code)
+
+
+class _Above:
+    """The block over the result of its fold."""
+
+    def __init__(
+        self,
+        fold: BlockFold,
+        bodies: Sequence[Span],
+        names: Sequence[str],
+        keys: Sequence[_Key],
+        uses: Mapping[Call, str],
+        result: DataFrame,
+    ) -> None:
+        self._fold, self._bodies, self._names, self._keys, self._result = fold, bodies, names, keys, result
+        self._text = fold.analysis.text
+        self._aliases = {name.lower(): place for place, name in enumerate(names)}
+        # The edits of the block over the result; and of the block over its rows, as written and with keys put back.
+        self._shown, self._before, self._after = fold.edits.copy(), fold.edits.copy(), fold.edits.copy()
+        self._replace_uses(uses)
+        self._skip = {place for call in uses for place in call.span.places}
+        for inner in (*fold.block.inner, *fold.query.inner):
+            self._skip |= set(inner.span.places)
+        self._clauses = [fold.block.clause(name) for name, _ in _PREDICATES]
+        for span in (*bodies, *self._clauses):
+            self._replace_keys(span)
+        self._replace_aliases()
+        self.tails = dict(self._tails())
+        self._prove()
+
+    def sql(self, view: str) -> str:
+        """Return the block as a query over a view of the result."""
+        fold = self._fold
+        is_taken = "row_kind" in self._aliases or "row_kind" not in self._result.columns
+        items = [*self._items(self._shown), *([] if is_taken else ["row_kind"])]
+        sql = f"SELECT {fold.block.quantifier} {', '.join(items)} FROM {view}"
+        for (_, word), span in zip(_PREDICATES, self._clauses, strict=True):
+            if not span.is_empty:
+                sql += f" {word} CAST(({self._shown.render(span)}) AS BOOLEAN)"
+        # Over the result there are no aggregates. One that is left would be an aggregate of all groups.
+        probe = ", ".join([*self._items(self._shown), "1"])
+        output = quoted(next(name for name in self._result.columns if name != "row_kind"))
+        predicates = "".join(f", {self._shown.render(span)}" for span in self._clauses if not span.is_empty)
+        try:
+            fold.analysis.frame(f"SELECT {probe}{predicates}, {output} AS foldflight_probe FROM {view}")
+        except REFUSALS as error:
+            raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
+        return sql
+
+    def _items(self, edits: Edits) -> list[str]:
+        return [f"{edits.render(body)} AS {quoted(name)}" for body, name in zip(self._bodies, self._names, strict=True)]
+
+    def _replace_uses(self, uses: Mapping[Call, str]) -> None:
+        """Replace the aggregates: by their outputs, and in the two texts to compare by a value of the same type."""
+        for number, (call, output) in enumerate(uses.items()):
+            type_ = self._result.schema[output].dataType.simpleString()
+            value = f"element_at(CAST(NULL AS array<{type_}>), {number + 1})"
+            self._shown.replace(call.span, quoted(output))
+            self._before.replace(call.span, value)
+            self._after.replace(call.span, value)
+
+    def _replace_keys(self, span: Span) -> None:
+        for place, key in self._found(span):
+            self._shown.replace(place, key.shown)
+            if key.window is None and key.path not in _WINDOW_PATHS:
+                self._after.replace(place, key.sql if key.path else f"({key.sql})")
+            else:
+                self._before.replace(place, f"({key.sql})")
+                self._after.replace(place, f"({key.sql})")
+
+    def _replace_aliases(self) -> None:
+        """Replace the names of items in HAVING and QUALIFY by the items."""
+        for clause in self._clauses:
+            for place in clause.places:
+                token = self._text.tokens[place]
+                item = self._aliases.get(token.name.lower()) if token.is_name and place not in self._skip else None
+                if item is None or self._text.says(place - 1, ".") or self._text.says(place + 1, "("):
+                    continue
+                path = (token.name.lower(),)
+                is_same = self._text.normal(self._bodies[item])[-1:] == self._text.normal(Span(place, place + 1))
+                if any(_common(path, key) for key in self._keys):
+                    if not is_same:
+                        raise CannotFoldError(f"{token.name} is both a key and the name of another item")
+                elif self._text.path(self._bodies[item]) != path:
+                    for edits in (self._shown, self._before, self._after):
+                        edits.replace(Span(place, place + 1), f"({edits.render(self._bodies[item])})")
+
+    def _tails(self) -> Iterator[tuple[str, str]]:
+        if not self._fold.query.is_sole(self._fold.block):
+            return
+        for name, span in self._fold.query.tails.items():
+            if name in ("LIMIT", "OFFSET"):
+                continue
+            for place, key in self._found(span):
+                path = self._text.path(place)
+                if len(path) == 1 and path[0] in self._aliases:
+                    body = self._bodies[self._aliases[path[0]]]
+                    if self._text.normal(body)[-1:] != key.tokens[-1:]:
+                        raise CannotFoldError(f"{path[0]} is both a key and the name of another item")
+                    continue
+                self._shown.replace(place, key.shown)
+            yield name, self._shown.render(span)
+
+    def _prove(self) -> None:
+        """Have Spark compare the items as written with the items with keys put back."""
+        texts = []
+        for edits in (self._before, self._after):
+            clauses = [f"({edits.render(span)})" for span in self._clauses if not span.is_empty]
+            texts.append(", ".join([*self._items(edits), *clauses]))
+        if texts[0] == texts[1]:
+            return
+        fold, analysis = self._fold, self._fold.analysis
+        try:
+            before, after = (analysis.frame(analysis.below(fold.query, fold.block, text, fold.edits)) for text in texts)
+        except REFUSALS as error:
+            raise CannotFoldError(f"an item that is not made of keys and aggregates: {said(error)}") from None
+        if not before.sameSemantics(after):
+            raise CannotFoldError("an item that looks like a key and is another expression")
+
+    def _found(self, span: Span) -> Iterator[tuple[Span, _Key]]:
+        """Yield where keys stand in a range."""
+        expressions = sorted((key for key in self._keys if self._is_expression(key)), key=lambda key: -len(key.tokens))
+        place = span.start
+        while place < span.stop:
+            match = None if place in self._skip else self._expression_at(place, span.stop, expressions)
+            if match is None and place not in self._skip:
+                match = self._column_at(place, span.stop)
+                if match is None:
+                    place = self._after_path(place, span.stop)
+                    continue
+            if match is None:
+                place += 1
+                continue
+            yield match
+            place = match[0].stop
+
+    @staticmethod
+    def _is_expression(key: _Key) -> bool:
+        return not key.path or (key.path[0] in _WINDOW_CALLS and len(key.tokens) > 1)
+
+    def _expression_at(self, place: int, stop: int, keys: Sequence[_Key]) -> tuple[Span, _Key] | None:
+        for key in keys:
+            span = Span(place, place + len(key.tokens))
+            is_free = span.stop <= stop and not self._skip & set(span.places)
+            if is_free and self._text.normal(span) == key.tokens:
+                return span, key
+        return None
+
+    def _after_path(self, place: int, stop: int) -> int:
+        """Return the place after a reference to a column, or after one token."""
+        place += 1
+        if not self._text.tokens[place - 1].is_name:
+            return place
+        while place + 1 < stop and self._text.says(place, ".") and self._text.tokens[place + 1].is_name:
+            place += 2
+        return place
+
+    def _column_at(self, place: int, stop: int) -> tuple[Span, _Key] | None:
+        """Return the key that a reference to a column means. `t.k` and `k` may be one; Spark proves it."""
+        if not self._text.tokens[place].is_name or self._text.says(place - 1, "."):
+            return None
+        end = self._after_path(place, stop)
+        if self._text.says(end, "("):
+            return None
+        path = self._text.path(Span(place, end))
+        matches = [(len(_common(path, key)), key) for key in self._keys if key.path and _common(path, key)]
+        if not matches:
+            return None
+        size = max(size for size, _ in matches)
+        best = [key for found, key in matches if found == size]
+        exact = [key for key in best if key.path == path[:size]]
+        if len(best) > 1 and len(exact) != 1:
+            raise CannotFoldError(f"{'.'.join(path)} may be several keys")
+        return Span(place, place + 2 * size - 1), (exact or best)[0]
+
+
+def _common(path: tuple[str, ...], key: _Key) -> tuple[str, ...]:
+    """Return how much of a path is the key, as far as names tell."""
+    for size in range(len(path), 0, -1):
+        head = path[:size]
+        if head == key.path or head[-len(key.path) :] == key.path or key.path[-len(head) :] == head:
+            return head
+    return ()

@@ -1,0 +1,184 @@
+"""Functions over lists of rows: a scalar Arrow UDF that can stand wherever SQL has expressions.
+
+`f(a, b)` becomes `udf(collect_list(named_struct('0', a, '1', b)))`. Spark collects the rows of each group, and the UDF
+folds all lists of an Arrow batch in one epoch of one exchange.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
+from pyspark.sql.pandas.types import from_arrow_type
+
+from foldflight.client import Transport
+from foldflight.client.exchange import OpenExchange
+from foldflight.engine.convert import convert, without_nullability
+from foldflight.engine.layout import SLOT
+from foldflight.exchange.frames import Open, Returns
+from foldflight.functions import Call
+from foldflight.spark.attempts import attempt
+from foldflight.spark.carrier import result_types
+from foldflight.spark.worker import freeze_garbage_collector
+
+__all__ = ["ListFold"]
+
+_ROWS_MAX: Final = 1 << 18
+_NO_STATES: Final = Returns(states=False)
+
+
+@dataclass(frozen=True)
+class ListFold:
+    """A fold of lists, one group for each list.
+
+    Args:
+        transport: The connection to the function.
+        call: The call. Its arguments are the fields of the lists' structs.
+        output: The type of its results.
+        result: Their carrier type in Spark.
+    """
+
+    transport: Transport
+    call: Call
+    output: pa.DataType
+    result: pa.DataType
+
+    @classmethod
+    def of(cls, transport: Transport, call: Call, types: Sequence[pa.DataType]) -> ListFold:
+        """Describe a call through its transport.
+
+        Args:
+            transport: The connection to the function.
+            call: The call.
+            types: The types of its columns: the arguments, then the expressions of its order.
+
+        Raises:
+            RejectedError: UNKNOWN_FUNCTION, SIGNATURE or SCHEMA_MISMATCH.
+            RetryableError: UNREACHABLE or DEADLINE, if no server answers.
+        """
+        columns = pa.schema(list(zip(call.columns, types, strict=True)))
+        opened = transport.describe(Open((call,), _with_slot(columns), returns=_NO_STATES))
+        output = opened.schema.field("output_0").type
+        (result,) = result_types([call.function], [output])
+        return cls(transport, call, output, result)
+
+    def over_lists(self) -> Any:
+        """Return the UDF over lists."""
+        step = uuid.uuid4().hex
+
+        def fold_lists(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+            with attempt(step):
+                yield from self._folded(batches)
+            freeze_garbage_collector()
+
+        return _udf(fold_lists, self)
+
+    def over_groups(self) -> Any:
+        """Return the function as an aggregate of Spark: for plain SQL, with the restrictions that Spark has for it."""
+        held = _OneGroup(self)
+
+        def fold_group(*columns: pa.Array) -> object:
+            return held.fold(columns)
+
+        return _udf(fold_group, self)
+
+    def _folded(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        epochs: _Epochs | None = None
+        try:
+            for lists in batches:
+                columns = self._columns(lists)
+                epochs = epochs or _Epochs(self, columns)
+                yield epochs.fold(_lengths(lists), columns)
+        finally:
+            if epochs is not None:
+                epochs.close()
+
+    def _columns(self, lists: pa.Array) -> list[pa.Array]:
+        """Return the rows of all lists as one array for each column of the call."""
+        rows = lists.flatten()
+        return [_plain(rows.field(place)) for place, _ in enumerate(self.call.columns)]
+
+
+class _Epochs:
+    """An exchange in which each batch of lists is an epoch."""
+
+    def __init__(self, fold: ListFold, columns: Sequence[pa.Array]) -> None:
+        self._fold = fold
+        types = [column.type for column in columns]
+        self._schema = _with_slot(pa.schema(list(zip(fold.call.columns, types, strict=True))))
+        self._exchange: OpenExchange = fold.transport.open(Open((fold.call,), self._schema, returns=_NO_STATES))
+        self._slots_max = self._exchange.opened.limits.slots_max
+        self._epoch = 0
+
+    def close(self) -> None:
+        self._exchange.close()
+
+    def fold(self, lengths: Any, columns: Sequence[pa.Array]) -> pa.Array:
+        """Return the results of n lists, given their lengths and the columns of all their rows."""
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        results = []
+        for first in range(0, len(lengths), self._slots_max):
+            some = lengths[first : first + self._slots_max]
+            begin, end = ends[first], ends[first + len(some)]
+            results.append(self._epoch_of(some, [column.slice(begin, end - begin) for column in columns]))
+        return pa.concat_arrays(results) if results else pa.nulls(0, self._fold.result)
+
+    def _epoch_of(self, lengths: Any, columns: Sequence[pa.Array]) -> pa.Array:
+        exchange = self._exchange
+        self._epoch += 1
+        empty = np.flatnonzero(lengths == 0).astype(np.int32)
+        if len(empty):  # a group without rows has the value of a new accumulator
+            state = exchange.opened.schema.field("state_0")
+            nothing = [pa.array(empty), pa.nulls(len(empty), state.type)]
+            exchange.states(pa.RecordBatch.from_arrays(nothing, schema=pa.schema([(SLOT, pa.int32()), state])))
+        slots = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        for start in range(0, len(slots), _ROWS_MAX):
+            rows = [pa.array(slots[start : start + _ROWS_MAX])]
+            rows += [column.slice(start, _ROWS_MAX) for column in columns]
+            exchange.chunk(pa.RecordBatch.from_arrays(rows, schema=self._schema))
+        exchange.barrier(self._epoch)
+        results = exchange.results(self._epoch)
+        exchange.forget(pa.array(np.arange(len(lengths), dtype=np.int32)))
+        return convert(results.column("output_0").combine_chunks(), self._fold.result)
+
+
+class _OneGroup:
+    """An exchange that a worker keeps for its lifetime, because Spark calls an aggregate once for each group."""
+
+    def __init__(self, fold: ListFold) -> None:
+        self._fold = fold
+        self._epochs: _Epochs | None = None
+
+    def __reduce__(self) -> tuple[type[_OneGroup], tuple[ListFold]]:
+        return type(self), (self._fold,)
+
+    def fold(self, columns: Sequence[pa.Array]) -> Any:
+        """Return the value of one group as a Python object."""
+        plain = [_plain(each) for each in columns]
+        if self._epochs is None:
+            self._epochs = _Epochs(self._fold, plain)
+        return self._epochs.fold(np.array([len(plain[0])]), plain)[0].as_py()
+
+
+def _udf(function: Callable[..., Any], fold: ListFold) -> Any:
+    """Return a function as a UDF, whose kind Spark reads from its annotations."""
+    function.__name__ = fold.call.function  # Spark shows it in plans and in its UI
+    return arrow_udf(function, from_arrow_type(fold.result))
+
+
+def _with_slot(columns: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(SLOT, pa.int32()), *columns])
+
+
+def _lengths(lists: pa.Array) -> Any:
+    return pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast(without_nullability(column.type)) if pa.types.is_nested(column.type) else column

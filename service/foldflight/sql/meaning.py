@@ -1,0 +1,226 @@
+"""The list plan: each call of a function is replaced, in place, by a function over the list of its rows.
+
+This plan defines the meaning of a statement. It works wherever Spark accepts an aggregate: beside built-in aggregates,
+in HAVING, with FILTER and OVER, in PIVOT and GROUPING SETS.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.functions import can_widen
+from foldflight.spark.columns import arrow_fields, spark_name
+from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
+from foldflight.sql.blocks import Block, Query
+from foldflight.sql.calls import Call, calls_in
+from foldflight.sql.catalog import Entry
+from foldflight.sql.text import Edits, Span
+
+__all__ = ["arguments_of", "own_calls", "rewrite_all", "rewrite_call", "rewrite_rest"]
+
+_ITEMS: Final = ("SELECT", "HAVING", "QUALIFY")
+# A call behind one of these words is not a call: it is a relation with the names of its columns.
+_NAMING: Final = ("AS", "WITH", "RECURSIVE", "FROM", "JOIN", "VIEW", "TABLE", "INTO")
+_BEFORE_EXPRESSIONS: Final = frozenset(
+    """AGGREGATE ALL AND ANY BETWEEN BY CASE DISTINCT DIV ELSE EXTEND HAVING IN IS LIKE LIMIT NOT OFFSET ON OR QUALIFY
+    RETURN RLIKE SELECT SET THEN WHEN WHERE""".split()  # noqa: SIM905 - as in a dictionary
+)
+
+
+def own_calls(analysis: Analysis, query: Query, block: Block) -> list[Call]:
+    """Return the calls of functions that belong to a block, not to a query in it."""
+    names, text = analysis.catalog.names, analysis.text
+    found = [call for name in _ITEMS for call in calls_in(text, block.clause(name), names, skip=block.inner)]
+    if query.is_sole(block):
+        for tail in query.tails.values():
+            found += calls_in(text, tail, names, skip=query.inner)
+    return found
+
+
+def rewrite_all(analysis: Analysis, edits: Edits, query: Query) -> None:
+    """Replace all calls of a query. Raises SqlError for a call where an aggregate cannot stand."""
+    for each in query.walk():
+        for block in each.blocks:
+            _refuse_misplaced(analysis, each, block)
+            for call in own_calls(analysis, each, block):
+                rewrite_call(analysis, edits, call, each, block)
+    rewrite_rest(analysis, edits, query)
+
+
+def rewrite_rest(analysis: Analysis, edits: Edits, query: Query) -> None:
+    """Replace the calls outside of blocks: in PIVOT, and behind FROM and `|>`."""
+    for call in calls_in(analysis.text, query.span, analysis.catalog.names, nested=True):
+        if not edits.changes(call.span.start) and _is_expression(analysis, call):
+            rewrite_call(analysis, edits, call, query, None)
+
+
+def _refuse_misplaced(analysis: Analysis, query: Query, block: Block) -> None:
+    for name in ("WHERE", "GROUP BY"):
+        for call in calls_in(analysis.text, block.clause(name), analysis.catalog.names, skip=block.inner):
+            if name == "WHERE" and query.parent is not None:
+                continue  # it may belong to an outer query
+            remedy = "filter groups with HAVING" if name == "WHERE" else "group by a column of a subquery"
+            raise analysis.text.error(f"{call.name} is an aggregate, which cannot stand in {name}; {remedy}", call.head)
+
+
+def _is_expression(analysis: Analysis, call: Call) -> bool:
+    before = call.span.start - 1
+    if before < 0 or analysis.text.upper(before) in _NAMING:
+        return False
+    return not analysis.text.tokens[before].is_name or analysis.text.upper(before) in _BEFORE_EXPRESSIONS
+
+
+def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict[str, Any]]:
+    """Return the arguments that are columns, and the direct arguments: `fraction => 0.9`.
+
+    Raises:
+        SqlError: For a wrong number of columns, or a direct argument that is not constant.
+    """
+    columns: list[Span] = []
+    literals: dict[str, Any] = {}
+    for each in call.arguments:
+        if each.is_empty:
+            raise analysis.text.error("an argument is expected here", Span(call.closing, call.closing + 1))
+        if analysis.text.says(each.start + 1, "=>"):
+            literals[analysis.text.tokens[each.start].name] = _constant(analysis, Span(each.start + 2, each.stop))
+        elif analysis.text.slice(each) != "*":
+            columns.append(each)
+    info = analysis.catalog.entries[call.name].handle.info
+    most = len(info.input_names)
+    if call.is_within and len(columns) < info.inputs_min:  # an ordered-set aggregate: it folds what it is ordered by
+        columns += [order.span for order in call.order][: info.inputs_min - len(columns)]
+    if not info.inputs_min <= len(columns) <= most:
+        expected = str(most) if info.inputs_min == most else f"{info.inputs_min} to {most}"
+        raise analysis.text.error(
+            f"{info.signature} takes {expected} argument{'' if expected == '1' else 's'}, and {len(columns)} "
+            f"{'is' if len(columns) == 1 else 'are'} given",
+            call.head,
+            code="SCHEMA_MISMATCH",
+        )
+    nested = next((n for each in columns for n in calls_in(analysis.text, each, analysis.catalog.names)), None)
+    if nested is not None:
+        raise analysis.text.error(
+            f"{nested.name} is an aggregate in the arguments of the aggregate {call.name}; aggregate in two steps, the "
+            "inner one in a subquery",
+            nested.head,
+        )
+    return tuple(columns), literals
+
+
+def _constant(analysis: Analysis, span: Span) -> Any:
+    """Return the value of a direct argument, which Spark computes."""
+    token = analysis.text.tokens[span.start]
+    if len(span.places) == 1 and token.kind == "string":
+        return token.value
+    try:
+        value = analysis.frame(f"SELECT {analysis.edits.render(span)}").collect()[0][0]
+    except REFUSALS:
+        raise analysis.text.error("a direct argument is a constant; give a number or a text", span) from None
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, block: Block | None) -> None:
+    """Replace a call by a function over the list of its rows.
+
+    Raises:
+        SqlError: For arguments that do not fit the function.
+    """
+    columns, literals = arguments_of(analysis, call)
+    entry = analysis.catalog.entries[call.name]
+    fields = [*columns, *(order.span for order in call.order)]
+    actual = _types(analysis, edits, call, fields, query, block) if block is not None else None
+    types = _argument_types(analysis, entry, call, columns, actual)
+    try:
+        udf = analysis.catalog.udf(
+            analysis.spark,
+            entry,
+            types,
+            distinct=call.distinct,
+            order=[(order.descending, order.nulls_first) for order in call.order],
+            literals=literals,
+        )
+    except RejectedError as error:
+        raise analysis.text.error(error.message, call.head, code=error.code) from None
+    _replace(analysis, edits, call, udf, fields)
+
+
+def _types(
+    analysis: Analysis, edits: Edits, call: Call, fields: Sequence[Span], query: Query, block: Block
+) -> list[pa.DataType] | None:
+    """Return the types of the columns of a call, or None where Spark cannot tell them for a part of the statement."""
+    if not fields:
+        return []
+    select = ", ".join(f"{edits.render(each)} AS `{number}`" for number, each in enumerate(fields))
+    try:
+        schema = analysis.frame(analysis.below(query, block, select, edits, filtered=False)).schema
+    except CannotFoldError:
+        return None
+    except REFUSALS as error:
+        if analysis.catalog.entries[call.name].types is None:
+            raise analysis.text.error(analysis.catalog.as_written(said(error)), call.head) from None
+        return None  # Spark refuses the whole statement, with the place
+    roles = [f"the argument {analysis.text.slice(each)!r} of {call.name}" for each in fields]
+    try:
+        return [field.type for field in arrow_fields(schema, roles)]
+    except RejectedError as error:
+        raise analysis.text.error(error.message, call.head, code=error.code) from None
+
+
+def _argument_types(
+    analysis: Analysis, entry: Entry, call: Call, columns: Sequence[Span], actual: Sequence[pa.DataType] | None
+) -> Sequence[pa.DataType]:
+    """Return the types with which a function is described: the declared ones, if there are any."""
+    if entry.types is None:
+        if actual is None:
+            if not columns:
+                return []
+            # Spark refuses the statement, or will not tell types here: its message about the arguments is the best one.
+            raise analysis.text.error(
+                f"the types of the arguments of {call.name} cannot be told here; declare them with CREATE AGGREGATE, "
+                "or aggregate in a subquery",
+                call.head,
+            )
+        return actual[: len(columns)]
+    for span, given, wanted, name in zip(
+        columns, actual or (), entry.types, entry.handle.info.input_names, strict=False
+    ):
+        if not can_widen(given, wanted):
+            raise analysis.text.error(
+                f"{entry.name} takes {spark_name(wanted)} for its argument {name}, and this is {spark_name(given)}; "
+                f"write CAST({analysis.text.slice(span)} AS {spark_name(wanted)})",
+                span,
+                code="SCHEMA_MISMATCH",
+            )
+    return entry.types[: len(columns)]
+
+
+def _replace(analysis: Analysis, edits: Edits, call: Call, udf: str, fields: Sequence[Span]) -> None:
+    """Write `udf(collect_list(named_struct('0', a)) FILTER (WHERE c) OVER w)` for `f(a) FILTER (WHERE c) OVER w`.
+
+    Each argument stays a range of its own between replacements, so that Spark's errors in it have their place.
+    """
+    stop = call.span.stop
+    is_plain = stop - 1 == call.closing
+    written = [*call.arguments, *(order.span for order in call.order)]
+    if not fields:
+        edits.replace(call.head, f"{udf}(collect_list(true){')' if is_plain else ''}")
+    elif list(fields) == written and not call.is_within:
+        edits.replace(Span(call.span.start, fields[0].start), f"{udf}(collect_list(named_struct('0', ")
+        for number, (before, after) in enumerate(itertools.pairwise(fields), 1):
+            edits.replace(Span(before.stop, after.start), f", '{number}', ")
+        edits.replace(Span(fields[-1].stop, call.closing + 1), f")){')' if is_plain else ''}")
+    else:
+        listed = ", ".join(f"'{number}', {edits.render(each)}" for number, each in enumerate(fields))
+        end = next((at for at in range(call.closing + 1, stop) if analysis.text.upper(at) in ("FILTER", "OVER")), stop)
+        is_plain = end == stop
+        edits.replace(
+            Span(call.span.start, end), f"{udf}(collect_list(named_struct({listed})){')' if is_plain else ''} "
+        )
+    if not is_plain:
+        edits.replace(Span(stop - 1, stop), f"{analysis.text.tokens[stop - 1].text})")

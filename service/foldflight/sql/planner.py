@@ -1,0 +1,206 @@
+"""The plan of a query with functions of foldflight: the list plan for its meaning, the fold plan for its speed.
+
+Every query is analysed as the list plan first. Then each SELECT block with functions is folded by `group_by` if Spark
+proves that the block means the same; the other blocks keep their lists. A stream needs the fold plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as st
+
+from foldflight.client import FunctionHandle
+from foldflight.errors import RejectedError
+from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
+from foldflight.sql.blocks import Block, Query
+from foldflight.sql.folding import BlockFold, Folded, item_names
+from foldflight.sql.meaning import own_calls, rewrite_all, rewrite_call, rewrite_rest
+from foldflight.sql.text import Span
+from foldflight.sql.windows import as_plain_tables, windowed_tables
+
+__all__ = ["Decision", "Plan", "Planner"]
+
+Plan = Literal["auto", "fold", "lists"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How one block is computed.
+
+    Args:
+        line: The line of the statement in which it begins.
+        block: Its text.
+        plan: `fold` or `lists`.
+        why: The reason.
+    """
+
+    line: int
+    block: str
+    plan: Literal["fold", "lists"]
+    why: str
+
+
+@dataclass
+class Planner:
+    """Plans one query.
+
+    Args:
+        analysis: The statement.
+        plan: `auto`; or one plan for all blocks, to compare them.
+        options: Further options of `group_by`, for streams.
+        functions: A function whose connection folds built-in aggregates of blocks without functions of foldflight.
+
+    Attributes:
+        decisions: How each block is computed.
+    """
+
+    analysis: Analysis
+    plan: Plan = "auto"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    functions: FunctionHandle | None = None
+    decisions: list[Decision] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Find the windowing table functions, and write them as queries that Spark knows."""
+        self._tables = windowed_tables(self.analysis.text)
+        self._lists = self.analysis.edits.copy()
+        as_plain_tables(self.analysis.text, self._tables, self._lists)
+        self._folds = self._lists.copy()
+
+    def result(self, query: Query) -> DataFrame:
+        """Return the result of a query.
+
+        Raises:
+            SqlError: For whatever Spark refuses, at its place in the text.
+            RejectedError: For a stream that cannot be folded.
+        """
+        rewrite_all(self.analysis, self._lists, query)
+        meaning = self.analysis.accepted(self._lists, query.span)
+        if self.options.get("emit") and not meaning.isStreaming:
+            raise self.analysis.text.error(
+                "EMIT is for streams, and this query reads none; leave it out, or read a streaming view",
+                Span(query.span.stop, query.span.stop + 1),
+            )
+        if self.plan != "lists":
+            folded = self._folded(query, meaning)
+            if folded is not None:
+                return folded
+        if meaning.isStreaming:
+            raise self._refused_stream(query)
+        if self.plan == "lists":
+            self._decide_all(query)
+        if any(table.kind in ("CUMULATE", "SESSION") for table in self._tables):
+            raise self._refused(query, "CUMULATE and SESSION need the fold plan")
+        return self._named(meaning, query)
+
+    def _folded(self, query: Query, meaning: DataFrame) -> DataFrame | None:
+        """Return the result with all provable blocks folded; None if no block is, or the whole is not the same."""
+        for each in query.walk():
+            for block in each.blocks:
+                if own_calls(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, meaning):
+                    is_whole = each is query and query.is_sole(block)
+                    self._fold_block(each, block, meaning if is_whole else None)
+        rewrite_rest(self.analysis, self._folds, query)
+        if not any(decision.plan == "fold" for decision in self.decisions):
+            return None
+        wanted = _shape(self._named(meaning, query).schema)
+        try:
+            result = self.analysis.frame(self._folds.render(query.span))
+        except REFUSALS as error:
+            self._reject_folds(f"Spark refuses the query over its results: {said(error)}")
+            return None
+        found = _shape(result.schema)
+        if not meaning.isStreaming and found != wanted:
+            self._reject_folds(f"its result would be {_listed(found, wanted)} instead of {_listed(wanted, found)}")
+            return None
+        return result
+
+    def _fold_block(self, query: Query, block: Block, meaning: DataFrame | None) -> None:
+        fold = BlockFold(
+            self.analysis, query, block, self._folds, self._tables, options=self.options, functions=self.functions
+        )
+        try:
+            folded = fold.planned(self._columns(query, block, meaning))
+        except CannotFoldError as error:
+            self._decide(block, "lists", str(error))
+            for call in own_calls(self.analysis, query, block):
+                rewrite_call(self.analysis, self._folds, call, query, block)
+            return
+        for name, sql in folded.tails.items():
+            self._folds.replace(query.tails[name], sql)
+        self._folds.replace(block.span, folded.sql)
+        self._decide(block, "fold", _folding(folded))
+
+    def _columns(self, query: Query, block: Block, meaning: DataFrame | None) -> Sequence[str]:
+        """Return the names that Spark gives the columns of a block."""
+        if meaning is not None:
+            return meaning.columns
+        edits = self._folds.copy()
+        edits.fill_from(self._lists, block.span)
+        try:
+            sql = self.analysis.seeing(query, block.span.start, edits.render(block.span), self._folds)
+            return self.analysis.frame(sql).columns
+        except REFUSALS as error:
+            raise CannotFoldError(f"Spark cannot analyse it alone, as it is correlated: {said(error)}") from None
+
+    def _is_stream_of_built_ins(self, query: Query, block: Block, meaning: DataFrame) -> bool:
+        """Return whether a block has built-in aggregates only, which are to be folded because EMIT is written."""
+        if not (self.options.get("emit") and meaning.isStreaming and "GROUP BY" in block.clauses):
+            return False
+        return BlockFold(self.analysis, query, block, self._folds, self._tables).is_streaming
+
+    def _decide(self, block: Block, plan: Literal["fold", "lists"], why: str) -> None:
+        start = self.analysis.text.tokens[block.span.start].start
+        line = self.analysis.text.text.count("\n", 0, start) + 1
+        text = " ".join(self.analysis.text.slice(block.span).split())
+        self.decisions.append(Decision(line, text, plan, why))
+
+    def _decide_all(self, query: Query) -> None:
+        for each in query.walk():
+            for block in each.blocks:
+                if own_calls(self.analysis, each, block):
+                    self._decide(block, "lists", "it was asked for")
+
+    def _reject_folds(self, why: str) -> None:
+        """Use lists for the whole query."""
+        self.decisions = [
+            Decision(each.line, each.block, "lists", why if each.plan == "fold" else each.why)
+            for each in self.decisions
+        ]
+
+    def _refused_stream(self, query: Query) -> RejectedError:
+        reasons = dict.fromkeys(each.why for each in self.decisions if each.plan == "lists")
+        return self._refused(query, "; ".join(reasons) or "no SELECT with GROUP BY uses the function")
+
+    def _refused(self, query: Query, why: str) -> RejectedError:
+        return self.analysis.text.error(
+            f"a stream cannot run this query: {why}. Over a stream write SELECT keys, aggregates FROM stream WHERE ... "
+            "GROUP BY keys, and put the rest into a query over its result",
+            Span(query.span.start, query.span.start + 1),
+        )
+
+    def _named(self, df: DataFrame, query: Query) -> DataFrame:
+        """Return a result of the list plan with the names of columns as users expect them."""
+        names = [self.analysis.catalog.as_written(name) for name in df.columns]
+        if query.blocks and query.is_sole(query.blocks[0]):
+            names = item_names(self.analysis, query.blocks[0], df.columns)
+        return df if names == df.columns else df.toDF(*names)
+
+
+def _folding(folded: Folded) -> str:
+    keys = ", ".join(folded.keys) or "nothing (one group)"
+    return f"group by {keys}; aggregates: {', '.join(folded.outputs)}"
+
+
+def _shape(schema: st.StructType) -> list[tuple[str, str]]:
+    return [(each.name, each.dataType.simpleString()) for each in schema]
+
+
+def _listed(columns: Sequence[tuple[str, str]], others: Sequence[tuple[str, str]]) -> str:
+    """Return the columns that differ from others, as text."""
+    different = [each for each in columns if each not in others]
+    return ", ".join(f"{name} {type_}" for name, type_ in different) or f"{len(columns)} columns"

@@ -1,0 +1,356 @@
+"""SQL in a Spark session: `sql`, `register`, `enable` and `column`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from foldflight.client import Aggregate, FunctionHandle, Functions
+from foldflight.errors import RejectedError
+from foldflight.functions import Registry
+from foldflight.sql.analysis import REFUSALS, Analysis, plain_sql, refusal
+from foldflight.sql.blocks import parse
+from foldflight.sql.calls import calls_in
+from foldflight.sql.catalog import Catalog, Entry, catalog_of
+from foldflight.sql.planner import Plan, Planner
+from foldflight.sql.statements import done, run_statement
+from foldflight.sql.text import Span, Text, quoted, tokens
+
+__all__ = ["column", "emit_of", "enable", "register", "split_statements", "sql"]
+
+_EMITS: Final = (("EMIT ON WINDOW CLOSE", "append"), ("EMIT CHANGES", "changelog"))
+_AFTER_WITH: Final = ("SCHEMA", "METRICS", "NO")  # CREATE VIEW ... WITH SCHEMA BINDING, for example
+_EXPLAINED: Final = "line int, block string, plan string, why string"
+_Session = TypeVar("_Session", bound=SparkSession)
+
+
+def sql(
+    spark: SparkSession,
+    text: str,
+    args: Mapping[str, Any] | list[Any] | tuple[Any, ...] | None = None,
+    *,
+    explain: bool = False,
+    plan: Plan = "auto",
+    **stream: Any,
+) -> DataFrame:
+    """Run a statement of Spark SQL that may use functions of foldflight wherever SQL has aggregates.
+
+    The functions are those of `register` and of CREATE AGGREGATE. Other statements go to Spark unchanged.
+
+    Each SELECT block is folded by `group_by` if Spark confirms that this means the same; otherwise the rows of each
+    group are collected into lists, which are folded. `EXPLAIN FOLDFLIGHT` before a query, or `explain=True`, tells
+    which plan each block has, and why.
+
+    Over a streaming view the result is a stream: of updates, of changes with `EMIT CHANGES` behind the query, or of
+    closed windows with `EMIT ON WINDOW CLOSE`.
+
+    Args:
+        spark: The session, of classic PySpark or of Spark Connect.
+        text: One statement.
+        args: The values of its parameters, as for `spark.sql`.
+        explain: Whether to return the plans in place of the result.
+        plan: `fold` or `lists` demands one plan for all blocks, to compare them.
+        stream: Options of `group_by` for streams: `row_kind`, `row_kinds`, `materialize`, `allowed_lateness_s`,
+            `buckets`, `strict`.
+
+    Returns:
+        DataFrame: The result. It is computed when an action needs it.
+
+    Raises:
+        SqlError: A RejectedError with the place in the text.
+        RetryableError: UNREACHABLE or DEADLINE, if no server answers.
+    """
+    whole = Text(_without_end(text))
+    catalog = catalog_of(spark)
+    answer = run_statement(spark, catalog, whole)
+    if answer is not None:
+        _save(catalog)
+        return answer
+    begin = 0
+    if whole.says(0, "EXPLAIN", "FOLDFLIGHT"):
+        explain, begin = True, 2
+    span, emit = _emit(whole, Span(begin, len(whole)))
+    names = catalog.names
+    is_ours = any(token.is_name and token.name.lower() in names for token in whole.tokens) or _has_windows(whole)
+    if not is_ours and emit is None:
+        return _without_functions(spark, catalog, whole, args, is_explained=explain)
+    start = _query_start(whole, span)
+    analysis = Analysis(spark, catalog, whole, args)
+    if start is None:
+        return _without_query(spark, catalog, whole, args)
+    options = {**stream, **({} if emit is None else {"emit": emit})}
+    built_in = catalog.built_in["count"] if emit is not None else None
+    planner = Planner(analysis, plan, options, built_in)
+    result = planner.result(parse(whole, Span(start, span.stop)))
+    if plan == "fold" and (lists := [each for each in planner.decisions if each.plan == "lists"]):
+        raise whole.error(f"the fold plan was asked for, and cannot be used: {lists[0].why}", Span(start, start + 1))
+    if explain:
+        return _explained(spark, planner)
+    return _finished(analysis, Span(begin, start), result)
+
+
+def register(spark: SparkSession, functions: Functions, names: Mapping[str, str] | None = None) -> None:
+    """Make functions known to the SQL of a session.
+
+    `sql` can use them wherever SQL has aggregates. Plain `spark.sql` knows those with fixed types as aggregates, with
+    Spark's restrictions for aggregates in Python: not beside built-in ones, and slow with many groups. Spark's own
+    aggregates keep their names, so the built-in functions of foldflight are not registered by default.
+
+    Args:
+        spark: The session.
+        functions: The result of `connect`.
+        names: The functions to register, with their names in SQL: `{"sum": "exact_sum"}`. Default: all functions
+            besides the built-in ones, by their own names.
+
+    Raises:
+        RejectedError: UNKNOWN_FUNCTION.
+    """
+    chosen = {name: name for name in functions if name not in Registry()} if names is None else names
+    catalog = catalog_of(spark)
+    for function, name in chosen.items():
+        catalog.register(spark, Entry.of(name, functions[function], "registered"))
+
+
+def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **connection: Any) -> _Session:
+    """Let `spark.sql` of a session take functions of foldflight, as `sql` does.
+
+    Args:
+        spark: The session. It is changed, and returned.
+        catalog: A file that keeps CREATE AGGREGATE statements. Those in it are executed now, with the source code that
+            they contain; later ones are added, and dropped ones are removed. The file need not exist.
+        connection: Arguments of `connect` for `USING LINK`: `bundle_key`, `token`, `tls_ca`...
+
+    Raises:
+        SqlError: If a statement of the file is refused.
+        RejectedError: SETTINGS, if the file cannot be read or written.
+    """
+    known = catalog_of(spark)
+    known.connection = connection
+    if catalog is not None:
+        _load(spark, known, Path(catalog))
+
+    def with_functions(sqlQuery: str, args: Any = None, **views: Any) -> DataFrame:  # noqa: N803 - as Spark names it
+        if views:
+            return type(spark).sql(spark, sqlQuery, args, **views)
+        return sql(spark, sqlQuery, args)
+
+    spark.sql = with_functions  # type: ignore[method-assign]
+    return spark
+
+
+def column(spark: SparkSession, function: str | Aggregate, *columns: str | Column, **literals: Any) -> Column:
+    """Return a use of a function as a Column, for `df.groupBy(...).agg(...)`, `pivot` and windows of Spark.
+
+    Args:
+        spark: The session.
+        function: The name of a registered or created function; or a use with its columns, such as
+            `functions.weighted_avg("v", "w").where("w > 0").distinct()`.
+        columns: Names of columns, or Columns, if `function` is a name.
+        literals: Direct arguments, if `function` is a name.
+
+    Raises:
+        RejectedError: UNKNOWN_FUNCTION; SIGNATURE for a function whose types depend on its arguments, as a Column does
+            not tell its type; SCHEMA_MISMATCH for a wrong number of columns.
+    """
+    catalog = catalog_of(spark)
+    if isinstance(function, Aggregate):
+        use = function
+        entry = Entry.of(use.function.name, FunctionHandle(use.function, use.transport), "")
+    else:
+        entry = catalog.entry(function)
+        use = entry.handle(*columns, **literals)
+    if entry.types is None:
+        raise RejectedError(
+            "SIGNATURE",
+            f"the types of {entry.name} depend on its arguments, and a Column does not tell its type; use group_by, or "
+            "declare the types: CREATE AGGREGATE name(type) RETURNS type AS "
+            f"'{entry.handle.name}'",
+            function=entry.handle.name,
+        )
+    order = [(key.descending, key.nulls_first) for key in use.order]
+    udf = catalog.udf(spark, entry, entry.types, distinct=use.is_distinct, order=order, literals=use.literals)
+    fields = [*use.columns, *(key.column for key in use.order)]
+    row: Column = sf.lit(True)
+    if fields:
+        row = sf.struct(*(_as_column(each).alias(str(place)) for place, each in enumerate(fields)))
+    if use.condition is not None:
+        row = sf.when(_as_column(use.condition), row)  # collect_list leaves NULL out
+    result = sf.call_function(udf, sf.collect_list(row))
+    return result.alias(use.name or catalog.as_called(use))
+
+
+def emit_of(text: str) -> str | None:
+    """Return what EMIT at the end of a statement demands: `changelog`, `append`, or None without it."""
+    whole = Text(_without_end(text))
+    return _emit(whole, Span(0, len(whole)))[1]
+
+
+def split_statements(text: str) -> tuple[list[str], str]:
+    """Return the statements of a text that end with a semicolon, and the rest.
+
+    Raises:
+        SqlError: For a string or comment that does not end.
+    """
+    found, begin = [], 0
+    for token in tokens(text):
+        if token.upper == ";":
+            if text[begin : token.start].strip():
+                found.append(text[begin : token.start].strip())
+            begin = token.stop
+    rest = text[begin:]
+    return found, rest if tokens(rest) else ""
+
+
+def _as_column(written: object) -> Column:
+    if isinstance(written, Column):
+        return written
+    return sf.expr(str(written))
+
+
+def _without_end(text: str) -> str:
+    """Return a statement without its semicolon. Positions stay the same."""
+    found = tokens(text)
+    while found and found[-1].upper == ";":
+        text = text[: found.pop().start]
+    return text
+
+
+def _emit(text: Text, span: Span) -> tuple[Span, str | None]:
+    """Return the range without EMIT at its end, and what it says."""
+    for words, emit in _EMITS:
+        expected = words.split()
+        if text.says(span.stop - len(expected), *expected):
+            return Span(span.start, span.stop - len(expected)), emit
+    if text.says(span.stop - 2, "EMIT"):
+        raise text.error("after EMIT, CHANGES or ON WINDOW CLOSE is expected", Span(span.stop - 1, span.stop))
+    return span, None
+
+
+def _has_windows(text: Text) -> bool:
+    return any(
+        text.upper(place) in ("TUMBLE", "HOP", "CUMULATE", "SESSION") and text.says(place + 1, "(")
+        for place in range(len(text))
+    )
+
+
+def _query_start(text: Text, span: Span) -> int | None:
+    """Return where the query of a statement begins: behind CREATE ... AS or INSERT INTO ..., for example."""
+    if text.upper(span.start) in ("DELETE", "UPDATE", "MERGE"):
+        return None
+    for place in text.flat(span):
+        word = text.upper(place)
+        if word in ("SELECT", "FROM", "VALUES") or (word == "WITH" and text.upper(place + 1) not in _AFTER_WITH):
+            return place
+        is_first = place == span.start or text.says(place - 1, "AS")
+        if word == "(" and text.upper(place + 1) in ("SELECT", "WITH", "(") and is_first:
+            return place
+    return None
+
+
+def _without_functions(
+    spark: SparkSession, catalog: Catalog, text: Text, args: Any, *, is_explained: bool
+) -> DataFrame:
+    """Have Spark run a statement without functions of foldflight."""
+    if is_explained:
+        row = (1, text.text.strip(), "spark", "it uses no function of foldflight")
+        return spark.createDataFrame([row], _EXPLAINED)
+    try:
+        return plain_sql(spark, text.text, args)
+    except REFUSALS as error:
+        if error.getCondition() != "UNRESOLVED_ROUTINE" or not catalog.entries:
+            raise
+        raise refusal(error, catalog, text, Span(0, len(text)), text.text) from None
+
+
+def _without_query(spark: SparkSession, catalog: Catalog, text: Text, args: Any) -> DataFrame:
+    """Have Spark run a statement that is no query, such as DROP TABLE."""
+    call = next(iter(calls_in(text, Span(0, len(text)), catalog.names, nested=True)), None)
+    if call is not None and text.upper(0) in ("DELETE", "UPDATE", "MERGE"):
+        raise text.error(
+            f"{call.name} cannot be used in {text.upper(0)}; write the query with it as a temporary view first: CREATE "
+            "TEMPORARY VIEW v AS SELECT ...",
+            call.head,
+        )
+    return plain_sql(spark, text.text, args)
+
+
+def _explained(spark: SparkSession, planner: Planner) -> DataFrame:
+    rows = [(each.line, each.block, each.plan, each.why) for each in planner.decisions]
+    return spark.createDataFrame(rows, _EXPLAINED)
+
+
+def _finished(analysis: Analysis, head: Span, result: DataFrame) -> DataFrame:
+    """Do with the result of a query what stands before it: CREATE TABLE ... AS, INSERT INTO ..."""
+    text = analysis.text
+    if head.is_empty:
+        return result
+    if text.says(head.start, "CREATE"):
+        view = next((place for place in text.flat(head) if text.says(place, "VIEW")), None)
+        if view is not None:
+            return _create_view(analysis, head, view, result)
+    return analysis.frame(f"{analysis.edits.render(head)} SELECT * FROM {analysis.add_view(result)}")
+
+
+def _create_view(analysis: Analysis, head: Span, view: int, result: DataFrame) -> DataFrame:
+    text = analysis.text
+    words = [text.upper(place) for place in range(head.start, view)]
+    if "TEMPORARY" not in words and "TEMP" not in words:
+        raise text.error(
+            "a view with functions of foldflight lives in its session; write CREATE TEMPORARY VIEW",
+            Span(head.start, view + 1),
+        )
+    if "GLOBAL" in words:
+        raise text.error(
+            "a view with functions of foldflight cannot be global; leave GLOBAL out", Span(head.start, view)
+        )
+    place = view + 4 if text.says(view + 1, "IF", "NOT", "EXISTS") else view + 1
+    name = text.tokens[place].name
+    if text.says(place + 1, "("):
+        columns = text.split(Span(place + 2, text.partner[place + 1]))
+        if len(columns) != len(result.columns):
+            raise text.error(
+                f"the view names {len(columns)} columns, and the query has {len(result.columns)}",
+                Span(place + 1, text.partner[place + 1] + 1),
+            )
+        result = result.toDF(*(text.tokens[each.start].name for each in columns))
+    if "REPLACE" in words:
+        result.createOrReplaceTempView(quoted(name))
+    elif place == view + 4 and analysis.spark.catalog.tableExists(name):
+        pass
+    else:
+        result.createTempView(quoted(name))
+    return done(analysis.spark)
+
+
+def _load(spark: SparkSession, catalog: Catalog, file: Path) -> None:
+    """Execute the statements of a catalogue file, and keep the catalogue in it."""
+    try:
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
+    except OSError as error:
+        raise RejectedError("SETTINGS", f"cannot read the catalogue {file}: {error.strerror}") from None
+    found, rest = split_statements(text)
+    for each in [*found, *([rest] if rest else [])]:
+        if run_statement(spark, catalog, Text(each)) is None:
+            raise RejectedError("SETTINGS", f"the catalogue {file} has a statement that is no CREATE AGGREGATE: {each}")
+    catalog.file = file
+
+
+def _save(catalog: Catalog) -> None:
+    """Write the catalogue to its file, in one step."""
+    if catalog.file is None:
+        return
+    text = "".join(f"{statement.strip()};\n\n" for statement in catalog.statements())
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=catalog.file.parent, prefix=catalog.file.name, delete=False
+        ) as written:
+            written.write(text)
+        Path(written.name).replace(catalog.file)
+    except OSError as error:
+        raise RejectedError("SETTINGS", f"cannot write the catalogue {catalog.file}: {error.strerror}") from None

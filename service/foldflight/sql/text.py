@@ -1,0 +1,339 @@
+"""Text of Spark SQL as tokens with positions, and edits of that text.
+
+Only what is needed to find words, parentheses, strings and comments is recognised. Spark parses and analyses the
+statement itself, so the text between tokens (blanks and comments) is kept as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from foldflight.errors import RejectedError
+
+__all__ = ["Edits", "Span", "SqlError", "Text", "Token", "quoted", "tokens"]
+
+_Kind = Literal["word", "quoted", "string", "number", "hint", "dollar", "op"]
+
+
+class SqlError(RejectedError):
+    """A statement that is refused, with the place in the text as the user wrote it.
+
+    Args:
+        message: What is wrong, and what to write instead.
+        text: The statement.
+        start: Position of the first character concerned.
+        stop: Position after the last one. Default: one character.
+        code: As for `RejectedError`.
+        condition: The name of Spark's error condition, if Spark refused the statement.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        text: str,
+        start: int,
+        stop: int | None = None,
+        *,
+        code: str = "SIGNATURE",
+        condition: str | None = None,
+    ) -> None:
+        super().__init__(code, message)
+        self.text = text
+        self.start = start
+        self.stop = max(stop if stop is not None else start + 1, start + 1)
+        self.condition = condition
+
+    def __str__(self) -> str:
+        """Return the message, and the line of the statement with carets below the characters concerned."""
+        line = self.text.count("\n", 0, self.start) + 1
+        begin = self.text.rfind("\n", 0, self.start) + 1
+        end = self.text.find("\n", self.start)
+        row = self.text[begin : end if end >= 0 else len(self.text)]
+        column = self.start - begin
+        width = max(min(self.stop, begin + len(row)) - self.start, 1)
+        blank = "".join("\t" if each == "\t" else " " for each in row[:column])
+        return f"{self.message} (line {line}, column {column + 1})\n  {row}\n  {blank}{'^' * width}"
+
+    def __reduce__(self) -> tuple[type[SqlError], tuple[str, str, int, int]]:
+        return type(self), (self.message, self.text, self.start, self.stop)
+
+
+class Span(NamedTuple):
+    """A range of tokens, by their places.
+
+    Args:
+        start: The place of the first token.
+        stop: The place after the last token.
+    """
+
+    start: int
+    stop: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no tokens."""
+        return self.start >= self.stop
+
+    @property
+    def places(self) -> range:
+        """The places of its tokens."""
+        return range(self.start, self.stop)
+
+    def holds(self, other: Span) -> bool:
+        """Return whether another range lies in this one."""
+        return self.start <= other.start and other.stop <= self.stop
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token.
+
+    Args:
+        kind: A word, a name in backticks, a string, a number, a hint, a string in dollars, or an operator.
+        text: The token as written.
+        start: The position of its first character.
+        stop: The position after its last character.
+    """
+
+    kind: _Kind
+    text: str
+    start: int
+    stop: int
+
+    @property
+    def upper(self) -> str:
+        """The keyword or operator that it may be; empty for other tokens."""
+        return self.text.upper() if self.kind == "word" else self.text if self.kind == "op" else ""
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it may be an identifier."""
+        return self.kind in ("word", "quoted")
+
+    @property
+    def name(self) -> str:
+        """The identifier that it stands for."""
+        return self.text[1:-1].replace("``", "`") if self.kind == "quoted" else self.text
+
+    @property
+    def value(self) -> str:
+        """The characters that a string stands for."""
+        if self.kind == "dollar":
+            return self.text[self.text.index("$", 1) + 1 : self.text.rindex("$", 0, -1)]
+        mark = self.text[0]
+        if mark in "rR":
+            return self.text[2:-1]
+        return re.sub(r"\\(.)", r"\1", self.text[1:-1].replace(mark * 2, mark), flags=re.DOTALL)
+
+
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<space>\s+|--(?:\\\r?\n|[^\r\n])*)
+  | (?P<hint>/\*\+.*?\*/)
+  | (?P<comment>/\*)
+  | (?P<raw>[rR](?:'[^']*'|"[^"]*"))
+  | (?P<string>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+  | (?P<dollar>\$(?P<tag>[A-Za-z_]*)\$.*?\$(?P=tag)\$)
+  | (?P<quoted>`(?:[^`]|``)*`)
+  | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?:L|S|Y|F|D|BD)?(?![\w]))
+  | (?P<word>[\w]+)
+  | (?P<op>\|>|=>|->|::|<=>|<>|!=|<=|>=|\|\||.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def tokens(text: str) -> list[Token]:
+    """Return the tokens of a text.
+
+    Raises:
+        SqlError: For a string, name or comment that does not end.
+    """
+    found: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        assert match is not None
+        kind = "dollar" if match.lastgroup == "tag" else match.lastgroup
+        if kind == "comment":
+            at = _comment_end(text, at)
+            continue
+        if kind == "op" and match[0] in "'\"`":
+            raise SqlError(f"this {match[0]} is not closed; add another {match[0]}", text, at)
+        if kind == "raw":
+            kind = "string"
+        if kind != "space":
+            found.append(Token(kind, match[0], at, match.end()))  # type: ignore[arg-type]
+        at = match.end()
+    return found
+
+
+def _comment_end(text: str, start: int) -> int:
+    depth = 0
+    for mark in re.finditer(r"/\*|\*/", text[start:]):
+        depth += 1 if mark[0] == "/*" else -1
+        if depth == 0:
+            return start + mark.end()
+    raise SqlError("this comment is not closed; add */", text, start, start + 2)
+
+
+class Text:
+    """A statement: its text, its tokens, and the partner of each parenthesis.
+
+    Args:
+        text: The statement.
+
+    Raises:
+        SqlError: For a parenthesis without a partner.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens = tokens(text)
+        self.partner: dict[int, int] = {}
+        opened: list[int] = []
+        for place, token in enumerate(self.tokens):
+            if token.upper in ("(", "["):
+                opened.append(place)
+            elif token.upper in (")", "]"):
+                wanted = "(" if token.text == ")" else "["
+                if not opened or self.tokens[opened[-1]].text != wanted:
+                    raise SqlError(f"no {wanted} belongs to this {token.text}", text, token.start)
+                self.partner[opened[-1]] = place
+                self.partner[place] = opened.pop()
+        if opened:
+            raise SqlError(f"this {self.tokens[opened[-1]].text} is not closed", text, self.tokens[opened[-1]].start)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def upper(self, place: int) -> str:
+        """Return the keyword or operator at a place; empty for other tokens and beyond the ends."""
+        return self.tokens[place].upper if 0 <= place < len(self.tokens) else ""
+
+    def says(self, place: int, *words: str) -> bool:
+        """Return whether these keywords and operators stand at a place."""
+        return all(self.upper(place + number) == word for number, word in enumerate(words))
+
+    def slice(self, span: Span) -> str:
+        """Return the text of a range of tokens, as written."""
+        if span.is_empty:
+            return ""
+        return self.text[self.tokens[span.start].start : self.tokens[span.stop - 1].stop]
+
+    def flat(self, span: Span) -> Iterator[int]:
+        """Yield the places of a range that are in no parentheses of it. Opening parentheses are yielded."""
+        place = span.start
+        while place < span.stop:
+            yield place
+            place = self.partner[place] + 1 if self.upper(place) in ("(", "[") else place + 1
+
+    def split(self, span: Span, separator: str = ",") -> list[Span]:
+        """Cut a range at a separator that stands in no parentheses of it."""
+        if span.is_empty:
+            return []
+        parts, begin = [], span.start
+        for place in self.flat(span):
+            if self.upper(place) == separator:
+                parts.append(Span(begin, place))
+                begin = place + 1
+        return [*parts, Span(begin, span.stop)]
+
+    def path(self, span: Span) -> tuple[str, ...]:
+        """Return the names of a reference to a column, in lower case; nothing for another expression."""
+        names = range(span.start, span.stop, 2)
+        if len(span.places) % 2 == 0 or not all(self.tokens[place].is_name for place in names):
+            return ()
+        if not all(self.upper(place) == "." for place in range(span.start + 1, span.stop, 2)):
+            return ()
+        return tuple(self.tokens[place].name.lower() for place in names)
+
+    def normal(self, span: Span) -> tuple[tuple[str, str], ...]:
+        """Return the tokens of a range in a form that is equal for texts that differ in case and blanks only."""
+        return tuple(
+            ("word", token.name.upper()) if token.is_name else (token.kind, token.text)
+            for token in self.tokens[span.start : span.stop]
+        )
+
+    def error(self, message: str, span: Span, **details: str | None) -> SqlError:
+        """Return the error about a range of tokens. A range behind the last token means the end of the text."""
+        if span.start >= len(self.tokens):
+            end = self.tokens[-1].stop if self.tokens else 0
+            return SqlError(message, self.text, end, end + 1, **details)  # type: ignore[arg-type]
+        last = self.tokens[max(span.stop - 1, span.start)]
+        return SqlError(message, self.text, self.tokens[span.start].start, last.stop, **details)  # type: ignore[arg-type]
+
+
+def quoted(name: str) -> str:
+    """Return a name in backticks."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+class Edits:
+    """Replacements in a text. `render` applies them; `origin` tells where a character of the result comes from.
+
+    Args:
+        text: The text.
+    """
+
+    def __init__(self, text: Text) -> None:
+        self._text = text
+        self._edits: dict[tuple[int, int], str] = {}
+
+    def copy(self) -> Edits:
+        """Return a copy that can be changed independently."""
+        other = Edits(self._text)
+        other._edits = dict(self._edits)
+        return other
+
+    def replace(self, span: Span, by: str) -> None:
+        """Replace a range of tokens. Earlier replacements within it are dropped."""
+        begin, end = self._bounds(span)
+        self._edits = {at: new for at, new in self._edits.items() if not (begin <= at[0] and at[1] <= end)}
+        self._edits[begin, end] = by
+
+    def changes(self, place: int) -> bool:
+        """Return whether a token has been replaced."""
+        at = self._text.tokens[place].start
+        return any(begin <= at < end for begin, end in self._edits)
+
+    def fill_from(self, other: Edits, span: Span) -> None:
+        """Take the replacements of another one within a range, where this one has none around them."""
+        begin, end = self._bounds(span)
+        for at, new in other._edits.items():
+            is_free = not any(first <= at[0] and at[1] <= last for first, last in self._edits)
+            if begin <= at[0] and at[1] <= end and is_free:
+                self._edits[at] = new
+
+    def render(self, span: Span) -> str:
+        """Return the text of a range with its replacements."""
+        return "".join(piece for _, piece, _ in self._pieces(span))
+
+    def origin(self, span: Span, offset: int) -> int:
+        """Return the position in the text from which the character at `offset` of `render(span)` comes."""
+        for at, piece, is_new in self._pieces(span):
+            if offset < len(piece):
+                return at if is_new else at + offset
+            offset -= len(piece)
+        return self._bounds(span)[1]
+
+    def _bounds(self, span: Span) -> tuple[int, int]:
+        all_: Sequence[Token] = self._text.tokens
+        return all_[span.start].start, all_[span.stop - 1].stop
+
+    def _pieces(self, span: Span) -> Iterator[tuple[int, str, bool]]:
+        """Yield the position, text and novelty of each piece of a rendered range."""
+        if span.is_empty:
+            return
+        begin, end = self._bounds(span)
+        at = begin
+        for (first, last), new in sorted(self._edits.items()):
+            if first < begin or last > end or first < at:
+                continue
+            yield at, self._text.text[at:first], False
+            yield first, new, True
+            at = last
+        yield at, self._text.text[at:end], False

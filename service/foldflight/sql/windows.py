@@ -1,0 +1,122 @@
+"""Time windows in statements: `window(...)` of Spark, and the table functions TUMBLE, HOP, CUMULATE and SESSION."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from foldflight.spark.windows import Window, cumulate, hop, session, tumble
+from foldflight.sql.analysis import CannotFoldError
+from foldflight.sql.calls import Call
+from foldflight.sql.text import Edits, Span, Text
+
+__all__ = ["TIME", "WindowedTable", "as_plain_tables", "window_of_call", "windowed_tables"]
+
+TIME: Final = "foldflight time"
+"""The name of the time column in the rows that are grouped by windows."""
+
+_SHAPES: Final = {
+    "TUMBLE": "TUMBLE(TABLE t, DESCRIPTOR(time), INTERVAL '5' MINUTES)",
+    "HOP": "HOP(TABLE t, DESCRIPTOR(time), slide, size)",
+    "CUMULATE": "CUMULATE(TABLE t, DESCRIPTOR(time), step, size)",
+    "SESSION": "SESSION(TABLE t, DESCRIPTOR(time), gap)",
+}
+_LENGTHS: Final = {"TUMBLE": 1, "HOP": 2, "CUMULATE": 2, "SESSION": 1}
+
+
+@dataclass(frozen=True)
+class WindowedTable:
+    """A windowing table function: `TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), ...))`, or `TUMBLE(t, ts, ...)`.
+
+    Args:
+        span: Its tokens.
+        relation: The tokens of the table, or of the query in parentheses.
+        time: The tokens of the time column.
+        window: The windows over a column `TIME`.
+        kind: TUMBLE, HOP, CUMULATE or SESSION.
+    """
+
+    span: Span
+    relation: Span
+    time: Span
+    window: Window
+    kind: str
+
+
+def windowed_tables(text: Text) -> list[WindowedTable]:
+    """Return the windowing table functions of a statement. Raises SqlError for wrong arguments."""
+    found = []
+    for place in range(len(text)):
+        kind = text.upper(place)
+        if kind not in _SHAPES or not text.says(place + 1, "("):
+            continue
+        span = Span(place, text.partner[place + 1] + 1)
+        if text.says(place - 2, "TABLE", "(") and text.says(span.stop, ")"):
+            span = Span(place - 2, span.stop + 1)
+        if text.upper(span.start - 1) in ("FROM", "JOIN", ","):
+            found.append(_windowed_table(text, kind, span, Span(place + 2, text.partner[place + 1])))
+    return found
+
+
+def _windowed_table(text: Text, kind: str, span: Span, arguments: Span) -> WindowedTable:
+    relation, *rest = text.split(arguments)
+    if len(rest) != 1 + _LENGTHS[kind]:
+        raise text.error(f"{kind} is written {_SHAPES[kind]}", span)
+    if text.says(relation.start, "TABLE"):
+        relation = Span(relation.start + 1, relation.stop)
+    time = rest[0]
+    if text.says(time.start, "DESCRIPTOR", "("):
+        time = Span(time.start + 2, time.stop - 1)
+    lengths = [_length(text, each) for each in rest[1:]]
+    window = {
+        "TUMBLE": lambda: tumble(TIME, lengths[0]),
+        "HOP": lambda: hop(TIME, lengths[0], lengths[1]),
+        "CUMULATE": lambda: cumulate(TIME, lengths[0], lengths[1]),
+        "SESSION": lambda: session(TIME, lengths[0]),
+    }[kind]()
+    return WindowedTable(span, relation, time, window, kind)
+
+
+def as_plain_tables(text: Text, tables: list[WindowedTable], edits: Edits) -> None:
+    """Replace windowing table functions by queries that Spark knows.
+
+    TUMBLE and HOP become Spark's `window`. CUMULATE and SESSION have no equivalent that keeps the rows; a query without
+    windows stands for them, so that Spark can check the rest of the statement.
+    """
+    for table in tables:
+        relation, time = edits.render(table.relation), text.slice(table.time)
+        window = table.window
+        if table.kind in ("TUMBLE", "HOP"):
+            lengths = ", ".join(f"'{each}'" for each in (window.size, window.slide) if each)
+            cut = f"SELECT *, window({time}, {lengths}) AS __window FROM {relation}"
+            query = (
+                f"SELECT * EXCEPT (__window), __window.start AS window_start, __window.end AS window_end FROM ({cut})"
+            )
+        else:
+            query = f"SELECT *, {time} AS window_start, {time} AS window_end FROM {relation}"
+        edits.replace(table.span, f"({query})")
+
+
+def window_of_call(text: Text, call: Call) -> Window:
+    """Return the windows of `window(time, size[, slide])` or `session_window(time, gap)`.
+
+    Raises:
+        CannotFoldError: For windows that foldflight does not have.
+    """
+    lengths = [_length(text, each) for each in call.arguments[1:]]
+    if call.name == "session_window":
+        return session(TIME, lengths[0])
+    if len(lengths) > 2:
+        raise CannotFoldError("its windows have a start time")
+    return tumble(TIME, lengths[0]) if len(lengths) == 1 else hop(TIME, lengths[1], lengths[0])
+
+
+def _length(text: Text, span: Span) -> str:
+    """Return the length of a window as `group_by` takes it: `INTERVAL '5' MINUTES` and '5 minutes' are `5 MINUTES`."""
+    first = text.tokens[span.start]
+    if len(span.places) == 1 and first.kind == "string":
+        return first.value
+    if not text.says(span.start, "INTERVAL"):
+        raise text.error("the length of a window is expected here: INTERVAL '5' MINUTES, or '5 minutes'", span)
+    return re.sub(r"(?i)^interval\s+|['\"]", "", text.slice(span))

@@ -1,0 +1,105 @@
+"""One JVM for all tests with Spark, reached the classic way and through Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PARTITIONS = 2
+JAVA_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    "-Djdk.lang.Process.launchMechanism=VFORK"
+)
+FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+
+def let_pass(item: pytest.Item) -> None:
+    """Ignore warnings of PySpark itself: about its sockets, and versions of pandas."""
+    item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+    item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
+    item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"))
+    item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A classic session, and the address of a Connect server in the same JVM; their state store holds state tables."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    port = _free_port()
+    # The workers find foldflight, and not the tests: what they need of those must travel with the plan.
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(ROOT / "service")
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("foldflight tests")
+        # Queries are many and small here: optimised machine code and code for each plan cost more time than they save.
+        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", str(PARTITIONS))
+        # The other manager runs `readlink` four times for each file that it renames: half the time of an epoch.
+        .config("spark.sql.streaming.checkpointFileManagerClass", FILE_MANAGER)
+        .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")
+        .config("spark.connect.grpc.binding.port", str(port))
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    yield {"classic": spark, "connect": f"sc://127.0.0.1:{port}"}
+    spark.stop()
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(scope="session")
+def classic(sessions: dict[str, Any]) -> Any:
+    """The classic session."""
+    return sessions["classic"]
+
+
+@pytest.fixture(params=["classic", "connect"])
+def spark(request: pytest.FixtureRequest, sessions: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A session of each kind, in turn."""
+    if request.param == "classic":
+        yield sessions["classic"]
+        return
+    from pyspark.sql.connect.session import SparkSession
+
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # as a process that only knows Connect has it
+    session = SparkSession.builder.remote(sessions["connect"]).create()
+    yield session
+    session.client.close()
+
+
+@pytest.fixture
+def rows_of() -> Callable[[Any], list[tuple[Any, ...]]]:
+    """Collect a DataFrame as sorted tuples."""
+
+    def collect(df: Any) -> list[tuple[Any, ...]]:
+        return sorted((tuple(row) for row in df.collect()), key=repr)
+
+    return collect

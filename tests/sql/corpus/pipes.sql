@@ -1,0 +1,2 @@
+FROM hav |> WHERE v > 1 |> AGGREGATE SUM(v) AS s GROUP BY k;
+FROM hav |> AGGREGATE COUNT(*) AS n, MAX(v) AS m;

@@ -1,0 +1,12 @@
+SELECT a, COUNT(b) FROM testData;
+SELECT a, b, SUM(b) FROM testData GROUP BY a;
+SELECT a + 2, COUNT(b) FROM testData GROUP BY a + 1;
+SELECT SUM(MAX(a)) FROM testData;
+SELECT a FROM testData WHERE COUNT(b) > 1;
+SELECT a AS k, COUNT(nope) FROM testData GROUP BY k;
+SELECT COUNT(b) AS k FROM testData GROUP BY k;
+SELECT a, SUM(b) FROM nowhere GROUP BY a;
+SELECT a, SUM(b) FROM testData GROUP BY 3;
+SELECT id FROM emp HAVING id > 1 AND SUM(id) > 1;
+SELECT k, SUM(v) + 1 AS s1 FROM hav GROUP BY k HAVING SUM(v) > 0 ORDER BY SUM(v);
+SELECT SUM(emp_name FROM emp;

@@ -1,0 +1,244 @@
+"""CREATE, DROP and SHOW AGGREGATE; the catalogue file; what surrounds a query; parameters; ways in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foldflight import RejectedError
+from foldflight.spark import column, enable, sql
+from foldflight.sql import SqlError, split_statements
+
+MODULE = "tests.sql.sql_functions"
+CREATE = (
+    f"CREATE OR REPLACE AGGREGATE w(value BIGINT, weight INT) RETURNS BIGINT LANGUAGE python AS '{MODULE}:Weighted'"
+)
+SOURCE = """
+CREATE OR REPLACE AGGREGATE spread(BIGINT) AS $$
+def create_state():
+    return [None, None]
+
+def accumulate(state, value):
+    low, high = state
+    return [value if low is None else min(low, value), value if high is None else max(high, value)]
+
+def finish(state):
+    return None if state[0] is None else state[1] - state[0]
+$$
+"""
+
+
+def values(df: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of a result, sorted."""
+    return sorted((tuple(row) for row in df.collect()), key=repr)
+
+
+def test_create_from_a_module(both: Any, plans_of: Callable[..., list[str]]) -> None:
+    """An aggregate of a class; beside built-in ones its block is folded, in Connect, too."""
+    sql(both, CREATE)
+    query = "SELECT k, w(v, 2) AS a, count(*) AS n FROM hav GROUP BY k ORDER BY a DESC, n"
+    assert [tuple(row) for row in sql(both, query).collect()] == [("one", 3, 2), ("three", 3, 1), ("two", 2, 1)]
+    assert plans_of(both, query) == ["fold"]
+    assert values(sql(both, query, plan="lists")) == values(sql(both, query))
+
+
+def test_create_from_source(db: Any) -> None:
+    """Source in dollars: RisingWave's functions, or a class. It must be declared APPEND ONLY without retract."""
+    with pytest.raises(SqlError, match="APPEND ONLY"):
+        sql(db, SOURCE)
+    sql(db, SOURCE.replace("(BIGINT) AS", "(BIGINT) APPEND ONLY AS"))
+    assert values(sql(db, "SELECT spread(v) FROM hav")) == [(4,)]
+    assert values(sql(db, "SELECT k, spread(v) AS s FROM hav GROUP BY k HAVING spread(v) > 0")) == [("one", 4)]
+    sql(db, "DROP AGGREGATE spread")
+    with pytest.raises(SqlError, match="did you mean"):
+        sql(db, "DROP AGGREGATE wights") if "w" not in _names(db) else sql(db, "DROP AGGREGATE my_smu")
+
+
+def _names(db: Any) -> list[str]:
+    return [row.name for row in sql(db, "SHOW AGGREGATES").collect()]
+
+
+@pytest.mark.parametrize(
+    ("statement", "message", "at"),
+    [
+        ("CREATE AGGREGATE x BIGINT", "types of the arguments are expected", "BIGINT"),
+        ("CREATE AGGREGATE x(BIGINT, INT) AS 'sum'", "RETURNS type is expected", "AS"),
+        ("CREATE AGGREGATE x(BIGNIT) AS 'sum'", "no type", "BIGNIT"),
+        ("CREATE AGGREGATE x(BIGINT) LANGUAGE java AS 'sum'", "python", "java"),
+        ("CREATE AGGREGATE x(BIGINT) AS 'smu'", "did you mean sum", "'smu'"),
+        ("CREATE AGGREGATE x(BIGINT) AS 'sum' USING JAR 'x'", "LINK", "JAR"),
+        ("CREATE AGGREGATE x(BIGINT) AS 'sum' NOW", "should end here", "NOW"),
+        (f"CREATE AGGREGATE x(INT, INT) RETURNS BIGINT AS '{MODULE}:Weighted'", "(INT, INT) is declared", "x"),
+        (f"CREATE AGGREGATE x(BIGINT, INT) RETURNS STRING AS '{MODULE}:Weighted'", "returns BIGINT", "x"),
+        (f"CREATE AGGREGATE x(BIGINT) AS '{MODULE}:Heavy'", "it has Joined, Weighted", f"'{MODULE}:Heavy'"),
+        (f"CREATE AGGREGATE x(STRING) AS '{MODULE}:Joined'", "APPEND ONLY", "x"),
+        ("CREATE AGGREGATE x(STRING) AS $$ class $$", "cannot be executed, line 1", "$$ class $$"),
+        ("CREATE FUNCTION x(a INT) RETURNS INT LANGUAGE PYTHON AS 'x'", "creates aggregates", "LANGUAGE PYTHON"),
+        ("DROP AGGREGATE nothing_like_it", "no aggregate nothing_like_it", "nothing_like_it"),
+        ("SELECT my_sum(v, 'x) FROM hav", "not closed", "'"),
+        ("SELECT /* my_sum(v) FROM hav", "not closed", "/*"),
+    ],
+)
+def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: str) -> None:
+    """The error says what is expected, and a caret shows where."""
+    with pytest.raises(SqlError) as refused:
+        sql(db, statement)
+    error = refused.value
+    assert message in error.message
+    assert statement[error.start : error.stop] == at
+    shown, carets = str(error).splitlines()[-2:]
+    assert shown[carets.index("^") : carets.rindex("^") + 1] == at
+    assert "x" not in _names(db)
+
+
+@pytest.mark.parametrize(
+    ("statement", "message", "at"),
+    [
+        ("SELECT k,\n  my_smu(v) FROM hav GROUP BY k", "Did you mean my_sum?", "my_smu(v)"),
+        ("SELECT w(v) FROM hav", "takes 2 arguments, and 1 is given", "w(v)"),
+        ("SELECT w(k, 1) FROM hav", "write CAST(k AS BIGINT)", "k"),
+        ("SELECT my_sum(my_max(v)) FROM hav", "in a subquery", "my_max(v)"),
+        ("SELECT k FROM hav WHERE my_sum(v) > 1", "HAVING", "my_sum(v)"),
+        ("SELECT k, my_sum(v) FROM hav GROUP BY my_max(v)", "GROUP BY", "my_max(v)"),
+        ("SELECT pct(v) FROM hav", "needs the direct argument 'fraction'", "pct(v)"),
+        ("SELECT my_sum(nope) FROM hav", "`nope` cannot be resolved", "my_sum(nope)"),
+        ("SELECT w(nope, 1) FROM hav", "`nope` cannot be resolved", "nope"),
+        ("SELECT my_sum(v), nope FROM hav", "`nope` cannot be resolved", "nope"),
+        ("DELETE FROM t WHERE x = (SELECT my_max(v) FROM hav)", "temporary view", "my_max(v)"),
+        ("CREATE VIEW v AS SELECT my_sum(v) FROM hav", "CREATE TEMPORARY VIEW", "CREATE VIEW"),
+    ],
+)
+def test_mistakes_in_queries(db: Any, statement: str, message: str, at: str) -> None:
+    """What Spark or a function refuses is shown in the text as it was written."""
+    sql(db, CREATE)
+    with pytest.raises(SqlError) as refused:
+        sql(db, statement)
+    assert message in refused.value.message
+    assert statement[refused.value.start : refused.value.stop] == at
+
+
+def test_the_catalogue_lasts(db: Any, tmp_path: Path) -> None:
+    """CREATE AGGREGATE is kept in the file; another session reads it; DROP removes it."""
+    file = tmp_path / "catalog.sql"
+    first, second = db.newSession(), db.newSession()
+    enable(first, file)
+    first.sql(CREATE)
+    first.sql("CREATE AGGREGATE total(BIGINT) RETURNS BIGINT AS 'sum'")
+    first.sql("DROP AGGREGATE total")
+    assert len(split_statements(file.read_text())[0]) == 1
+    enable(second, file)
+    assert values(second.sql("SELECT w(v, 1) FROM VALUES (1L), (3L) AS t(v)")) == [(2,)]
+    file.write_text("SELECT 1")
+    with pytest.raises(RejectedError, match="no CREATE AGGREGATE"):
+        enable(db.newSession(), file)
+
+
+def test_source_is_shipped_to_a_server(db: Any) -> None:
+    """USING LINK ships source as a signed bundle to a server with the same key; without one it says so."""
+    from foldflight.server.run.lifecycle import serving
+    from tests.spark import spark_functions
+
+    session = db.newSession()
+    key = "a bundle key of thirty-two bytes"
+    created = SOURCE.replace("(BIGINT) AS", "(BIGINT) APPEND ONLY AS")
+    with serving(spark_functions, state_keys="a key for the spark tests", bundle_keys=key) as server:
+        enable(session)
+        linked = f"{created} USING LINK '{server.url}'"
+        with pytest.raises(SqlError, match="bundle_key"):
+            session.sql(linked)
+        enable(session.newSession(), bundle_key=key)
+        keyed = db.newSession()
+        enable(keyed, bundle_key=key)
+        keyed.sql(linked)
+        assert values(keyed.sql("SELECT spread(v) FROM VALUES (1L), (3L) AS t(v)")) == [(2,)]
+        keyed.sql(f"CREATE AGGREGATE total(BIGINT) RETURNS BIGINT AS 'sum' USING LINK '{server.url}'")
+        assert values(keyed.sql("SELECT total(v), spread(v) FROM VALUES (1L), (3L) AS t(v)")) == [(4, 2)]
+
+
+def test_around_a_query(both: Any, tmp_path: Path) -> None:
+    """CREATE TABLE ... AS, INSERT ... SELECT, temporary views with columns, EXPLAIN; enable replaces spark.sql."""
+    session = both
+    sql(session, "DROP TABLE IF EXISTS made")
+    sql(session, "CREATE TABLE made USING parquet AS SELECT k, my_sum(v) AS s FROM hav GROUP BY k")
+    sql(session, "INSERT INTO made SELECT 'all', my_sum(v) FROM hav;")
+    assert values(session.table("made")) == [("all", 11), ("one", 6), ("three", 3), ("two", 2)]
+    sql(session, "CREATE OR REPLACE TEMP VIEW sums (name, total) AS SELECT k, my_sum(v) FROM hav GROUP BY k")
+    assert values(session.sql("SELECT max(total) FROM sums")) == [(6,)]
+    assert values(sql(session, "SELECT my_sum(total) FROM sums")) == [(11,)]
+    assert "merge[sum]" in sql(session, "EXPLAIN SELECT my_sum(v) FROM hav").collect()[0][0]
+    sql(session, "DROP TABLE made")
+
+
+def test_parameters(both: Any) -> None:
+    """Parameters by name and by position, also in arguments, conditions and direct arguments."""
+    query = "SELECT my_sum(v * {0}) FILTER (WHERE v > {1}) AS s FROM hav WHERE k <> {2} -- {{?}}"
+    named = query.format(":by", ":least", ":not")
+    assert values(sql(both, named, {"by": 10, "least": 1, "not": "two"})) == [(80,)]
+    assert values(sql(both, query.format("?", "?", "?").replace("{?}", ""), [10, 1, "two"])) == [(80,)]
+    assert values(sql(both, "SELECT pct(v, fraction => :f) FROM hav", {"f": 0.5})) == [(2.0,)]
+
+
+def test_order_in_calls(both: Any, plans_of: Callable[..., list[str]]) -> None:
+    """`f(x ORDER BY t)` and WITHIN GROUP fold rows in their order; both plans, and DataFrames, agree."""
+    sql(both, f"CREATE OR REPLACE AGGREGATE joined(STRING) RETURNS STRING APPEND ONLY AS '{MODULE}:Joined'")
+    both.sql("""CREATE OR REPLACE TEMP VIEW texts AS SELECT * FROM VALUES
+        (1, 'b', 2, null), (1, 'a', 3, 1.5D), (1, 'c', 1, double('nan')), (2, 'z', null, 1D), (2, 'y', 1, null)
+        AS texts(k, s, n, x)""")
+    for call, expected in {
+        "joined(s ORDER BY s)": {1: "abc", 2: "yz"},
+        "joined(s ORDER BY n DESC)": {1: "abc", 2: "yz"},
+        "joined(s ORDER BY n DESC NULLS FIRST)": {1: "abc", 2: "zy"},
+        "joined(s ORDER BY x NULLS LAST, s)": {1: "acb", 2: "zy"},
+        "joined(s) WITHIN GROUP (ORDER BY x DESC, s DESC)": {1: "cab", 2: "zy"},
+        "joined() WITHIN GROUP (ORDER BY s DESC)": {1: "cba", 2: "zy"},
+        "joined(DISTINCT s ORDER BY s DESC)": {1: "cba", 2: "zy"},
+        "joined(s ORDER BY n) FILTER (WHERE n > 1)": {1: "ba", 2: ""},
+    }.items():
+        query = f"SELECT k, {call} AS t FROM texts GROUP BY k"
+        assert plans_of(both, query) == ["fold"]
+        assert dict(values(sql(both, query))) == expected, call
+        assert dict(values(sql(both, query, plan="lists"))) == expected, call
+
+
+def test_a_use_as_a_column(both: Any, functions: Any) -> None:
+    """`column` is a Column beside Spark's aggregates: by name, or a use with a condition, DISTINCT and an order."""
+    from pyspark.sql import functions as sf
+
+    hav = both.table("hav")
+    found = hav.groupBy("k").agg(column(both, "weighted_avg", "v", sf.lit(1)), sf.max_by("v", "v").alias("m"))
+    assert found.columns == ["k", "weighted_avg(v, 1)", "m"]
+    assert values(found) == [("one", 3, 5), ("three", 3, 3), ("two", 2, 2)]
+    use = functions.percentile("v", fraction=1.0).where("v < 5").distinct().alias("top")
+    assert values(hav.groupBy("k").agg(column(both, use), sf.count("*"))) == [
+        ("one", 1.0, 2), ("three", 3.0, 1), ("two", 2.0, 1)
+    ]  # fmt: skip
+    with pytest.raises(RejectedError, match="depend on its arguments"):
+        column(both, "my_sum", "v")
+    with pytest.raises(RejectedError, match="did you mean weighted_avg"):
+        column(both, "weighted_avgs", "v", "v")
+
+
+def test_plans_have_reasons(db: Any) -> None:
+    """EXPLAIN FOLDFLIGHT tells the plan of each block, and why."""
+    text = """EXPLAIN FOLDFLIGHT
+        SELECT max(s) FROM (SELECT k, my_sum(v) AS s FROM hav GROUP BY k) UNION ALL
+        SELECT my_sum(v) + size(collect_list(v)) FROM hav"""
+    first, second = sql(db, text).collect()
+    assert (first.line, first.plan) == (2, "fold")
+    assert "group by k; aggregates: my_sum(v)" in first.why
+    assert (second.line, second.plan, second.why) == (3, "lists", "Spark's collect_list beside functions of foldflight")
+    assert sql(db, "EXPLAIN FOLDFLIGHT SELECT 1").collect()[0].plan == "spark"
+    with pytest.raises(SqlError, match="the fold plan was asked for"):
+        sql(db, "SELECT my_sum(v) OVER () FROM hav", plan="fold")
+
+
+def test_an_aggregate_left_over_is_no_aggregate_of_groups(db: Any, plans_of: Callable[..., list[str]]) -> None:
+    """An aggregate that this package does not know stays an aggregate of rows, not of groups."""
+    from pyspark.sql.functions import pandas_udf
+
+    db.udf.register("unknown_total", pandas_udf(lambda v: v.sum(), "long", "grouped_agg"))
+    query = "SELECT unknown_total(v) AS a FROM hav GROUP BY v HAVING my_count(*) > 0"
+    assert plans_of(db, query) == ["lists"]

@@ -1,0 +1,157 @@
+"""Statements over streaming views: updates, EMIT CHANGES, EMIT ON WINDOW CLOSE, windows, and what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight.spark import sql
+from foldflight.sql import SqlError
+from tests.spark.test_stream import Stream
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
+
+
+class Orders(Stream):
+    """Orders with their time."""
+
+    ddl = "op string, customer string, amount bigint, qty int, at timestamp"
+    schema = pa.schema(
+        [
+            ("op", pa.string()),
+            ("customer", pa.string()),
+            ("amount", pa.int64()),
+            ("qty", pa.int32()),
+            ("at", pa.timestamp("us", "UTC")),
+        ]
+    )
+
+
+def at(minute: int) -> dt.datetime:
+    return dt.datetime(2026, 1, 1, 12, minute, tzinfo=dt.UTC)
+
+
+def orders(db: Any, folder: Path, text: str, *, mode: str = "update", **options: Any) -> Orders:
+    """Return a stream whose query is a statement over the view `orders`."""
+
+    def query(df: Any) -> Any:
+        df.withWatermark("at", "0 seconds").createOrReplaceTempView("orders")
+        return sql(db, text, **options)
+
+    return Orders(db, folder, query, mode)
+
+
+def order(customer: str, amount: int, minute: int = 0, op: str = "+I") -> dict[str, Any]:
+    return {"op": op, "customer": customer, "amount": amount, "qty": 1, "at": at(minute)}
+
+
+def shown(epoch: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row[name] for name in columns) for row in epoch), key=repr)
+
+
+def test_emit_changes(db: Any, tmp_path: Path) -> None:
+    """EMIT CHANGES is a changelog: items are computed from the fold, built-in aggregates beside; HAVING is allowed."""
+    stream = orders(
+        db,
+        tmp_path,
+        """SELECT upper(customer) AS who, weighted_avg(amount, qty) + 1 AS price, count(*) AS n
+           FROM orders WHERE amount > 0 GROUP BY customer EMIT CHANGES""",
+    )
+    stream.write([order("a", 10), order("b", 4), order("b", -1)])
+    stream.write([order("a", 20)])
+    first, second = stream.run()
+    assert shown(first, "row_kind", "who", "price", "n") == [("+I", "A", 11, 1), ("+I", "B", 5, 1)]
+    assert shown(second, "row_kind", "who", "price", "n") == [("+U", "A", 16, 2), ("-U", "A", 11, 1)]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "FROM orders GROUP BY customer, window(at, '10 minutes')",
+        "FROM TABLE(TUMBLE(TABLE orders, DESCRIPTOR(at), INTERVAL '10' MINUTES)) "
+        "GROUP BY window_start, window_end, customer",
+    ],
+)
+def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
+    """EMIT ON WINDOW CLOSE emits each window once; `window` of Spark and Flink's TUMBLE are the same."""
+    start = "window.start" if "window(" in source else "window_start"
+    text = f"SELECT customer, {start} AS start, my_sum(amount) AS total {source} EMIT ON WINDOW CLOSE"
+    stream = orders(db, tmp_path, text, mode="append")
+    stream.write([order("a", 1, 1), order("a", 2, 9), order("b", 5, 2)])
+    stream.write([order("a", 4, 25)])
+    stream.write([order("a", 8, 45)])
+    rows = [row for epoch in stream.run() for row in epoch]
+    assert shown(rows, "customer", "total")[:2] == [("a", 3), ("b", 5)]
+
+
+def test_order_in_a_call_retracts(db: Any, tmp_path: Path) -> None:
+    """`f(x ORDER BY t)` keeps the rows of its groups, so rows may come late and be taken back."""
+    stream = orders(
+        db,
+        tmp_path,
+        """SELECT customer, my_string_agg(CAST(amount AS STRING) ORDER BY at DESC) AS amounts
+           FROM orders GROUP BY customer""",
+        row_kind="op",
+    )
+    stream.write([order("a", 1, 1), order("a", 3, 3)])
+    stream.write([order("a", 2, 2), order("a", 3, 3, "-D")])
+    first, second = stream.run()
+    assert shown(first, "customer", "amounts") == [("a", "3,1")]
+    assert shown(second, "customer", "amounts") == [("a", "2,1")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SELECT customer, my_sum(amount) AS s FROM orders GROUP BY customer HAVING s > 1", "EMIT CHANGES"),
+        ("SELECT customer, my_sum(amount) OVER (PARTITION BY customer) FROM orders", "OVER"),
+        ("SELECT customer, my_sum(amount), max_by(qty, amount) FROM orders GROUP BY customer", "Spark's max_by"),
+        ("SELECT customer, my_sum(amount) FROM orders GROUP BY ROLLUP(customer)", "ROLLUP"),
+        ("SELECT customer, my_string_agg(customer) FROM orders GROUP BY customer", "materialize=True"),
+        ("SELECT customer, my_sum(amount) FROM orders GROUP BY customer EMIT ON WINDOW CLOSE", "window"),
+        ("SELECT customer, my_sum(amount) FROM orders GROUP BY customer EMIT FINAL", "CHANGES or ON WINDOW CLOSE"),
+        ("SELECT my_sum(v) FROM hav EMIT CHANGES", "EMIT is for streams"),
+        ("SELECT my_sum(amount) FROM CUMULATE(TABLE orders, DESCRIPTOR(at))", "CUMULATE(TABLE t"),
+    ],
+)
+def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str) -> None:
+    """A query that a stream cannot run is refused when it is planned, with the reason and what to write instead."""
+    (tmp_path / "input").mkdir()
+    rows = db.readStream.schema(Orders.ddl).parquet(str(tmp_path / "input"))
+    rows.withWatermark("at", "0 seconds").createOrReplaceTempView("orders")
+    options = {"row_kind": "op"} if "string_agg" in text else {}
+    with pytest.raises(SqlError) as refused:
+        sql(db, text, **options)
+    assert message in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("TUMBLE(TABLE o, DESCRIPTOR(at), INTERVAL '10' MINUTES)", [(0, 10, 3), (20, 30, 4)]),
+        (
+            "HOP(TABLE o, DESCRIPTOR(at), '10 minutes', '20 minutes')",
+            [(-10, 10, 3), (0, 20, 3), (10, 30, 4), (20, 40, 4)],
+        ),
+        (
+            "CUMULATE(TABLE o, DESCRIPTOR(at), '10 minutes', '20 minutes')",
+            [(0, 10, 3), (0, 20, 3), (20, 30, 4), (20, 40, 4)],
+        ),
+        ("SESSION((SELECT * FROM o), at, INTERVAL '9' MINUTES)", [(1, 18, 3), (25, 34, 4)]),
+    ],
+)
+def test_windows_over_batches(db: Any, table: str, expected: list[tuple[int, int, int]]) -> None:
+    """The table functions of Flink over a batch."""
+    db.sql("""CREATE OR REPLACE TEMP VIEW o AS
+        SELECT timestamp_seconds(unix_timestamp(timestamp'2026-01-01 12:00:00') + 60 * m) AS at, v FROM VALUES (1, 1), (9, 2), (25, 4) AS t(m, v)""")
+    query = f"SELECT window_start, window_end, my_sum(v) AS s FROM {table} GROUP BY window_start, window_end"
+    noon = db.sql("SELECT timestamp'2026-01-01 12:00:00'").collect()[0][0]
+    found = [
+        (*(int((each - noon).total_seconds()) // 60 for each in (row.window_start, row.window_end)), row.s)
+        for row in sql(db, query).collect()
+    ]
+    assert sorted(found) == expected

@@ -1,0 +1,35 @@
+"""TPC-H's 22 queries, with Spark's aggregates replaced by ours, beside the originals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foldflight.spark import sql
+from tests.sql import tpch
+from tests.sql.statements import ours, statements
+from tests.sql.test_corpus import rows, types
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def benchmark(db: Any) -> Any:
+    """The session with TPC-H's tables."""
+    for name, found in tpch.tables().items():
+        db.createDataFrame(found, tpch.SCHEMAS[name]).coalesce(1).createOrReplaceTempView(name)
+        db.catalog.cacheTable(name)
+    yield db
+    for name in tpch.SCHEMAS:
+        db.catalog.uncacheTable(name)
+        db.catalog.dropTempView(name)
+
+
+@pytest.mark.parametrize(("number", "query"), enumerate(statements("tpch"), 1), ids=lambda each: str(each)[:2])
+def test_query(benchmark: Any, number: int, query: str) -> None:
+    """The result equals Spark's, and has rows."""
+    expected, found = benchmark.sql(query), sql(benchmark, ours(query))
+    assert types(found) == types(expected)
+    assert rows(found) == rows(expected)
+    assert rows(expected), f"query {number} selects nothing, so it tests nothing"

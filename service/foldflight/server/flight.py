@@ -159,7 +159,7 @@ class FlightServer(FlightBase):
         opened = self._exchanges.watch.run(
             lambda: describe(
                 opening,
-                self._bundles.registry_with(opening.bundles, context),
+                self._registry_for(opening, context),
                 self._limits,
                 self._server_id,
                 self._programs,
@@ -246,13 +246,18 @@ class FlightServer(FlightBase):
         check_allowed(context, [call.function for call in opening.calls])
         return opening
 
+    def _registry_for(self, opening: Open, context: Any) -> Registry:
+        """Return the functions that the caller may use, with those of its bundles: errors list their names."""
+        registry = self._bundles.registry_with(opening.bundles, context)
+        return registry.only(allowed(context, registry))
+
     def _admit(self, opening: Open, context: Any) -> Running:
         logger = self.logger.bind(exchange=uuid.uuid4().hex[:16])
 
         def make() -> ServerExchange:
             return ServerExchange(
                 opening,
-                self._bundles.registry_with(opening.bundles, context),
+                self._registry_for(opening, context),
                 limits=self._limits,
                 server_id=self._server_id,
                 signer=self._signer,

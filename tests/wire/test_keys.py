@@ -96,6 +96,19 @@ def test_a_token_opens_its_functions(tmp_path: Path) -> None:
             functions.transport.describe(opening(Call("sum", ("value",))))
 
 
+def test_an_unknown_function_lists_what_the_token_opens(tmp_path: Path) -> None:
+    """An error about a name that the token permits, and no function has, names no function of others."""
+    path = tmp_path / "tokens"
+    path.write_text("a-token-for-some-of-all count,team_*\n")
+    with serving(wire_functions, state_keys=STATE_KEY, tokens_file=str(path)) as server:
+        transport = connect(server.url, token="a-token-for-some-of-all", patience_s=0).transport
+        for ask in (transport.open, transport.describe):
+            with pytest.raises(RejectedError) as caught:
+                ask(opening(Call("team_unknown")))
+            assert caught.value.code == "UNKNOWN_FUNCTION"
+            assert caught.value.message.endswith("; there are count")
+
+
 @pytest.mark.parametrize("names", ["count,wei*", "count, wei*", "count wei*", "\tcount\twei*", " count ,\twei* ,"])
 def test_functions_of_a_token_may_be_written_as_one_likes(tmp_path: Path, names: str) -> None:
     """Any number of commas, spaces and tabs separates the functions of a token."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import ModuleType
 
 from foldflight.errors import FoldflightError, RejectedError
@@ -58,6 +58,13 @@ class Registry(Mapping[str, AnyFunction]):
                     return cls([*found.values(), function])
         return cls(found.values())
 
+    def only(self, names: Collection[str]) -> Registry:
+        """Return a registry of those functions that have one of these names. It lacks the other built-in functions."""
+        chosen = Registry()
+        chosen._functions = {name: function for name, function in self._functions.items() if name in names}
+        chosen.authored = tuple(function for function in self.authored if function.name in names)
+        return chosen
+
     def __getitem__(self, name: str) -> AnyFunction:
         """Return the function of this name. Raises RejectedError UNKNOWN_FUNCTION."""
         try:
@@ -79,7 +86,7 @@ def unknown_function(name: str, known: Iterable[str], where: str = "here") -> Re
     """Return the error for an unknown function name, with the place of the search and similar names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names) or 'none'}"
     return RejectedError("UNKNOWN_FUNCTION", f"there is no function {name!r} {where}; {hint}", function=name)
 
 

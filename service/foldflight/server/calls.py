@@ -1,11 +1,12 @@
-"""Calls over gRPC, whose number, threads, silences and messages are bounded.
+"""A gRPC server with limits on connections, calls, threads, waiting times and message sizes.
 
-A call gets a thread only if it is one of few enough. What costs nothing to refuse, a call without a token, or one too
-many, is refused in gRPC's own thread. A caller that says nothing, or does not read what it is sent, is hung up on. So a
-flood of connections and silent streams takes a bounded number of threads, and gives them back when it ends.
+Each accepted call has a thread, and each method has a limit of calls. Calls without a valid token and calls above the
+limit are refused in gRPC's own thread. A call is cancelled if its client does not send the first message in time, or
+does not read what it is sent. So a flood of connections and silent streams uses a bounded number of threads, and
+releases them when it ends.
 
-Each method is registered as one with a stream of requests, which is the same on the wire: so the wait for the request
-of a unary call is bounded, too.
+All methods are registered with a stream of requests. The wire format is the same, and the wait for the request of a
+unary call can be limited, too.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ _logger = logging.getLogger("foldflight.server")
 
 _CONNECTIONS_MAX: Final = 4096
 _HANDSHAKE_S_MAX: Final = 5.0
-# Longer than our own clients keep one, which end it themselves.
+# Longer than the clients of foldflight keep an idle connection.
 _IDLE_CONNECTION_S_MAX: Final = 20.0
 _FIRST_MESSAGE_S_MAX: Final = 10.0
 _SEND_S_MAX: Final = 30.0
-# A call whose client has said nothing for that long may be ended in favour of another one.
+# A call whose client has sent nothing for this time may be cancelled to make room for another call.
 _SILENCE_S_MIN: Final = 0.5
 _LOOK_S: Final = 0.25
 _QUIET_LOOK_S: Final = 2.0
 _HANG_UP_LOOKS: Final = 2
 _HANG_UP_LOOK_S: Final = 0.001
 _NEVER: Final = float("inf")
-# A client that was told why its call ends may take that long to read it.
+# Time for a client to read the status of its call.
 _GOODBYE_S: Final = 2.0
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # without it a second server would silently share the port with the first
     ("grpc.server_handshake_timeout_ms", int(_HANDSHAKE_S_MAX * 1000)),
     ("grpc.max_connection_idle_ms", int(_IDLE_CONNECTION_S_MAX * 1000)),
-    # A peer that is gone without a word is found out.
+    # Detects peers that disappeared without closing the connection.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.max_send_message_length", -1),
-    # A few bytes of gzip unpack to gigabytes: only messages that are as long as they say.
+    # No compression by gRPC: a few bytes of gzip can decompress to gigabytes.
     ("grpc.compression_enabled_algorithms_bitset", 1),
 )
 
@@ -72,17 +73,17 @@ def connections_max(share: float, *, most: int = _CONNECTIONS_MAX, files_each: i
 
 
 class VanishedError(Exception):
-    """The client hung up: nobody is left to tell."""
+    """The client has disconnected, or the call has ended."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """What a call ends with.
+    """The status with which a call ends.
 
     Args:
         code: The code of gRPC.
-        text: What happened.
-        trailers: More about it.
+        text: A message for people.
+        trailers: Trailing metadata.
     """
 
     code: grpc.StatusCode
@@ -95,11 +96,11 @@ _OK: Final = Status(grpc.StatusCode.OK, "")
 
 @dataclass(frozen=True)
 class Method:
-    """What a server does when it is called.
+    """A method of a server.
 
     Args:
-        handle: Called in a thread of its own with the call and its first message; raises nothing but VanishedError.
-        calls_max: How many calls of it there may be at once.
+        handle: Called with each call and its first message, in a thread of its own. It raises only VanishedError.
+        calls_max: Limit of concurrent calls.
     """
 
     handle: Callable[[Call, bytes], None]
@@ -107,11 +108,11 @@ class Method:
 
 
 class Call:
-    """One call, from the server's side.
+    """One call, on the server.
 
     Attributes:
-        caller: What the server's `admit` made of the call's headers.
-        silent_since_s: When the call began, if its client has not said anything since; else infinity.
+        caller: The value that `admit` of the server returned for the headers of the call.
+        silent_since_s: Start of the call until its first message has arrived, then infinity.
     """
 
     def __init__(self, caller: Any, requests: Any, context: Any, respond: Callable[[bytes | None], None]) -> None:
@@ -128,23 +129,19 @@ class Call:
         self._is_patient = False
 
     def peer(self) -> str:
-        """Return the client's address, as gRPC writes it."""
+        """Return the address of the client, in gRPC's format."""
         return str(self._context.peer())
 
     def is_cancelled(self) -> bool:
-        """Return whether the client has hung up, or the call has ended."""
+        """Return whether the client has disconnected, or the call has ended."""
         return not self._context.is_active()
 
     def be_patient(self) -> None:
-        """Let the client take its time to read: somebody else looks after this call from now on."""
+        """Do not limit how long the client takes to read. The caller monitors the call from now on."""
         self._is_patient = True
 
     def receive(self) -> bytes | None:
-        """Return the client's next message; None when it has said that no more comes.
-
-        Raises:
-            VanishedError: It has hung up.
-        """
+        """Return the next message of the client, or None at the end of its stream. Raises VanishedError."""
         try:
             message: bytes = next(self._requests)
         except StopIteration:
@@ -158,7 +155,7 @@ class Call:
         return message
 
     def _is_soon_cancelled(self) -> bool:
-        """Return whether a client that says no more has hung up: gRPC tells that only after the end of its messages."""
+        """Return whether the stream ended because the client disconnected. gRPC reports that shortly after the end."""
         for _ in range(_HANG_UP_LOOKS):
             if self.is_cancelled():
                 return True
@@ -187,12 +184,15 @@ class Call:
             raise VanishedError
 
     def end(self, status: Status) -> None:
-        """End the call, from any thread and once. A client that reads neither this nor a message before is cut off."""
+        """End the call with a status, from any thread. Only the first status counts.
+
+        If the client does not read a message that is being sent, the call is cancelled instead.
+        """
         with self._lock:
             if self._has_ended:
                 return
             self._has_ended = True
-            is_cut = self._is_sending  # gRPC cannot send a status behind a message that is still on its way
+            is_cut = self._is_sending  # gRPC cannot send a status before that message has been sent
         self._until_s = time.monotonic() + _GOODBYE_S
         if is_cut:
             self.cut()
@@ -200,26 +200,26 @@ class Call:
         self._context.set_code(status.code)
         self._context.set_details(status.text)
         self._context.set_trailing_metadata(status.trailers)
-        with contextlib.suppress(ValueError):  # the client was faster, and hung up
+        with contextlib.suppress(ValueError):  # the client has disconnected meanwhile
             self._respond(None)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the status of the call was given to gRPC, which may still be sending it."""
+        """Whether the call has its status, which gRPC may still be sending."""
         return self._has_ended
 
     def cut_if_overdue(self, now_s: float) -> None:
-        """Hang up on a client that has not said, or not read, anything for too long."""
+        """Cancel the call if its client has not sent the first message, or not read, in time."""
         if now_s > self._until_s:
             self.cut()
 
     def cut(self) -> None:
-        """Hang up without a word."""
+        """Cancel the call, without a status."""
         self._context.cancel()
 
 
 class RefusedError(Exception):
-    """A call is not admitted; its client is told the status."""
+    """A call is not admitted. Its client gets the status."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status.text)
@@ -227,18 +227,18 @@ class RefusedError(Exception):
 
 
 class CallServer:
-    """A gRPC server; accepts as soon as it is made.
+    """A gRPC server. The constructor binds the port and starts to accept.
 
     Args:
-        address: `host:port`; port 0 takes a free one.
-        methods: What is served, by the path of the method.
-        connections_max: How many connections are open at most; more are closed at once.
-        message_bytes_max: Size of a message beyond which gRPC takes no more of it.
-        refuse: Makes the status of an error of the taxonomy.
-        admit: Called with path and headers of each call, before it gets a thread; returns `Call.caller`, or raises
-            RefusedError.
-        credentials: Of TLS; None for none.
-        on_quiet: Called now and then while there is no call.
+        address: `host:port`; port 0 selects a free one.
+        methods: The methods, by path.
+        connections_max: Limit of open connections. Further connections are closed at once.
+        message_bytes_max: Limit of the size of a message, which gRPC enforces while it receives the message.
+        refuse: Converts an error of foldflight to a status.
+        admit: Called with path and headers of each call, before the call gets a thread. Returns `Call.caller`, or
+            raises RefusedError.
+        credentials: Credentials for TLS; None: no TLS.
+        on_quiet: Called at intervals while there is no call.
 
     Raises:
         OSError: The port cannot be bound.
@@ -288,7 +288,7 @@ class CallServer:
         self._looker.start()
 
     def await_ends(self, timeout_s: float) -> None:
-        """Wait until the calls of now have ended, except those whose client has not said anything yet."""
+        """Wait until all current calls have ended, except those whose client has not sent anything yet."""
         with self._changed:
             speaking = {call for call in self._all() if call.silent_since_s == _NEVER}
             self._changed.wait_for(lambda: speaking.isdisjoint(self._all()), timeout_s)
@@ -310,7 +310,7 @@ class CallServer:
     # -- in gRPC's thread --------------------------------------------------------------------------------------------
 
     def _found(self, details: Any) -> Any:
-        """Return the handler of a call that has come; `_begin` is what gRPC calls next, in the same thread."""
+        """Return the handler of a new call. gRPC calls `_begin` next, in the same thread."""
         method = self._methods.get(details.method)
         if method is None:
             return None  # gRPC answers UNIMPLEMENTED
@@ -322,21 +322,21 @@ class CallServer:
         return grpc.stream_stream_rpc_method_handler(begun)
 
     def _begin(self, run: Callable[[], None]) -> None:
-        """Give a call a thread, or refuse it at once."""
+        """Start a thread for a call, or refuse the call."""
         begun, self._next = self._next, None
         if begun is None:
-            raise AssertionError("gRPC begins a call that it has not asked for")
+            raise AssertionError("gRPC began a call without asking for its handler")
         if begun.refusal is None:
             begun.refusal = self._start(begun, run)
         if begun.refusal is not None:
             run()
 
     def _start(self, begun: _Begun, run: Callable[[], None]) -> Status | None:
-        """Start a call's thread; return what the call is refused with if there is none for it."""
+        """Start the thread of a call. Return None, or the status with which the call must be refused."""
         calls_max = self._methods[begun.path].calls_max
         with self._changed:
             if self._threads[begun.path] >= calls_max and not self._cut_the_most_silent(begun.path):
-                return self._overloaded(f"has {calls_max} calls of {begun.path.rpartition('/')[2]} already")
+                return self._overloaded(f"has {calls_max} calls of {begun.path.rpartition('/')[2]}")
             self._threads[begun.path] += 1
 
         def carry() -> None:
@@ -349,11 +349,11 @@ class CallServer:
             threading.Thread(target=carry, name="foldflight-call", daemon=True).start()
         except RuntimeError as error:
             self._leave(begun.path)
-            return self._overloaded(f"has no thread left ({error})")
+            return self._overloaded(f"cannot start a thread ({error})")
         return None
 
     def _cut_the_most_silent(self, path: str) -> bool:
-        """Hang up on the client that has opened a call and said nothing for longest, to make room for another."""
+        """Cancel the call whose client has sent nothing for the longest time. Return whether there was one."""
         before_s = time.monotonic() - _SILENCE_S_MIN
         silent = [call for call in self._calls[path] if call.silent_since_s < before_s]
         if not silent:
@@ -375,7 +375,7 @@ class CallServer:
 
     @contextlib.contextmanager
     def looking_after(self, path: str, call: Call) -> Iterator[None]:
-        """Hang up on the call's client when it is silent for too long, while the block runs."""
+        """Monitor a call while the block runs: cancel it if its client is silent for too long."""
         with self._changed:
             self._calls[path].add(call)
         try:
@@ -402,14 +402,14 @@ class CallServer:
                 quiet_since_s = now_s
                 try:
                     self._on_quiet()
-                except Exception:  # this thread must go on
-                    _logger.exception("what a server does while it has no call has failed")
+                except Exception:  # the monitoring must continue
+                    _logger.exception("the task for idle servers failed")
 
 
 class _Begun:
-    """A call that has come, as gRPC carries it out: in a thread, or at once if it is refused."""
+    """The handler of one call for gRPC."""
 
-    experimental_non_blocking = True  # the name that gRPC looks for: we are given a function that sends
+    experimental_non_blocking = True  # an attribute that gRPC reads: it then passes a function that sends messages
 
     def __init__(self, server: CallServer, path: str, handle: Callable[[Call, bytes], None]) -> None:
         self.path = path
@@ -433,7 +433,7 @@ class _Begun:
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """What gRPC asks for the handler of a call."""
+    """The handlers of a server, for gRPC."""
 
     def __init__(self, found: Callable[[Any], Any]) -> None:
         self._found = found
@@ -444,14 +444,14 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no ty
 
 
 class _Executor(futures.ThreadPoolExecutor):
-    """What gRPC gives its calls to: no pool, since idle threads would stay after a flood."""
+    """The executor of the calls, for gRPC. It has no pool, because idle threads would remain after a flood."""
 
     def __init__(self, begin: Callable[[Callable[[], None]], None]) -> None:
         super().__init__(max_workers=1)
         self._begin = begin
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
-        """Begin a call; the future is done when the call has ended."""
+        """Begin a call. The future is done when the call has ended."""
         future: futures.Future[Any] = futures.Future()
 
         def run() -> None:

@@ -1,7 +1,6 @@
-"""The Flight server: carries frames between a stream and a `ServerExchange`, and admits, watches and ends exchanges.
+"""The Flight server: it passes frames between Flight streams and `ServerExchange`s.
 
-Each open exchange holds a thread. One whose engine says nothing for `idle_s_max` is ended with DEADLINE, and its thread
-with it.
+Each open exchange has one thread. `Exchanges` admits exchanges, and ends those that are idle or exceed a limit.
 """
 
 from __future__ import annotations
@@ -58,22 +57,22 @@ _CHUNK = pb.EngineFrame(chunk=pb.Chunk()).SerializeToString()
 
 
 class FlightServer(FlightBase):
-    """Serves the functions of a registry over Arrow Flight; accepts as soon as it is made.
+    """Serves the functions of a registry over Arrow Flight. The constructor binds the port and starts to accept.
 
     Args:
-        settings: Host, port, token and limits.
+        settings: Host, port, tokens and limits.
         registry: The functions.
-        server_id: Its name in Opened.
-        signer: Signs and verifies pickled states; None when there are no keys.
+        server_id: The name of the server in Opened.
+        signer: Signs and verifies pickled states; None without state keys.
         programs: The compiled functions of this process.
-        metrics: Counts.
-        status: Gives what the action `status` answers.
-        on_spent: Called when this process should end: a function cannot be interrupted, or memory does not come back.
-        logger: Logs.
+        metrics: The metrics of the server.
+        status: Returns the answer to the action `status`.
+        on_spent: Called when this process should end: a function cannot be interrupted, or memory was not released.
+        logger: The log.
 
     Raises:
-        RejectedError: SETTINGS, when this process has more memory than it may have already.
-        OSError: When the port cannot be bound.
+        RejectedError: SETTINGS if this process already exceeds its memory limit.
+        OSError: The port cannot be bound.
     """
 
     def __init__(
@@ -116,28 +115,21 @@ class FlightServer(FlightBase):
 
     @property
     def active(self) -> int:
-        """The number of open exchanges."""
+        """Number of open exchanges."""
         return self._exchanges.count
 
     def drain(self, timeout_s: float) -> bool:
-        """Refuse new exchanges, ask open ones to reopen elsewhere, and wait for them.
-
-        Returns:
-            bool: Whether all ended in time.
-        """
+        """Refuse new exchanges, ask open ones to reopen elsewhere, and wait. Return whether all ended in time."""
         drained = self._exchanges.drain(timeout_s)
         if drained:
             self.await_ends(_ENDS_S_MAX)  # their engines have not been told yet how the exchanges ended
         return drained
 
     def close(self, grace_s: float = 2.0) -> bool:
-        """Stop serving and cut what is still open.
+        """Stop serving, and cut off exchanges that are still open. Return whether all threads ended in time.
 
-        To shut down is to wait for the threads of all calls, so it runs in a thread that is left behind if a function
-        does not end.
-
-        Returns:
-            bool: Whether everything had ended.
+        The shutdown waits for the threads of all calls. It runs in a thread of its own, which is abandoned if a
+        function does not end.
         """
         self._exchanges.close()
         stopper = threading.Thread(target=self.shutdown, name="foldflight-shutdown", daemon=True)
@@ -149,12 +141,12 @@ class FlightServer(FlightBase):
 
     @edge
     def list_flights(self, context: Any, criteria: bytes) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
-        """List the functions that the caller may use; their FunctionInfo is in each flight's `app_metadata`."""
+        """List the functions that the caller may use, each with its FunctionInfo in `app_metadata`."""
         return [self._flight_of(name) for name in allowed(context, self._registry)]
 
     @edge
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        """Describe a function (descriptor path) or an exchange to be opened (descriptor command)."""
+        """Describe a function (descriptor path), or an exchange without opening it (descriptor command)."""
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
             dialect, name = dialect_of(_function_name(descriptor))
             function = self._function(context, name)
@@ -167,7 +159,7 @@ class FlightServer(FlightBase):
         opened = self._exchanges.watch.run(
             lambda: describe(
                 opening,
-                self._bundles.registry_with(opening.bundles, context),
+                self._registry_for(opening, context),
                 self._limits,
                 self._server_id,
                 self._programs,
@@ -183,7 +175,7 @@ class FlightServer(FlightBase):
 
     @edge
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Carry one exchange from Open to its end; with a path, one external function of another engine."""
+        """Serve one exchange, from Open to its end; with a path, one external function of another engine."""
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
             call = self._stateless_call(context, descriptor, reader)
             opening = call.opening
@@ -204,7 +196,7 @@ class FlightServer(FlightBase):
                 function=error.function,
                 slot=error.slot,
                 problem=error.message,
-                exc_info=isinstance(error, CorruptError),  # a bug of ours: the log has its traceback
+                exc_info=isinstance(error, CorruptError),  # a bug of foldflight, so the traceback is logged
             )
             raise
         except Exception:
@@ -215,17 +207,17 @@ class FlightServer(FlightBase):
 
     @edge
     def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
-        """Refuse: there is nothing to get."""
+        """Refuse the call: results are sent in DoExchange."""
         raise _not_served("DoGet")
 
     @edge
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002  (pyarrow calls it so)
-        """Refuse: rows come through DoExchange."""
+        """Refuse the call: rows are received in DoExchange."""
         raise _not_served("DoPut")
 
     @edge
     def do_action(self, context: Any, action: Any) -> Any:
-        """Answer `status`, the state of the fleet as JSON (see `foldflight.server.ops.status`), or `register`."""
+        """Answer `status` with the status of the fleet (see `foldflight.server.ops.status`), or `register`."""
         if action.type == REGISTER_ACTION:
             functions = self._exchanges.watch.run(lambda: self._taken(action.body.to_pybytes(), context))
             return [fl.Result(encode_info(FunctionInfo.of(function))) for function in functions]
@@ -244,9 +236,9 @@ class FlightServer(FlightBase):
     def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
         """List the actions."""
         return [
-            fl.ActionType(STATUS_ACTION, "The state of the fleet, as JSON."),
-            fl.ActionType(REGISTER_ACTION, "What the functions of a signed bundle are, if this server takes it."),
-            fl.ActionType(PROTOCOL_VERSION_ACTION, "The version of arrow-udf's protocol, for RisingWave."),
+            fl.ActionType(STATUS_ACTION, "Return the status of the fleet, as JSON."),
+            fl.ActionType(REGISTER_ACTION, "Check a signed bundle, and return descriptions of its functions."),
+            fl.ActionType(PROTOCOL_VERSION_ACTION, "Return the version of arrow-udf's protocol, for RisingWave."),
         ]
 
     def _taken(self, sealed: bytes, context: Any) -> tuple[AnyFunction, ...]:
@@ -258,10 +250,15 @@ class FlightServer(FlightBase):
 
     def _open_of(self, context: Any, descriptor: Any) -> Open:
         if descriptor.descriptor_type != fl.DescriptorType.CMD:
-            raise RejectedError("BAD_FRAME", "the descriptor must be a command: a foldflight.v1.Open message")
+            raise RejectedError("BAD_FRAME", "the descriptor has no command; send a foldflight.v1.Open message in it")
         opening = decode_open(descriptor.command)
         check_allowed(context, opening.functions)
         return opening
+
+    def _registry_for(self, opening: Open, context: Any) -> Registry:
+        """Return the functions that the caller may use, with those of its bundles: errors list their names."""
+        registry = self._bundles.registry_with(opening.bundles, context)
+        return registry.only(allowed(context, registry))
 
     def _admit(self, opening: Open, context: Any) -> Running:
         logger = self.logger.bind(exchange=uuid.uuid4().hex[:16])
@@ -269,7 +266,7 @@ class FlightServer(FlightBase):
         def make() -> ServerExchange:
             return ServerExchange(
                 opening,
-                self._bundles.registry_with(opening.bundles, context),
+                self._registry_for(opening, context),
                 limits=self._limits,
                 server_id=self._server_id,
                 signer=self._signer,
@@ -287,7 +284,7 @@ class FlightServer(FlightBase):
             self.metrics.refused.labels(error.code).inc()
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
             raise
-        context.be_patient()  # from now on idle_s_max bounds the engine's silence
+        context.be_patient()  # from now on, idle_s_max limits how long the engine may be silent
         logger.info("exchange opened", calls=list(opening.functions), peer=context.peer())
         return running
 
@@ -296,7 +293,7 @@ class FlightServer(FlightBase):
         check_columns(reader, context, running.opening.columns)
         send(writer, encode(opened, opened.schema), begin=opened.schema)
         for message in received(reader, context):
-            frame = decode(message, Role.ENGINE)  # validates the batch: before that, its size must not be asked for
+            frame = decode(message, Role.ENGINE)  # validates the batch; its size must not be computed before
             self._check_size(message)
             started_s = time.monotonic()
             if started_s - running.opened_at_s > self._settings.age_s_max:
@@ -382,7 +379,7 @@ class FlightServer(FlightBase):
 
 
 def authority(host: str, port: int) -> str:
-    """Return host and port as they stand in a URL."""
+    """Return host and port as a URL has them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -403,15 +400,18 @@ def _first_error(call: StatelessCall, errors: list[pa.Array]) -> FunctionError:
 
 def _function_name(descriptor: Any) -> str:
     if len(descriptor.path) != 1:
-        raise RejectedError("BAD_FRAME", "the descriptor's path must be one part: the function's name")
+        raise RejectedError(
+            "BAD_FRAME",
+            f"the path of the descriptor has {len(descriptor.path)} parts; send one: the name of a function",
+        )
     try:
         return str(descriptor.path[0].decode())
     except UnicodeDecodeError:
-        raise RejectedError("BAD_FRAME", "the descriptor's path is not UTF-8") from None
+        raise RejectedError("BAD_FRAME", "the path of the descriptor is not UTF-8") from None
 
 
 def _signature_schema(function: Any) -> pa.Schema:
-    """Return the inputs and the output as fields; a type that depends on the arguments is shown as null."""
+    """Return arguments and result as fields. The type null stands for a type that depends on the arguments."""
     inputs = function.input_types or (pa.null(),) * len(function.input_names)
     fields = [pa.field(name, type_) for name, type_ in zip(function.input_names, inputs, strict=True)]
     return pa.schema([*fields, pa.field("result", function.result_type or pa.null())])

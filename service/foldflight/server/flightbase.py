@@ -1,7 +1,7 @@
-"""Arrow Flight over `CallServer`, with the handlers of `pyarrow.flight.FlightServerBase`.
+"""An Arrow Flight server on `CallServer`, with the handlers of `pyarrow.flight.FlightServerBase`.
 
-pyarrow's own server gives each stream a thread before Python hears of it, waits for messages for ever, and takes and
-unpacks them whatever their size. This one bounds all that.
+pyarrow's own server starts a thread for each stream before Python code runs, waits for messages without a limit, and
+receives and decompresses messages of any size. This server has limits for all of that.
 
 Source: Apache Arrow, `Flight.proto`.
 """
@@ -24,10 +24,10 @@ from foldflight.server.calls import Call, CallServer, Method, RefusedError, Stat
 __all__ = ["FlightBase"]
 
 _SERVICE: Final = "/arrow.flight.protocol.FlightService/"
-# Calls of each method but DoExchange at once, and exchanges that have not said yet what they want.
+# Concurrent calls of each method except DoExchange, and of DoExchange streams without an Open yet.
 _CALLS_MAX: Final = 64
-# What a message of data may have besides its data; gRPC takes twice the bound, so that an engine that is a little above
-# it is told so.
+# Bytes of a message besides its data. gRPC accepts twice the limit of a message, so that an engine that exceeds it a
+# little gets an error that says so.
 _OVERHEAD_BYTES: Final = 1 << 20
 _FILES_SHARE: Final = 1 / 2
 _CODES: Final = (
@@ -43,17 +43,17 @@ _DESCRIPTOR, _HEADER, _METADATA, _BODY = 1, 2, 3, 1000
 
 
 class FlightBase:
-    """A Flight server; accepts as soon as it is made. A subclass has the handlers.
+    """A Flight server. The constructor binds the port and starts to accept. A subclass implements the handlers.
 
     Args:
-        address: `host:port`; port 0 takes a free one.
-        exchanges_max: How many exchanges may be open at once.
-        message_bytes_max: Size of a batch, as it comes and unpacked.
-        request_bytes_max: Size of any other message.
-        refuse: Makes the Flight error of an error of the taxonomy.
-        middleware: By name, what looks at the headers of each call.
-        tls_certificates, verify_client, root_certificates: As pyarrow's server takes them.
-        on_quiet: Called now and then while there is no call.
+        address: `host:port`; port 0 selects a free one.
+        exchanges_max: Limit of open exchanges.
+        message_bytes_max: Limit of the size of a batch, compressed and decompressed.
+        request_bytes_max: Limit of the size of other messages.
+        refuse: Converts an error of foldflight to a Flight error.
+        middleware: Factories of middleware by name, as for pyarrow's server.
+        tls_certificates, verify_client, root_certificates: As for pyarrow's server.
+        on_quiet: Called at intervals while there is no call.
 
     Raises:
         OSError: The port cannot be bound.
@@ -109,7 +109,7 @@ class FlightBase:
         return self._calls.port
 
     def await_ends(self, timeout_s: float) -> None:
-        """Wait until the calls that are open now have been answered."""
+        """Wait until all current calls have ended."""
         self._calls.await_ends(timeout_s)
 
     def shutdown(self) -> None:
@@ -131,15 +131,15 @@ class FlightBase:
         raise NotImplementedError
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Carry one exchange."""
+        """Serve one exchange."""
         raise NotImplementedError
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Take a stream of batches."""
+        """Receive a stream of batches."""
         raise NotImplementedError
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Give a stream of batches."""
+        """Send a stream of batches."""
         raise NotImplementedError
 
     def do_action(self, context: Any, action: Any) -> Any:
@@ -153,7 +153,7 @@ class FlightBase:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _look_at_headers(self, path: str, headers: Mapping[str, Any]) -> dict[str, Any]:
-        """Let the middleware look at a call; return what it made of it, by name."""
+        """Start the middleware of a call. Return the middleware by name, or raise RefusedError."""
         lists = {name: [value] for name, value in headers.items()}
         try:
             return {name: factory.start_call(path, lists) for name, factory in self._middleware.items()}
@@ -207,7 +207,7 @@ class FlightBase:
 
 
 class Context:
-    """What a handler knows of its call, as `pyarrow.flight.ServerCallContext`; and a way to end it from elsewhere."""
+    """The context of a call, like `pyarrow.flight.ServerCallContext`, with a method to end the call."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -217,7 +217,7 @@ class Context:
         self.begin = call.begin
 
     def get_middleware(self, name: str) -> Any:
-        """Return what the middleware of this name made of the call's headers."""
+        """Return the middleware of this call with this name."""
         return self._call.caller.get(name)
 
     def end(self, error: fl.FlightError) -> None:
@@ -226,7 +226,7 @@ class Context:
 
 
 def _status_of(error: fl.FlightError) -> Status:
-    """Return the status of a Flight error, with the trailers from which Arrow's clients make the error again."""
+    """Convert a Flight error to a status, with the trailers from which Arrow's clients restore the error."""
     code, detail = next(
         ((code, detail) for kind, code, detail in _CODES if isinstance(error, kind)),
         (grpc.StatusCode.UNKNOWN, "Failed"),
@@ -249,16 +249,16 @@ def _status_of(error: fl.FlightError) -> Status:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A message of a stream, as `pyarrow.flight.FlightStreamChunk`."""
+    """A message of a stream, like `pyarrow.flight.FlightStreamChunk`."""
 
     data: pa.RecordBatch | None
     app_metadata: pa.Buffer | None
 
 
 class _Reader:
-    """The messages that a client sends, as `pyarrow.flight.MetadataRecordBatchReader`.
+    """The messages of a client, like `pyarrow.flight.MetadataRecordBatchReader`.
 
-    Batches are not validated yet: whoever reads them must do so before anything else.
+    Batches are not validated. The caller must validate each one before any other access.
     """
 
     def __init__(self, call: Call, first: bytes, bytes_max: int) -> None:
@@ -269,7 +269,7 @@ class _Reader:
 
     @property
     def schema(self) -> pa.Schema:
-        """The stream's schema; waits until it has come. Raises pa.ArrowInvalid, VanishedError."""
+        """The schema of the stream. Waits until it has arrived. Raises pa.ArrowInvalid or VanishedError."""
         while self._batches.schema is None:
             fields = self._next()
             if fields is None:
@@ -279,7 +279,7 @@ class _Reader:
         return self._batches.schema
 
     def read_chunk(self) -> _Chunk:
-        """Return the next message. Raises StopIteration after the last, pa.ArrowInvalid, VanishedError."""
+        """Return the next message. Raises StopIteration after the last one, pa.ArrowInvalid or VanishedError."""
         while (fields := self._next()) is not None:
             batch = self._batch_of(fields) if _HEADER in fields else None
             metadata = fields.get(_METADATA)
@@ -302,7 +302,7 @@ class _Reader:
 
 
 class _Writer:
-    """Sends batches, as `pyarrow.flight.MetadataRecordBatchWriter`."""
+    """Sends batches, like `pyarrow.flight.MetadataRecordBatchWriter`."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -326,9 +326,9 @@ _FIELDS_MAX: Final = 64
 
 
 def _fields(message: bytes) -> dict[int, memoryview]:
-    """Return the fields of a message that have a length, without a copy; of one that comes twice, the last.
+    """Return the length-delimited fields of a message by number, without copying. The last of equal numbers counts.
 
-    A chunk is megabytes of one field: protobuf's own parser would copy it.
+    protobuf's own parser would copy each field, and one field of a chunk has megabytes.
     """
     seen, at, count, found = memoryview(message), 0, 0, {}
     try:
@@ -351,7 +351,7 @@ def _fields(message: bytes) -> dict[int, memoryview]:
             else:
                 raise ValueError(f"a field has the unknown kind {kind}")
     except (ValueError, IndexError) as error:
-        raise RejectedError("BAD_FRAME", f"a message is no message of Arrow Flight: {error}") from None
+        raise RejectedError("BAD_FRAME", f"a message is not a valid message of Arrow Flight: {error}") from None
     return found
 
 
@@ -373,7 +373,9 @@ def _parsed(kind: Any, request: bytes) -> Any:
     try:
         return kind.deserialize(request)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise RejectedError("BAD_FRAME", f"the request is no {kind.__name__} of Arrow Flight: {error}") from None
+        raise RejectedError(
+            "BAD_FRAME", f"the request is not a valid {kind.__name__} of Arrow Flight: {error}"
+        ) from None
 
 
 def _part(field: int, content: bytes | memoryview) -> bytes:
@@ -392,7 +394,7 @@ def _head(field: int, size: int) -> bytes:
 
 
 def _flight_data(message: pa.Buffer, metadata: bytes | None = None) -> bytes:
-    """Return a FlightData of a message as it stands in an IPC stream."""
+    """Return the FlightData of a message in the format of an IPC stream."""
     header, body = split(message)
     parts: list[bytes | memoryview] = [_head(_HEADER, len(header)), header]
     if metadata is not None:

@@ -1,4 +1,4 @@
-"""One Flight stream, seen from the server: messages in and out, and what its errors mean."""
+"""The messages of one Flight stream on the server, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _COLUMNS_CHARS_MAX = 400
 
 
 def check_columns(reader: Any, context: Any, columns: pa.Schema) -> None:
-    """Refuse a stream whose chunks are not those that Open announced."""
+    """Raise SCHEMA_MISMATCH if the schema of the stream differs from the columns in Open."""
     found = _reading(lambda: reader.schema, context)
     if found.equals(columns):
         return
     try:
         shown = columns_text(found)[:_COLUMNS_CHARS_MAX]
     except UnicodeDecodeError as error:
-        raise RejectedError("BAD_FRAME", f"a column of the stream has a name that is not UTF-8: {error}") from None
+        raise RejectedError("BAD_FRAME", f"the stream has a column whose name is not UTF-8: {error}") from None
     raise RejectedError(
         "SCHEMA_MISMATCH",
-        "the stream's columns are not those that Open announced: "
-        f"{shown} instead of {columns_text(columns)[:_COLUMNS_CHARS_MAX]}",
+        f"the columns of the stream are {shown}, and those in Open are "
+        f"{columns_text(columns)[:_COLUMNS_CHARS_MAX]}; they must be equal in names, order and types",
     )
 
 
@@ -46,7 +46,7 @@ def schema_of(reader: Any, context: Any) -> pa.Schema:
 
 
 def _reading(read: Callable[[], Any], context: Any) -> Any:
-    """Read from the stream: an error there is the engine's, or nobody's if it has gone."""
+    """Read from the stream. Raise VanishedError if the engine has disconnected, and BAD_FRAME for invalid messages."""
     try:
         return read()
     except (pa.ArrowException, OSError) as error:
@@ -56,7 +56,7 @@ def _reading(read: Callable[[], Any], context: Any) -> Any:
 
 
 def received(reader: Any, context: Any) -> Iterator[Message]:
-    """Yield the engine's messages until it says that no more comes."""
+    """Yield the messages of the engine until it closes its direction of the stream."""
     while True:
         try:
             message = _reading(reader.read_chunk, context)
@@ -69,13 +69,13 @@ def received(reader: Any, context: Any) -> Iterator[Message]:
 
 
 def send(writer: Any, message: Message, *, begin: pa.Schema | None = None) -> None:
-    """Send a message; before the first, begin the stream with its schema."""
+    """Send a message. `begin` is the schema of the stream, sent before the first message."""
     try:
         if begin is not None:
             writer.begin(begin)
         writer.write_with_metadata(message.batch, message.metadata)
     except (pa.ArrowException, OSError):
-        raise VanishedError from None  # a reply cannot be written only when nobody is there to read it
+        raise VanishedError from None  # a write fails only if the engine has disconnected
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,9 +1,9 @@
-"""grpc.health.v1 on a port of its own, which needs neither TLS nor a token.
+"""grpc.health.v1 on a separate port, without TLS and tokens.
 
-| service asked for | says |
+| requested service | status |
 |---|---|
-| `` (empty), `readiness`, `arrow.flight.protocol.FlightService` | SERVING from ready until drain |
-| `liveness` | SERVING as long as the process lives, whatever its load and during a drain |
+| `` (empty), `readiness`, `arrow.flight.protocol.FlightService` | SERVING while the server is ready, until it drains |
+| `liveness` | SERVING while the process runs, also under load and during a drain |
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class HealthServer:
 
     Args:
         host: Address to bind.
-        port: Port to bind; 0 takes a free one.
+        port: Port to bind; 0 selects a free one.
 
     Raises:
-        RejectedError: SETTINGS when the port is taken.
+        RejectedError: SETTINGS if the port is taken.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -85,7 +85,7 @@ class HealthServer:
         with self._changed:
             is_serving = self._is_serving.get(service) if service is not None else None
         if is_serving is None:
-            call.end(Status(grpc.StatusCode.NOT_FOUND, "unknown service; ask for liveness or readiness"))
+            call.end(Status(grpc.StatusCode.NOT_FOUND, "unknown service; the services are liveness and readiness"))
         else:
             call.send(_answer(is_serving=is_serving))
 

@@ -1,15 +1,15 @@
-"""HTTP for probes, Prometheus and people.
+"""The HTTP pages of a server, for probes, Prometheus and people.
 
-| page | says |
+| page | content |
 |---|---|
-| `/` | what the fleet is doing, for people; it asks `/status` again and again |
-| `/status`, `/status/own` | the same as JSON: of the fleet, of this server (see `foldflight.server.ops.status`) |
-| `/metrics` | counts, in Prometheus text format |
-| `/healthz` | 200 as long as the process answers |
-| `/readyz` | 200 while the server welcomes exchanges, else 503 |
+| `/` | the status of the fleet for people; the page requests `/status` repeatedly |
+| `/status`, `/status/own` | the status of the fleet or of this server, as JSON (see `foldflight.server.ops.status`) |
+| `/metrics` | the metrics, in Prometheus text format |
+| `/healthz` | 200 while the process answers |
+| `/readyz` | 200 while the server accepts exchanges, otherwise 503 |
 
-One thread serves all connections, and each connection is one request. A client has a few seconds to send it and to
-read the answer. Only a request that has come in full, and takes long to answer, gets a thread of a few.
+One thread serves all connections, with one request for each. A client has a few seconds to send the request and to
+read the answer. A few other threads make the pages that take long.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _HEAD_S_MAX: Final = 5.0
 _ANSWER_S_MAX: Final = 30.0
 _SEND_S_MAX: Final = 10.0
 _THREADS_MAX: Final = 4
-# Pages that are being made or wait for a thread; more are refused, so that they do not take the places of probes.
+# Limit of pages that are made or wait for a thread. Their connections must leave room for those of probes.
 _PAGES_MAX: Final = 16
 _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,17 +66,17 @@ _HEADERS = {
 
 
 class HttpServer:
-    """Serves the pages from threads of its own.
+    """Serves the pages. The constructor binds the port and starts the threads.
 
     Args:
         host: Address to bind.
-        port: Port to bind; 0 takes a free one.
-        registry: What `/metrics` shows.
-        status: What `/status` shows.
-        is_ready: Gives what `/readyz` says.
+        port: Port to bind; 0 selects a free one.
+        registry: The metrics of `/metrics`.
+        status: The status of `/status`.
+        is_ready: Returns whether the server accepts exchanges.
 
     Raises:
-        RejectedError: SETTINGS when the port is taken.
+        RejectedError: SETTINGS if the port is taken.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting, hang up on all, and wait for the thread."""
+        """Stop accepting, close all connections, and wait for the thread."""
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
         self._loop.close()
@@ -124,11 +124,11 @@ class HttpServer:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection; whatever its client does, it ends."""
+        """Serve one connection. Every wait for the client has a limit."""
         self._connections += 1
         try:
-            # A client that hangs up, sends no HTTP, or is too slow, is not news. The task is cancelled by `close` only;
-            # asyncio logs a trace for the task of a connection that ends as cancelled.
+            # Clients that disconnect, do not send HTTP or are too slow are not logged. Only `close` cancels this task,
+            # and asyncio would log a traceback for the cancelled task of a connection.
             with contextlib.suppress(OSError, TimeoutError, EOFError, asyncio.CancelledError):
                 answer = await self._answer_to(await self._head(reader, writer))
                 async with asyncio.timeout(_SEND_S_MAX):
@@ -157,7 +157,7 @@ class HttpServer:
     async def _answer_to(self, head: bytes) -> bytes:
         words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
-            return _answer(HTTPStatus.BAD_REQUEST, b"this is no request of HTTP/1.1, or its head is too long\n", _TEXT)
+            return _answer(HTTPStatus.BAD_REQUEST, b"not an HTTP/1.1 request, or its head is too long\n", _TEXT)
         method, path = words[0], words[1].partition("?")[0]
         if method != "GET":
             return _answer(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET is served\n", _TEXT)
@@ -180,7 +180,7 @@ class HttpServer:
                 return _answer(HTTPStatus.NOT_FOUND, b"pages: / /status /metrics /healthz /readyz\n", _TEXT)
 
     async def _page(self, make: Callable[[], bytes], content_type: str) -> bytes:
-        """Make a page in another thread. Probes need no thread, so they are answered whatever pages take."""
+        """Make a page in another thread, so that the probes are answered meanwhile."""
         if not self._places.acquire(blocking=False):
             return _answer(HTTPStatus.SERVICE_UNAVAILABLE, b"too many pages are being made; try again later\n", _TEXT)
         page = self._pages.submit(make)

@@ -1,8 +1,8 @@
-"""The public port of `--workers N`: carries bytes between each connection and a worker.
+"""The public port of `--workers N`: it relays the bytes of each connection to a worker and back.
 
-A connection costs two descriptors and no thread: a few threads carry them all, each waiting on its own with epoll. What
-a connection may do, and for how long it may say nothing, the worker's own server decides; when either side ends, both
-do, for gRPC does not use half-closed connections.
+Each connection has two descriptors. A few threads serve all connections with epoll. The server of the worker decides
+how long a connection may be silent. When one side ends a connection, the relay ends both sides, because gRPC does not
+use half-closed connections.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _LAST_BYTES_MS_MAX: Final = 10_000
 
 
 class Target(Protocol):
-    """Where connections go.
+    """A worker, as the relay sees it.
 
     Attributes:
-        index: Its number.
-        port: Its port on 127.0.0.1.
-        connections: How many it has; the relay counts them.
+        index: Number of the worker.
+        port: Its port on 127.0.0.1; None while it is not ready.
+        connections: Number of its connections, which the relay counts.
     """
 
     index: int
@@ -48,15 +48,15 @@ class Target(Protocol):
 
 
 class Relay:
-    """Accepts on the public port; each connection goes to the target with the fewest and stays there.
+    """Accepts connections on the public port, and assigns each to the ready target with the fewest connections.
 
     Args:
         settings: Host and port.
-        targets: Where connections go; those without a port are not ready.
-        logger: Told of what cannot be carried.
+        targets: The workers.
+        logger: Logs connections that cannot be relayed.
 
     Raises:
-        RejectedError: SETTINGS, when the port is taken.
+        RejectedError: SETTINGS if the port is taken.
     """
 
     def __init__(self, settings: Settings, targets: Sequence[Target], logger: Logger) -> None:
@@ -79,7 +79,7 @@ class Relay:
         self._acceptor.start()
 
     def stop_accepting(self) -> None:
-        """Close the public port; connections that are open go on."""
+        """Close the public port. Open connections remain."""
         self._is_accepting = False
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the acceptor
@@ -87,7 +87,7 @@ class Relay:
         self._listener.close()
 
     def close(self) -> None:
-        """Close everything."""
+        """Close the public port and all connections."""
         self.stop_accepting()
         for carrier in self._carriers:
             carrier.close()
@@ -96,7 +96,7 @@ class Relay:
         while self._is_accepting:
             try:
                 client, _ = self._listener.accept()
-            except OSError as error:  # no file is left: others may end meanwhile
+            except OSError as error:  # for example, too many files are open; try again
                 if self._is_accepting:
                     self._logger.warning("connection not taken", problem=str(error))
                     time.sleep(_PAUSE_S)
@@ -104,7 +104,7 @@ class Relay:
             self._take(client)
 
     def _take(self, client: socket.socket) -> None:
-        """Carry a connection, or close it: its client tries elsewhere, or again."""
+        """Relay a connection. If that is not possible, close it: its client tries again, here or elsewhere."""
         target = self._choose()
         if target is None:
             client.close()
@@ -212,7 +212,7 @@ class _Link:
 
 
 class _Carrier:
-    """A thread that carries links."""
+    """A thread that serves links."""
 
     def __init__(self, name: str, logger: Logger) -> None:
         self._logger = logger
@@ -228,16 +228,16 @@ class _Carrier:
 
     @property
     def count(self) -> int:
-        """The number of links, about."""
+        """Approximate number of links."""
         return len(self._links) // 2 + len(self._fresh)
 
     def carry(self, link: _Link) -> None:
-        """Carry a link from now on."""
+        """Serve a link from now on."""
         self._fresh.append(link)
         self._wake()
 
     def close(self) -> None:
-        """Hang up on all, and wait for the thread."""
+        """Close all links, and wait for the thread."""
         self._is_closed = True
         self._wake()
         self._thread.join()

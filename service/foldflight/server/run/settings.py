@@ -236,7 +236,7 @@ class Settings:
         unit="seconds",
     )
     idle_s_max: float = _setting(
-        600.0, _seconds, "Time without a frame after which an exchange is ended.", unit="seconds"
+        600.0, _seconds, "Time that an exchange waits for its engine before it is ended.", unit="seconds"
     )
     age_s_max: float = _setting(
         3600.0, _seconds, "Age at which the engine is asked to reopen an exchange elsewhere.", unit="seconds"

@@ -1,13 +1,13 @@
-"""`--workers N`: N processes that fold, behind one port.
+"""The parent process of `--workers N`: N worker processes behind one port.
 
-Interpreted functions hold the GIL, so one process folds on one core. pyarrow turns SO_REUSEPORT off and cannot take
-over a socket, so the parent accepts on the public port and relays bytes to workers that listen on loopback. A
-connection goes to the ready worker with the fewest connections and stays there: a client process, which keeps one
-connection, uses one worker. The parent also serves health and one metrics page, the sum over the workers.
+Interpreted functions hold the interpreter lock, so one process uses one core. The parent accepts connections on the
+public port and relays their bytes to workers, which listen on the loopback. A connection is assigned to the ready
+worker with the fewest connections, and stays there: a client process has one connection, so it uses one worker. The
+parent also serves the health port and the HTTP pages, with the sums of the metrics of all workers.
 
-A worker that dies is started again, later each time; its connections break, which clients see as a lost server. One
-that hangs, so that it says nothing through its pipe any more, not even from a thread of its own, is killed. Workers
-are told to drain through a pipe that closes: that also tells them when the parent is gone.
+A worker that ends is restarted, with growing delays. Its connections break, so clients see a lost server. Each worker
+sends heartbeats through a pipe, and the parent kills a worker whose heartbeats stop. The parent closes another pipe
+to make a worker drain. That pipe also closes when the parent ends.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = ["run_workers"]
 _LOOK_S = 0.5
 _BEATS_MAX = 1024
 _START_S_MAX = 60.0
-_COMPILE_S_MAX = 20.0  # more, for each function
+_COMPILE_S_MAX = 20.0  # added for each function
 _BACKOFF_S_FIRST = 0.1
 _BACKOFF_S_MAX = 10.0
 _HEALTHY_AFTER_S = 30.0
@@ -76,7 +76,7 @@ def run_workers(
         RejectedError: MODULE, SIGNATURE or SETTINGS, before anything is served.
         RetryableError: UNREACHABLE, when a worker did not come up.
     """
-    # What would fail in each worker fails here, once, with its message.
+    # Errors that each worker would report are reported here, once.
     registry = load_registry(settings)
     programs = programs_of(settings)
     check_before_start(settings, registry, programs)
@@ -93,7 +93,7 @@ def run_workers(
         welcome = _Welcome(probes, workers)
         told = {"status_at": _status_at(settings, probes), "cpus": max(cpus // len(workers), 1)}
         start_s_max = _START_S_MAX + _COMPILE_S_MAX * len(registry.authored)
-        # The first one compiles the functions, the others find them in the folder of compiled code.
+        # The first worker compiles the functions. The others load them from the folder of compiled code.
         for some in (workers[:1], workers[1:]):
             for worker in some:
                 worker.start(told, start_s_max, on_change=welcome.show)
@@ -148,7 +148,7 @@ def _worker_settings(settings: Settings, server_id: str) -> Settings:
 
 
 def _registry(metrics_dir: str, workers: list[_Worker], settings: Settings, cpus: int) -> CollectorRegistry:
-    """Return what the workers count together, and what their parent knows of them."""
+    """Return a registry with the sums of the metrics of all workers, and the metrics of the parent."""
     registry = shared_registry(metrics_dir)
     registry.register(
         ServerCollector(
@@ -164,7 +164,7 @@ def _registry(metrics_dir: str, workers: list[_Worker], settings: Settings, cpus
 
 
 def _status_at(settings: Settings, probes: Probes) -> tuple[str, int] | None:
-    """Return where the parent's pages are: a worker that is asked for the status sees a part of the server only."""
+    """Return host and port of the parent's pages, from which workers get the status of the whole server."""
     if probes.http_port is None:
         return None
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host), probes.http_port  # noqa: S104
@@ -183,13 +183,14 @@ def _await_ready(workers: list[_Worker], stop: threading.Event, start_s_max: flo
                 return False
             if time.monotonic() > until_s:
                 raise RetryableError(
-                    "UNREACHABLE", f"worker {worker.index} did not come up within {start_s_max:g} s; see the log"
+                    "UNREACHABLE",
+                    f"worker {worker.index} was not ready within {start_s_max:g} s; see the log",
                 )
     return not stop.is_set()
 
 
 class _Welcome:
-    """Whether the server is ready: its port is open, and a worker is there; else it would draw connections and fail."""
+    """Publishes readiness: the server is ready while the public port is open and at least one worker is ready."""
 
     def __init__(self, probes: Probes, workers: list[_Worker]) -> None:
         self._probes = probes
@@ -198,12 +199,12 @@ class _Welcome:
         self._lock = threading.Lock()
 
     def set(self, *, is_open: bool) -> None:
-        """Say whether the public port takes connections."""
+        """Set whether the public port accepts connections."""
         self._is_open = is_open
         self.show()
 
     def show(self) -> None:
-        """Tell whoever asks what is so now; also called when a worker comes or goes."""
+        """Publish readiness. Also called when a worker becomes ready or ends."""
         with self._lock:
             self._probes.set_ready(ready=self._is_open and any(worker.port is not None for worker in self._workers))
 
@@ -214,7 +215,7 @@ def _kill_all(workers: list[_Worker]) -> None:
 
 
 class _Worker:
-    """One worker process and the thread that keeps it running."""
+    """One worker process, and the thread that starts and restarts it."""
 
     def __init__(self, index: int, settings: Settings, metrics_dir: str, logger: Logger) -> None:
         self.index = index
@@ -270,7 +271,7 @@ class _Worker:
             started_s = time.monotonic()
             try:
                 self._code = self._run_once()
-            except OSError as error:  # no memory, process or file to be had now
+            except OSError as error:  # for example, there is no memory, or too many files are open
                 self._code = None
                 self._logger.warning("worker not started", problem=str(error))
             if self._stopping.is_set():
@@ -287,7 +288,7 @@ class _Worker:
         with os.fdopen(ready_read, "rb") as ready_pipe:
             with self._lock:
                 process = self._spawn(ready_write)
-            with contextlib.suppress(OSError, ValueError):  # it died at once, or is told to drain already
+            with contextlib.suppress(OSError, ValueError):  # it has ended, or its pipe is closed already
                 self._listen(ready_pipe, process)
             code = process.wait()
         self.port = self.pid = None
@@ -298,8 +299,8 @@ class _Worker:
         return code
 
     def _listen(self, pipe: BinaryIO, process: subprocess.Popen[bytes]) -> None:
-        """Return when the worker has ended, by itself or because it did not come up, or said nothing, for too long."""
-        silence_s = (self._settings.fold_s_max or _SILENCE_S) + GRACE_S  # functions may hold Python's lock
+        """Read the ready line and the heartbeats of a worker until it ends. Kill it if they do not arrive in time."""
+        silence_s = (self._settings.fold_s_max or _SILENCE_S) + GRACE_S  # functions may hold the interpreter lock
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
             if self._hears(selector, process, self._start_s_max) and (line := pipe.readline()):
@@ -310,8 +311,8 @@ class _Worker:
                     pass
 
     def _hears(self, selector: selectors.BaseSelector, process: subprocess.Popen[bytes], silence_s: float) -> bool:
-        """Wait until the worker says something, or ends; kill it when it has not for that long."""
-        # Twice: it may be this process that was paused.
+        """Wait until the pipe of the worker is readable. If it is not for `silence_s`, kill the worker."""
+        # The second look is for the case that this process was paused.
         if selector.select(silence_s) or selector.select(_SECOND_LOOK_S):
             return True
         self._logger.error("worker hung: it is killed", silence_s=silence_s)
@@ -328,7 +329,7 @@ class _Worker:
             **self._told,
         }
         try:
-            # Its own session: Ctrl-C in the terminal reaches the parent alone, which then drains.
+            # In a session of its own, so that Ctrl-C in the terminal reaches only the parent, which then drains.
             process = subprocess.Popen(
                 [sys.executable, "-m", "foldflight.server.run.worker"],
                 stdin=subprocess.PIPE,

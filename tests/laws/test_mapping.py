@@ -1,4 +1,4 @@
-"""Scalar and table functions: Python's `map` is the oracle; however rows are cut, results are the same."""
+"""Scalar and table functions give the results of Python's `map`, however the rows are split."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def outcome(call: Any) -> Any:
 
 
 @given(ROWS, st.integers(0, 30))
-def test_map_is_the_oracle(rows: list[tuple[Any, ...]], cut: int) -> None:
+def test_results_equal_those_of_map(rows: list[tuple[Any, ...]], cut: int) -> None:
     """A program's results are those of Python's map over its nested functions, however its rows are cut."""
     program = opened(
         Step("normalise", (T,)),
@@ -66,7 +66,7 @@ def test_map_is_the_oracle(rows: list[tuple[Any, ...]], cut: int) -> None:
 
 @given(ROWS)
 def test_errors_are_those_of_the_rows(rows: list[tuple[Any, ...]]) -> None:
-    """Isolated, each row has its result or its error; otherwise the first row that fails is named."""
+    """If errors are isolated, each row has its result or its error; otherwise the first row that fails is named."""
     step = Step("ratio", (X, Y))
     expected = [outcome(lambda x=x, y=y: functions.ratio(x, y)) for x, y, _ in rows]
     answer = opened(step, isolates=True).chunk(chunk(rows)).to_pylist()
@@ -85,7 +85,7 @@ def test_errors_are_those_of_the_rows(rows: list[tuple[Any, ...]]) -> None:
 
 @given(ROWS, st.booleans())
 def test_table_functions_compose(rows: list[tuple[Any, ...]], outer: bool) -> None:
-    """Rows of a table function, and of one over its results, come in order, each with the row it belongs to."""
+    """Rows of nested table functions come in order, each with the number of its row in the chunk."""
     program = opened(
         Step("split", (T,), outer=outer),
         Step("same", (X,)),
@@ -106,7 +106,7 @@ def test_table_functions_compose(rows: list[tuple[Any, ...]], outer: bool) -> No
 
 
 def test_outer_keeps_rows_without_results() -> None:
-    """With `outer` a row that gives none has one row of NULLs; a failed one has its error only."""
+    """With `outer` a row without results becomes one row of NULLs; a failed row has only its error."""
     rows = [(1, 1, "a b"), (2, 2, None), (3, 3, ""), (4, 4, "c")]
     found = opened(Step("split", (T,), outer=True)).chunk(chunk(rows)).to_pylist()
     assert [row["row"] for row in found] == [0, 0, 1, 2, 3]
@@ -121,21 +121,23 @@ def test_outer_keeps_rows_without_results() -> None:
 
 
 def test_wrong_numbers_of_columns_are_named() -> None:
-    """A row with too few or too many values is an error that shows it, with the declared columns."""
-    with pytest.raises(FunctionError, match=r"crooked gave a row of 1 value, \(1,\), and declares 2: a, b") as failure:
+    """For a row with too few or too many values the error shows the row and the declared columns."""
+    with pytest.raises(
+        FunctionError, match=r"crooked returned a row of 1 value, \(1,\), but 2 are declared: a, b"
+    ) as failure:
         opened(Step("crooked", (X,))).chunk(chunk([(2, 0, ""), (1, 0, "")]))
     assert failure.value.row == "row 1 of the chunk: x=1"
     assert failure.value.code == "RESULT_TYPE"
 
 
 def test_generators_that_never_end_are_stopped() -> None:
-    """A row may become a bounded number of rows."""
+    """A table function may return only a limited number of rows for one row."""
     with pytest.raises(FunctionError, match="more than 1048576 rows for one row"):
         opened(Step("endless", (X,))).chunk(chunk([(1, 0, "")]))
 
 
 def test_vectorised_functions_return_a_value_for_each_row() -> None:
-    """Another number of values is an error; isolated, the rows that raise are found by halving."""
+    """Another number of values is an error; with isolated errors, the rows that raise are found by bisection."""
     program = opened(Step("too_short", (X,)))
     with pytest.raises(FunctionError, match=r"returned 1 values for 2 rows; return one for each row"):
         program.chunk(chunk([(77, 0, ""), (1, 0, "")]))
@@ -149,7 +151,7 @@ def test_vectorised_functions_return_a_value_for_each_row() -> None:
 
 
 def test_nulls_are_none_and_may_be_skipped() -> None:
-    """NULL arguments are None; with skip_nulls the function is not called for them."""
+    """NULL arguments are None; with skip_nulls the function is not called for rows with NULL."""
     rows = [(None, 2, "ab"), (3, 2, "ab"), (3, 2, None)]
     answer = opened(Step("spelled", (X, T)), Step("multiply", (X, Y)), outputs=(0, 1)).chunk(chunk(rows))
     assert answer.column("output_0").to_pylist() == [None, "ababab", None]
@@ -160,17 +162,17 @@ def test_nulls_are_none_and_may_be_skipped() -> None:
 
 
 @pytest.mark.parametrize("target", [functions.multiply, functions.ratio, functions.Scale, functions.later])
-def test_compiled_code_says_the_same(target: Any) -> None:
-    """What can be compiled has the interpreter's results and errors, also from the row on where it leaves off."""
+def test_compiled_code_agrees(target: Any) -> None:
+    """Compiled functions have the interpreter's results and errors, also after a row at which compiled code stops."""
     results = {each.law: each for each in check_laws(target, examples=30)}
-    assert results["compiled code says the same"].passed is True
+    assert results["compiled code agrees"].passed is True
     assert all(each.passed is True for each in results.values()), results
 
 
 @settings(max_examples=25)
 @given(rows_of([pa.int64(), pa.int64()], nulls=True))
-def test_compiled_and_interpreted_chunks_are_one(rows: list[tuple[Any, ...]]) -> None:
-    """The same program with and without a compiler gives the same batch, bit for bit."""
+def test_compiled_and_interpreted_chunks_are_equal(rows: list[tuple[Any, ...]]) -> None:
+    """A program gives the same batch with and without a compiler, bit for bit."""
     steps = (Step("multiply", (X, Y)), Step("ratio", (X, Y)))
     batch = chunk([(x, y, None) for x, y in rows])
     compiled = opened(*steps, outputs=(0, 1), isolates=True, compiled=True)
@@ -180,32 +182,32 @@ def test_compiled_and_interpreted_chunks_are_one(rows: list[tuple[Any, ...]]) ->
 
 
 def test_a_function_that_must_be_compiled_is_or_is_refused() -> None:
-    """compile=True raises before the first row, with the reason."""
+    """With compile=True a function that cannot be compiled is refused before the first row, with the reason."""
 
     @udf(compile=True)
     def texts(text: str) -> str:
         return text
 
     bound = bind(Request((), COLUMNS, steps=(Step("texts", (T,)),), outputs=(0,)), Registry.load([texts]))
-    with pytest.raises(RejectedError, match="cannot be compiled: its argument text is STRING"):
+    with pytest.raises(RejectedError, match="cannot be compiled: its argument text has the type STRING"):
         bound.check(PROGRAMS_AT_ONCE)
     with pytest.raises(RejectedError, match="there is no compiler here"):
         bound.check(None)
 
 
 def test_programs_are_checked_before_any_row() -> None:
-    """Steps that refer forward, to columns or members that are not there, or to aggregates are refused."""
+    """Steps that refer to later steps, to unknown columns or members, or to aggregates are refused."""
     wrong = {
-        "takes the result of step 0, which is not before it": (Step("multiply", (StepArgument(step=0), Y)),),
+        "takes the result of step 0; give an earlier step": (Step("multiply", (StepArgument(step=0), Y)),),
         "refers to a column 'z'": (Step("multiply", (X, StepArgument(column="z"))),),
-        "takes 'word' of step 0, whose result has no members": (
+        "takes the member 'word' of the result of step 0; its members are none": (
             Step("multiply", (X, Y)),
             Step("score", (StepArgument(step=0, member="word"), Y)),
         ),
-        "is an aggregate function": (Step("sum", (X,)),),
+        "is an aggregate function, not a scalar": (Step("sum", (X,)),),
         "takes STRING for its argument text and was given BIGINT": (Step("score", (X, Y)),),
         "there is no function 'multipy'": (Step("multipy", (X, Y)),),
-        "is no table function, so it cannot be outer": (Step("multiply", (X, Y), outer=True),),
+        "is not a table function, so its step cannot be outer": (Step("multiply", (X, Y), outer=True),),
         "is not the function that the engine expects": (Step("multiply", (X, Y), fingerprint="0" * 16),),
         "has no direct argument 'k'": (Step("scale", (X,), literals={"k": 1}),),
     }
@@ -213,7 +215,7 @@ def test_programs_are_checked_before_any_row() -> None:
         with pytest.raises(RejectedError, match=message):
             bind(Request((), COLUMNS, steps=steps, outputs=(0,)), REGISTRY)
     for outputs in ((), (3,)):
-        with pytest.raises(RejectedError, match=r"no outputs|output 0 is that of step 3"):
+        with pytest.raises(RejectedError, match=r"no outputs|output 0 refers to step 3, but the last step is 0"):
             bind(Request((), COLUMNS, steps=(Step("same", (X,)),), outputs=outputs), REGISTRY)
 
 

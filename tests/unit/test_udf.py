@@ -1,4 +1,4 @@
-"""`udf` and `udtf`: what they read from a function or a class, and each mistake they refuse."""
+"""`udf` and `udtf`: what they infer from a function or a class, and the mistakes that they refuse."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def described(target) -> str:
 
 
 def test_types_come_from_names_annotations_or_arrow() -> None:
-    """The three ways of declaring types say the same."""
+    """The three ways of declaring types give the same signature."""
 
     @udf
     def annotated(x: int, y: str) -> float:
@@ -45,7 +45,7 @@ def test_types_come_from_names_annotations_or_arrow() -> None:
 
 
 def test_table_functions_declare_their_columns() -> None:
-    """By a dict, by the annotation of a class with fields, or one column by the annotation alone."""
+    """Columns are declared by a dict, by a class with annotated fields, or by an annotation for a single column."""
 
     @udtf
     def by_class(text: str) -> Iterator[Row]:
@@ -107,13 +107,13 @@ def test_direct_arguments_are_those_of_init() -> None:
     ],
 )
 def test_mistakes_are_refused_with_their_remedy(make, message: str) -> None:
-    """Each mistake of an author is an error at import that says what to write."""
+    """Each mistake of an author raises an error at import, which says what to write."""
     with pytest.raises(RejectedError, match=message):
         make()
 
 
-def test_methods_that_would_never_be_called_right_are_refused() -> None:
-    """Generators, coroutines, and Flink's is_deterministic are named."""
+def test_methods_of_the_wrong_kind_are_refused() -> None:
+    """Generators, coroutines and Flink's is_deterministic are refused, with a remedy."""
     with pytest.raises(RejectedError, match="use @udtf"):
 
         @udf
@@ -147,7 +147,7 @@ def test_methods_that_would_never_be_called_right_are_refused() -> None:
 
 
 def test_a_registry_has_all_kinds() -> None:
-    """Modules are searched for all three decorators; a name belongs to one function, and copies do not count."""
+    """Modules are searched for all three decorators. Two functions of one name are refused; copies are ignored."""
 
     @udaf
     class Multiply:
@@ -172,8 +172,8 @@ def test_a_registry_has_all_kinds() -> None:
     assert (kinds["multiply"], kinds["split"], kinds["sum"]) == ("scalar", "table", "aggregate")
 
 
-def test_functions_travel_by_value() -> None:
-    """A pickled function brings its code, and the author's function still calls itself as before."""
+def test_functions_are_pickled_by_value() -> None:
+    """A pickled function contains its code, and the author's function is unchanged."""
     for target in (map_functions.multiply, map_functions.Scale, map_functions.split):
         (there,) = unpickled_copy([function_of(target)])
         assert there.signature == described(target)
@@ -183,7 +183,7 @@ def test_functions_travel_by_value() -> None:
 
 
 def test_the_other_kind_of_query_is_named() -> None:
-    """An aggregate in a program, a scalar function in a group_by, and an aggregate as argument are refused by name."""
+    """An aggregate as the argument of a scalar function is refused; nested calls have a readable repr."""
     functions = connect(map_functions)
     with pytest.raises(RejectedError, match="aggregate first"):
         functions["multiply"]("x", functions["sum"]("y"))

@@ -52,7 +52,7 @@ def function_text(info: FunctionInfo) -> Text:
 
 
 def _map_facts(info: FunctionInfo, how: str) -> list[str]:
-    """Return what there is to say of a scalar or table function."""
+    """Return the facts about a scalar or table function."""
     kind = f"{info.kind} function" + (f" ({info.vectorised} columns)" if info.vectorised else "")
     return [kind, f"version {info.version}", "" if info.deterministic else "not deterministic", how]
 

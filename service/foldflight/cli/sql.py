@@ -38,40 +38,44 @@ _STREAM_SETTINGS = {
 _SETTINGS = {**_STREAM_SETTINGS, "spark.sql.shuffle.partitions": "4", "spark.sql.session.timeZone": "UTC"}
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
 _HELP = r"""Statements end with ; and may have several lines.
-  \d          tables and views       \d NAME   columns of one
+  \d          tables and views       \d NAME   columns of a table or view
   \df         functions of foldflight
   \timing     show the seconds of each statement
   \q          quit
-EXPLAIN FOLDFLIGHT SELECT ... tells how each part of a query is computed."""
+EXPLAIN FOLDFLIGHT SELECT ... shows how each part of a query is computed."""
 
 
 @click.command()
-@click.option("-e", "--execute", "texts", multiple=True, metavar="TEXT", help="Run these statements; may repeat.")
-@click.option("-f", "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Run a file.")
+@click.option("-e", "--execute", "texts", multiple=True, metavar="TEXT", help="Run these statements. Can be repeated.")
+@click.option(
+    "-f", "--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Run the statements in FILE."
+)
 @click.option(
     "--table",
     "tables",
     multiple=True,
     metavar="NAME=PATH",
-    help="Read a Parquet, CSV, JSON or ORC file or folder as a table; may repeat.",
+    help="Read a Parquet, CSV, JSON or ORC file or folder as a table. Can be repeated.",
 )
 @click.option(
-    "--functions", "targets", multiple=True, metavar="TARGET", help="A module, or grpc://host:port; may repeat."
+    "--functions", "targets", multiple=True, metavar="TARGET", help="A module, or grpc://host:port. Can be repeated."
 )
 @click.option(
     "--catalog",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep CREATE AGGREGATE statements in this file, and run those in it.",
+    help="Run the statements in this file at the start, and store CREATE AGGREGATE statements in it.",
 )
 @click.option(
-    "--watch", is_flag=True, help="Read tables as streams: new files are new rows. Print changes until Ctrl-C."
+    "--watch",
+    is_flag=True,
+    help="Read folders as streams: new files are new rows. Print changes until Ctrl-C.",
 )
 @click.option("--output", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
 @click.option("--timing", is_flag=True, help="Show the seconds of each statement.")
 @click.option(
     "--bundle-key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Signs source code for servers (USING LINK).",
+    help="The key that signs source code for servers (USING LINK).",
 )
 @target_options
 def sql(
@@ -91,7 +95,7 @@ def sql(
 
     Example: foldflight sql --table t=t.parquet --functions my_module -e "SELECT k, my_avg(v) FROM t GROUP BY k"
 
-    Without -e and -f it is a shell.
+    Without -e and -f it starts a shell.
     """
     _check_spark()
     pairs = [_table_of(each) for each in tables]
@@ -120,13 +124,13 @@ def _check_spark() -> None:
     import importlib.util
 
     if importlib.util.find_spec("pyspark") is None:
-        raise RejectedError("SETTINGS", "`foldflight sql` needs Spark: pip install 'foldflight[sql]'")
+        raise RejectedError("SETTINGS", "`foldflight sql` needs PySpark; install it: pip install 'foldflight[sql]'")
 
 
 def _table_of(written: str) -> tuple[str, Path]:
     name, equals, path = written.partition("=")
     if not equals or not name:
-        raise click.BadParameter(f"{written!r} is not NAME=PATH", param_hint="--table")
+        raise click.BadParameter(f"{written!r} must have the form NAME=PATH", param_hint="--table")
     if not Path(path).exists():
         raise click.BadParameter(f"there is no file or folder {path!r}", param_hint="--table")
     return name, Path(path)
@@ -138,7 +142,7 @@ def _functions_of(target: str, connection: dict[str, Any]) -> Any:
 
 
 def _add_table(spark: SparkSession, name: str, path: Path, *, is_stream: bool) -> None:
-    """Make a file or folder a temporary view; of a stream, if new files are new rows."""
+    """Create a temporary view of a file or folder. As a stream, it reads files that are added to the folder."""
     first = next((each for each in sorted(path.rglob("*")) if each.suffix in _FORMATS), path) if path.is_dir() else path
     if first.suffix not in _FORMATS:
         known = ", ".join(_FORMATS)
@@ -148,7 +152,7 @@ def _add_table(spark: SparkSession, name: str, path: Path, *, is_stream: bool) -
     df = spark.read.format(format_).options(**options).load(str(path))
     if is_stream:
         if not path.is_dir():
-            raise click.BadParameter(f"--watch reads new files of a folder, and {str(path)!r} is a file")
+            raise click.BadParameter(f"--watch needs a folder, but {str(path)!r} is a file", param_hint="--table")
         df = spark.readStream.schema(df.schema).format(format_).options(**options).load(str(path))
     df.createOrReplaceTempView(name)
 
@@ -219,10 +223,10 @@ class _Runner:
             table.add_row(*("NULL" if value is None else str(value) for value in row))
         if sys.stdout.isatty():
             self.console.print(table)
-        else:  # nothing is cut off for a program that reads it
+        else:  # a program that reads the output gets whole values
             Console(width=10_000).print(table)
         if len(rows) > _ROWS_MAX:
-            click.echo(f"the first {_ROWS_MAX} rows; LIMIT shows fewer, --output csv shows all", err=True)
+            click.echo(f"only the first {_ROWS_MAX} rows are shown; --output csv shows all", err=True)
 
     def _watch(self, statement: str, df: DataFrame) -> None:
         """Print each epoch of a stream until it ends or Ctrl-C."""
@@ -257,7 +261,7 @@ def _shell(runner: _Runner) -> None:
                 click.get_current_context().exit(EXIT_REFUSED)
         return
     ask = _prompt(runner.spark)
-    click.echo(r"foldflight sql: statements end with ;  \? helps, \q quits")
+    click.echo(r"foldflight sql: statements end with ;  \? shows help, \q quits")
     held = ""
     while True:
         try:
@@ -334,7 +338,7 @@ _KEYWORDS = (
 
 
 def _words(spark: SparkSession) -> list[str]:
-    """Return what a shell completes: keywords, functions, tables and their columns."""
+    """Return the words for completion: keywords, functions, tables and their columns."""
     from foldflight.sql.catalog import catalog_of
 
     tables = [table.name for table in spark.catalog.listTables()]

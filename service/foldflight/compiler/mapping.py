@@ -1,7 +1,7 @@
 """Scalar functions as machine code, compiled from the author's `eval`.
 
-As for accumulators, compiled code only accelerates. It leaves at the first row for which it cannot say what Python
-would, and the interpreter evaluates the rest of the chunk.
+As with accumulators, compiled code is faster and never changes a result. It stops at the first row whose result could
+differ from Python's, and the interpreter evaluates the rest of the chunk.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ class MapProgram:
     """The compiled code of one scalar function with direct arguments.
 
     Args:
+        name: The name of the function.
         kernels: The loops.
         instance: The attributes of the author's instance, uint8.
-        on_refused: Called with the function's name, where it is interpreted after all, and why.
+        on_refused: Called with the name of the function, the circumstances in which it is interpreted, and the reason.
     """
 
-    def __init__(self, kernels: Kernels, instance: Any, on_refused: Callable[[str, str, str], None]) -> None:
+    def __init__(self, name: str, kernels: Kernels, instance: Any, on_refused: Callable[[str, str, str], None]) -> None:
+        self._name = name
         self._kernels = kernels
         self._on_refused = on_refused
         self.instance = instance
@@ -49,23 +51,23 @@ class MapProgram:
 
     @property
     def was_compiled(self) -> bool:
-        """Whether this process has compiled any of it; if not, all was found in the store."""
+        """Whether this process has compiled a loop; if not, all loops were loaded from the store."""
         return self._kernels.compiled > 0
 
     def demand_nulls(self) -> None:
-        """Compile the loop over rows with NULLs. Raises what speaks against it."""
+        """Compile the loop over rows with NULLs. Raises the reason if it cannot be compiled."""
         self._kernels.mapped(nulls=True)
 
     def mapped(self, *, nulls: bool) -> Any:
         """Return the loop over rows, with or without NULLs; None where it cannot be compiled."""
         try:
             return self._kernels.mapped(nulls=nulls)
-        except Exception as error:  # noqa: BLE001 - the interpreter takes what the compiler does not
-            self._on_refused(self._kernels.plan.cls.__name__, "where an argument is NULL", why_not(error))
+        except Exception as error:  # noqa: BLE001 - the interpreter evaluates what cannot be compiled
+            self._on_refused(self._name, "for chunks with a NULL argument", why_not(error))
             return None
 
     def warm(self) -> None:
-        """Compile the loop over rows with NULLs, if that can be."""
+        """Compile the loop over rows with NULLs, if possible."""
         self.mapped(nulls=True)
 
     def room(self, count: int) -> tuple[Any, Any]:
@@ -74,15 +76,15 @@ class MapProgram:
 
 
 class CompiledScalar(Scalar):
-    """Evaluates a step by machine code, once it pays to compile; until then, and where it cannot, interpreted.
+    """Evaluates a step: with the interpreter until compiling is worthwhile, then by machine code if that is possible.
 
     Args:
         inner: The interpreter.
-        find: Takes a number of rows to come; returns the compiled code, or why there is none, once it pays to compile,
-            and None before.
+        find: Called with the number of the next rows. It returns None until compiling is worthwhile, and then the
+            compiled code or the reason why there is none.
 
     Raises:
-        RejectedError: What `find` raises.
+        RejectedError: The errors of `find`.
     """
 
     def __init__(self, inner: InterpretedScalar, find: Callable[[int], MapProgram | Uncompiled | None]) -> None:
@@ -130,11 +132,11 @@ class CompiledScalar(Scalar):
 
 
 class _Function:
-    """Stands for the class of an author's function, which has none."""
+    """The class in the plan of a function that is not a method."""
 
 
 def map_plan_of(bound: BoundMap, verbs: MapVerbs) -> tuple[Plan, Any]:
-    """Return how a scalar function is compiled, and the attributes of its instance. Raises Refused, saying why not."""
+    """Return the plan of a scalar function and the attributes of its instance. Raises Refused with the reason."""
     from foldflight.compiler.kernels import Plan
     from foldflight.compiler.kinds import Refused
     from foldflight.compiler.plan import argument_kind, attribute_record, is_plain_number, own_attributes, result_kind
@@ -149,15 +151,16 @@ def map_plan_of(bound: BoundMap, verbs: MapVerbs) -> tuple[Plan, Any]:
         function = function.__func__ if isinstance(function, staticmethod) else function
         own = own_attributes(verbs)
         attributes = {name: value for name, value in own.items() if is_plain_number(value)}
-        if any(name == "eval" or (name not in attributes and hasattr(target, name)) for name in own):
-            raise Refused("its instance hides an attribute of its class")
+        hiding = [name for name in own if name == "eval" or (name not in attributes and hasattr(target, name))]
+        if hiding:
+            raise Refused(f"its instance attribute {hiding[0]} hides the class attribute of that name")
         hooks = [name for name in _HOOKS if getattr(target, name, None) not in (None, getattr(object, name, None))]
         if hooks:
             raise Refused(f"{target.__name__} has {hooks[0]}")
     else:
         function = target
     if not isinstance(function, FunctionType):
-        raise Refused("eval is no plain method")
+        raise Refused("eval is not a plain method")
     if not bound.input_types:
         raise Refused("it has no arguments")
     names = bound.function.input_names

@@ -83,7 +83,7 @@ class Program:
         return room_for_results(self._kernels.plan.result, count)
 
     def warm(self) -> None:
-        """Compile the loop over rows with NULLs, if that can be."""
+        """Compile the loop over rows with NULLs, if possible."""
         self.fold(nulls=True)
 
 

@@ -62,7 +62,7 @@ class _Kept:
     program: Program | MapProgram
 
     def serves(self, bound: _Bound, verbs: _Verbs) -> bool:
-        """Tell whether making the program again would come to the same."""
+        """Return whether making the program again would give the same program."""
         from foldflight.compiler.lookups import is_same
         from foldflight.compiler.plan import own_attributes
 
@@ -111,7 +111,7 @@ class Programs:
         return Compiled(inner, functools.partial(self.when_hot, bound, verbs))
 
     def demand(self, bound: _Bound) -> None:
-        """Compile a function that is declared `compile=True`; do nothing for all others, and where `open` has a say.
+        """Compile a function that is declared `compile=True` and has no `open`; do nothing for all others.
 
         Raises:
             RejectedError: SIGNATURE, with the reason why it cannot be compiled.
@@ -146,7 +146,7 @@ class Programs:
         return found
 
     def when_hot(self, bound: _Bound, verbs: _Verbs, rows: int) -> Any:
-        """Count rows of a function; return its compiled code, or why there is none, once it pays; None before.
+        """Count rows of a function, and return its compiled code as soon as compiling is worthwhile.
 
         Args:
             bound: The function.
@@ -154,7 +154,7 @@ class Programs:
             rows: Number of rows that come next.
 
         Returns:
-            The compiled code, or the reason why there is none; None as long as compiling does not pay.
+            The compiled code, or the reason why there is none; None as long as compiling is not worthwhile.
         """
         key = _key_of(bound)
         known = self._decided.get(key)
@@ -169,7 +169,7 @@ class Programs:
         return found
 
     def program(self, bound: _Bound, verbs: _Verbs, *, complete: bool = False) -> Program | MapProgram | Uncompiled:
-        """Return the compiled code of a function, or why there is none.
+        """Return the compiled code of a function, or the reason why there is none.
 
         Args:
             bound: The function.
@@ -198,7 +198,7 @@ class Programs:
         kernels = self._kernels.get(digest) or Kernels(plan, place, lambda: digest_of(plan, Lookups()) == digest)
         program: Program | MapProgram
         if isinstance(bound, BoundMap):
-            program = MapProgram(kernels, start, on_refused=self._log_refused)
+            program = MapProgram(bound.function.name, kernels, start, self._log_refused)
         else:
             program = Program(kernels, start.fresh, start.instance, self._log_refused)
         _remember(self._kernels, digest, kernels)
@@ -206,7 +206,7 @@ class Programs:
         return program
 
     def mapped(self, inner: InterpretedScalar) -> Scalar:
-        """Return a scalar function that is compiled once it pays, or at once where the function demands it.
+        """Return a scalar function that is compiled when it pays, or at once if it is declared `compile=True`.
 
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
@@ -284,7 +284,7 @@ class Programs:
 
 
 def _precheck(bound: _Bound) -> Uncompiled | None:
-    """Return what speaks against compiling, as far as it shows at once."""
+    """Return why a function cannot be compiled, as far as this is known without compiling it; None if it may be."""
     verbs = _verbs(bound)
     if isinstance(verbs, Uncompiled):
         return verbs
@@ -309,7 +309,7 @@ def _plan_of(bound: _Bound, verbs: _Verbs) -> tuple[Plan, Any]:
 
 
 def _fixed(function: AnyFunction) -> _Bound | None:
-    """Return a function bound to its types; None where they, or direct arguments, come with each call."""
+    """Return a function bound to its types; None if the types or direct arguments are different for each call."""
     types = function.input_types
     if types is None or any(each.required for each in function.parameters):
         return None

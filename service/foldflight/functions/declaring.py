@@ -1,4 +1,4 @@
-"""The part of decorators that all kinds of functions share: names, types and direct arguments from a signature."""
+"""The common part of all decorators: names, types and direct arguments from a signature."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SignatureBuilder(ABC):
         """Return the parameters of the arguments."""
 
     def parameters_after(self, count: int) -> list[inspect.Parameter]:
-        """Return the parameters of the method that takes the arguments, without the first `count`."""
+        """Return the parameters of the method that takes the arguments, from number `count` on."""
         return list(inspect.signature(self.takes()[0]).parameters.values())[count:]
 
     def has(self, verb: str) -> bool:
@@ -138,7 +138,7 @@ class SignatureBuilder(ABC):
             return declared
         try:
             if is_spark_type(declared):
-                # Servers fold the function without PySpark, so they get the Arrow type.
+                # Servers run without PySpark, so the type is kept as an Arrow type.
                 return parse_type(declared)
             variables = dict.fromkeys(type_variables(declared), pa.null()) if isinstance(declared, str) else {}
             parse_type(declared, variables)
@@ -170,7 +170,7 @@ class SignatureBuilder(ABC):
         found = []
         try:
             hints = typing.get_type_hints(self.cls.__init__)
-        except Exception:  # noqa: BLE001 - names that only type checkers import; what they allow is not known then
+        except Exception:  # noqa: BLE001 - names that are imported only for type checkers; values are then not checked
             hints = {}
         for parameter in list(inspect.signature(self.cls.__init__).parameters.values())[1:]:
             if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):

@@ -24,9 +24,9 @@ Vectorised = Literal["arrow", "numpy", "pandas"]
 
 @dataclass(frozen=True)
 class MapVerbs:
-    """The methods of one instance of an author's class, or an author's function.
+    """The methods of one instance of an author's class, or the author's function as `eval`.
 
-    `eval` takes the arguments of one row; if the function is vectorised, whole columns.
+    `eval` takes the arguments of one row or, if the function is vectorised, whole columns.
     """
 
     eval: Callable[..., Any]
@@ -40,7 +40,7 @@ class MapFunction(Registered):
 
     Args:
         name: Its name in queries.
-        is_table: Whether it is a table function, not a scalar one.
+        is_table: Whether it is a table function; otherwise it is a scalar function.
         declared_version: The author's version, or a callable from the input types.
         doc: The docstring of the author's code.
         target: The author's function, or a class with `eval`.
@@ -48,9 +48,9 @@ class MapFunction(Registered):
         declared_inputs: The types of the arguments, or a callable from the actual types to the declared ones.
         declared_result: Type of the result, or a callable from the input types. For a table function it is a struct,
             whose fields are the columns.
-        skip_nulls: Whether a row with a NULL argument gives NULL, or no row, without a call.
+        skip_nulls: Whether rows with a NULL argument get the result NULL (or no row) without a call.
         deterministic: Whether equal arguments always give the same result.
-        vectorised: What the columns of a vectorised function are; None if it takes one row at a time.
+        vectorised: The form of the columns of a vectorised function; None if it takes one row at a time.
         parameters: Its direct arguments.
         compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
     """
@@ -76,7 +76,7 @@ class MapFunction(Registered):
 
     @property
     def kind(self) -> FunctionKind:
-        """What it does with rows."""
+        """Whether it is a scalar or a table function."""
         return FunctionKind.TABLE if self.is_table else FunctionKind.SCALAR
 
     @property
@@ -86,7 +86,7 @@ class MapFunction(Registered):
 
     @property
     def result_text(self) -> str:
-        """The type of the result as text; of a table function, its columns."""
+        """The type of the result as text; for a table function, its columns."""
         type_ = self.result_type
         if not self.is_table or type_ is None:
             return super().result_text
@@ -94,7 +94,7 @@ class MapFunction(Registered):
 
     @property
     def has_open(self) -> bool:
-        """Whether `open` may change an instance before the first row."""
+        """Whether it is a class with `open`, which may change the instance before the first row."""
         return isinstance(self.target, type) and getattr(self.target, "open", None) is not None
 
     def bind(self, argument_types: Sequence[pa.DataType], literals: Mapping[str, Any]) -> BoundMap:
@@ -115,7 +115,7 @@ class MapFunction(Registered):
         if self.is_table and not pa.types.is_struct(result):
             raise RejectedError(
                 "SIGNATURE",
-                f"{self.name} is a table function, and its result_types give {result}; give a dict of columns",
+                f"{self.name} is a table function, but its result_types are {result}; return a dict of columns",
                 function=self.name,
             )
         version = self.declared_version
@@ -140,7 +140,7 @@ class BoundMap:
         function: The function.
         version: Its version for these types.
         input_types: The types to which its arguments are cast.
-        result_type: The type to which its results are cast; of a table function, the struct of its columns.
+        result_type: The type to which its results are cast; for a table function, the struct of its columns.
         literals: The direct arguments.
     """
 
@@ -152,7 +152,7 @@ class BoundMap:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of what servers of one fleet must agree on for this call, as 16 hexadecimal digits."""
+        """A hash of everything that must be equal on all servers of a fleet, as 16 hexadecimal digits."""
         parts = [
             self.function.kind,
             self.function.name,
@@ -164,7 +164,7 @@ class BoundMap:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def instantiate(self) -> MapVerbs:
-        """Return the verbs of a fresh instance of the author's class, or of the author's function."""
+        """Return the methods of a new instance of the author's class, or the author's function."""
         target = self.function.target
         if not isinstance(target, type):
             return MapVerbs(target)

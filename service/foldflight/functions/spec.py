@@ -104,7 +104,7 @@ class Verbs:
 
 
 class FunctionKind(StrEnum):
-    """What a function does with rows: many rows become one value, one row one value, or one row several rows."""
+    """An aggregate function returns one value for many rows, a scalar function one per row, a table function rows."""
 
     AGGREGATE = "aggregate"
     SCALAR = "scalar"
@@ -112,7 +112,7 @@ class FunctionKind(StrEnum):
 
 
 class Registered(ABC):
-    """What all kinds of registered functions have in common: a name, typed arguments, a typed result.
+    """The base class of all registered functions: a name, typed arguments and a typed result.
 
     Attributes:
         name: Its name in queries.
@@ -137,7 +137,7 @@ class Registered(ABC):
     @property
     @abstractmethod
     def kind(self) -> FunctionKind:
-        """What it does with rows."""
+        """Whether it is an aggregate, a scalar or a table function."""
 
     @property
     @abstractmethod
@@ -216,7 +216,7 @@ class Registered(ABC):
     def bind_inputs(
         self, actual: tuple[pa.DataType, ...], variables: dict[str, pa.DataType]
     ) -> tuple[pa.DataType, ...]:
-        """Return the types to which arguments of these types are cast, and add to `variables` what these stand for.
+        """Return the types to which arguments of these types are cast, and set the type variables in `variables`.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH for a wrong number or type of arguments.
@@ -304,7 +304,7 @@ class Function(Registered):
 
     @property
     def kind(self) -> FunctionKind:
-        """What it does with rows: it aggregates them."""
+        """It is an aggregate function."""
         return FunctionKind.AGGREGATE
 
     @property

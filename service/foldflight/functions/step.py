@@ -33,7 +33,7 @@ class Step:
         arguments: The arguments, in the order of the function's arguments.
         literals: Direct arguments. They are fixed for the step and are passed to the class's `__init__` by name.
         fingerprint: The fingerprint that the engine expects. An empty string accepts any.
-        outer: Of a table function: whether a row without results gives one row of NULLs.
+        outer: For a table function: whether a row without results becomes one row of NULLs.
     """
 
     function: str

@@ -65,22 +65,22 @@ def udf(
     skip_nulls: bool = False,
     deterministic: bool = True,
     vectorised: Vectorised | None = None,
-    compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the word of every tool that does it
+    compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the usual name for it
 ) -> Any:
-    """Register a function or a class as a scalar function: one row in, one value out.
+    """Register a function or a class as a scalar function: it returns one value for each row.
 
         @udf
         def multiply(x: int, y: int) -> int:
             return x * y
 
-    A class has `eval(self, *arguments)`; optionally `open(self, context)` and `close(self)`. Parameters of `__init__`
-    are the function's *direct arguments*, fixed for a call: `f["scale"]("x", factor=3)`.
+    A class has `eval(self, *arguments)` and optionally `open(self, context)` and `close(self)`. Parameters of
+    `__init__` are the function's *direct arguments*. They are fixed for a call: `f["scale"]("x", factor=3)`.
 
-    NULL arguments are None, and None is NULL. Results are cast to the declared type as Spark's CAST does in ANSI mode:
-    a value that does not fit is an error.
+    NULL arguments are None, and the result None is NULL. Results are cast to the declared type as Spark's CAST does in
+    ANSI mode: a value that does not fit is an error.
 
     A *vectorised* function takes whole columns of n rows and returns n results: `"arrow"` passes `pyarrow.Array`s,
-    `"numpy"` NumPy arrays (masked if there are NULLs; text and nested values are objects), `"pandas"` Series. The
+    `"numpy"` NumPy arrays (masked if there are NULLs, object arrays for text and nested values), `"pandas"` Series. The
     rows of a query may be split in any way between calls. Numbers that are computed row by row are compiled to machine
     code instead (see `compile`), which is faster than NumPy.
 
@@ -92,10 +92,10 @@ def udf(
         result_type: Type of the result, or a callable from the input types. Default: the annotation of the result.
         name: Name in queries. Default: the function's name, or the class's name in snake case.
         version: Version of the function. Servers with different versions do not share one query.
-        skip_nulls: A row with a NULL argument gives NULL, without a call.
-        deterministic: False if equal arguments may give different results. Then the function is called for each row
-            exactly once, and refused over changelogs, where a retraction must equal the row that it takes back.
-        vectorised: Pass whole columns: `"arrow"`, `"numpy"` or `"pandas"`.
+        skip_nulls: Whether rows with a NULL argument get the result NULL without a call.
+        deterministic: False if equal arguments may give different results. The function is then called exactly once for
+            each row. It is refused for changelogs, because a retraction must equal the row that it retracts.
+        vectorised: The form of whole columns, `"arrow"`, `"numpy"` or `"pandas"`; None for a call for each row.
         compile: `"auto"` compiles the code to machine code if the results are identical to Python's: numbers,
             booleans, arithmetic, comparisons, `math`; dates and times that are only compared. True raises before the
             first row if it cannot be compiled. False always interprets.
@@ -152,15 +152,15 @@ def udtf(
     skip_nulls: bool = False,
     deterministic: bool = True,
 ) -> Any:
-    """Register a function or a class as a table function: one row in, any number of rows out.
+    """Register a function or a class as a table function: it returns any number of rows for each row.
 
         @udtf(result_types={"word": "STRING", "at": "INT"})
         def split(text: str):
             for at, word in enumerate(text.split()):
                 yield word, at
 
-    The function yields rows, or returns a list of them; None is no row. A row is a tuple with a value for each column,
-    a dict, or an object with an attribute for each column. With one column, a value that is no tuple is the row.
+    The function yields rows, or returns a list of them; None means no rows. A row is a tuple with a value for each
+    column, a dict, or an object with an attribute for each column. With one column, a row may also be the value itself.
 
     A class has `eval(self, *arguments)`; `open`, `close` and direct arguments are those of `udf`.
 
@@ -172,7 +172,7 @@ def udtf(
             annotated fields; or `Iterator[str]` for one column, named as the function.
         name: Name in queries. Default: the function's name, or the class's name in snake case.
         version: Version of the function.
-        skip_nulls: A row with a NULL argument gives no rows, without a call.
+        skip_nulls: Whether rows with a NULL argument get no rows without a call.
         deterministic: False if equal arguments may give different rows.
 
     Returns:
@@ -226,7 +226,7 @@ class _MapBuilder(SignatureBuilder):
         return self.parameters_after(1 if is_method else 0)
 
     def check(self) -> None:
-        """Refuse what is neither a plain function nor a class with plain methods."""
+        """Refuse everything except plain functions and classes with plain methods."""
         if not isinstance(self.cls, (type, FunctionType)):
             raise self.error(" is neither a Python function nor a class", f"put {self.decorator} on a def or a class")
         if not self.name.isidentifier():
@@ -254,11 +254,11 @@ class _MapBuilder(SignatureBuilder):
             raise self.error(f"{shown} is a coroutine", "make it a plain function, without async")
 
     def check_count(self, method: Any, verb: str, parameters: str) -> None:
-        """Refuse `open` and `close` that take other parameters than those that they are given."""
+        """Refuse `open` and `close` with wrong parameters."""
         try:
             inspect.signature(method).bind(*[None] * (1 + parameters.count(",")))
         except TypeError:
-            raise self.error(f".{verb} does not take what is given", f"write {verb}({parameters})") from None
+            raise self.error(f".{verb} has wrong parameters", f"write {verb}({parameters})") from None
 
     def map_function(
         self,
@@ -302,7 +302,7 @@ class _MapBuilder(SignatureBuilder):
         return arguments + every - len(self.argument_parameters())
 
     def register(self, function: MapFunction) -> Any:
-        """Attach the function to the author's object, and return that."""
+        """Attach the function to the author's function or class, and return that."""
         setattr(self.cls, REGISTERED, function)
         return self.cls
 
@@ -324,7 +324,7 @@ class _ScalarBuilder(_MapBuilder):
     def check_method(self, method: Any, shown: str) -> None:
         super().check_method(method, shown)
         if inspect.isgeneratorfunction(method):
-            raise self.error(f"{shown} yields", "return one value, or use @udtf for several rows")
+            raise self.error(f"{shown} is a generator", "return one value, or use @udtf for several rows")
 
     def map_function(self, inputs: Any, result: Any, **options: Any) -> MapFunction:
         if self.vectorised is not None:
@@ -332,7 +332,9 @@ class _ScalarBuilder(_MapBuilder):
                 raise self.error(" is declared vectorised and compile=True", "choose one")
             options["compile"] = False
         if not callable(inputs) and self.vectorised is not None and not inputs:
-            raise self.error(" is vectorised and has no arguments", "drop vectorised: it could not know how many rows")
+            raise self.error(
+                " is vectorised and has no arguments", "leave vectorised out; it cannot know how many rows"
+            )
         return super().map_function(inputs, result, **options)
 
     def inferred(self, annotation: Any, where: str) -> pa.DataType:
@@ -340,8 +342,8 @@ class _ScalarBuilder(_MapBuilder):
             element = _element(annotation)
             if element is None:
                 raise self.error(
-                    f"{where}: the annotation does not tell the type of the elements",
-                    "annotate pa.StringArray and so on, or give @udf(input_types=[...], result_type=...)",
+                    f"{where}: the annotation does not give the type of the elements",
+                    "annotate an array class such as pa.StringArray, or give @udf(input_types=[...], result_type=...)",
                 )
             return element
         return super().inferred(annotation, where)
@@ -364,7 +366,7 @@ class _TableBuilder(_MapBuilder):
     decorator = "@udtf"
 
     def table(self, result_types: Columns | None) -> Any:
-        """Return the type of a row: a struct of the columns, as a type, a text with type variables, or a callable."""
+        """Return the struct of the columns: a type, a text with type variables, or a callable from input types."""
         if result_types is None:
             return self.annotated()
         if callable(result_types):
@@ -381,12 +383,12 @@ class _TableBuilder(_MapBuilder):
         return pa.struct([(name, parse_type(each)) for name, each in columns.items()])
 
     def check_names(self, names: Sequence[Any]) -> None:
-        """Refuse columns that SQL could not tell apart."""
+        """Refuse columns that SQL cannot distinguish or name."""
         wrong = [name for name in names if not isinstance(name, str) or not name or "`" in name]
         if wrong:
-            raise self.error(f" has a column named {wrong[0]!r}", "name each column with a text, without backticks")
+            raise self.error(f" has a column named {wrong[0]!r}", "give each column a name without backticks")
         if len({name.casefold() for name in names}) < len(names):
-            raise self.error(f" has two columns of one name: {', '.join(names)}", "give each another name")
+            raise self.error(f" has two columns of one name: {', '.join(names)}", "give each column its own name")
 
     def annotated(self) -> pa.DataType:
         """Return the struct of columns that the annotation of the result declares."""

@@ -67,7 +67,7 @@ def check_laws(
     """
     known = function if isinstance(function, (Function, MapFunction)) else function_of(function)
     if known is None:
-        raise RejectedError("SIGNATURE", f"{function!r} is no function; put @udaf, @udf or @udtf on it")
+        raise RejectedError("SIGNATURE", f"{function!r} is not a function; decorate it with @udaf, @udf or @udtf")
     return list(iterate_laws(known, literals=literals, examples=examples))
 
 

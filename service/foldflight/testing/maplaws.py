@@ -1,7 +1,7 @@
 """The laws of scalar and table functions, checked on generated data.
 
-A function that keeps them gives the same answer however an engine cuts, orders and repeats its input. An exception for
-a row is an answer, too: it must be the same each time.
+A function that obeys them returns the same results however an engine splits, orders and repeats its input. An exception
+for a row counts as its result: it must be the same each time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Rows = Sequence[Any]
 
 
 class MapSubject:
-    """One use of a scalar or table function, and how to evaluate rows with it.
+    """One use of a scalar or table function, which evaluates rows.
 
     Args:
-        function: The function; it is pickled and read again, as Spark's workers have it.
+        function: The function. It is pickled and unpickled, as for Spark's workers.
         literals: Direct arguments.
 
     Raises:
-        RejectedError: SIGNATURE or SCHEMA_MISMATCH, if there is nothing to try.
+        RejectedError: SIGNATURE for wrong direct arguments, or SCHEMA_MISMATCH if no argument types are found.
     """
 
     def __init__(self, function: MapFunction, literals: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class MapSubject:
         self._bound.check(PROGRAMS_AT_ONCE)
 
     def results(self, *parts: Rows, accelerator: Accelerator | None = None) -> list[list[Any]]:
-        """Return the outcomes of rows, which come in these parts: for each row its results, or its error."""
+        """Evaluate rows in these parts. Return for each row its results or its error, as text."""
         program = self._bound.open(Resources(accelerator=accelerator))
         try:
             found: list[list[Any]] = []
@@ -57,7 +57,7 @@ class MapSubject:
             program.close()
 
     def mode(self) -> Mode:
-        """Return how the function is evaluated when all that can be compiled is compiled."""
+        """Return how the function is evaluated if it is compiled at once where possible."""
         program = self._bound.open(Resources(accelerator=PROGRAMS_AT_ONCE))
         try:
             return program.kinds[0]
@@ -78,7 +78,7 @@ class MapSubject:
         for place, value, error in zip(
             places, answer.column("output_0").to_pylist(), answer.column(ERROR).to_pylist(), strict=True
         ):
-            # The text of a row says where it stood in its chunk.
+            # The error's row is left out, because it contains the position in the chunk.
             found[place].append(repr(value) if error is None else f"{error['code']}: {error['message']}")
         return found
 
@@ -111,7 +111,7 @@ def _again(subject: MapSubject, rows: Rows, _: int) -> str | None:
 
 def _splits(subject: MapSubject, rows: Rows, cut: int) -> str | None:
     at = cut % (len(rows) + 1)
-    return _differing(subject.results(rows), subject.results(rows[:at], rows[at:]), f"when cut at {at}")
+    return _differing(subject.results(rows), subject.results(rows[:at], rows[at:]), f"when split at {at}")
 
 
 def _order(subject: MapSubject, rows: Rows, _: int) -> str | None:
@@ -138,7 +138,7 @@ class MapLaw(NamedTuple):
     Args:
         name: Its name.
         holds: Returns None if it holds for some rows, otherwise what differs.
-        needs: Returns why it does not apply to a function; None if it does.
+        needs: Returns the reason why it does not apply to a function; None if it applies.
     """
 
     name: str
@@ -147,8 +147,8 @@ class MapLaw(NamedTuple):
 
 
 MAP_LAWS = (
-    MapLaw("the same again", _again, _needs_deterministic),
+    MapLaw("repeated calls agree", _again, _needs_deterministic),
     MapLaw("any split of the rows", _splits, _needs_deterministic),
     MapLaw("rows in any order", _order, _needs_deterministic),
-    MapLaw("compiled code says the same", _compiled, _needs_compiled),
+    MapLaw("compiled code agrees", _compiled, _needs_compiled),
 )

@@ -168,21 +168,21 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> Boun
 
 
 def _key_types(call: Call, schema: pa.Schema) -> tuple[pa.DataType, ...]:
-    """Return the types of the keys of an order. Raises RejectedError SCHEMA_MISMATCH, SIGNATURE."""
+    """Return the types of the keys of a call's order. Raises RejectedError SCHEMA_MISMATCH or SIGNATURE."""
     for order in call.order:
         type_ = _column(schema, order.column, call).type
         if pa.types.is_nested(type_) or isinstance(type_, pa.BaseExtensionType) or pa.types.is_interval(type_):
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"{call.function} cannot be ordered by {order.column!r}, which is {sql_name(type_)}; order by numbers, "
-                "texts, bytes, dates or times",
+                f"{call.function} cannot be ordered by {order.column!r} of the type {sql_name(type_)}; order by "
+                "numbers, texts, bytes, dates or times",
                 function=call.function,
             )
         if call.distinct and order.column not in call.arguments:
             raise RejectedError(
                 "SIGNATURE",
-                f"{call.function} is DISTINCT, so it can be ordered by its arguments only, and {order.column!r} is none: "
-                "equal rows may have several values of it",
+                f"{call.function} is DISTINCT, so it can be ordered only by its arguments, but {order.column!r} is not "
+                "an argument; order by an argument, or leave DISTINCT out",
                 function=call.function,
             )
     return tuple(_column(schema, order.column, call).type for order in call.order)

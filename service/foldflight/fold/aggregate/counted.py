@@ -1,8 +1,8 @@
 """DISTINCT, ORDER BY and materialised input: a group keeps its distinct rows with their counts.
 
-The rows are folded when the group's value is requested: each row once for DISTINCT, otherwise as often as its count, in
-the order of the call, or else of their first appearance. Therefore such calls support merge and retract whatever the
-class defines. A row has the arguments of the call, then the keys of its order.
+The rows are folded when the group's value is requested: each row once for DISTINCT, otherwise as often as its count.
+They are folded in the order of the call or, if it has none, of their first appearance. Therefore such calls support
+merge and retract whatever the class defines. A row consists of the arguments of the call and the keys of its order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Programs of scalar and table functions over rows; no state is kept between chunks.
+"""Programs of scalar and table functions over rows. They keep no state between chunks.
 
-Request > bound.BoundProgram > program.OpenProgram > one Mapper for each step: interpreted, vectorised, compiled
+A `Request` becomes a `bound.BoundProgram`, which opens a `program.OpenProgram`. It has one `mapper.Mapper` for each
+step: interpreted, vectorised or compiled.
 """

@@ -1,4 +1,4 @@
-"""Bound requests of steps: each step with its function, types and the place of its result."""
+"""Bound requests of steps: each step with its function and types."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from foldflight.functions.step import Step, StepArgument
 __all__ = ["ROW", "BoundProgram", "BoundStep"]
 
 ROW: Final = "row"
-"""The column of answers that tells the row of the chunk; it is there if a step is a table function."""
+"""The column of answers with the number of the row of the chunk. Answers have it if a step is a table function."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,9 @@ class BoundProgram:
             if errors are isolated.
 
     Raises:
-        RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for arguments that do not fit; SIGNATURE for direct arguments,
-            and for functions that are no scalar or table functions; BAD_FRAME for steps that refer to later ones.
+        RejectedError: UNKNOWN_FUNCTION; SCHEMA_MISMATCH for arguments or a fingerprint that do not fit; SIGNATURE for
+            wrong direct arguments, for aggregate functions, and for a scalar function with `outer`; BAD_FRAME for steps
+            that refer to later steps, and for wrong outputs.
     """
 
     def __init__(self, request: Request, registry: Registry) -> None:
@@ -79,12 +80,12 @@ class BoundProgram:
 
     @staticmethod
     def takes(request: Request) -> bool:
-        """Return whether a request is for scalar and table functions: it has steps."""
+        """Return whether a request has steps, so that it is for scalar and table functions."""
         return bool(request.steps)
 
     @property
     def has_table(self) -> bool:
-        """Whether a step is a table function, so that one row may become several."""
+        """Whether a step is a table function, which may return several rows for one."""
         return any(each.bound.function.is_table for each in self.calls)
 
     def check(self, accelerator: Accelerator | None) -> None:
@@ -106,14 +107,15 @@ class BoundProgram:
     def _fields(self) -> Iterator[pa.Field]:
         if not self.request.outputs:
             raise RejectedError(
-                "BAD_FRAME", "Open has steps and no outputs; name at least one step whose result is wanted"
+                "BAD_FRAME", "Open has steps and no outputs; give the number of at least one step as an output"
             )
         if self.has_table:
             yield pa.field(ROW, pa.int32(), nullable=False)
         for place, step in enumerate(self.request.outputs):
             if not 0 <= step < len(self.calls):
                 raise RejectedError(
-                    "BAD_FRAME", f"output {place} is that of step {step}, and there are {len(self.calls)} steps"
+                    "BAD_FRAME",
+                    f"output {place} refers to step {step}, but the last step is {len(self.calls) - 1}",
                 )
             yield pa.field(f"output_{place}", self.calls[step].bound.result_type)
         if self.request.isolates:
@@ -126,12 +128,14 @@ class BoundProgram:
         if not isinstance(function, MapFunction):
             raise RejectedError(
                 "SIGNATURE",
-                f"{step.function} is an aggregate function, which takes many rows; use it in a group_by",
+                f"{step.function} is an aggregate function, not a scalar or table function; use it in a group_by",
                 function=step.function,
             )
         if step.outer and not function.is_table:
             raise RejectedError(
-                "SIGNATURE", f"{step.function} is no table function, so it cannot be outer", function=step.function
+                "SIGNATURE",
+                f"{step.function} is not a table function, so its step cannot be outer; leave outer out",
+                function=step.function,
             )
         types = [self._type_of(place, step, argument) for argument in step.arguments]
         bound = BoundStep(step, function.bind(types, step.literals))
@@ -151,7 +155,7 @@ class BoundProgram:
         if not 0 <= argument.step < place:
             raise RejectedError(
                 "BAD_FRAME",
-                f"step {place} ({step.function}) takes the result of step {argument.step}, which is not before it",
+                f"step {place} ({step.function}) takes the result of step {argument.step}; give an earlier step",
                 function=step.function,
             )
         type_ = self.calls[argument.step].bound.result_type
@@ -162,8 +166,8 @@ class BoundProgram:
         if columns.get_field_index(name) < 0:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"{step.function} refers to a column {name!r} that the chunk does not have (or has twice); "
-                f"it has {', '.join(columns.names) or 'none'}",
+                f"{step.function} refers to a column {name!r}, which the chunk does not have (or has twice); "
+                f"its columns are {', '.join(columns.names) or 'none'}",
                 function=step.function,
             )
         return columns.field(name)
@@ -174,8 +178,8 @@ def _member(type_: pa.DataType, argument: StepArgument, step: Step) -> pa.DataTy
     if members.count(argument.member or "") != 1:
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{step.function} takes {argument.member!r} of step {argument.step}, whose result has "
-            f"{', '.join(members) or 'no members'}",
+            f"{step.function} takes the member {argument.member!r} of the result of step {argument.step}; its members "
+            f"are {', '.join(members) or 'none'}",
             function=step.function,
         )
     return type_.field(argument.member).type

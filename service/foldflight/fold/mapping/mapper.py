@@ -1,4 +1,4 @@
-"""What the evaluations of all steps have in common: an instance of the author's class, and errors with their row."""
+"""The base classes of all evaluations of steps: an instance of the author's class, and errors with their row."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Mapper(ABC):
 
 
 class Scalar(Mapper):
-    """Evaluates a step that gives one value for each row."""
+    """Evaluates a scalar function: one value for each row."""
 
     @abstractmethod
     def values(self, rows: Rows) -> pa.Array:
-        """Return the results of n rows, in the result type; NULL for rows that have failed, before or here.
+        """Return the results of n rows as an array of the result type. Rows that fail here or failed before are NULL.
 
         Raises:
             FunctionError: With the row, if errors are not isolated.
@@ -83,11 +83,11 @@ class Instance(Mapper):
 
     @property
     def verb(self) -> str:
-        """What the author calls the code that is called for each row, for errors."""
+        """The name of the author's code that is called for each row, for error messages."""
         return "eval" if isinstance(self.bound.function.target, type) else self.bound.function.target.__name__
 
     def calls(self, rows: Rows) -> Iterator[Any]:
-        """Return an iterator that calls the function for each of n rows, and goes on after a row that has raised."""
+        """Return an iterator over the results of n rows. After an exception it continues with the next row."""
         columns = [column.values for column in rows.arguments]
         return map(self.verbs.eval, *columns) if columns else starmap(self.verbs.eval, repeat((), len(rows)))
 
@@ -109,7 +109,7 @@ class Instance(Mapper):
             raise failure from error
 
     def asked(self, rows: Rows) -> Mask | None:
-        """Return for which of n rows the function is called; None for all."""
+        """Return a mask of the rows (of n) for which the function is called; None for all."""
         mask = ~self.failures.among(rows.slots) if self.failures else None
         if self.bound.function.skip_nulls:
             for column in rows.arguments:
@@ -140,5 +140,5 @@ def cast(step: Instance, rows: Rows, values: Sequence[Any], type_: pa.DataType) 
 
 
 def null_rows(values: pa.Array, mask: Mask) -> pa.Array:
-    """Return n values for n rows, of which only those in `mask` have one; NULL for the others."""
+    """Return an array with the values at the rows of `mask` (bool, n of them) and NULL at the others."""
     return values.take(pa.array(np.cumsum(mask) - 1, mask=~mask))

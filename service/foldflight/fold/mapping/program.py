@@ -1,4 +1,4 @@
-"""A program of steps over the rows of a chunk: rows in, rows out, no state."""
+"""A program of steps over the rows of a chunk. It has no state."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from foldflight.functions.values import cast_arguments, exact_types
 
 __all__ = ["OpenProgram"]
 
-# As for aggregates: a product of two DECIMAL(38) fits.
+# As for aggregates, the precision of decimals suffices for a product of two DECIMAL(38).
 _EXACT: Final = decimal.Context(prec=76)
 
 
 class OpenProgram(Stateless):
     """The opened steps of one exchange.
 
-    If errors are isolated, a row for which a function raises has NULL outputs and the first error in `error`; the other
-    rows are answered. After any other error the program is undefined: close it.
+    If errors are isolated, a row for which a function raises has NULL outputs, and its first error in `error`. After
+    any other error the program is in an undefined state and must be closed.
 
     Args:
         steps: The steps.
         bound: Their functions.
-        request: The request, for its outputs, flags and job parameters.
+        request: The request, with the outputs, flags and job parameters.
         schema: The schema of answers.
         resources: Metrics, log and accelerator.
 
@@ -107,10 +107,10 @@ class OpenProgram(Stateless):
 
         Returns:
             Rows in `schema`. Without a table function these are n rows, in the order of the chunk. With one, `row` is
-            the number of the row of the chunk that each belongs to, ascending.
+            the number of the row of the chunk, ascending.
 
         Raises:
-            FunctionError: With function and row.
+            FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with function and row.
             RejectedError: SCHEMA_MISMATCH, for a value that the declared type of an argument cannot hold.
         """
         with decimal.localcontext(_EXACT):
@@ -182,8 +182,8 @@ class _Rows:
         batch: The chunk.
 
     Attributes:
-        rows: int32, shape (n,): for each current row, the row of the chunk that it belongs to.
-        results: The results of the steps so far, n values each.
+        rows: For each current row the number of its row of the chunk; int32, shape (n,).
+        results: The results of the evaluated steps by their numbers, n values each.
         is_expanded: Whether a table function has replaced the rows.
     """
 
@@ -197,8 +197,8 @@ class _Rows:
     def argument(self, argument: StepArgument, mapper: Mapper, place: int) -> Column:
         """Return an argument of a step, cast to its declared type.
 
-        Steps with the same argument share its Python values, except mutable ones (lists, maps), which a function could
-        change.
+        Steps with the same argument share its Python values, unless they are mutable (lists, maps): a function could
+        change those.
         """
         type_ = mapper.bound.input_types[place]
         known = self._known.get((argument, str(type_)))
@@ -218,10 +218,10 @@ class _Rows:
         return result if argument.member is None else pc.struct_field(result, argument.member)
 
     def expand(self, taken: Slots, *, keep: frozenset[int]) -> None:
-        """Replace the rows by those of a table function.
+        """Replace the rows by the rows that a table function returned.
 
         Args:
-            taken: int32, shape (m,): for each new row, the current row that it belongs to.
+            taken: For each new row the current row that it is derived from; int32, shape (m,).
             keep: The steps whose results are still needed.
         """
         places = pa.array(taken)
@@ -232,7 +232,7 @@ class _Rows:
 
 
 def _wanted_after(steps: Sequence[Step], outputs: Sequence[int]) -> list[frozenset[int]]:
-    """Return for each step which earlier results are needed after it."""
+    """Return for each step the numbers of the steps whose results are needed after it."""
     wanted = set(outputs)
     found = []
     for step in reversed(steps):

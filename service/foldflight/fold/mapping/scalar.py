@@ -37,7 +37,7 @@ class InterpretedScalar(Instance, Scalar):
         calls = self.calls(rows)
         while len(results) < len(rows):
             try:
-                results.extend(calls)  # keeps what it has when a call raises
+                results.extend(calls)  # if a call raises, the results before it are kept
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
                 self.failed(rows, len(results), error)
                 results.append(None)
@@ -62,7 +62,7 @@ class VectorisedScalar(Instance, Scalar):
         return self._isolated(rows)
 
     def _isolated(self, rows: Rows) -> pa.Array:
-        """Return the results of n rows. Rows that raise are found by halving, because a call has no position."""
+        """Return the results of n rows. Rows that raise are found by bisection: an exception does not name its row."""
         if not len(rows):
             return pa.nulls(0, self.bound.result_type)
         try:
@@ -95,7 +95,7 @@ class VectorisedScalar(Instance, Scalar):
         return self._cast(rows, returned)
 
     def _cast(self, rows: Rows, returned: Any) -> pa.Array:
-        """Return the results in the declared type. Only what changes no value is cast as a whole."""
+        """Return the results in the declared type. A cast that may change values checks each value."""
         type_ = self.bound.result_type
         array = _array(returned)
         if array is None:
@@ -114,7 +114,7 @@ class VectorisedScalar(Instance, Scalar):
 
 
 def _column(array: pa.Array | None, form: str | None) -> Any:
-    """Return n arguments in the form that a vectorised function takes."""
+    """Return n arguments as a column for a vectorised function."""
     assert array is not None
     if form == "arrow":
         return array
@@ -130,7 +130,7 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
 
 
 def _zero(type_: pa.DataType) -> pa.Scalar:
-    """Return the value that stands under the mask of a NULL."""
+    """Return the value that a masked array has in place of NULL."""
     if pa.types.is_boolean(type_):
         return pa.scalar(False)
     return pa.scalar(0, pa.int32() if type_ == pa.date32() else pa.int64()).cast(type_)
@@ -145,5 +145,5 @@ def _array(returned: Any) -> pa.Array | None:
         return pa.array(returned.filled(), mask=mask) if returned.dtype != object else None
     if isinstance(returned, np.ndarray):
         return pa.array(returned) if returned.dtype != object and returned.ndim == 1 else None
-    dtype = getattr(returned, "dtype", None)  # of a Series; one of objects holds Python values
+    dtype = getattr(returned, "dtype", None)  # of a Series; a Series of objects holds Python values
     return None if dtype is None or str(dtype) == "object" else pa.Array.from_pandas(returned)

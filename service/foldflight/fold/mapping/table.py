@@ -1,4 +1,4 @@
-"""Table functions: one row in, any number of rows out."""
+"""Table functions: each row gives any number of rows."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from foldflight.functions.values import CastError, cast_results
 __all__ = ["ROWS_MAX", "Table"]
 
 ROWS_MAX: Final = 1 << 20
-"""Rows that one row may become. A generator that never ends is stopped there, before it has used up the memory."""
+"""The largest number of rows for one row. It stops endless generators before they use up the memory."""
 
 
 class Table(Instance):
-    """Calls a table function for each row, and gathers its rows.
+    """Calls a table function for each row, and collects the rows that it returns.
 
     Args:
         bound: The function.
         context: The argument of the function's `open`.
         failures: Records errors of single rows.
-        outer: Whether a row without results gives one row of NULLs.
+        outer: Whether a row without results becomes one row of NULLs.
     """
 
     def __init__(self, bound: BoundMap, context: FunctionContext, failures: Failures, *, outer: bool) -> None:
@@ -46,14 +46,14 @@ class Table(Instance):
         return Mode.INTERPRETED
 
     def rows(self, rows: Rows) -> tuple[Slots, pa.Array]:
-        """Return the rows of n rows, in order: the number (0 to n - 1) that each belongs to, and its columns.
+        """Return the function's rows for n rows, in their order.
 
         Returns:
-            int32, shape (m,), ascending, and m values of the struct of columns. A row that fails here or has failed
-            before has none.
+            For each of m rows the number of the given row (0 to n - 1), int32, shape (m,), ascending; and m values of
+            the struct of columns. A given row that fails here or has failed before has no rows.
 
         Raises:
-            FunctionError: With the row, if errors are not isolated.
+            FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with the row, if errors are not isolated.
         """
         mask = self.asked(rows)
         asked = np.arange(len(rows)) if mask is None else np.flatnonzero(mask)
@@ -74,7 +74,7 @@ class Table(Instance):
                 self.take(given, index, FunctionError("RESULT_TYPE", f"{self.verb} {error}", function=self.name))
             except _TooManyError:
                 del found[start:]
-                message = f"{self.verb} gave more than {ROWS_MAX} rows for one row; does it end?"
+                message = f"{self.verb} returned more than {ROWS_MAX} rows for one row; check that it ends"
                 self.take(given, index, FunctionError("USER_CODE", message, function=self.name))
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
                 del found[start:]
@@ -83,14 +83,14 @@ class Table(Instance):
         return self._columns(rows, counts, found)
 
     def _columns(self, rows: Rows, counts: Any, found: list[tuple[Any, ...]]) -> tuple[Slots, pa.Array]:
-        """Return rows as columns, after those of rows with a value that does not fit have been left out."""
+        """Return rows as columns, without the results of rows for which a value does not fit."""
         while True:
             places = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
             try:
                 columns = self._cast(found)
             except _CastColumnError as error:
                 place = int(places[error.index])
-                message = f"{self.verb} gave a row whose column {error.column}, {error.message}"
+                message = f"{self.verb} returned a row whose column {error.column} is wrong: {error.message}"
                 self.take(rows, place, FunctionError(error.code, message, function=self.name))
                 start = int(counts[:place].sum())
                 del found[start : start + int(counts[place])]
@@ -121,17 +121,17 @@ class Table(Instance):
 
     def _iterable(self, returned: Any) -> Iterable[Any]:
         if isinstance(returned, (str, bytes, dict)) or not hasattr(returned, "__iter__"):
-            raise _RowError(f"returned {type(returned).__name__}, and a table function yields rows or returns a list")
+            raise _RowError(f"returned {type(returned).__name__}; yield rows or return a list of rows")
         iterable: Iterable[Any] = returned
         return iterable
 
 
 class _RowError(Exception):
-    """A row does not have the declared columns."""
+    """A function returned something other than rows with the declared columns."""
 
 
 class _TooManyError(Exception):
-    """One row has become too many."""
+    """A function returned too many rows for one row."""
 
 
 class _CastColumnError(Exception):
@@ -141,7 +141,7 @@ class _CastColumnError(Exception):
 
 
 def _splitter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return the function that gives the values of a row in the order of the columns."""
+    """Return a function that returns the values of a row in the order of the columns."""
     count = len(names)
     by_name = [operator.attrgetter(name) for name in names]
 
@@ -151,7 +151,7 @@ def _splitter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     def wrong(row: Any, values: int) -> _RowError:
         plural = "" if values == 1 else "s"
         return _RowError(
-            f"gave a row of {values} value{plural}, {shown(row)}, and declares {count}: {', '.join(names)}"
+            f"returned a row of {values} value{plural}, {shown(row)}, but {count} are declared: {', '.join(names)}"
         )
 
     def split(row: Any) -> tuple[Any, ...]:
@@ -169,7 +169,7 @@ def _splitter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
             return split(tuple(row))
         if isinstance(row, dict):
             raise _RowError(
-                f"gave a row with {', '.join(map(str, row)) or 'no columns'}, and declares {', '.join(names)}"
+                f"returned a row with {', '.join(map(str, row)) or 'no columns'}; declared are {', '.join(names)}"
             )
         if all(hasattr(row, name) for name in names):
             return tuple(get(row) for get in by_name)

@@ -14,7 +14,7 @@ import pytest
 import foldflight
 from foldflight import connect, udaf
 from foldflight.client import Functions, close_connections, flight
-from foldflight.engine.layout import Layout
+from foldflight.engine.layout import QueryLayout
 from foldflight.engine.query import Query
 from foldflight.engine.tasks import PartialFold
 from foldflight.exchange.frames import Chunk
@@ -80,7 +80,7 @@ def way(column: int, *, remote: bool) -> list[str]:
 
 
 def fold_one_row(functions: Functions) -> None:
-    layout = Layout(
+    layout = QueryLayout(
         keys=pa.schema([("key_0", pa.string())]),
         names=("key",),
         columns=pa.schema([("column_0", pa.int64())]),

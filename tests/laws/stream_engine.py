@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValu
 
 from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.layout import BUCKET, LIVE, Layout
+from foldflight.engine.layout import BUCKET, LIVE, QueryLayout
 from foldflight.engine.packing import BLOB, Pack, rows_of
 from foldflight.engine.query import HostTypes, Query, StreamOptions
 from foldflight.engine.state.runs import key_hashes
@@ -107,7 +107,7 @@ class StreamEngine:
         self.buckets: dict[int, BucketState] = {}
         self.figures: dict[str, int] = {}
         self._options = options
-        columns_of = Layout(keys, tuple(keys.names), columns, tuple(columns.names), has_kinds, isolates=isolates)
+        columns_of = QueryLayout(keys, tuple(keys.names), columns, tuple(columns.names), has_kinds, isolates=isolates)
         spark = HostTypes(carrier=carrier_type, results=lambda _names, types: types)
         query = replace(Query.of(transport, calls, columns_of, stream=options, types=spark), bounds=bounds)
         self.layout = query.layout

@@ -12,7 +12,7 @@ import pytest
 
 from foldflight.engine.epoch import BucketEpoch
 from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import Layout
+from foldflight.engine.layout import QueryLayout
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.steps import FailoverBounds
@@ -35,14 +35,16 @@ SMALL = TableBounds(piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2)
 BOUNDS = FailoverBounds(patience_s=5.0, replay_bytes_max=2_000)
 
 
-def planned(transport: SimulatedTransport) -> tuple[Open, Layout]:
+def planned(transport: SimulatedTransport) -> tuple[Open, QueryLayout]:
     """Return the query that a driver would plan."""
     chunk = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
     opening = Open(CALLS, chunk, returns=Returns(), initial_outputs=True)
     schema = transport.describe(opening).schema
     states = pa.schema([schema.field(f"state_{place}") for place in range(len(CALLS))])
     outputs = pa.schema([schema.field(f"output_{place}") for place in range(len(CALLS))])
-    layout = Layout(KEYS, ("name",), COLUMNS, ("v",), has_kinds=True, states=states, carried=states, outputs=outputs)
+    layout = QueryLayout(
+        KEYS, ("name",), COLUMNS, ("v",), has_kinds=True, states=states, carried=states, outputs=outputs
+    )
     return opening, layout
 
 
@@ -111,7 +113,7 @@ def run(seed: int) -> World:
     return world
 
 
-def block(layout: Layout, rows: list[tuple[int, str, int]]) -> pa.RecordBatch:
+def block(layout: QueryLayout, rows: list[tuple[int, str, int]]) -> pa.RecordBatch:
     columns: list[Any] = [[row[1] for row in rows], [row[0] for row in rows], [row[2] for row in rows]]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, layout.rows, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=layout.rows)

@@ -8,7 +8,7 @@ import pytest
 from foldflight import connect
 from foldflight.engine.epoch import BucketEpoch
 from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import KIND, REAL, Layout
+from foldflight.engine.layout import KIND, REAL, QueryLayout
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions import Call, RowKind
@@ -39,7 +39,7 @@ def test_the_group_without_keys_begins(is_always_there: bool, expected: list[lis
     opened = transport.describe(opening).schema
     states, outputs = (pa.schema([opened.field(f"{what}_0")]) for what in ("state", "output"))
     nothing = pa.schema([])
-    layout = Layout(nothing, (), nothing, (), has_kinds=True, states=states, carried=states, outputs=outputs)
+    layout = QueryLayout(nothing, (), nothing, (), has_kinds=True, states=states, carried=states, outputs=outputs)
     exchange, ids = GroupedExchange(transport, opening, layout), count()
     table = StateTable(
         TableLayout(keys=nothing, states=states, buckets=1),

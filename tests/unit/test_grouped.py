@@ -8,7 +8,7 @@ import pytest
 from foldflight import FunctionError, RetryableError, connect
 from foldflight.client import OpenExchange, Transport
 from foldflight.engine.grouped import GroupedExchange, Groups
-from foldflight.engine.layout import Layout
+from foldflight.engine.layout import QueryLayout
 from foldflight.exchange.frames import FunctionInfo, Open, Opened
 from foldflight.functions import Call
 
@@ -51,10 +51,10 @@ def grouped(transport: Counted) -> GroupedExchange:
     return GroupedExchange(transport, SUM, layout(transport))
 
 
-def layout(transport: Transport) -> Layout:
+def layout(transport: Transport) -> QueryLayout:
     states = pa.schema([transport.describe(SUM).schema.field("state_0")])
     outputs = pa.schema([("total", pa.int64())])
-    return Layout(KEYS, ("k",), COLUMNS, ("v",), has_kinds=False, states=states, carried=states, outputs=outputs)
+    return QueryLayout(KEYS, ("k",), COLUMNS, ("v",), has_kinds=False, states=states, carried=states, outputs=outputs)
 
 
 def rows(*pairs: tuple[str, int]) -> pa.RecordBatch:

@@ -5,14 +5,14 @@ import pyarrow as pa
 import pytest
 
 from foldflight.engine.deadletters import Failed, HeldRows
-from foldflight.engine.layout import DEAD_LETTER, KIND, Layout
+from foldflight.engine.layout import DEAD_LETTER, KIND, QueryLayout
 from foldflight.fold import ERROR, ERROR_TYPE
 
 NOTHING = pa.schema([])
 KEYS = pa.schema([("key_0", pa.string())])
 COLUMNS = pa.schema([("column_0", pa.int64()), ("column_1", pa.timestamp("us", "UTC"))])
 OUTPUTS = pa.schema([("total", pa.decimal128(10, 2))])
-LAYOUT = Layout(KEYS, ("name",), COLUMNS, ("v", "at"), True, NOTHING, NOTHING, OUTPUTS, isolates=True)
+LAYOUT = QueryLayout(KEYS, ("name",), COLUMNS, ("v", "at"), True, NOTHING, NOTHING, OUTPUTS, isolates=True)
 NAMES = np.array(["ann", "bob", "cy", "dee"])
 
 
@@ -37,7 +37,7 @@ def held(bytes_max: int) -> HeldRows:
     return rows
 
 
-def failed(*slots: int, layout: Layout = LAYOUT) -> Failed:
+def failed(*slots: int, layout: QueryLayout = LAYOUT) -> Failed:
     error = {"code": "USER_CODE", "function": "f", "message": "no", "row": "row 0", "trace": "here"}
     columns = {"slot": pa.array(slots, pa.int32()), ERROR: pa.array([error] * len(slots), ERROR_TYPE)}
     groups = pa.RecordBatch.from_pydict(columns)
@@ -97,7 +97,7 @@ def test_a_group_without_rows_has_one_letter() -> None:
 
 def test_without_keys_and_columns_a_letter_is_an_error() -> None:
     """A query without keys and columns has letters with errors only."""
-    layout = Layout(NOTHING, (), NOTHING, (), False, NOTHING, NOTHING, OUTPUTS, isolates=True)
+    layout = QueryLayout(NOTHING, (), NOTHING, (), False, NOTHING, NOTHING, OUTPUTS, isolates=True)
     rows = HeldRows(layout.rows)
     rows.add(np.zeros(2, np.int32), pa.RecordBatch.from_arrays([pa.array([True, True])], schema=layout.rows))
     letters = pa.Table.from_batches(failed(0, layout=layout).letters(rows)).to_pylist()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from foldflight import FunctionError, connect, udaf
 from foldflight.engine import tasks
 from foldflight.engine.blocks import BlockBounds, gather
-from foldflight.engine.layout import HASH, Layout
+from foldflight.engine.layout import HASH, QueryLayout
 from foldflight.engine.query import HostTypes, Query
 from foldflight.engine.tasks import FinalFold, PartialFold
 from foldflight.functions import Call
@@ -49,11 +49,11 @@ BOUNDS = st.builds(
 def query_of(*, has_kinds: bool, bounds: BlockBounds | None = None) -> Query:
     """Return a query of three calls over two keys."""
     calls = {f"o{place}": call for place, call in enumerate(CALLS)}
-    query = Query.of(TRANSPORT, calls, Layout(KEYS, ("k", "x"), COLUMNS, ("v", "w"), has_kinds), types=CARRIED)
+    query = Query.of(TRANSPORT, calls, QueryLayout(KEYS, ("k", "x"), COLUMNS, ("v", "w"), has_kinds), types=CARRIED)
     return query if bounds is None else replace(query, bounds=bounds)
 
 
-def batches_of(rows: list[tuple[Any, ...]], layout: Layout, sizes: list[int]) -> list[pa.RecordBatch]:
+def batches_of(rows: list[tuple[Any, ...]], layout: QueryLayout, sizes: list[int]) -> list[pa.RecordBatch]:
     """Return rows in batches as from Spark, split anywhere."""
     kinds = {"+I": 0, "-D": 3}
     listed = [
@@ -150,7 +150,7 @@ def test_a_task_holds_one_block_of_groups() -> None:
 
 def test_rows_without_bytes_are_folded() -> None:
     """Rows with only a column of type NULL, which has no bytes, are counted in two phases."""
-    layout = Layout(pa.schema([("key_0", pa.null())]), ("k",), pa.schema([]), (), has_kinds=False)
+    layout = QueryLayout(pa.schema([("key_0", pa.null())]), ("k",), pa.schema([]), (), has_kinds=False)
     query = Query.of(TRANSPORT, {"n": Call("count")}, layout, types=CARRIED)
     rows = pa.RecordBatch.from_arrays([pa.nulls(5)], schema=query.layout.rows)
     assert [batch.column("live").to_pylist() for batch in PartialFold(query, BlockBounds())([rows])] == [[3], [2]]
@@ -187,7 +187,9 @@ def test_gather(sizes: list[int], rows_max: int, bytes_max: int) -> None:
 
 def partial_of(groups: npt.NDArray[np.int64], transport: Any, function: str, **bounds: Any) -> list[pa.RecordBatch]:
     """Return what the first stage makes of rows with these keys and the value 1, in batches of 1,000 rows."""
-    layout = Layout(pa.schema([("key_0", pa.int64())]), ("k",), pa.schema([("column_0", pa.int64())]), ("v",), False)
+    layout = QueryLayout(
+        pa.schema([("key_0", pa.int64())]), ("k",), pa.schema([("column_0", pa.int64())]), ("v",), False
+    )
     query = Query.of(transport, {"o": Call(function, ("v",))}, layout, types=CARRIED)
     rows = pa.RecordBatch.from_arrays([pa.array(groups), pa.array(np.ones_like(groups))], schema=query.layout.rows)
     batches = [rows.slice(start, 1_000) for start in range(0, len(groups), 1_000)]

@@ -214,7 +214,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "one type, no list": ({}, {"input_types": "INT"}, r"write a list: input_types=\['INT'\]"),
     "one type of PySpark, no list": ({}, {"input_types": LongType()}, r"write a list: input_types=\[LongType\(\)\]"),
     "one annotation, no list": ({}, {"input_types": int}, r"write a list: input_types=\[int\]"),
-    "a class of PySpark's types": ({}, {"result_type": LongType}, "result_type: "),
+    "a class of PySpark's types": (
+        {},
+        {"result_type": LongType},
+        r"result_type: LongType is a class, .* write LongType\(\)",
+    ),
     "retarct": ({"retarct": Plain.accumulate}, {}, "has a method retarct, which is never called; did you mean retract"),
     "mrege": ({"mrege": lambda self, a, b: a}, {}, "did you mean merge"),
     "serialise": ({"serialise": lambda self, a: b""}, {}, "did you mean serialize"),

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.engine.convert import convert
-from foldflight.engine.layout import KIND, SLOT, Layout
+from foldflight.engine.layout import KIND, SLOT, QueryLayout
 from foldflight.fold import ERROR
 from foldflight.functions import RowKind
 
@@ -82,7 +82,7 @@ class Failed:
     """
 
     def __init__(
-        self, layout: Layout, groups: pa.RecordBatch, keys: Callable[[npt.NDArray[np.int32]], pa.RecordBatch]
+        self, layout: QueryLayout, groups: pa.RecordBatch, keys: Callable[[npt.NDArray[np.int32]], pa.RecordBatch]
     ) -> None:
         self.slots: npt.NDArray[np.int32] = groups.column(SLOT).to_numpy()
         self._layout = layout
@@ -135,7 +135,7 @@ class Failed:
 
 
 def split_failed(
-    layout: Layout, results: pa.RecordBatch, keys: Callable[[npt.NDArray[np.int32]], pa.RecordBatch]
+    layout: QueryLayout, results: pa.RecordBatch, keys: Callable[[npt.NDArray[np.int32]], pa.RecordBatch]
 ) -> tuple[pa.RecordBatch, Failed]:
     """Return the results of the groups that have not failed, and the groups that have.
 

@@ -18,7 +18,7 @@ from foldflight.engine.blocks import one_batch
 from foldflight.engine.changelog import changelog, live_rows
 from foldflight.engine.deadletters import Failed, HeldRows, split_failed
 from foldflight.engine.grouped import GroupedExchange, Groups
-from foldflight.engine.layout import LIVE, SLOT, Layout, retracts
+from foldflight.engine.layout import LIVE, SLOT, QueryLayout, retracts
 from foldflight.engine.state.table import StateTable
 from foldflight.errors import RejectedError
 
@@ -62,7 +62,7 @@ class BucketEpoch:
         layout: The columns.
         table: The bucket's state table.
         is_strict: Whether a retraction of a row that is not in its group is an error.
-        merges: Whether blocks hold partial states and rows (`Layout.partial`) instead of rows only.
+        merges: Whether blocks hold partial states and rows (`QueryLayout.partial`) instead of rows only.
         closed_us: Windows that end at or before this time, in microseconds since 1970, are closed. The last key is the
             window's end. None if windows do not close.
         is_always_there: Whether the group of a query without keys exists before its first row counts. In Spark it does
@@ -76,7 +76,7 @@ class BucketEpoch:
     def __init__(
         self,
         exchange: GroupedExchange,
-        layout: Layout,
+        layout: QueryLayout,
         table: StateTable,
         *,
         is_strict: bool,
@@ -109,7 +109,7 @@ class BucketEpoch:
         """Fold all blocks, store the new states of their groups, and return the changelog.
 
         Args:
-            blocks: Rows of keys, the row kind (if rows have kinds), arguments and filters; or of `Layout.partial`.
+            blocks: Rows of keys, the row kind (if rows have kinds), arguments and filters; or of `QueryLayout.partial`.
 
         Returns:
             n row kinds (int8), including `-U`, and n rows of keys and outputs in the types of the exchange.
@@ -268,7 +268,7 @@ class BucketEpoch:
         return changes_of(self._layout, keys, self._layout.outputs_of(outputs))
 
 
-def changes_of(layout: Layout, keys: pa.RecordBatch, outputs: Sequence[pa.Array]) -> pa.RecordBatch:
+def changes_of(layout: QueryLayout, keys: pa.RecordBatch, outputs: Sequence[pa.Array]) -> pa.RecordBatch:
     """Return n keys and n outputs of each call as rows of a changelog, in the types of the exchange."""
     names = [f"output_{place}" for place in range(len(layout.outputs))]
     return pa.RecordBatch.from_arrays([*keys.columns, *outputs], names=[*layout.keys.names, *names])
@@ -289,7 +289,7 @@ class ClosedWindows:
             1970; None if no windows remain.
     """
 
-    def __init__(self, exchange: GroupedExchange, layout: Layout, table: StateTable, closed_us: int) -> None:
+    def __init__(self, exchange: GroupedExchange, layout: QueryLayout, table: StateTable, closed_us: int) -> None:
         self.dead_letters: list[pa.RecordBatch] = []
         self.next_end_us: int | None = None
         self._exchange = exchange
@@ -331,7 +331,7 @@ class ClosedWindows:
         return changes_of(layout, groups.keys(outputs.column(SLOT).to_numpy()), layout.outputs_of(outputs))
 
 
-def _ends_us(batch: pa.RecordBatch, layout: Layout) -> npt.NDArray[np.int64]:
+def _ends_us(batch: pa.RecordBatch, layout: QueryLayout) -> npt.NDArray[np.int64]:
     """Return the end of each row's window, in microseconds since 1970."""
     ends = batch.column(layout.keys.names[-1])
     return ends.cast(pa.timestamp("us", ends.type.tz)).view(pa.int64()).to_numpy(zero_copy_only=False)

@@ -22,7 +22,7 @@ import pyarrow as pa
 from foldflight.client import OpenExchange, Transport
 from foldflight.engine.deadletters import HeldRows
 from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import Layout
+from foldflight.engine.layout import QueryLayout
 from foldflight.engine.logs import forward, naming_group
 from foldflight.exchange.frames import Open, Opened
 from foldflight.fold import Mode
@@ -49,7 +49,7 @@ class Groups:
         layout: The columns of the query. Without keys there is one group.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: QueryLayout) -> None:
         self.layout = layout
         self._index = KeyIndex(layout.keys) if len(layout.keys) else None
 
@@ -89,7 +89,7 @@ class GroupedExchange:
         held: The rows of the current turn, if errors are isolated.
     """
 
-    def __init__(self, transport: Transport, opening: Open, layout: Layout, *, clock: Clock = lambda: 0.0) -> None:
+    def __init__(self, transport: Transport, opening: Open, layout: QueryLayout, *, clock: Clock = lambda: 0.0) -> None:
         self.elapsed_s = 0.0
         self.held: HeldRows | None = None
         self._transport = transport
@@ -133,7 +133,7 @@ class GroupedExchange:
         self.held = HeldRows(self._layout.rows) if self._layout.isolates else None
 
     def chunk(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
-        """Fold n rows of `Layout.rows` into n slots."""
+        """Fold n rows of `QueryLayout.rows` into n slots."""
         if self.held is not None:
             self.held.add(slots, block)
         batch = self._layout.chunk_of(slots, block)

@@ -25,7 +25,7 @@ __all__ = [
     "RETRACTING",
     "ROW_KIND",
     "SLOT",
-    "Layout",
+    "QueryLayout",
     "retracts",
 ]
 
@@ -43,7 +43,7 @@ _NOTHING = pa.schema([])
 
 
 @dataclass(frozen=True)
-class Layout:
+class QueryLayout:
     """The columns of a query between Spark and an exchange.
 
     Args:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.layout import Layout
+from foldflight.engine.layout import QueryLayout
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_isolates, check_order
 from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
@@ -97,7 +97,7 @@ class Query:
     transport: Transport
     opening: Open
     opened: tuple[OpenedCall, ...]
-    layout: Layout
+    layout: QueryLayout
     bounds: BlockBounds
     stream: StreamOptions | None
 
@@ -106,7 +106,7 @@ class Query:
         cls,
         transport: Transport,
         calls: Mapping[str, Call],
-        layout: Layout,
+        layout: QueryLayout,
         *,
         stream: StreamOptions | None = None,
         materialize: bool = False,
@@ -225,7 +225,7 @@ class Query:
         return "; ".join(parts)
 
 
-def _filled(layout: Layout, outputs: list[str], schema: pa.Schema, types: HostTypes) -> Layout:
+def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: HostTypes) -> QueryLayout:
     """Return a layout with the states and outputs of an exchange."""
     places = range(len(outputs))
     states = pa.schema([schema.field(f"state_{place}") for place in places])

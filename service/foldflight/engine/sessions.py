@@ -27,7 +27,7 @@ from foldflight.engine.deadletters import Failed, HeldRows
 from foldflight.engine.epoch import EpochStats, changes_of
 from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import LIVE, SLOT, Layout
+from foldflight.engine.layout import LIVE, SLOT, QueryLayout
 from foldflight.engine.state.table import StateTable
 from foldflight.fold import ERROR
 
@@ -104,7 +104,7 @@ class _SessionGroups:
         layout: The columns; the last two keys are start and end of a session.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: QueryLayout) -> None:
         self._layout = layout
         self.schema = pa.schema(list(layout.keys)[:-2])
         self._index = KeyIndex(self.schema) if len(self.schema) else None
@@ -160,7 +160,7 @@ class SessionEpoch:
     """
 
     def __init__(
-        self, exchange: GroupedExchange, layout: Layout, table: StateTable, *, closed_us: int | None = None
+        self, exchange: GroupedExchange, layout: QueryLayout, table: StateTable, *, closed_us: int | None = None
     ) -> None:
         self.stats = EpochStats(buckets=1, runs=table.pieces, state_bytes=table.stored_bytes)
         self.open_ends_us: set[int] = set()

@@ -27,7 +27,7 @@ from foldflight.engine.changelog import live_rows
 from foldflight.engine.convert import convert
 from foldflight.engine.deadletters import HeldRows, split_failed
 from foldflight.engine.grouped import GroupedExchange, Groups
-from foldflight.engine.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, Layout, retracts
+from foldflight.engine.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, QueryLayout, retracts
 from foldflight.engine.query import Query
 from foldflight.engine.reduction import Reduction
 from foldflight.fold import Mode
@@ -52,7 +52,7 @@ _OUTPUT_ROWS_MAX = 1 << 16
 class _Groups(Groups):
     """The groups of one epoch, with their live rows, and with their buckets if the query has buckets."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: QueryLayout) -> None:
         super().__init__(layout)
         self.live = np.zeros(0, np.int64)
         self.buckets = np.zeros(0, np.int32)
@@ -261,7 +261,7 @@ class FinalFold:
     merges: bool
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> QueryLayout:
         """The columns of the query."""
         return self.query.layout
 

@@ -442,7 +442,9 @@ def _check_batch(batch: pa.RecordBatch) -> None:
 
 
 def _check_sizeless(batch: pa.RecordBatch) -> None:
-    """Refuse a batch with too many values in its lists and maps that take no byte: a few bytes may claim billions.
+    """Refuse a batch whose lists and maps have too many values of types without bytes, such as null.
+
+    A message of a few bytes could claim billions of them.
 
     Raises:
         RejectedError: LIMIT.
@@ -458,7 +460,7 @@ def _check_sizeless(batch: pa.RecordBatch) -> None:
 
 
 def _sizeless(array: pa.Array) -> int:
-    """Return how many values inside of the lists and maps of an array take no byte. The array has been validated."""
+    """Return the number of values without bytes in the lists and maps of an array, which has been validated."""
     kinds = pa.types
     type_ = array.type
     if isinstance(type_, pa.BaseExtensionType):
@@ -478,8 +480,8 @@ def _sizeless(array: pa.Array) -> int:
 def _check_schema(schema: pa.Schema) -> None:
     """Raise an error for column names that are not UTF-8 and for types that are not supported.
 
-    What is not folded is not even measured: the offsets of a dense union pass `validate(full=True)` wherever they
-    point, and so do views behind a NULL.
+    Batches of other types are not read at all, not even to measure them. `validate(full=True)` accepts any offsets of a
+    dense union and any view behind a NULL.
     """
     _check_names(schema)
     for type_ in schema.types:

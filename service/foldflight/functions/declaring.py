@@ -132,6 +132,8 @@ class SignatureBuilder(ABC):
 
     def declared(self, where: str, declared: Any) -> Any:
         """Return a declared type after checking it; annotations and PySpark types become Arrow types."""
+        if isinstance(declared, type) and declared.__module__ == "pyspark.sql.types":
+            raise self.error(f", {where}: {declared.__name__} is a class, not a type", f"write {declared.__name__}()")
         if _is_annotation(declared):
             return self.inferred(declared, f", {where}")
         if callable(declared) or isinstance(declared, pa.DataType):

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from foldflight.engine.layout import DEAD_LETTER, Layout
+from foldflight.engine.layout import DEAD_LETTER, QueryLayout
 from foldflight.errors import RejectedError
 
 __all__ = ["dead_letters", "letter_type", "results"]
@@ -51,7 +51,9 @@ def dead_letters(df: DataFrame) -> DataFrame:
     return df.where(sf.col(DEAD_LETTER).isNotNull()).select(f"{DEAD_LETTER}.*")
 
 
-def letter_type(layout: Layout, key_types: Sequence[st.DataType], column_types: Sequence[st.DataType]) -> st.StructType:
+def letter_type(
+    layout: QueryLayout, key_types: Sequence[st.DataType], column_types: Sequence[st.DataType]
+) -> st.StructType:
     """Return Spark's type of a query's dead letters. Keys and columns keep their types in the input."""
     known = {
         "key": zip(layout.names, key_types, strict=True),

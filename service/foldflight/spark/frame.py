@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 
 from foldflight.client import Aggregate, FunctionHandle, Transport, Use
-from foldflight.engine.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, Layout
+from foldflight.engine.layout import DEAD_LETTER, KIND, REAL, ROW_KIND, QueryLayout
 from foldflight.engine.query import Emit, HostTypes, Query, StreamOptions
 from foldflight.errors import RejectedError
 from foldflight.spark.batch import batch_result
@@ -253,9 +253,9 @@ class GroupedFrame:
             raise
         return query, rows
 
-    def _layout(self, columns: Columns, schema: pa.Schema) -> Layout:
+    def _layout(self, columns: Columns, schema: pa.Schema) -> QueryLayout:
         keys, others = list(schema)[: len(self.names)], list(schema)[len(self.names) :]
-        return Layout(
+        return QueryLayout(
             keys=pa.schema(keys),
             names=self.names,
             columns=pa.schema([field for field in others if field.name not in (KIND, REAL)]),

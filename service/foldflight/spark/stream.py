@@ -28,7 +28,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from foldflight.engine.blocks import gather
 from foldflight.engine.epoch import BucketEpoch, ClosedWindows, EpochStats
 from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import BUCKET, DEAD_LETTER, ROW_KIND, Layout
+from foldflight.engine.layout import BUCKET, DEAD_LETTER, ROW_KIND, QueryLayout
 from foldflight.engine.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.engine.query import Query, StreamOptions
 from foldflight.engine.sessions import SessionEpoch
@@ -112,7 +112,7 @@ def _packing(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.R
     return Pack(query.layout.partial, query.bounds, partial)
 
 
-def _metric_name(layout: Layout) -> str:
+def _metric_name(layout: QueryLayout) -> str:
     """Return the name of a query's metrics. Spark needs a unique name for each aggregation of a query."""
     return f"{OBSERVED} {','.join(layout.names)} > {','.join(layout.outputs.names)}"
 

@@ -35,7 +35,7 @@ import pyarrow as pa
 from foldflight.client import Aggregate
 from foldflight.engine.epoch import BucketEpoch
 from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import KIND, LIVE, REAL, Layout
+from foldflight.engine.layout import KIND, LIVE, REAL, QueryLayout
 from foldflight.engine.query import Query, StreamOptions
 from foldflight.engine.state.manifest import TableBounds, TableLayout
 from foldflight.engine.state.table import MemoryStore, StateTable
@@ -160,7 +160,7 @@ def run_epochs(
         raise RejectedError("SIGNATURE", f"{doubles[0]!r} is a key and an output; give the output another name")
     calls, names = _calls(aggregates)
     columns = _columns([*keys, *names], [row for epoch in parsed for _, row in epoch], aggregates, types or {})
-    layout = Layout(
+    layout = QueryLayout(
         keys=pa.schema([(f"key_{place}", columns[name]) for place, name in enumerate(keys)]),
         names=tuple(keys),
         columns=pa.schema([(f"column_{place}", columns[name]) for place, name in enumerate(names)]),
@@ -174,7 +174,9 @@ def run_epochs(
         return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed]
 
 
-def _block(layout: Layout, names: Sequence[str], rows: Sequence[tuple[RowKind, Mapping[str, Any]]]) -> pa.RecordBatch:
+def _block(
+    layout: QueryLayout, names: Sequence[str], rows: Sequence[tuple[RowKind, Mapping[str, Any]]]
+) -> pa.RecordBatch:
     """Return the rows of an epoch in the schema of a layout. `names` are the columns of the rows, in its order."""
     fields = [*layout.keys, *layout.columns]
     columns = {

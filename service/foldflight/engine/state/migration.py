@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds, one_batch
-from foldflight.engine.layout import SLOT, Layout
+from foldflight.engine.layout import SLOT, QueryLayout
 from foldflight.engine.logs import forward, naming_group
 from foldflight.engine.state.manifest import calls_of, other_query
 from foldflight.errors import RejectedError
@@ -38,7 +38,7 @@ class Migration:
 
     transport: Transport
     opening: Open
-    layout: Layout
+    layout: QueryLayout
     can_migrate: tuple[bool, ...]
     bounds: BlockBounds
 

@@ -33,10 +33,10 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
     shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
         for case, keys, data in _cases(sizes):
-            frame = spark.read.parquet(str(_written(Path(folder), case, data)))
+            frame = spark.read.parquet(str(written(Path(folder), case, data)))
             for way, query in _ways(sizes.url, keys).items():
                 consume(query(frame.limit(10_000)))  # starts workers, compiles plans
-                seconds = _seconds(spark, query(frame))
+                seconds = seconds_of(spark, query(frame))
                 rate = data.num_rows / min(seconds, TIME_LIMIT_S)
                 yield Figure(SUITE, case, way, rate, "rows/s", is_limit=seconds >= TIME_LIMIT_S)
 
@@ -51,7 +51,7 @@ def _cases(sizes: Sizes) -> Iterator[tuple[str, tuple[str, ...], pa.Table]]:
     yield "TPC-H by part", ("part",), items
 
 
-def _written(folder: Path, case: str, data: pa.Table) -> Path:
+def written(folder: Path, case: str, data: pa.Table) -> Path:
     """Write the data, a file for each core."""
     path = folder / case.replace(" ", "-").replace(",", "")
     path.mkdir()
@@ -62,7 +62,7 @@ def _written(folder: Path, case: str, data: pa.Table) -> Path:
     return path
 
 
-def _seconds(spark: Any, query: Any) -> float:
+def seconds_of(spark: Any, query: Any) -> float:
     """Return the better of two times, one where the first is long; the limit, if the query had to be stopped at it."""
     taken = []
     while len(taken) < 2 and sum(taken) < TIME_LIMIT_S / 4:
@@ -130,8 +130,13 @@ def _ways(url: str, keys: Sequence[str]) -> dict[str, Query]:
         BUILT_IN: built_in(*keys),
         EMBEDDED: ours(connect("embedded:examples.weighted_avg"), *keys),
         REMOTE: ours(connect(url), *keys),
-        **dict(zip(PEERS, (_arrow_udf(keys), _pandas_udf(keys), _apply(keys)), strict=True)),
+        **dict(zip(PEERS, python_peers(*keys), strict=True)),
     }
+
+
+def python_peers(*keys: str) -> tuple[Query, ...]:
+    """Return the query in Spark's own ways to aggregate in Python, in the order of `PEERS`."""
+    return _arrow_udf(keys), _pandas_udf(keys), _apply(keys)
 
 
 def built_in(*keys: str) -> Query:

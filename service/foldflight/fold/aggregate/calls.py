@@ -170,8 +170,8 @@ def _key_types(call: Call, schema: pa.Schema) -> tuple[pa.DataType, ...]:
         if call.distinct and order.column not in call.arguments:
             raise RejectedError(
                 "SIGNATURE",
-                f"{call.function} is DISTINCT, so it can be ordered by its arguments only, and {order.column!r} is none: "
-                "equal rows may have several values of it",
+                f"{call.function} is DISTINCT, so it can be ordered by its arguments only, and {order.column!r} is "
+                "none; equal rows may have several values of it",
                 function=call.function,
             )
     return tuple(_column(schema, order.column, call).type for order in call.order)

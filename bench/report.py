@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from bench import builtins, exchange, flink, fold, memory, spark_batch, spark_stream
+from bench import builtins, exchange, flink, fold, memory, spark_batch, spark_stream, sql
 from bench.data import Figure
 
 MORE_IS_BETTER = "rows/s"
@@ -53,6 +53,8 @@ GOALS = (
         for peer in spark_batch.PEERS
     ),
     *(Goal(spark_batch.SUITE, spark_batch.EMBEDDED, peer, 20, ("1,000,000 groups",)) for peer in spark_batch.PEERS),
+    Goal(sql.SUITE, sql.FOLD, sql.GROUP_BY, 0.95),
+    *(Goal(sql.SUITE, sql.LISTS, peer, 3, ("1,000,000 groups",)) for peer in sql.GROUPED_PEERS),
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1 / 1.3, ("rows an epoch",)),
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1.5, ("groups touched",)),
     Goal(flink.SUITE, flink.OURS, flink.GENERAL, 100),

@@ -44,8 +44,8 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
     shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
         for case, keys, data in _cases(sizes):
-            frame = spark.read.parquet(str(_written(Path(folder), case, data)))
-            for way, seconds in _seconds(spark, frame, _ways(sizes.url, keys)).items():
+            frame = spark.read.parquet(str(written(Path(folder), case, data)))
+            for way, seconds in seconds_of(spark, frame, _ways(sizes.url, keys)).items():
                 rate = data.num_rows / min(seconds, TIME_LIMIT_S)
                 yield Figure(SUITE, case, way, rate, "rows/s", is_limit=seconds >= TIME_LIMIT_S)
 
@@ -60,7 +60,7 @@ def _cases(sizes: Sizes) -> Iterator[tuple[str, tuple[str, ...], pa.Table]]:
     yield "TPC-H by part", ("part",), items
 
 
-def _written(folder: Path, case: str, data: pa.Table) -> Path:
+def written(folder: Path, case: str, data: pa.Table) -> Path:
     """Write the data, a file for each core."""
     path = folder / case.replace(" ", "-").replace(",", "")
     path.mkdir()
@@ -71,7 +71,7 @@ def _written(folder: Path, case: str, data: pa.Table) -> Path:
     return path
 
 
-def _seconds(spark: Any, frame: Any, ways: Mapping[str, Query]) -> dict[str, float]:
+def seconds_of(spark: Any, frame: Any, ways: Mapping[str, Query]) -> dict[str, float]:
     """Return the better of two times, or the only one if it is long; the limit, if the query was stopped at it."""
     for query in ways.values():
         consume(query(frame.limit(10_000)))  # starts workers, compiles plans
@@ -145,8 +145,13 @@ def _ways(url: str, keys: Sequence[str]) -> dict[str, Query]:
         LIMIT: _limit(keys),
         EMBEDDED: ours(connect("embedded:examples.weighted_avg"), *keys),
         REMOTE: ours(connect(url), *keys),
-        **dict(zip(PEERS, (_arrow_udf(keys), _pandas_udf(keys), _apply(keys)), strict=True)),
+        **dict(zip(PEERS, python_peers(*keys), strict=True)),
     }
+
+
+def python_peers(*keys: str) -> tuple[Query, ...]:
+    """Return the query in Spark's own ways to aggregate in Python, in the order of `PEERS`."""
+    return _arrow_udf(keys), _pandas_udf(keys), _apply(keys)
 
 
 def built_in(*keys: str) -> Query:

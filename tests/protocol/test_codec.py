@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open, sliced_to
+from foldflight.exchange.engine import check_order
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
@@ -35,7 +36,7 @@ from foldflight.exchange.frames import (
 )
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
-from foldflight.functions import Call, LogRecord, Registry
+from foldflight.functions import Call, LogRecord, Order, Registry
 from foldflight.server.run.settings import load_settings
 from tests.effort import examples
 
@@ -53,6 +54,7 @@ OPEN = Open(
             literals={"a": 1, "b": [decimal.Decimal("1.5")], "c": datetime.date(2013, 1, 1)},
         ),
         Call("count", fingerprint="0" * 16, materialize=True),
+        Call("g", ("v",), order=(Order("v", descending=True, nulls_first=False), Order("late"))),
     ),
     columns=COLUMNS,
     returns=Returns(states=False, outputs=True),
@@ -63,7 +65,9 @@ OPEN = Open(
     isolate_errors=True,
 )
 LIMITS = Limits(1, 2, 3, 4, 5, 6.5, 7.5)
-OPENED = Opened("s1", 1, (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_())),), LIMITS, RESULTS)
+OPENED = Opened(
+    "s1", 1, (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_()), is_ordered=True),), LIMITS, RESULTS
+)
 ENGINE_FRAMES = [
     States(BATCH),
     States(BATCH, unanswered=True),
@@ -395,3 +399,14 @@ def test_direct_arguments_are_bounded() -> None:
     with pytest.raises(RejectedError) as caught:
         decode_open(encode_open(Open(calls=(call,), columns=pa.schema([("v", pa.int64())]))))
     assert (caught.value.code, caught.value.limit) == ("LIMIT", "literals")
+
+
+def test_an_old_server_is_not_asked_for_an_order() -> None:
+    """A server that does not say `is_ordered` would ignore the order, so the engine refuses."""
+    asked = Open((Call("f", ("v",), order=(Order("v"),)),), COLUMNS)
+    check_order(OPENED, asked)
+    old = dataclasses.replace(OPENED, calls=(dataclasses.replace(OPENED.calls[0], is_ordered=False),))
+    with pytest.raises(RejectedError, match="too old to fold the rows of f in an order") as refused:
+        check_order(old, asked)
+    assert refused.value.code == "PROTOCOL_VERSION"
+    check_order(old, Open((Call("f", ("v",)),), COLUMNS))

@@ -72,8 +72,8 @@ def test_emit_changes(db: Any, tmp_path: Path) -> None:
     "source",
     [
         "FROM orders GROUP BY customer, window(at, '10 minutes')",
-        "FROM TABLE(TUMBLE(TABLE orders, DESCRIPTOR(at), INTERVAL '10' MINUTES)) "
-        "GROUP BY window_start, window_end, customer",
+        """FROM TABLE(TUMBLE(TABLE orders, DESCRIPTOR(at), INTERVAL '10' MINUTES))
+           GROUP BY window_start, window_end, customer""",
     ],
 )
 def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
@@ -147,7 +147,8 @@ def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str
 def test_windows_over_batches(db: Any, table: str, expected: list[tuple[int, int, int]]) -> None:
     """The table functions of Flink over a batch."""
     db.sql("""CREATE OR REPLACE TEMP VIEW o AS
-        SELECT timestamp_seconds(unix_timestamp(timestamp'2026-01-01 12:00:00') + 60 * m) AS at, v FROM VALUES (1, 1), (9, 2), (25, 4) AS t(m, v)""")
+        SELECT timestamp_seconds(unix_timestamp(timestamp'2026-01-01 12:00:00') + 60 * m) AS at, v
+        FROM VALUES (1, 1), (9, 2), (25, 4) AS t(m, v)""")
     query = f"SELECT window_start, window_end, my_sum(v) AS s FROM {table} GROUP BY window_start, window_end"
     noon = db.sql("SELECT timestamp'2026-01-01 12:00:00'").collect()[0][0]
     found = [

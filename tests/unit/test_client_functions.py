@@ -288,3 +288,16 @@ def test_threads_pickle_by_value_beside_each_other() -> None:
     finally:
         del sys.modules[authored.__name__]
     assert [[function.name for function in pickle.loads(each)] for each in found] == [["one", "two"]] * 2
+
+
+def test_order_of_a_use() -> None:
+    """A text may end with its direction; the order shows in the use."""
+    use = connect("embedded:")["string_agg"]("t").order_by("day DESC", "id nulls last", "desc")
+    assert [(key.column, key.descending, key.nulls_first) for key in use.order] == [
+        ("day", True, False),
+        ("id", False, False),
+        ("desc", False, True),
+    ]
+    assert repr(use) == "string_agg('t').order_by('day DESC NULLS LAST', 'id NULLS LAST', 'desc')"
+    with pytest.raises(RejectedError, match="needs a key"):
+        use.order_by()

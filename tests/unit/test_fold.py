@@ -11,7 +11,7 @@ import pytest
 from examples.weighted_avg import WeightedAvg
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, udaf
 from foldflight.fold import Fold, StateSigner, bind_calls
-from foldflight.functions import Call, Registry
+from foldflight.functions import Call, Order, Registry
 
 SCHEMA = pa.schema(
     [
@@ -158,6 +158,62 @@ def test_materialized_input_takes_rows_back() -> None:
     counted = new_fold(Call("avg", ("v",), materialize=True))
     counted.fold(chunk((0, INSERT, 3), (0, INSERT, 3), (0, INSERT, 9)))
     assert outputs(counted) == {0: 5.0}
+
+
+def ordered(*keys: Order, distinct: bool = False) -> Call:
+    return Call("string_agg", ("t",), distinct=distinct, order=keys)
+
+
+def texts(*rows: tuple[int, int, str | None, int | None, float | None]) -> pa.RecordBatch:
+    """Return a chunk: slot, kind, text, number, float."""
+    types = [pa.int32(), pa.int8(), pa.string(), pa.int64(), pa.float64()]
+    columns = [pa.array(column, type_) for column, type_ in zip(zip(*rows, strict=True), types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=["slot", "kind", "t", "n", "x"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ((Order("n"),), "d,b,a,c"),
+        ((Order("n", descending=True, nulls_first=False),), "a,c,b,d"),
+        ((Order("n", nulls_first=False),), "b,a,c,d"),
+        ((Order("n", descending=True, nulls_first=True),), "d,a,c,b"),
+        ((Order("n", descending=True), Order("t", descending=True)), "d,c,a,b"),
+        ((Order("x"), Order("t")), "b,c,d,a"),
+        ((Order("x", descending=True, nulls_first=False),), "a,d,c,b"),
+    ],
+)
+def test_rows_are_folded_in_the_order_of_the_call(keys: tuple[Order, ...], expected: str) -> None:
+    """NULL comes where the order says, NaN after all numbers, equal keys in the order of arrival."""
+    rows = texts((0, 0, "a", 3, math.nan), (0, 0, "b", 1, None), (0, 0, "c", 3, 1.0), (0, 0, "d", None, 2.0))
+    fold = Fold(bind_calls(Registry(), [ordered(*keys)], rows.schema))
+    fold.fold(rows)
+    assert fold.collect().column("output_0").to_pylist() == [expected]
+
+
+def test_ordered_calls_merge_and_retract() -> None:
+    """With its rows kept, an append-only function retracts and merges in order; DISTINCT orders by its arguments."""
+    schema = texts((0, 0, "a", 1, None)).schema
+    one, two = (Fold(bind_calls(Registry(), [ordered(Order("n"))], schema)) for _ in range(2))
+    one.fold(texts((0, 0, "c", 3, None), (0, 0, "a", 1, None)))
+    two.fold(texts((0, 0, "b", 2, None)))
+    two.merge_states(one.collect())
+    two.fold(texts((0, DELETE, "c", 3, None)))
+    assert two.collect().column("output_0").to_pylist() == ["a,b"]
+    (call,) = bind_calls(Registry(), [ordered(Order("t", descending=True), distinct=True)], schema)
+    fold = Fold([call])
+    fold.fold(texts((0, 0, "a", 1, None), (0, 0, "b", 1, None), (0, 0, "a", 2, None)))
+    assert fold.collect().column("output_0").to_pylist() == ["b,a"]
+    fingerprints = {
+        bind_calls(Registry(), [each], schema)[0].fingerprint
+        for each in (ordered(), ordered(Order("n")), ordered(Order("n", descending=True)), ordered(Order("x")))
+    }
+    assert len(fingerprints) == 4
+    with pytest.raises(RejectedError, match="by its arguments only"):
+        bind_calls(Registry(), [ordered(Order("n"), distinct=True)], schema)
+    nested = schema.append(pa.field("l", pa.list_(pa.int64())))
+    with pytest.raises(RejectedError, match="cannot be ordered by 'l'"):
+        bind_calls(Registry(), [ordered(Order("l"))], nested)
 
 
 def test_values_after_each_row() -> None:

@@ -190,8 +190,10 @@ class Catalog:
         return self._udfs[key]
 
     def register(self, spark: SparkSession, entry: Entry) -> None:
-        """Add a function. Plain SQL of the session knows it, too, if its types are fixed, it needs no direct arguments,
-        and Spark has no aggregate of this name.
+        """Add a function.
+
+        Plain SQL of the session knows it, too, if its types are fixed, it needs no direct arguments, and Spark has no
+        aggregate of this name.
         """
         self.entries[entry.name] = entry
         is_complete = not any(parameter.required for parameter in entry.handle.info.parameters)

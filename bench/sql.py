@@ -1,0 +1,63 @@
+"""SQL: the fold plan beside `group_by`, the list plan beside Spark's aggregates in Python, and the time of planning."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.data import Figure, Sizes, table
+from bench.spark_batch import PEERS, TIME_LIMIT_S, ours, python_peers, seconds_of, session, written
+from foldflight.client import connect
+from foldflight.spark import register, sql
+
+SUITE = "sql"
+GROUP_BY, FOLD, LISTS = "group_by", "SQL, fold plan", "SQL, list plan"
+GROUPED_PEERS = PEERS[:2]
+PLANNING, PLANNED, ANALYSED = "planning", "foldflight.spark.sql", "spark.sql"
+_QUERY = "SELECT k, weighted_avg(v, w) AS o FROM rows GROUP BY k"
+_NESTED = """WITH sums AS (
+        SELECT k, weighted_avg(v, w) AS o, count(*) AS n, max(v) AS m FROM rows WHERE v > 1 GROUP BY k)
+    SELECT n % 2 AS parity, weighted_avg(o, CAST(n AS INT)) + 1 AS a, sum(m) AS s
+    FROM sums JOIN (SELECT 1 AS one) ON n > one GROUP BY ALL HAVING count(*) > 1 ORDER BY a DESC LIMIT 10"""
+
+
+def measure(sizes: Sizes) -> Iterator[Figure]:
+    """Measure each way over the same rows, then how long a statement takes to be planned."""
+    functions = connect("embedded:examples.weighted_avg")
+    shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
+    with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
+        register(spark, functions)
+        ways = {
+            GROUP_BY: ours(functions, "k"),
+            FOLD: lambda frame: _query(spark, frame, "fold"),
+            LISTS: lambda frame: _query(spark, frame, "lists"),
+            **dict(zip(GROUPED_PEERS, python_peers("k"), strict=False)),
+        }
+        for groups in sizes.groups:
+            case, data = f"{groups:,} groups", table(sizes.rows, groups)
+            frame = spark.read.parquet(str(written(Path(folder), case, data)))
+            for way, seconds in seconds_of(spark, frame, ways).items():
+                rate = data.num_rows / min(seconds, TIME_LIMIT_S)
+                yield Figure(SUITE, case, way, rate, "rows/s", is_limit=seconds >= TIME_LIMIT_S)
+        yield from _planning(spark)
+
+
+def _query(spark: Any, frame: Any, plan: Any) -> Any:
+    frame.createOrReplaceTempView("rows")
+    return sql(spark, _QUERY, plan=plan)
+
+
+def _planning(spark: Any) -> Iterator[Figure]:
+    """Measure the planning of a statement with two folded blocks, beside Spark's analysis with its own aggregate."""
+    plain = _NESTED.replace("weighted_avg(v, w)", "avg(v * w)").replace("weighted_avg(o, CAST(n AS INT))", "avg(o * n)")
+    for way, plan in ((PLANNED, lambda: sql(spark, _NESTED)), (ANALYSED, lambda: spark.sql(plain))):
+        times = []
+        for _ in range(7):
+            start = time.perf_counter()
+            plan()
+            times.append(time.perf_counter() - start)
+        yield Figure(SUITE, PLANNING, way, min(times) * 1000, "ms")

@@ -12,14 +12,14 @@ unset PYTHONDONTWRITEBYTECODE
 mkdir -p build
 "$pytest" "$@" tests/wire tests/docs tests/deploy >build/wire.log 2>&1 &
 wire=$!
-# These never wait, so they leave the processors to those that do.
+# Those on the wire and in containers watch time limits, so the others leave the processors to them.
 nice -n 10 "$pytest" "$@" --ignore=tests/spark --ignore=tests/wire --ignore=tests/docs --ignore=tests/deploy \
   >build/others.log 2>&1 &
 others=$!
 trap 'kill "$wire" "$others" 2>/dev/null || true' EXIT
 
 failed=no
-"$pytest" "$@" tests/spark || failed=yes
+nice -n 5 "$pytest" "$@" tests/spark || failed=yes
 for part in wire others; do
   wait "${!part}" || failed=yes
   printf '\nThe tests that ran beside these (build/%s.log):\n' "$part"

@@ -1,28 +1,31 @@
 #!/usr/bin/env bash
-# The tests in three parts at once, so that a machine of two cores is busy while tests wait or Spark starts.
+# The tests in four parts at once, so that both processors of a small machine are busy while tests wait or Spark starts.
 # Usage: scripts/test.sh PYTEST [OPTION...]
-#   OPTION...  of pytest; by default, all tests but those that take minutes
+#   OPTION...  of pytest; by default those that leave out what takes minutes
 set -euo pipefail
 pytest=$1
-shift
-(($#)) || set -- -m "not slow"
+options=("${@:2}")
+((${#options[@]})) || options=(-m "not slow")
 # Tests start Python by the hundred: what one process has compiled of the modules, the others read.
 unset PYTHONDONTWRITEBYTECODE
 
+declare -A parts
+start() { # NAME NICENESS WHAT...
+  nice -n "$2" "$pytest" "${options[@]}" "${@:3}" >"build/$1.log" 2>&1 &
+  parts[$1]=$!
+}
 mkdir -p build
-"$pytest" "$@" tests/wire tests/docs tests/deploy >build/wire.log 2>&1 &
-wire=$!
-# Those on the wire and in containers watch time limits, so the others leave the processors to them.
-nice -n 10 "$pytest" "$@" --ignore=tests/spark --ignore=tests/wire --ignore=tests/docs --ignore=tests/deploy \
-  >build/others.log 2>&1 &
-others=$!
-trap 'kill "$wire" "$others" 2>/dev/null || true' EXIT
+trap 'kill "${parts[@]}" 2>/dev/null || true' EXIT
+# Tests on the wire and of containers watch time limits, so the others leave the processors to them.
+start wire 0 tests/wire tests/docs tests/deploy
+start simulation 10 tests/simulation
+start others 10 tests --ignore=tests/{spark,wire,docs,deploy,simulation}
 
 failed=no
-nice -n 5 "$pytest" "$@" tests/spark || failed=yes
-for part in wire others; do
-  wait "${!part}" || failed=yes
-  printf '\nThe tests that ran beside these (build/%s.log):\n' "$part"
+nice -n 5 "$pytest" "${options[@]}" tests/spark || failed=yes
+for part in "${!parts[@]}"; do
+  wait "${parts[$part]}" || failed=yes
+  printf '\nThe tests that ran beside these, build/%s.log:\n' "$part"
   cat "build/$part.log"
 done
 trap - EXIT

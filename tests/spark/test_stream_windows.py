@@ -98,8 +98,13 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("kind", WINDOWS)
-@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
+@pytest.mark.parametrize(
+    ("kind", "streaming"),
+    [
+        *(pytest.param(kind, False, id=f"batch-{kind}") for kind in WINDOWS),
+        *(pytest.param(kind, True, id=f"stream-{kind}", marks=[pytest.mark.slow] * (kind != "hop")) for kind in WINDOWS),
+    ],
+)
 def test_rows_go_to_each_window_they_lie_in(
     classic: SparkSession,
     tmp_path: Path,

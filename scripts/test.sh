@@ -19,10 +19,10 @@ trap 'kill "${parts[@]}" 2>/dev/null || true' EXIT
 # Tests on the wire and of containers watch time limits, so the others leave the processors to them.
 start wire 0 tests/wire tests/docs tests/deploy
 start simulation 10 tests/simulation
-start others 10 tests --ignore=tests/{spark,wire,docs,deploy,simulation}
+start others 10 tests --ignore=tests/{spark,sql,wire,docs,deploy,simulation}
 
 failed=no
-nice -n 5 "$pytest" "${options[@]}" tests/spark || failed=yes
+nice -n 5 "$pytest" "${options[@]}" tests/spark tests/sql || failed=yes
 for part in "${!parts[@]}"; do
   wait "${parts[$part]}" || failed=yes
   printf '\nThe tests that ran beside these, build/%s.log:\n' "$part"

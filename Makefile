@@ -19,8 +19,8 @@ $(STAMP): requirements-dev.txt pyproject.toml scripts/venv.sh
 test: $(STAMP) ## Run the tests, without those that take minutes
 	scripts/test.sh $(BIN)/pytest
 
-test-all: $(STAMP) ## Run all tests
-	$(BIN)/pytest
+test-all: $(STAMP) ## Run all tests, with all examples of those that generate them
+	$(BIN)/pytest --hypothesis-profile=thorough
 
 demo: $(STAMP) ## Fold the flights of New York in Spark, embedded and on a server (SCALE=n: n times the data)
 	$(BIN)/foldflight demo --scale $(SCALE)

@@ -12,10 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PARTITIONS = 2
-JAVA_OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
-    "-Djdk.lang.Process.launchMechanism=VFORK"
-)
+# Queries are many and small here: optimised machine code, and checks of Spark's classes, cost more time than they save.
+JAVA_OPTIONS = [
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+    "-Djdk.lang.Process.launchMechanism=VFORK",
+]
+# Spark's default runs the command `readlink` four times for each file that it renames.
 FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
@@ -47,15 +52,13 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("foldflight tests")
-        # Queries are many and small here: optimised machine code and code for each plan cost more time than they save.
-        .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+        .config("spark.driver.extraJavaOptions", " ".join(JAVA_OPTIONS))
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", str(PARTITIONS))
-        # The other manager runs `readlink` four times for each file that it renames: half the time of an epoch.
         .config("spark.sql.streaming.checkpointFileManagerClass", FILE_MANAGER)
         .config(PROVIDER, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
         .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")

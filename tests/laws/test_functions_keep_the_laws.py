@@ -77,13 +77,14 @@ BREAKS: dict[str, tuple[str, Any, str]] = {
 }
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize("law", BREAKS)
 def test_the_checker_finds_what_breaks_a_law(law: str) -> None:
     """A class that breaks a law is reported with minimal rows."""
     SHARED.clear()
     verb, method, how = BREAKS[law]
     cls = udaf(input_types=["BIGINT"], result_type="BIGINT", name="wrong")(type("Wrong", (Bag,), {verb: method}))
-    results = {result.law: result for result in check_laws(cls)}
+    results = {result.law: result for result in check_laws(cls, examples=examples_of(100))}
     assert results[law].passed is False
     assert how in results[law].detail
     assert results[law].detail.startswith("rows [")
@@ -110,7 +111,7 @@ def test_the_checker_compares_vectorised_methods() -> None:
 
         merge = retract = None  # type: ignore[assignment]
 
-    results = {result.law: result for result in check_laws(udaf(Hasty))}
+    results = {result.law: result for result in check_laws(udaf(Hasty), examples=20)}
     assert results["vectorised methods agree"].passed is False
     assert "the scalar methods, then the vectorised ones" in results["vectorised methods agree"].detail
     assert results["get_value changes nothing"].passed
@@ -118,7 +119,7 @@ def test_the_checker_compares_vectorised_methods() -> None:
 
 def test_laws_that_do_not_apply_say_why() -> None:
     """For an append-only function without merge, some laws do not apply."""
-    results = {result.law: result for result in check_laws(FUNCTIONS["string_agg"])}
+    results = {result.law: result for result in check_laws(FUNCTIONS["string_agg"], examples=10)}
     assert set(results) == {law.name for law in LAWS}
     assert results["retract undoes accumulate"].passed is None
     assert results["retract undoes accumulate"].detail == "it has no retract"

@@ -98,7 +98,7 @@ class Sink:
                 self.rows[key] = value
 
 
-@pytest.mark.parametrize("emit", ["changelog", "update"])
+@pytest.mark.parametrize("emit", ["changelog", pytest.param("update", marks=pytest.mark.slow)])
 def test_any_order_over_a_restart_ends_as_the_batch(
     classic: SparkSession,
     tmp_path: Path,

@@ -165,7 +165,16 @@ def apply(table: dict[Any, dict[str, Any]], changes: Rows, *, update_before: boo
             table[key] = None if kind == "-U" else row
 
 
-@pytest.mark.parametrize("emit", ["update", "changelog"])
+@pytest.mark.parametrize(
+    ("functions", "emit"),
+    [
+        ("embedded", "changelog"),
+        ("remote", "update"),
+        pytest.param("embedded", "update", marks=pytest.mark.slow),
+        pytest.param("remote", "changelog", marks=pytest.mark.slow),
+    ],
+    indirect=["functions"],
+)
 def test_changelogs_lead_to_the_batch_answer(
     classic: SparkSession, tmp_path: Path, functions: Functions, emit: str
 ) -> None:

@@ -98,8 +98,17 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("kind", WINDOWS)
-@pytest.mark.parametrize("streaming", [True, False], ids=["stream", "batch"])
+@pytest.mark.parametrize(
+    ("kind", "streaming"),
+    [
+        ("tumble", False),
+        ("hop", False),
+        ("cumulate", False),
+        ("hop", True),
+        pytest.param("tumble", True, marks=pytest.mark.slow),
+        pytest.param("cumulate", True, marks=pytest.mark.slow),
+    ],
+)
 def test_rows_go_to_each_window_they_lie_in(
     classic: SparkSession,
     tmp_path: Path,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -101,3 +104,16 @@ def test_every_dependency_is_locked_with_hashes():
         names = {re.match(r"[\w-]+", each)[0].lower() for each in wanted}
         assert names <= set(locked), file
         assert entries.count("==") == len(locked), file
+
+
+def test_what_takes_long_to_import_is_imported_where_it_is_used():
+    """A Spark worker starts with each query: it does not wait for what its tasks may never need."""
+    program = "import sys, foldflight.spark.stream; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "service")},
+    )
+    assert {"numba", "pandas", "structlog", "rich", "prometheus_client", "asyncio"} & set(done.stdout.split()) == set()

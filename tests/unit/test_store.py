@@ -45,6 +45,16 @@ print(json.dumps({"compiled": len(recorder.buffer), "how": how, "lines": lines, 
 """
 
 
+class _Loop:
+    def _reduce(self) -> bytes:
+        return b"a compiled loop"
+
+
+class _Target:
+    def refresh(self) -> None:
+        pass
+
+
 def process(*arguments: object, **environment: str) -> dict[str, Any]:
     """Warm a function and fold rows with it in another process; return how many loops were compiled."""
     path = os.pathsep.join([str(ROOT / "service"), str(ROOT)])
@@ -76,6 +86,7 @@ def test_the_second_process_compiles_nothing(kept: Path) -> None:
     assert process(XDG_CACHE_HOME=str(kept.parent), NUMBA_CACHE_DIR="")["compiled"] == 0
 
 
+@pytest.mark.slow
 def test_damaged_files_are_compiled_again(kept: Path, tmp_path: Path) -> None:
     """A damaged, changed or empty file is not executed, and is replaced."""
     folder = tmp_path / "damaged"
@@ -95,6 +106,41 @@ def test_damaged_files_are_compiled_again(kept: Path, tmp_path: Path) -> None:
     assert process(folder)["compiled"] == 0
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-9],
+        lambda data: data[:40] + b"\0" + data[41:],
+        lambda data: b"",
+        lambda data: data[32:],
+        lambda data: data,
+    ],
+    ids=["cut", "changed", "empty", "without its digest", "of something else"],
+)
+def test_damaged_files_are_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Any) -> None:
+    """A file that is not whole, or does not hold a loop, is left alone, and the log says so."""
+    loop = Store(tmp_path / "foldflight").loop("a digest", "fold")
+    loop.save_overload(None, _Loop())
+    loop.path.write_bytes(damage(loop.path.read_bytes()))
+    with caplog.at_level(logging.INFO, "foldflight"):
+        assert loop.load_overload(None, _Target()) is None
+    assert "is damaged, and compiled again" in caplog.text
+
+
+def test_what_others_may_write_to_is_neither_read_nor_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A folder that others may write to is not used, which is logged once."""
+    store = Store(tmp_path / "foldflight")
+    loop, other = store.loop("a digest", "fold"), store.loop("a digest", "merge")
+    loop.save_overload(None, _Loop())
+    store.folder.chmod(0o777)
+    with caplog.at_level(logging.INFO, "foldflight"):
+        assert loop.load_overload(None, _Target()) is None
+        other.save_overload(None, _Loop())
+    assert not other.path.exists()
+    assert [record.getMessage().count("can be written to by others") for record in caplog.records] == [1]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", ["others", "no folder"])
 def test_a_folder_that_cannot_be_used_costs_time_only(kept: Path, tmp_path: Path, problem: str) -> None:
     """A folder that others can write to is not read, and an unwritable one not used; each is logged once."""
@@ -111,11 +157,6 @@ def test_a_folder_that_cannot_be_used_costs_time_only(kept: Path, tmp_path: Path
     told = [line for line in found["lines"] if "folder of compiled code" in line]
     assert len(told) == 1
     assert ("can be written to by others" in told[0]) == (problem == "others")
-
-
-class _Loop:
-    def _reduce(self) -> bytes:
-        return b"a compiled loop"
 
 
 def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -26,7 +26,7 @@ from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess, environment, ev
 from tests.wire.test_probes import SERVING, health, page
 
 COUNT = Call("count")
-Spawn = Callable[..., ServerProcess]
+Fork = Spawn = Callable[..., ServerProcess]
 # Nothing of it is compiled, so that processes start quickly.
 MODULE = "tests.wire.limit_functions"
 
@@ -39,9 +39,9 @@ def count_rows(exchange: OpenExchange, epoch: int, number: int) -> list[int]:
     return found
 
 
-def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
+def test_workers_share_the_port_and_the_page(fork: Fork) -> None:
     """Two processes share one port; the page has their sums; a dead one is replaced; SIGTERM drains both."""
-    server = spawn(modules=MODULE, workers=2)
+    server = fork(modules=MODULE, workers=2)
     assert health(server.ready["health"], "") == SERVING
     transport = FlightTransport([server.url], deadline_s=DEADLINE_S)
     with transport.open(opening(COUNT)) as first:
@@ -78,9 +78,9 @@ def test_workers_share_the_port_and_the_page(spawn: Spawn) -> None:
 
 
 @pytest.mark.parametrize("hang", ["paused", "locked"])
-def test_a_worker_that_hangs_is_replaced(spawn: Spawn, hang: str) -> None:
+def test_a_worker_that_hangs_is_replaced(fork: Fork, hang: str) -> None:
     """A worker that is paused, or whose code holds the global lock for ever, is killed and replaced."""
-    server = spawn(workers=2, fold_s_max=3, modules=MODULE)
+    server = fork(workers=2, fold_s_max=3, modules=MODULE)
     with (
         opened_apart(server, opening(Call("holds_the_lock", ("value",)))) as hanging,
         opened_apart(server, opening(COUNT)) as other,
@@ -146,9 +146,9 @@ def test_a_worker_that_cannot_start_ends_by_itself(tmp_path: Path, monkeypatch: 
     assert '"exit_code": 1,' in log.getvalue()
 
 
-def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(spawn: Spawn) -> None:
+def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(fork: Fork) -> None:
     """The worker drains and ends, and another one starts; the exchange of the other worker continues."""
-    server = spawn(workers=2, fold_s_max=3, drain_s=0.2, modules=MODULE)
+    server = fork(workers=2, fold_s_max=3, drain_s=0.2, modules=MODULE)
     with (
         opened_apart(server, opening(Call("sleeps", ("value",)))) as stuck,
         opened_apart(server, opening(COUNT)) as other,
@@ -203,9 +203,9 @@ def test_workers_do_not_outlive_their_parent(spawn: Spawn) -> None:
     assert eventually(lambda: not any(is_alive(pid) for pid in server.ready["workers"]), 20)
 
 
-def test_a_server_without_workers_is_not_ready(spawn: Spawn) -> None:
+def test_a_server_without_workers_is_not_ready(fork: Fork) -> None:
     """Without workers the server is not ready, and restarted workers use the existing metrics files."""
-    server = spawn(modules=MODULE, workers=2)
+    server = fork(modules=MODULE, workers=2)
     pids = server.ready["workers"]
     before = metrics_files(pids[0])
     for pid in pids:

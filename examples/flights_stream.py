@@ -31,6 +31,7 @@ SETTINGS = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.shuffle.partitions": str(os.cpu_count()),
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",

@@ -97,3 +97,17 @@ def test_numbers_that_are_none_are_refused(classic: Any, wrong: dict[str, Any]) 
     with pytest.raises(RejectedError, match="1 or more"):
         configure(session, **wrong)
     assert session.conf.get(BATCH_BYTES) == classic.conf.get(BATCH_BYTES)
+
+
+def test_rows_wider_than_configured_are_told_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that gets a batch far beyond the bound logs the width to configure, once, and goes on."""
+    monkeypatch.setattr(settings, "_widened", [])
+    monkeypatch.setattr(settings, "_BATCH_BYTES_WIDE", 1 << 20)
+    narrow = pa.RecordBatch.from_pydict({"text": ["x" * 100] * 100})
+    wide = pa.RecordBatch.from_pydict({"text": ["x" * 9_996] * 200})
+    with caplog.at_level(logging.WARNING, "foldflight.spark"):
+        assert list(settings.watched([narrow, wide, wide])) == [narrow, wide, wide]
+    (record,) = caplog.records
+    assert "configure(spark, row_bytes=10000)" in record.getMessage()

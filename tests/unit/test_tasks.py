@@ -19,6 +19,7 @@ from foldflight import FunctionError, connect, udaf
 from foldflight.engine import tasks
 from foldflight.engine.blocks import BlockBounds, gather
 from foldflight.engine.layout import HASH, QueryLayout
+from foldflight.engine.overflow import Overflow
 from foldflight.engine.query import HostTypes, Query
 from foldflight.engine.tasks import FinalFold, PartialFold
 from foldflight.functions import Call
@@ -256,3 +257,39 @@ def test_states_leave_in_batches_of_bounded_size(monkeypatch: pytest.MonkeyPatch
     batches = partial_of(np.repeat(np.arange(10_000), 4), TRANSPORT, "sum")
     assert max(batch.num_rows for batch in batches) == 1_000
     assert sum(batch.num_rows for batch in batches) == pytest.approx(10_000, abs=3)
+
+
+@pytest.mark.parametrize("room", [50, 1_000, 1 << 20])
+def test_states_are_merged_in_any_order(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last stage needs no order for states of bounded size, however few groups fit; others wait in files."""
+    layout = QueryLayout(
+        pa.schema([("key_0", pa.int64())]), ("k",), pa.schema([("column_0", pa.int64())]), ("v",), False
+    )
+    query = Query.of(TRANSPORT, {"o": Call("sum", ("v",)), "n": Call("count")}, layout, types=CARRIED)
+    query = replace(query, bounds=BlockBounds(rows_max=100, groups_max=room))
+    keys = np.random.default_rng(1).integers(0, 2_000, 6_000)
+    rows = pa.RecordBatch.from_arrays([pa.array(keys), pa.array(np.arange(6_000))], schema=query.layout.rows)
+    states = PartialFold(query, replace(query.bounds, groups_max=300))([rows])
+    final = FinalFold(query, merges=True)
+    assert not final.needs_order
+    hashed = [
+        # Hashes that agree in their low bits, and one that two keys share, are divided all the same.
+        batch.append_column(HASH, pa.array((batch.column("key_0").to_numpy() // 2) << 6))
+        for batch in states
+    ]
+    deepest = []
+    monkeypatch.setattr(tasks, "Overflow", lambda schema, level: deepest.append(level) or Overflow(schema, level))
+    batches = list(final(hashed))
+    found = {row["k"]: (row["o"], row["n"]) for batch in batches for row in batch.to_pylist()}
+    assert sum(batch.num_rows for batch in batches) == len(found)
+    assert found == {
+        int(key): (int(np.arange(6_000)[keys == key].sum()), int((keys == key).sum())) for key in np.unique(keys)
+    }
+    assert max(deepest) == {50: 3, 1_000: 1, 1 << 20: 0}[room]
+
+
+def test_states_that_grow_are_merged_in_order() -> None:
+    """A state with a list or a text, and rows, need the order: their size is not known."""
+    query = query_of(has_kinds=False)
+    assert FinalFold(query, merges=True).needs_order  # count distinct keeps values
+    assert FinalFold(query, merges=False).needs_order

@@ -5,10 +5,11 @@ its memory: if its groups have too many bytes, or if it has folded too many byte
 A key may then be emitted twice, which is correct, because the second stage merges. Rows are emitted unfolded if the
 rows seen so far show that folding would produce about as many states as rows (see `engine.reduction`).
 
-`FinalFold` is the last stage of both plans. It gets all rows (or partial states) of its groups, sorted by the hash of
-the key. A group is complete when the hash changes; then its outputs are emitted and its accumulator is dropped.
-Therefore its memory is one block for any number of groups, unless a single accumulator is larger. Spark sorts, and
-spills to disk.
+`FinalFold` is the last stage of both plans. It gets all rows (or partial states) of its groups. States of bounded size
+come in any order: the groups that fit into memory are merged as they come, and the states of all others are written to
+files, which are merged one after the other. Everything else comes sorted by the hash of the key. Then a group is
+complete when the hash changes, its outputs are emitted and its accumulator is dropped. So the memory is one block for
+any number of groups, unless a single accumulator is larger. Spark sorts, and spills to disk.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from foldflight.engine.convert import convert
 from foldflight.engine.deadletters import HeldRows, split_failed
 from foldflight.engine.grouped import GroupedExchange, Groups
 from foldflight.engine.layout import BUCKET, FOLDED, HASH, LIVE, REAL, SLOT, QueryLayout, retracts
+from foldflight.engine.overflow import LEVELS, Overflow
 from foldflight.engine.query import Query
 from foldflight.engine.reduction import Reduction
 from foldflight.fold import Mode
@@ -56,16 +58,20 @@ class _Groups(Groups):
         super().__init__(layout)
         self.live = np.zeros(0, np.int64)
         self.buckets = np.zeros(0, np.int32)
+        self.hashes = np.zeros(0, np.int64)
 
     def slots(self, block: pa.RecordBatch) -> npt.NDArray[np.int32]:
-        """Return the slots of n rows; `live` and `buckets` grow to all groups seen."""
+        """Return the slots of n rows; `live`, `buckets` and `hashes` grow to all groups seen."""
         slots = super().slots(block)
         fresh = len(self) - len(self.live)
         if fresh:
             self.live = np.concatenate([self.live, np.zeros(fresh, np.int64)])
             self.buckets = np.concatenate([self.buckets, np.zeros(fresh, np.int32)])
+            self.hashes = np.concatenate([self.hashes, np.zeros(fresh, np.int64)])
         if BUCKET in block.schema.names:
             self.buckets[slots] = block.column(BUCKET).to_numpy()
+        if HASH in block.schema.names:
+            self.hashes[slots] = block.column(HASH).to_numpy()
         return slots
 
     def count(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
@@ -99,6 +105,12 @@ class _Folding:
         """Start an epoch without groups."""
         self.groups = _Groups(self._layout)
         self.exchange.begin(self.groups)
+
+    def room(self, group_bytes: float, bounds: BlockBounds) -> int:
+        """Return the number of groups that may be held, given the bytes of the key and the states of each."""
+        objects = sum(mode not in _TABLES for mode in self.exchange.modes)
+        room = int(bounds.group_bytes_max / (group_bytes + _GROUP_BYTES + _OBJECT_BYTES * objects))
+        return max(min(bounds.groups_max, room), 1)
 
     def take(self) -> Iterator[tuple[_Groups, pa.Table, HeldRows | None]]:
         """Yield pending results, if any, with the groups and rows of their epoch, and start the next epoch."""
@@ -215,18 +227,14 @@ class _PartialPartition:
 
     def _room(self) -> int:
         """Return the number of groups that may be held."""
-        if self._group_bytes is None:
-            return 0
-        objects = sum(mode not in _TABLES for mode in self._folding.exchange.modes)
-        room = int(self._bounds.group_bytes_max / (self._group_bytes + _GROUP_BYTES + _OBJECT_BYTES * objects))
-        return max(min(self._bounds.groups_max, room), 1)
+        return 0 if self._group_bytes is None else self._folding.room(self._group_bytes, self._bounds)
 
     def _results(self) -> Iterator[pa.RecordBatch]:
         for groups, results, _ in self._folding.take():
             if results.num_rows:
                 keys = groups.keys(results.column(SLOT).to_numpy())
                 self._group_bytes = (keys.nbytes + results.nbytes) / results.num_rows
-            for part in _parts(results, _OUTPUT_ROWS_MAX):
+            for part in _parts(results):
                 slots = part.column(SLOT).to_numpy()
                 columns = dict(zip(self._layout.keys.names, groups.keys(slots).columns, strict=True))
                 columns[LIVE] = pa.array(groups.live[slots])
@@ -250,7 +258,7 @@ class _PartialPartition:
 
 @dataclass(frozen=True)
 class FinalFold:
-    """The last stage: fold the rows, or merge the states, of a partition sorted by `hash` to outputs.
+    """The last stage: fold the rows, or merge the states, of a partition to outputs.
 
     Args:
         query: The query.
@@ -273,23 +281,54 @@ class FinalFold:
             return schema.append(pa.field(HASH, pa.int64()))
         return schema if self.merges or REAL in schema.names else schema.append(pa.field(REAL, pa.bool_()))
 
+    @property
+    def needs_order(self) -> bool:
+        """Whether the partition must be sorted by `hash`, because its rows or states may be of any size."""
+        return not (self.merges and all(_is_bounded(field.type) for field in self.layout.states))
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Fold one partition."""
-        has_keys = len(self.layout.keys) > 0
+        blocks = gather(batches, self.input, self.query.bounds)
         with _Folding(self.query, states=False, outputs=True) as folding:
-            is_open = False
-            for block in gather(batches, self.input, self.query.bounds):
+            if self.needs_order or not len(self.layout.keys):
+                yield from self._in_order(folding, blocks)
+            else:
+                yield from self._in_any_order(folding, blocks, 0)
+
+    def _in_order(self, folding: _Folding, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        is_open = False
+        for block in blocks:
+            yield from self._taken(folding)
+            cut = _last_hash(block) if len(self.layout.keys) else 0
+            if cut:
+                self._feed(folding, block.slice(0, cut))
+                folding.barrier()
                 yield from self._taken(folding)
-                cut = _last_hash(block) if has_keys else 0
-                if cut:
-                    self._feed(folding, block.slice(0, cut))
-                    folding.barrier()
-                    yield from self._taken(folding)
-                self._feed(folding, block.slice(cut))
-                is_open = True
-            if is_open:
+            self._feed(folding, block.slice(cut))
+            is_open = True
+        if is_open:
+            folding.barrier()
+        yield from self._taken(folding)
+
+    def _in_any_order(
+        self, folding: _Folding, blocks: Iterator[pa.RecordBatch], level: int
+    ) -> Iterator[pa.RecordBatch]:
+        resident = None
+        with Overflow(self.input, level) as overflow:
+            for block in blocks:
+                fitting = block if resident is None else overflow.add(block, resident)
+                if fitting.num_rows:
+                    self._feed(folding, fitting)
+                if resident is None and level < LEVELS and len(folding.groups) >= self._room(folding, block):
+                    resident = pa.array(folding.groups.hashes)
+            if len(folding.groups):
                 folding.barrier()
             yield from self._taken(folding)
+            for part in overflow.parts():
+                yield from self._in_any_order(folding, gather(part, self.input, self.query.bounds), level + 1)
+
+    def _room(self, folding: _Folding, block: pa.RecordBatch) -> int:
+        return folding.room(block.nbytes / max(block.num_rows, 1), self.query.bounds)
 
     def _feed(self, folding: _Folding, block: pa.RecordBatch) -> None:
         groups = folding.groups
@@ -357,5 +396,12 @@ def _last_hash(block: pa.RecordBatch) -> int:
     return int(np.searchsorted(hashes, hashes[-1], side="left"))
 
 
-def _parts(results: pa.Table, rows_max: int | None = None) -> Sequence[pa.RecordBatch]:
-    return [batch for batch in results.to_batches(max_chunksize=rows_max) if batch.num_rows]
+def _is_bounded(type_: pa.DataType) -> bool:
+    """Return whether the values of a type have a bounded size."""
+    if pa.types.is_struct(type_):
+        return all(_is_bounded(field.type) for field in type_)
+    return pa.types.is_primitive(type_) or pa.types.is_decimal(type_) or pa.types.is_fixed_size_binary(type_)
+
+
+def _parts(results: pa.Table) -> Sequence[pa.RecordBatch]:
+    return [batch for batch in results.to_batches(max_chunksize=_OUTPUT_ROWS_MAX) if batch.num_rows]

@@ -2,11 +2,12 @@
 
 It has two phases if every call supports merging (and is invertible, if rows have kinds):
 
-    rows > mapInArrow(PartialFold) > repartition(keys) > sort within partitions > mapInArrow(FinalFold)
+    rows > mapInArrow(PartialFold) > repartition(keys) > mapInArrow(FinalFold)
 
-Otherwise it has one: `rows > repartition(keys) > sort within partitions > mapInArrow(FinalFold)`. Rows are sorted by
-the hash of their keys, so that a task holds one block of groups at a time, however many groups its partition has (see
-`engine.tasks`). If rows have kinds, the sort also puts the inserts of a group before its retractions.
+Otherwise it has one: `rows > repartition(keys) > sort within partitions > mapInArrow(FinalFold)`. Rows, and states that
+grow, are sorted by the hash of their keys, so that a task holds one block of groups at a time, however many groups its
+partition has (see `engine.tasks`). If rows have kinds, the sort also puts the inserts of a group before its
+retractions.
 
 Without keys there is one partition and one group. A seed row ensures that the group exists for an empty input too.
 """
@@ -39,15 +40,16 @@ def batch_result(query: Query, rows: DataFrame) -> DataFrame:
         schema = spark_schema(query, rows, partial.output)
         arrived = rows.mapInArrow(mapping(partial, step_of(query, "fold_partial")), schema)
     final = FinalFold(query, merges=merges)
-    together = _by_key(query, arrived) if query.layout.names else _in_one(query, arrived, final.input)
+    together = _by_key(query, arrived, final) if query.layout.names else _in_one(query, arrived, final.input)
     step = step_of(query, "merge" if merges else "fold")
     return together.mapInArrow(mapping(final, step), spark_schema(query, rows, query.layout.results))
 
 
-def _by_key(query: Query, arrived: DataFrame) -> DataFrame:
+def _by_key(query: Query, arrived: DataFrame, final: FinalFold) -> DataFrame:
     keys = [sf.col(name) for name in query.layout.keys.names]
     hashed = arrived.withColumn(HASH, sf.xxhash64(*keys))
-    return hashed.repartition(*keys).sortWithinPartitions(sf.col(HASH), *_retractions_last(query))
+    together = hashed.repartition(*keys)
+    return together.sortWithinPartitions(sf.col(HASH), *_retractions_last(query)) if final.needs_order else together
 
 
 def _in_one(query: Query, arrived: DataFrame, schema: pa.Schema) -> DataFrame:

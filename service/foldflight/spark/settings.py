@@ -9,17 +9,19 @@ follows from the width of the session's widest rows.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from foldflight.client.logs import set_up
 from foldflight.errors import RejectedError
 
-__all__ = ["PROVIDER", "ROCKSDB", "advise", "check_provider", "configure"]
+__all__ = ["advise", "check_provider", "configure", "watched"]
 
-PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _BATCH_BYTES: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_ROWS: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 # With this value Spark does not measure batches.
@@ -27,6 +29,8 @@ _NOT_MEASURED: Final = 2**31 - 1
 # Bytes of a batch. Each task holds a batch in the JVM and a few of them in Python.
 _BATCH_BYTES_MAX: Final = 64 << 20
 _BATCH_ROWS_MAX: Final = 1 << 16
+# A batch of this size is worth a warning.
+_BATCH_BYTES_WIDE: Final = 4 * _BATCH_BYTES_MAX
 _LOGGER: Final = "foldflight.spark"
 
 
@@ -40,7 +44,7 @@ class _Setting(NamedTuple):
 
 _ALWAYS: Final = (
     _Setting(_BATCH_BYTES, str(_NOT_MEASURED), "Spark does not measure the batch after each row"),
-    _Setting(PROVIDER, ROCKSDB, "streams keep their state in RocksDB"),
+    _Setting(_PROVIDER, _ROCKSDB, "streams keep their state in RocksDB"),
     _Setting(
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
         "true",
@@ -113,17 +117,36 @@ def advise(df: DataFrame) -> None:
 _advised: list[bool] = []
 
 
+def watched(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches from Spark. Log once in a process that rows are much wider than the session was configured for."""
+    for batch in batches:
+        if batch.nbytes > _BATCH_BYTES_WIDE and not _widened:
+            _widened.append(True)
+            width = -(-batch.nbytes // batch.num_rows)
+            set_up(_LOGGER, logging.WARNING).warning(
+                "a batch from Spark has %d MiB, because its rows have %d bytes each; call "
+                "foldflight.spark.configure(spark, row_bytes=%d) to bound the memory of a task",
+                batch.nbytes >> 20,
+                width,
+                width,
+            )
+        yield batch
+
+
+_widened: list[bool] = []
+
+
 def check_provider(df: DataFrame) -> None:
     """Refuse a session whose state store cannot hold a state table.
 
     Raises:
         RejectedError: SETTINGS, naming the call that helps.
     """
-    found = df.sparkSession.conf.get(PROVIDER, "")
-    if found != ROCKSDB:
+    found = df.sparkSession.conf.get(_PROVIDER, "")
+    if found != _ROCKSDB:
         raise RejectedError(
             "SETTINGS",
-            f"the state table needs Spark's RocksDB state store, and {PROVIDER} is {found or 'not set'}; call "
-            f"foldflight.spark.configure(spark) before the query, or set\n  {PROVIDER}={ROCKSDB}\n"
+            f"the state table needs Spark's RocksDB state store, and {_PROVIDER} is {found or 'not set'}; call "
+            f"foldflight.spark.configure(spark) before the query, or set\n  {_PROVIDER}={_ROCKSDB}\n"
             f"  {_ALWAYS[-1].name}={_ALWAYS[-1].value}",
         )

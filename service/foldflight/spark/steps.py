@@ -16,6 +16,7 @@ from foldflight.engine.layout import DEAD_LETTER
 from foldflight.engine.query import Query
 from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
+from foldflight.spark.settings import watched
 from foldflight.spark.worker import freeze_garbage_collector
 
 __all__ = ["mapping", "spark_schema", "step_name", "step_of"]
@@ -42,7 +43,7 @@ def mapping(
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         with attempt(step):
-            yield from task(batches)
+            yield from task(watched(batches))
         freeze_garbage_collector()
 
     run.__name__ = name

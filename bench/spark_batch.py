@@ -33,7 +33,7 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
     shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:
         for case, keys, data in _cases(sizes):
-            frame = spark.read.parquet(str(_written(Path(folder), case, data)))
+            frame = spark.read.parquet(str(written(Path(folder), case, data)))
             for way, query in _ways(sizes.url, keys).items():
                 consume(query(frame.limit(10_000)))  # starts workers, compiles plans
                 seconds = _seconds(spark, query(frame))
@@ -51,7 +51,7 @@ def _cases(sizes: Sizes) -> Iterator[tuple[str, tuple[str, ...], pa.Table]]:
     yield "TPC-H by part", ("part",), items
 
 
-def _written(folder: Path, case: str, data: pa.Table) -> Path:
+def written(folder: Path, case: str, data: pa.Table) -> Path:
     """Write the data, a file for each core."""
     path = folder / case.replace(" ", "-").replace(",", "")
     path.mkdir()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from bench import builtins, exchange, flink, fold, memory, spark_batch, spark_stream, sql
+from bench import builtins, exchange, flink, fold, mapping, memory, spark_batch, spark_stream, sql
 from bench.data import Figure
 
 MORE_IS_BETTER = "rows/s"
@@ -57,6 +57,11 @@ GOALS = (
     *(Goal(sql.SUITE, sql.LISTS, peer, 3, ("1,000,000 groups",)) for peer in sql.GROUPED_PEERS),
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1 / 1.3, ("rows an epoch",)),
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1.5, ("groups touched",)),
+    Goal(mapping.SUITE, mapping.INTERPRETED, mapping.SPARK_UDF, 1, ("one function",)),
+    Goal(mapping.SUITE, mapping.VECTORISED, mapping.SPARK_ARROW, 0.95, ("one function",)),
+    Goal(mapping.SUITE, mapping.COMPILED, mapping.SPARK_UDF, 2, ("one function",)),
+    Goal(mapping.SUITE, mapping.REMOTE, mapping.INTERPRETED, 0.8, ("one function",)),
+    Goal(mapping.SUITE, mapping.THREE, mapping.SPARK_THREE, 2, ("three functions",)),
     Goal(flink.SUITE, flink.OURS, flink.GENERAL, 100),
 )
 # The base of the ratios in the tables. If a case does not have it, the first subject is the base.

@@ -93,7 +93,7 @@ def with_columns(
     if on_error not in ("fail", "isolate"):
         raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
     check_kinds(df, row_kind, uses)
-    history = _History(df, {}, on_error).joined(getattr(df, _HISTORY, None), uses)
+    history = _History(df, {}, on_error).joined(vars(df).get(_HISTORY), uses)
     mapped = _mapped(history)
     setattr(mapped, _HISTORY, history)
     return mapped

@@ -275,7 +275,7 @@ def _of_module(written: str) -> Function:
     try:
         source = getattr(importlib.import_module(module_name), class_name)
     except AttributeError:
-        classes = ", ".join(each.cls.__name__ for each in found)
+        classes = ", ".join(each.cls.__name__ for each in found if isinstance(each, Function))
         raise RejectedError("MODULE", f"{module_name} has no class {class_name}; it has {classes}") from None
     return _only(Registry.load([source]), written)
 
@@ -284,7 +284,10 @@ def _only(registry: Registry, what: str) -> Function:
     if len(registry.authored) != 1:
         names = ", ".join(function.name for function in registry.authored)
         raise RejectedError("SIGNATURE", f"{what} has {len(registry.authored)} functions ({names}); give one")
-    return registry.authored[0]
+    (function,) = registry.authored
+    if not isinstance(function, Function):
+        raise RejectedError("SIGNATURE", f"{what} is a {function.kind} function, not an aggregate", function=function.name)
+    return function
 
 
 def _of_source(declared: _Declared) -> Function:

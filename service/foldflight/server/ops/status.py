@@ -41,7 +41,7 @@ STATUS_ACTION = "status"
 FLEET_PATH = "/status"
 OWN_PATH = "/status/own"
 # The entries of a server that contain names of functions.
-BY_FUNCTION = ("functions", "folded", "function_errors", "groups_isolated")
+BY_FUNCTION = ("functions", "kinds", "folded", "function_errors", "groups_isolated")
 _ANSWER_S = 2.0
 _ANSWER_BYTES_MAX = 4 * 2**20
 _READ_BYTES = 64 * 1024
@@ -95,6 +95,7 @@ class Status:
             "up_s": round(time.monotonic() - self._started_s, 1),
             "workers": int(values.total("foldflight_workers")),
             "functions": {name: self._functions[name].version for name in sorted(self._functions)},
+            "kinds": {name: str(self._functions[name].kind) for name in sorted(self._functions)},
             "folded": self._folded(values),
             "function_errors": values.by_labels("foldflight_function_errors_total", "function", "code"),
             "groups_isolated": values.by_label("foldflight_groups_isolated_total", "function"),

@@ -6,7 +6,8 @@ python -m foldflight.testing.simulation --count 10000      # seeds 0 to 9999
 
 from __future__ import annotations
 
+from foldflight.testing.simulation.mapping import run_mapping_seed
 from foldflight.testing.simulation.scenario import Report, SimulatedTransport, run_seed
 from foldflight.testing.simulation.world import EngineCrashed, StuckError, World
 
-__all__ = ["EngineCrashed", "Report", "SimulatedTransport", "StuckError", "World", "run_seed"]
+__all__ = ["EngineCrashed", "Report", "SimulatedTransport", "StuckError", "World", "run_mapping_seed", "run_seed"]

@@ -1,0 +1,173 @@
+"""Scalar functions in Spark: ours interpreted, vectorised and compiled, beside Spark's own ways to map rows in Python.
+
+Each way adds columns to the same rows, read from the same Parquet files and written nowhere. `Three` functions are
+those of which one takes the result of another. arrow-udf's server and PyFlink are measured where they are installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.data import Figure, Sizes, table
+from bench.spark_batch import consume, session, written
+from foldflight.client import Functions, connect
+from foldflight.functions import udf
+from foldflight.server.run.lifecycle import serving
+
+SUITE = "mapping"
+SPARK_UDF, SPARK_ARROW, SPARK_PANDAS = "udf(useArrow=True)", "arrow_udf", "pandas_udf"
+INTERPRETED, COMPILED, VECTORISED = "foldflight, interpreted", "foldflight, compiled", "foldflight, vectorised"
+REMOTE = "foldflight, interpreted, remote"
+THREE, SPARK_THREE = "foldflight, one program", "three udf(useArrow=True)"
+ARROW_UDF_SERVER, OUR_DOOR = "arrow-udf's server", "our server, the same stream"
+_REPEATS = 2
+
+
+@udf(compile=False, name="scored")
+def scored(v: int, w: int) -> int:
+    return v * w + 7
+
+
+@udf(compile=True, name="scored_compiled")
+def scored_compiled(v: int, w: int) -> int:
+    return v * w + 7
+
+
+@udf(vectorised="arrow", input_types=["BIGINT", "INT"], result_type="BIGINT")
+def scored_columns(v, w):
+    return pc.add(pc.multiply(v, w.cast(pa.int64())), 7)
+
+
+@udf(compile=False)
+def halved(v: int) -> int:
+    return v // 2
+
+
+FUNCTIONS = (scored, scored_compiled, scored_columns, halved)
+
+
+def measure(sizes: Sizes) -> Iterator[Figure]:
+    """Measure one function in each way, then three functions."""
+    data = table(sizes.rows, 1000)
+    embedded = connect(FUNCTIONS)
+    with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session({}) as spark:
+        frame = spark.read.parquet(str(written(Path(folder), "mapping", data)))
+        with serving(*FUNCTIONS) as server:
+            ways = {"one function": _ways(embedded, connect(server.url)), "three functions": _three(embedded)}
+            for case, each in ways.items():
+                for query in each.values():
+                    consume(query(frame.limit(10_000)))
+                # In turns, so that what else the machine does meets all of them.
+                taken: dict[str, list[float]] = {name: [] for name in each}
+                for _ in range(_REPEATS):
+                    for name, query in each.items():
+                        taken[name].append(_timed(query, frame))
+                for name, seconds in taken.items():
+                    yield Figure(SUITE, case, name, data.num_rows / min(seconds), "rows/s")
+            yield from _external(server.flight.port, data)
+
+
+def _timed(query: Callable[[Any], Any], frame: Any) -> float:
+    start = time.perf_counter()
+    consume(query(frame))
+    return time.perf_counter() - start
+
+
+def _ways(embedded: Functions, remote: Functions) -> dict[str, Callable[[Any], Any]]:
+    import pandas as pd
+    from pyspark.sql import functions as sf
+
+    from foldflight.spark import with_columns
+
+    def plain(v, w):
+        return v * w + 7
+
+    def arrow(v, w):
+        return pc.add(pc.multiply(v, w.cast(pa.int64())), 7)
+
+    def pandas(v, w):
+        return v * w + 7
+
+    arrow.__annotations__ = {"v": pa.Array, "w": pa.Array, "return": pa.Array}
+    pandas.__annotations__ = {"v": pd.Series, "w": pd.Series, "return": pd.Series}
+    theirs = {
+        SPARK_UDF: sf.udf(plain, "bigint", useArrow=True),
+        SPARK_PANDAS: sf.pandas_udf(pandas, "bigint"),
+        SPARK_ARROW: sf.arrow_udf(arrow, "bigint"),
+    }
+    ours = {
+        INTERPRETED: embedded["scored"],
+        COMPILED: embedded["scored_compiled"],
+        VECTORISED: embedded["scored_columns"],
+        REMOTE: remote["scored"],
+    }
+    return {
+        **{name: (lambda frame, made=made: frame.select(made("v", "w"))) for name, made in theirs.items()},
+        **{
+            name: (lambda frame, function=function: with_columns(frame, o=function("v", "w")).select("o"))
+            for name, function in ours.items()
+        },
+    }
+
+
+def _three(embedded: Functions) -> dict[str, Callable[[Any], Any]]:
+    from pyspark.sql import functions as sf
+
+    from foldflight.spark import with_columns
+
+    first = sf.udf(lambda v, w: v * w + 7, "bigint", useArrow=True)
+    second = sf.udf(lambda v: v // 2, "bigint", useArrow=True)
+
+    def theirs(frame: Any) -> Any:
+        return frame.select(first(second("v"), "w").alias("a"), second("v").alias("b"), first("v", "w").alias("c"))
+
+    def ours(frame: Any) -> Any:
+        f = embedded
+        uses = {"a": f["scored"](f["halved"]("v"), "w"), "b": f["halved"]("v"), "c": f["scored"]("v", "w")}
+        return with_columns(frame, **uses).select("a", "b", "c")
+
+    return {SPARK_THREE: theirs, THREE: ours}
+
+
+def _external(port: int, data: pa.Table) -> Iterator[Figure]:
+    """Measure the stream of arrow-udf's clients, on our server, and on arrow-udf's where it is installed."""
+    import pyarrow.flight as fl
+
+    from bench.data import best_of
+
+    # Chunks of 1,024 rows, as RisingWave sends them.
+    batches = data.select(["v", "w"]).slice(0, 200_000).combine_chunks().to_batches(max_chunksize=1024)
+
+    def call(client: Any) -> None:
+        writer, reader = client.do_exchange(fl.FlightDescriptor.for_path("scored"))
+        with writer:
+            writer.begin(batches[0].schema)
+            for batch in batches:
+                writer.write_batch(batch)
+                reader.read_chunk()
+            writer.done_writing()
+
+    rows = sum(batch.num_rows for batch in batches)
+    if importlib.util.find_spec("arrow_udf") is not None:
+        import arrow_udf
+
+        theirs = arrow_udf.UdfServer("127.0.0.1:0")
+        theirs.add_function(arrow_udf.udf(input_types=["BIGINT", "INT"], result_type="BIGINT", name="scored")(scored))
+        try:
+            with fl.connect(f"grpc://127.0.0.1:{theirs.port}") as client:
+                seconds = best_of(_REPEATS, functools.partial(call, client))
+            yield Figure(SUITE, "external function", ARROW_UDF_SERVER, rows / seconds, "rows/s")
+        finally:
+            theirs.shutdown()
+    with fl.connect(f"grpc://127.0.0.1:{port}") as client:
+        seconds = best_of(_REPEATS, functools.partial(call, client))
+    yield Figure(SUITE, "external function", OUR_DOOR, rows / seconds, "rows/s")

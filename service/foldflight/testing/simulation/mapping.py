@@ -1,0 +1,156 @@
+"""Exchanges of scalar and table functions over a world that harms its servers; the oracle is Python itself.
+
+What must hold: each chunk is answered once, in order, with the oracle's rows; answered chunks are not kept; servers are
+left with nothing; and once the faults are over, it ends.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from foldflight.client import OpenExchange
+from foldflight.client.failover import SurvivingLink
+from foldflight.errors import FoldflightError, RejectedError, RetryableError
+from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.frames import Open
+from foldflight.functions import Registry, Step, StepArgument, udf, udtf
+from foldflight.testing.simulation.workloads import LIMITS, limits_of
+from foldflight.testing.simulation.scenario import Report, SimulatedTransport
+from foldflight.testing.simulation.world import EngineCrashed, World
+
+__all__ = ["run_mapping_seed"]
+
+_COLUMNS: Final = pa.schema([("v", pa.int64())])
+_LEFTOVERS_S: Final = 8.0
+
+
+def _registry(version: str = "1") -> Registry:
+    @udf(version=version)
+    def doubled(x: int) -> int:
+        return 2 * x
+
+    @udtf(result_types={"n": "BIGINT"}, version=version)
+    def steps(x: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+        return list(range(x % 4))
+
+    return Registry.load([doubled, steps])
+
+
+def _opening(chance: random.Random) -> Open:
+    value = StepArgument(column="v")
+    both = (Step("doubled", (value,)), Step("doubled", (StepArgument(step=0),)))
+    if chance.random() < 0.5:
+        return Open((), _COLUMNS, steps=both, outputs=(1, 0))
+    return Open((), _COLUMNS, steps=(*both, Step("steps", (value,))), outputs=(1, 2))
+
+
+def _expected(opening: Open, values: list[int]) -> list[dict[str, Any]]:
+    if len(opening.steps) == 2:
+        return [{"output_0": 4 * value, "output_1": 2 * value} for value in values]
+    return [
+        {"row": place, "output_0": 4 * value, "output_1": {"n": n}}
+        for place, value in enumerate(values)
+        for n in range(value % 4)
+    ]
+
+
+class _Partition:
+    """The engine's side of one program: chunks and the answers so far."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.opening = _opening(chance)
+        # Some chunks are larger than a message of a server.
+        sizes = [chance.choice([0, 1, 5, 40, 400]) for _ in range(chance.randint(1, 10))]
+        self.chunks = [[chance.randrange(1000) for _ in range(size)] for size in sizes]
+        self.answers: list[list[dict[str, Any]]] = []
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.answers) == len(self.chunks)
+
+    def run(self, transport: SimulatedTransport) -> Generator[OpenExchange, None, None]:
+        """Go on with the first chunk that has no answer; yields between frames."""
+        with transport.open(self.opening) as exchange:
+            for values in self.chunks[len(self.answers) :]:
+                exchange.chunk(pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], schema=_COLUMNS))
+                yield exchange
+                self.answers.append(exchange.mapped().to_pylist())
+                assert isinstance(exchange.carrier, SurvivingLink)
+                assert exchange.carrier.coordinator.held_bytes == 0, "an answered chunk is kept"
+                yield exchange
+
+
+def run_mapping_seed(seed: int, *, is_calm: bool = False) -> Report:
+    """Run what follows from a seed.
+
+    Args:
+        seed: The seed.
+        is_calm: Whether nothing bad happens.
+
+    Raises:
+        AssertionError: Something that must hold does not, with the seed.
+    """
+    chance = random.Random(f"mapping {seed}")  # noqa: S311  (not for secrets)
+    registry = _registry()
+    partitions = [_Partition(chance) for _ in range(chance.randint(1, 3))]
+    world = World(seed, registry, _registry("2"), limits_of(chance), servers=chance.choice([1, 2, 3]), is_calm=is_calm)
+    report = Report(seed)
+    try:
+        _run(partitions, world, registry, report, chance)
+        for place, partition in enumerate(partitions):
+            wanted = [_expected(partition.opening, values) for values in partition.chunks]
+            assert partition.answers == wanted, f"partition {place}: found {partition.answers}, wanted {wanted}"
+        world.heals_at_s = min(world.heals_at_s, world.now_s())
+        world.rest_until(world.now_s() + _LEFTOVERS_S)
+        assert not world.open_streams, f"servers still hold {world.open_streams} exchanges"
+    except AssertionError as error:
+        raise AssertionError(f"mapping seed {seed}: {error}\n  " + "\n  ".join(world.trace)) from error
+    report.seconds, report.steps, report.harms = world.now_s(), world.steps, world.harms
+    return report
+
+
+def _run(partitions: list[_Partition], world: World, registry: Registry, report: Report, chance: random.Random) -> None:
+    bounds = FailoverBounds(patience_s=chance.choice([3.0, 20.0]), ask_s=0.01)
+    transport = SimulatedTransport(world, registry, bounds)
+    for partition in partitions:
+        opened = transport.describe(partition.opening)
+        assert opened.limits.message_bytes_max == LIMITS.message_bytes_max
+        partition.opening = partition.opening.pinned(opened.fingerprints)
+    runs: dict[int, Generator[OpenExchange, None, None]] = {}
+    began_s: dict[int, float] = {}
+    while unfinished := [place for place, each in enumerate(partitions) if not each.is_done or place in runs]:
+        place = chance.choice(unfinished)
+        if place not in runs:
+            runs[place], began_s[place] = partitions[place].run(transport), world.now_s()
+        try:
+            if next(runs[place], None) is None:
+                del runs[place]
+        except EngineCrashed:
+            for run in runs.values():
+                run.close()
+            runs.clear()
+            report.retries += len(unfinished)
+            _count(report, transport)
+            transport = SimulatedTransport(world, registry, bounds)
+        except (RetryableError, RejectedError) as error:
+            if began_s[place] > world.heals_at_s + _LEFTOVERS_S or not _has_reason(error):
+                raise AssertionError(f"partition {place} failed without a reason: {error}") from error
+            del runs[place]
+            report.retries += 1
+    _count(report, transport)
+    report.commits = sum(len(partition.answers) for partition in partitions)
+
+
+def _has_reason(error: FoldflightError) -> bool:
+    return any(" lost " in step or " refused by " in step for step in error.story)
+
+
+def _count(report: Report, transport: SimulatedTransport) -> None:
+    for each in transport.stats:
+        report.stats.losses += each.losses
+        report.stats.replays += each.replays
+        report.stats.rows_refolded += each.rows_refolded

@@ -1,0 +1,58 @@
+"""Exchanges of scalar and table functions under whatever a seed thinks of."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from foldflight.exchange.failover.journal import Journal
+from foldflight.testing.simulation import run_mapping_seed
+
+
+def test_mapping_seeds() -> None:
+    """Each chunk is answered once, in order and right, whatever servers do."""
+    harms: Counter[str] = Counter()
+    answers = replays = 0
+    for seed in range(40):
+        report = run_mapping_seed(seed)
+        harms += report.harms
+        answers, replays = answers + report.commits, replays + report.stats.replays
+    assert answers > 150
+    assert replays > 5
+    assert harms["kill"]
+    assert harms["drain"]
+
+
+@pytest.mark.slow
+def test_many_mapping_seeds() -> None:
+    """The same, thousands of times."""
+    for seed in range(40, 3000):
+        run_mapping_seed(seed)
+
+
+def test_a_calm_world_sends_nothing_twice() -> None:
+    """Without faults no server is lost and no row is sent again."""
+    for seed in range(8):
+        report = run_mapping_seed(seed, is_calm=True)
+        assert (report.stats.losses, report.stats.rows_refolded, report.retries) == (0, 0, 0)
+
+
+def test_a_mistake_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that forgets a chunk before it is answered loses rows, and a seed fails."""
+    add = Journal.add
+
+    def forgetting(journal: Journal, entry: object) -> None:
+        add(journal, entry)
+        journal._entries.clear()
+
+    monkeypatch.setattr(Journal, "add", forgetting)
+
+    def fails(seed: int) -> bool:
+        try:
+            run_mapping_seed(seed)
+        except Exception:
+            return True
+        return False
+
+    assert any(map(fails, range(30)))

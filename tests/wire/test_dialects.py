@@ -1,0 +1,311 @@
+"""External functions of RisingWave and Databend: the published packages beside ours, and recorded streams."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import threading
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import databend_udf
+import grpc
+import pyarrow as pa
+import pyarrow.flight as fl
+import pytest
+from databend_udf.client import UDFClient
+
+from foldflight import udf, udtf
+from foldflight.server.run.lifecycle import Server, serving
+from tests import map_functions
+
+_EXCHANGE = "/arrow.flight.protocol.FlightService/DoExchange"
+# What arrow-udf's Rust client sends: the schema and one batch of two BIGINT columns without names, (3, 5), (NULL, 7).
+_SCHEMA = bytes.fromhex(
+    "ffffffffa80000001000000000000a000c000600050008000a000000000104000c000000080008000000040008000000040000000200000044"
+    "00000004000000d4ffffff00000102100000001400000004000000000000000000000000000000c4ffffff0000000140000000100014000800"
+    "060007000c00000010001000000000000102100000001c0000000400000000000000000000000000000008000c000800070008000000000000"
+    "0140000000"
+)
+_BATCH = bytes.fromhex(
+    "ffffffffb800000014000000000000000c0016000600050008000c000c0000000003040018000000280000000000000000000a0018000c0004"
+    "0008000a0000005c000000100000000200000000000000000000000400000000000000000000000100000000000000080000000000000010"
+    "00000000000000180000000000000000000000000000001800000000000000100000000000000000000000020000000200000000000000010000"
+    "000000000002000000000000000000000000000000010000000000000003000000000000000000000000000000050000000000000007000000"
+    "00000000"
+)
+
+
+@udf(input_types=["DECIMAL(10, 2)"], result_type="DECIMAL(12, 3)")
+def third(x):
+    return None if x is None else x / 3
+
+
+@udf(input_types=["JSON"], result_type="JSON")
+def tagged(value):
+    return {"value": value, "tags": [1, None]}
+
+
+@udf(input_types=["TIMESTAMPTZ", "INTERVAL DAY"], result_type="TIMESTAMPTZ")
+def after(at, span):
+    return at + span
+
+
+@udf(input_types=["BIGINT[]"], result_type="BIGINT")
+def total(values):
+    """An aggregate of RisingWave: `aggregate:total(x)` passes the values of a group."""
+    return None if values is None else sum(values)
+
+
+@udf(input_types=["DECIMAL(10, 2)[]"], result_type="STRUCT<low DECIMAL(10, 2), name STRING>")
+def lowest(values):
+    return {"low": min(values), "name": "low"}
+
+
+@udtf(input_types=["INT"], result_types={"n": "INT"})
+def series(n):
+    yield from range(n)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(map_functions, third, tagged, after, total, lowest, series) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Any]:
+    with fl.connect(f"grpc://127.0.0.1:{server.flight.port}") as found:
+        yield found
+
+
+def call(client: Any, name: str, *columns: pa.Array, batches: int = 1) -> pa.Table:
+    """Call an external function as arrow-udf's clients do: columns without names, by position."""
+    batch = pa.RecordBatch.from_arrays(list(columns), schema=pa.schema([("", column.type) for column in columns]))
+    writer, reader = client.do_exchange(fl.FlightDescriptor.for_path(name))
+    with contextlib.closing(writer):
+        writer.begin(batch.schema)
+        for _ in range(batches):
+            writer.write_batch(batch)
+        writer.done_writing()
+        return reader.read_all()
+
+
+def described(client: Any, name: str) -> Any:
+    return client.get_flight_info(fl.FlightDescriptor.for_path(name))
+
+
+def test_the_handshake_and_the_signature(client: Any) -> None:
+    """The protocol is version 2, and a function is described by its inputs and outputs, as arrow-udf writes types."""
+    assert [answer.body.to_pybytes() for answer in client.do_action("protocol_version")] == [b"\x02"]
+    info = described(client, "third")
+    assert (info.total_records, info.schema.names) == (1, ["x", "third"])
+    raw = pa.ipc.read_schema(info.schema.serialize())
+    assert raw.field(1).metadata == {b"ARROW:extension:name": b"arrowudf.decimal"} or "arrowudf" in str(
+        raw.field(1).type
+    )
+    assert described(client, "after").schema.field("after").type == pa.timestamp("us", "+00:00")
+    split = described(client, "split").schema
+    assert split.names == ["text", "row", "split"]
+    assert split.field("row").type == pa.int32()
+    assert described(client, "series").schema.field("series").type == pa.int32()
+
+
+def test_scalar_calls(client: Any) -> None:
+    """Results come by position, in as many batches as were sent; zero rows and NULLs, too."""
+    found = call(client, "multiply", pa.array([3, None]), pa.array([5, 7]), batches=3)
+    assert found.to_pydict() == {"multiply": [15, None] * 3}
+    assert call(client, "multiply", pa.array([], pa.int64()), pa.array([], pa.int64())).num_rows == 0
+    assert call(client, "score", pa.array(["abc"]), pa.array([1], pa.int32())).to_pydict() == {"score": [31]}
+
+
+def test_rows_that_fail_have_an_error(client: Any) -> None:
+    """The column of errors is there only if a row has failed; a later batch cannot add it."""
+    assert call(client, "ratio", pa.array([4]), pa.array([2])).column_names == ["ratio"]
+    found = call(client, "ratio", pa.array([4, 1]), pa.array([2, 0])).to_pydict()
+    assert found == {"ratio": [2.0, None], "error": [None, "ratio raised ZeroDivisionError: division by zero"]}
+
+
+def test_types_of_other_engines(client: Any) -> None:
+    """Decimals and JSON are texts, timestamps have a zone, lists and structs are converted inside."""
+    decimals = call(client, "third", pa.array(["1.50", None, "-0.02"]))
+    assert decimals.column(0).cast(pa.string()).to_pylist() == ["0.500", None, "-0.007"]
+    found = call(client, "tagged", pa.array(['{"a": 1}', "null"])).column(0).cast(pa.string()).to_pylist()
+    assert found[0] == '{"value":{"a":1},"tags":[1,null]}'
+    at = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+    later = call(
+        client,
+        "after",
+        pa.array([at], pa.timestamp("us", "+00:00")),
+        pa.array([datetime.timedelta(1)], pa.duration("us")),
+    )
+    assert later.column(0).to_pylist() == [at + datetime.timedelta(1)]
+    assert call(client, "total", pa.array([[1, 2], None, []], pa.list_(pa.int64()))).to_pydict() == {
+        "total": [3, None, 0]
+    }
+    (low,) = call(client, "lowest", pa.array([["2.50", "1.00"]], pa.list_(pa.string()))).column(0).to_pylist()
+    assert (str(low["low"]), low["name"]) == ("1.00", "low")
+
+
+def test_table_calls(client: Any) -> None:
+    """A table function answers with the row and its value."""
+    found = call(client, "series", pa.array([2, 0, 1], pa.int32()))
+    assert found.to_pydict() == {"row": [0, 0, 2], "series": [0, 1, 0]}
+    split = call(client, "split", pa.array(["a b", None]))
+    assert split.to_pydict() == {"row": [0, 0], "split": [{"word": "a", "at": 0}, {"word": "b", "at": 1}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "message"),
+    [
+        ("multipy", [pa.array([1])], "did you mean multiply"),
+        ("sum", [pa.array([1])], "is an aggregate function"),
+        ("multiply", [pa.array([1])], "takes 2 columns, and the stream has 1"),
+        (
+            "multiply",
+            [pa.array(["a"]), pa.array([1])],
+            "argument 1 of multiply is string, which cannot",
+        ),
+        ("third", [pa.array(["NaN"])], "cannot be read as DECIMAL"),
+        ("words", [pa.array([1], pa.int64()).dictionary_encode()], "only plain types are"),
+    ],
+)
+def test_bad_calls_are_refused(client: Any, name: str, columns: list[pa.Array], message: str) -> None:
+    """Unknown functions, wrong numbers and types of columns are errors that say so."""
+    with pytest.raises(fl.FlightError, match=message):
+        call(client, name, *columns)
+
+
+def test_the_databend_client(server: Server) -> None:
+    """Databend's published client calls our functions, with its own types."""
+    calls = UDFClient("127.0.0.1", server.flight.port)
+    assert calls.call_function("databend:multiply", [1, 2, None], [3, 4, 5]) == [3, 8, None]
+    assert calls.call_function("databend:normalise", " Ab ") == ["ab"]
+    assert calls.call_function("databend:split", "a b") == [{"word": "a", "at": 0}, {"word": "b", "at": 1}]
+    assert calls.call_function("databend:forty_two") == [42]
+    assert calls.call_function("databend:third", Decimal("1.50")) == [Decimal("0.500")]
+    assert calls.call_function("databend:tagged", b'{"a": 1}') == [b'{"value":{"a":1},"tags":[1,null]}']
+    schema = calls.get_function_info("databend:tagged").schema
+    assert schema.field(1).type == pa.large_binary()
+    assert schema.field(1).metadata == {b"Extension": b"Variant"}
+    with pytest.raises(fl.FlightError, match="division by zero"):
+        calls.call_function("databend:ratio", [1], [0])
+
+
+def test_beside_the_databend_server(server: Server) -> None:
+    """The same function on Databend's published server and on ours has the same schema and the same answers."""
+
+    @databend_udf.udf(input_types=["BIGINT NULL", "BIGINT NULL"], result_type="BIGINT NULL")
+    def multiply(x: int, y: int) -> int:
+        return None if x is None or y is None else x * y
+
+    @databend_udf.udf(input_types=["VARCHAR NULL"], result_type="VARCHAR NULL")
+    def normalise(texts: str) -> str:
+        return None if texts is None else texts.strip().lower()
+
+    theirs = databend_udf.UDFServer("127.0.0.1:0")
+    try:
+        for function in (multiply, normalise):
+            theirs.add_function(function)
+        other, ours = UDFClient("127.0.0.1", theirs.port), UDFClient("127.0.0.1", server.flight.port)
+        for name, arguments in (("multiply", ([1, None, 3], [4, 5, 6])), ("normalise", ([" A", None, "b "],))):
+            mine, his = ours.get_function_info(f"databend:{name}").schema, other.get_function_info(name).schema
+            assert mine.types == his.types
+            assert mine.metadata == his.metadata
+            assert [field.nullable for field in mine] == [field.nullable for field in his]
+            assert ours.call_function(f"databend:{name}", *arguments) == other.call_function(name, *arguments)
+    finally:
+        theirs.shutdown()
+
+
+def test_beside_the_arrow_udf_server(client: Any) -> None:
+    """The same function on arrow-udf's published server and on ours has the same schema and the same answers."""
+    arrow_udf = pytest.importorskip("arrow_udf", reason="arrow-udf 0.3 needs pyarrow below 26")
+
+    @arrow_udf.udf(input_types=["BIGINT", "BIGINT"], result_type="BIGINT")
+    def multiply(x, y):
+        return None if x is None or y is None else x * y
+
+    @arrow_udf.udtf(input_types="INT", result_types="INT")
+    def series(n):
+        yield from range(n)
+
+    @arrow_udf.udf(input_types=["JSONB"], result_type="JSONB")
+    def tagged(value):
+        return {"value": value, "tags": [1, None]}
+
+    theirs = arrow_udf.UdfServer("127.0.0.1:0")
+    try:
+        for function in (multiply, series, tagged):
+            theirs.add_function(function)
+        with fl.connect(f"grpc://127.0.0.1:{theirs.port}") as other:
+            for name, columns in (
+                ("multiply", [pa.array([1, None]), pa.array([3, 4])]),
+                ("series", [pa.array([2, 0, 1], pa.int32())]),
+            ):
+                assert described(client, name).schema.types == described(other, name).schema.types
+                assert described(client, name).total_records == described(other, name).total_records
+                assert call(client, name, *columns).to_pydict() == call(other, name, *columns).to_pydict()
+            assert described(client, "tagged").schema.types == described(other, "tagged").schema.types
+    finally:
+        theirs.shutdown()
+
+
+def _part(field: int, content: bytes) -> bytes:
+    def varint(number: int) -> bytes:
+        found = bytearray()
+        while number > 0x7F:
+            found.append(number & 0x7F | 0x80)
+            number >>= 7
+        return bytes([*found, number])
+
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def _flight_data(message: bytes, path: str) -> bytes:
+    """A FlightData with the descriptor that arrow-udf's Rust client puts on every message."""
+    size = int.from_bytes(message[4:8], "little")
+    header, body = message[8 : 8 + size], message[8 + size :]
+    descriptor = b"\x08\x01" + _part(3, path.encode())
+    return _part(1, descriptor) + _part(2, header) + (_part(1000, body) if body else b"")
+
+
+def test_a_recorded_stream(server: Server) -> None:
+    """The bytes of arrow-udf's Rust client, with a descriptor on every message and empty names, are answered."""
+    with grpc.insecure_channel(f"127.0.0.1:{server.flight.port}") as channel:
+        exchange = channel.stream_stream(_EXCHANGE)
+        messages = [_flight_data(message, "multiply") for message in (_SCHEMA, _BATCH, _BATCH)]
+        answers = list(exchange(iter(messages), timeout=20))
+    assert len(answers) == 3, "the schema, and one batch for each"
+    assert b"multiply" in answers[0]
+    assert answers[1] == answers[2]
+    assert (15).to_bytes(8, "little") in answers[1]
+
+
+def test_headers_come_before_the_rows(server: Server) -> None:
+    """The answer begins while the function still works, because engines wait five seconds for that only."""
+    release = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        yield _flight_data(_SCHEMA, "multiply")
+        release.wait(20)
+        yield _flight_data(_BATCH, "multiply")
+
+    with grpc.insecure_channel(f"127.0.0.1:{server.flight.port}") as channel:
+        running = channel.stream_stream(_EXCHANGE)(messages(), timeout=20)
+        assert running.initial_metadata() is not None  # waits for the headers, which come before the batch is sent
+        release.set()
+        assert len(list(running)) == 2
+
+
+def test_the_account_of_a_call(server: Server, client: Any) -> None:
+    """Calls of other engines are exchanges like any: they are counted, and free what they held."""
+    before = server.metrics.registry.get_sample_value("foldflight_rows_total")
+    call(client, "multiply", pa.array([1, 2]), pa.array([3, 4]))
+    until_s = time.monotonic() + 10
+    while server.flight.active and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert server.flight.active == 0
+    assert server.metrics.registry.get_sample_value("foldflight_rows_total") == before + 2

@@ -1,0 +1,211 @@
+"""Programs of scalar and table functions over both transports; on servers that die, drain and refuse."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import connect
+from foldflight.client import EmbeddedTransport, FlightTransport, close_connections
+from foldflight.engine.mapping import MapQuery, Steps, transport_of
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.exchange.failover.steps import FailoverBounds
+from foldflight.exchange.frames import Open
+from foldflight.functions import Registry, Step, StepArgument
+from foldflight.server.run.lifecycle import Server, serving
+from tests import map_functions
+from tests.wire.kit import DEADLINE_S, IMPATIENT, ServerProcess
+
+MODULE = "tests.map_functions"
+COLUMNS = pa.schema([("x", pa.int64()), ("t", pa.string())])
+X, T = StepArgument(column="x"), StepArgument(column="t")
+PROGRAM = Open(
+    (),
+    COLUMNS,
+    steps=(
+        Step("normalise", (T,)),
+        Step("score", (StepArgument(step=0), X)),
+        Step("split", (StepArgument(step=0),)),
+    ),
+    outputs=(1, 2),
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(map_functions, message_bytes_max=1 << 16) as running:
+        yield running
+    close_connections()
+
+
+@pytest.fixture(params=["embedded", "flight"])
+def transport(request: pytest.FixtureRequest) -> Any:
+    if request.param == "embedded":
+        return EmbeddedTransport(Registry.load([map_functions]), state_key=b"k" * 32)
+    found = request.getfixturevalue("server")
+    return FlightTransport([found.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
+
+
+def rows(*values: tuple[int | None, str | None]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([x for x, _ in values], pa.int64()), pa.array([t for _, t in values], pa.string())], schema=COLUMNS
+    )
+
+
+def expected(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    found = []
+    for place, row in enumerate(batch.to_pylist()):
+        text = None if row["t"] is None else row["t"].strip().lower()
+        for word, at in map_functions.split(text):
+            found.append(
+                {"row": place, "output_0": map_functions.score(text, row["x"]), "output_1": {"word": word, "at": at}}
+            )
+    return found
+
+
+def test_a_program_in_one_exchange(transport: Any) -> None:
+    """Each chunk is answered, in order, over either transport; what a function logs comes with the answer."""
+    batches = [rows((1, " A b"), (2, None)), rows(), rows((3, "c"))]
+    with transport.open(PROGRAM) as exchange:
+        assert exchange.opened.schema.names == ["row", "output_0", "output_1"]
+        for batch in batches:
+            exchange.chunk(batch)
+        assert [exchange.mapped().to_pylist() for _ in batches] == [expected(batch) for batch in batches]
+    counting = Open((), COLUMNS, steps=(Step("counting", (X,)),), outputs=(0,), job_parameters={"greeting": "hi"})
+    with transport.open(counting) as exchange:
+        exchange.chunk(rows((7, None)))
+        exchange.mapped()
+        logs = exchange.take_logs()
+    assert [(log.message, log.fields) for log in logs] == [("opened", {"greeting": "hi"}), ("row", {"x": "7"})]
+
+
+def test_large_chunks_and_answers_are_split(transport: Any) -> None:
+    """A chunk beyond a message of the server travels in parts, and its answer has the chunk's rows again."""
+    batch = rows(*((place, "some words here " * 4) for place in range(2000)))
+    with transport.open(PROGRAM) as exchange:
+        exchange.chunk(batch)
+        assert exchange.mapped().to_pylist() == expected(batch)
+
+
+def test_programs_are_described_without_opening(transport: Any) -> None:
+    """A description has the fingerprints, with which another program is refused."""
+    opened = transport.describe(PROGRAM)
+    assert len(opened.fingerprints) == 3
+    pinned = PROGRAM.pinned(opened.fingerprints)
+    assert transport.describe(pinned).fingerprints == opened.fingerprints
+    other = replace(pinned, steps=(replace(pinned.steps[0], fingerprint="0" * 16), *pinned.steps[1:]))
+    with pytest.raises(RejectedError, match="normalise is not the function that the engine expects"):
+        transport.describe(other)
+
+
+def test_only_chunks_are_taken(transport: Any) -> None:
+    """An exchange of steps has no states, barriers and slots."""
+    with (
+        transport.open(PROGRAM) as exchange,
+        pytest.raises(RejectedError, match="may not send Barrier when it is MAPPING"),
+    ):
+        exchange.barrier(1)
+
+
+def test_columns_may_have_any_name(transport: Any) -> None:
+    """The names slot and kind mean nothing here."""
+    columns = pa.schema([("slot", pa.string()), ("kind", pa.string())])
+    opening = Open((), columns, steps=(Step("normalise", (StepArgument(column="kind"),)),), outputs=(0,))
+    with transport.open(opening) as exchange:
+        exchange.chunk(pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array(["B"])], schema=columns))
+        assert exchange.mapped().to_pylist() == [{"output_0": "b"}]
+
+
+@pytest.mark.parametrize("how", ["kill", "drain"])
+def test_another_server_takes_over_in_the_middle(fork: Callable[..., ServerProcess], how: str) -> None:
+    """A server is killed, or drains, while batches travel: each row is answered once, in order."""
+    servers = [fork(modules=MODULE), fork(modules=MODULE)]
+    transport = FlightTransport(
+        [each.url for each in servers], deadline_s=DEADLINE_S, bounds=FailoverBounds(patience_s=DEADLINE_S)
+    )
+    found = []
+    with transport.open(PROGRAM) as exchange:
+        serving_id = exchange.opened.server_id
+        for place in range(12):
+            batch = rows(*((place * 100 + each, f"W{place} x") for each in range(100)))
+            exchange.chunk(batch)
+            if place == 5:
+                (at_work,) = [each for each in servers if each.ready["server_id"] == serving_id]
+                at_work.process.send_signal(signal.SIGKILL if how == "kill" else signal.SIGTERM)
+            found.append((batch, exchange.mapped()))
+        assert exchange.opened.server_id != serving_id
+        stats = exchange.carrier.coordinator.stats
+        assert stats.replays == 1
+        assert stats.losses == (1 if how == "kill" else 0)
+        assert exchange.carrier.coordinator.held_bytes == 0, "answered chunks are forgotten"
+    for batch, answer in found:
+        assert answer.to_pylist() == expected(batch)
+
+
+def test_functions_that_take_too_long_are_interrupted() -> None:
+    """fold_s_max holds for mapping: the error names the function and the row."""
+    with serving(map_functions, fold_s_max=0.5) as server:
+        transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
+        opening = Open((), COLUMNS, steps=(Step("sleepy", (X,)),), outputs=(0,))
+        with transport.open(opening) as exchange:
+            exchange.chunk(rows((1, None), (13, None)))
+            with pytest.raises(FunctionError, match="took longer than fold_s_max") as failure:
+                exchange.mapped()
+        assert failure.value.function == "sleepy"
+        assert failure.value.row == "row 1 of the chunk: x=13"
+        close_connections()
+
+
+def test_isolated_rows_are_counted(server: Server) -> None:
+    """Rows that fail are in the metrics, and so are rows and calls of mapping functions."""
+    transport = FlightTransport([server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT)
+    opening = Open((), COLUMNS, steps=(Step("ratio", (X, X)),), outputs=(0,), isolate_errors=True)
+    with transport.open(opening) as exchange:
+        exchange.chunk(rows((0, None), (1, None), (0, None)))
+        assert [row["output_0"] for row in exchange.mapped().to_pylist()] == [None, 1.0, None]
+    read = server.metrics.registry.get_sample_value
+    assert read("foldflight_groups_isolated_total", {"function": "ratio"}) == 2
+    assert read("foldflight_rows_folded_total", {"function": "ratio", "kind": "+I"}) == 3
+
+
+def test_tokens_are_those_of_each_function(tmp_path: Any) -> None:
+    """A token that allows one function does not open a program with another one, nor an external call of it."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("a-token-of-one-function-0000000000 multiply\n")
+    with serving(map_functions, tokens_file=str(tokens)) as server:
+        transport = FlightTransport(
+            [server.url], deadline_s=DEADLINE_S, bounds=IMPATIENT, token="a-token-of-one-function-0000000000"
+        )
+        with pytest.raises(RejectedError, match="UNAUTHENTICATED"):
+            transport.describe(PROGRAM)
+        allowed = Open((), COLUMNS, steps=(Step("multiply", (X, X)),), outputs=(0,))
+        with transport.open(allowed) as exchange:
+            exchange.chunk(rows((3, None)))
+            assert exchange.mapped().to_pylist() == [{"output_0": 9}]
+        close_connections()
+
+
+def test_functions_are_shipped(server: Server) -> None:
+    """A scalar function is registered with servers as an aggregate is."""
+    from foldflight import udf
+
+    @udf
+    def tripled(x: int) -> int:
+        return 3 * x
+
+    key = "a bundle key of thirty-two bytes!"
+    with serving(map_functions, bundle_keys=key) as accepting:
+        functions = connect(accepting.url, bundle_key=key).register(tripled)
+        use = functions["multiply"](functions["tripled"]("x"), "x")
+        steps = Steps(lambda column, _: str(column))
+        query = MapQuery.of(transport_of({"m": use}), steps, {"m": steps.add(use)}, COLUMNS)
+        answers = [
+            answer.to_pylist() for _, answer in query.answers([rows((2, None)), rows((3, None)), rows((4, None))])
+        ]
+        assert answers == [[{"output_0": 12}], [{"output_0": 27}], [{"output_0": 48}]]
+        close_connections()

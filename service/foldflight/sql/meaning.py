@@ -104,7 +104,7 @@ def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict
             code="SCHEMA_MISMATCH",
         )
     nested = next((n for each in columns for n in calls_in(analysis.text, each, analysis.catalog.names)), None)
-    if nested is not None:
+    if nested is not None and not call.is_over:  # over a window, an aggregate of aggregates is a sum over groups
         raise analysis.text.error(
             f"{nested.name} is an aggregate in the arguments of the aggregate {call.name}; aggregate in two steps, the "
             "inner one in a subquery",
@@ -134,7 +134,10 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
     columns, literals = arguments_of(analysis, call)
     entry = analysis.catalog.entries[call.name]
     fields = [*columns, *(order.span for order in call.order)]
-    actual = _types(analysis, edits, call, fields, query, block) if block is not None else None
+    for each in fields:
+        for nested in list(calls_in(analysis.text, each, analysis.catalog.names)):
+            rewrite_call(analysis, edits, nested, query, block)
+    actual = _types(analysis, edits, call, fields, query, block)
     types = _argument_types(analysis, entry, call, columns, actual)
     try:
         udf = analysis.catalog.udf(
@@ -158,7 +161,11 @@ def _types(
         return []
     select = ", ".join(f"{edits.render(each)} AS `{number}`" for number, each in enumerate(fields))
     try:
-        schema = analysis.frame(analysis.below(query, block, select, edits, filtered=False)).schema
+        if block is not None:
+            sql = analysis.below(query, block, select, edits, filtered=False)
+        elif (sql := _rows_outside(analysis, edits, call, query, select)) == "":
+            return None
+        schema = analysis.frame(sql).schema
     except CannotFoldError:
         return None
     except REFUSALS as error:
@@ -170,6 +177,23 @@ def _types(
         return [field.type for field in arrow_fields(schema, roles)]
     except RejectedError as error:
         raise analysis.text.error(error.message, call.head, code=error.code) from None
+
+
+def _rows_outside(analysis: Analysis, edits: Edits, call: Call, query: Query, select: str) -> str:
+    """Return a SELECT over the rows of a call in PIVOT, or behind `|>`; nothing elsewhere."""
+    text = analysis.text
+    around = next(each for each in query.walk() if each.span.holds(call.span))
+    pipes = [at for at in text.flat(around.span) if text.says(at, "|>") and at < call.span.start]
+    if pipes:
+        rows = edits.render(Span(around.span.start, pipes[-1]))
+        return analysis.seeing(around, around.span.start, f"SELECT {select} FROM ({rows})", edits)
+    for block in around.blocks:
+        source = block.clause("FROM")
+        for at in text.flat(source):
+            if text.says(at, "PIVOT", "(") and at < call.span.start < text.partner[at + 1]:
+                sql = f"SELECT {select} FROM {edits.render(Span(source.start, at))}"
+                return analysis.seeing(around, block.span.start, sql, edits)
+    return ""
 
 
 def _argument_types(

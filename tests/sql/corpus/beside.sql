@@ -1,3 +1,2 @@
 SELECT dept_id, SUM(salary), MAX_BY(emp_name, salary), COLLECT_SET(hiredate) AS c FROM emp GROUP BY dept_id;
 SELECT SUM(salary) AS s, APPROX_COUNT_DISTINCT(dept_id) AS d FROM emp;
-SELECT a AS k FROM testData GROUP BY a HAVING MIN(b) > 0 ORDER BY ANY_VALUE(a);

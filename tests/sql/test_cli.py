@@ -1,0 +1,82 @@
+"""`foldflight sql`: statements of the command line, of a file and of standard input; tables, outputs and errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from foldflight.cli.main import cli
+
+MODULE = "tests.sql.sql_functions"
+
+
+@pytest.fixture
+def run(db: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Run the command in a session of its own of the tests' Spark, with a table `t`."""
+    pq.write_table(
+        pa.table({"k": ["a", "b", "a"], "v": [1, 2, 3], "w": pa.array([1, 1, 3], pa.int32())}), tmp_path / "t.parquet"
+    )
+
+    @contextmanager
+    def shared(*_: Any, **__: Any) -> Iterator[Any]:
+        yield db.newSession()
+
+    monkeypatch.setattr("foldflight.cli.sql.local_spark", shared)
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments, **options: CliRunner().invoke(
+        cli, ["sql", "--table", "t=t.parquet", *arguments], **options
+    )
+
+
+def test_statements_of_the_command_line(run: Callable[..., Result]) -> None:
+    """Functions of a module; each statement prints its rows as CSV or JSON."""
+    query = "SELECT k, weighted(v, w) AS a, count(*) AS n FROM t GROUP BY k ORDER BY k;"
+    found = run("--functions", MODULE, "--output", "csv", "-e", query)
+    assert (found.exit_code, found.output) == (0, "k,a,n\na,2,2\nb,2,1\n")
+    found = run("--functions", MODULE, "--output", "json", "-e", query, "-e", "SELECT NULL AS x, date'2026-01-01' AS d")
+    assert [json.loads(line) for line in found.output.splitlines()] == [
+        {"k": "a", "a": 2, "n": 2},
+        {"k": "b", "a": 2, "n": 1},
+        {"x": None, "d": "2026-01-01"},
+    ]
+
+
+def test_a_file_and_a_catalogue(run: Callable[..., Result], tmp_path: Path) -> None:
+    """A file of statements stops at the first that fails; what it creates lasts in the catalogue."""
+    (tmp_path / "a.sql").write_text(
+        f"CREATE AGGREGATE w(BIGINT, INT) RETURNS BIGINT AS '{MODULE}:Weighted'; -- a comment; with a semicolon\n"
+        "SELECT w(v, w) AS a FROM t;\nSELECT nope FROM t; SELECT 'never' AS x"
+    )
+    found = run("-f", "a.sql", "--catalog", "catalog.sql", "--output", "csv")
+    assert found.exit_code == 1
+    assert found.stdout == "a\n2\n"
+    assert "`nope` cannot be resolved" in found.stderr
+    assert "stacktrace" not in found.stderr
+    found = run("--catalog", "catalog.sql", "-e", "SELECT k, w(v, w) AS a FROM t GROUP BY k ORDER BY k LIMIT 1")
+    assert found.exit_code == 0
+    assert "│ a │ 2 │" in found.output
+
+
+def test_mistakes(run: Callable[..., Result]) -> None:
+    """Errors are text with a caret; wrong options are refused before Spark starts."""
+    found = run("--functions", MODULE, "-e", "SELECT k,\n wieghted(v, w) FROM t GROUP BY k")
+    assert found.exit_code == 1
+    assert found.stderr.splitlines()[-2:] == ["   wieghted(v, w) FROM t GROUP BY k", "   ^^^^^^^^^^^^^^"]
+    assert "Did you mean weighted?" in found.stderr
+    assert "no file or folder 'u.parquet'" in run("--table", "u=u.parquet").stderr
+    assert "is not NAME=PATH" in run("--table", "u").stderr
+    assert "is a file" in run("--watch", "-e", "SELECT 1").stderr
+
+
+def test_standard_input(run: Callable[..., Result]) -> None:
+    """Without a terminal, the shell reads statements from standard input."""
+    found = run("--output", "csv", input="SELECT max(v) AS m\nFROM t;\nSHOW AGGREGATES;\n")
+    assert found.output == "m\n3\nname,arguments,append_only,where\n"

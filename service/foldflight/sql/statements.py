@@ -286,7 +286,7 @@ def _only(registry: Registry, what: str) -> Function:
         raise RejectedError("SIGNATURE", f"{what} has {len(registry.authored)} functions ({names}); give one")
     (function,) = registry.authored
     if not isinstance(function, Function):
-        raise RejectedError("SIGNATURE", f"{what} is a {function.kind} function, not an aggregate", function=function.name)
+        raise RejectedError("SIGNATURE", f"{what} is not an aggregate function", function=function.name)
     return function
 
 

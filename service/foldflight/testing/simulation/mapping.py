@@ -18,8 +18,8 @@ from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions import Registry, Step, StepArgument, udf, udtf
-from foldflight.testing.simulation.workloads import LIMITS, limits_of
 from foldflight.testing.simulation.scenario import Report, SimulatedTransport
+from foldflight.testing.simulation.workloads import LIMITS, limits_of
 from foldflight.testing.simulation.world import EngineCrashed, World
 
 __all__ = ["run_mapping_seed"]

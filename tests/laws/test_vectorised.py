@@ -15,6 +15,7 @@ from examples.largest import Largest
 from examples.percentile import Percentile
 from examples.weighted_mean import WeightedMean
 from foldflight import ExactSum, udaf
+from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
@@ -227,6 +228,7 @@ def test_they_are_vectorised(name: str, types: list[pa.DataType]) -> None:
     slots = np.array([0, 1, 0], np.int32)
     accumulators.fold(Rows(slots, None, columns))
     accumulators.merge(slots, accumulators.states(slots))
+    accumulators.fold_each(Rows(slots, None, columns), np.array([True, False, True]))
     accumulators.outputs(slots)
     assert accumulators.kind == ("interpreted" if any(map(pa.types.is_decimal, types)) else "vectorised")
 
@@ -257,6 +259,29 @@ def test_large_sums_of_many_groups_stay_vectorised() -> None:
         accumulators.fold(Rows(slots, None, [Column("x", pa.array([1 << 60] * 1000))]))
     assert accumulators.kind == "vectorised"
     assert accumulators.outputs(slots).to_pylist() == [3 << 60] * 1000
+
+
+def test_row_outputs_of_count_sum_and_avg_call_no_scalar_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value after each row is computed for whole chunks, also with retractions and rows that are not folded."""
+    monkeypatch.setattr(Interpreted, "fold_each", None)
+    slots, backs = np.array([1, 0, 1, 1, 0], np.int32), np.array([False, False, False, True, False])
+    rows = Rows(slots, backs, [Column("x", pa.array([5, 7, 3, 5, None], pa.int64()))])
+    for name, expected in (("count", [1, 1, 2, 1, 1]), ("sum", [5, 7, 8, 3, 7]), ("avg", [5.0, 7.0, 4.0, 3.0, 7.0])):
+        accumulators = accumulators_of(bound_of(name, [pa.int64()]))
+        assert accumulators.fold_each(rows, np.array([True, True, True, True, False])).to_pylist() == expected
+        assert accumulators.outputs(np.array([0, 1], np.int32)).to_pylist() == [expected[1], expected[3]]
+
+
+def test_row_outputs_beyond_64_bits_are_exact() -> None:
+    """A sum that leaves 64 bits within a chunk and comes back has the right value after each row, and goes on."""
+    accumulators = accumulators_of(bound_of("sum", [pa.int64()]))
+    slots, backs = np.zeros(3, np.int32), np.array([False, False, True])
+    largest = pa.array([1 << 62, (1 << 62) - 1, 1 << 62], pa.int64())
+    everything = np.ones(3, np.bool_)
+    found = accumulators.fold_each(Rows(slots, backs, [Column("x", largest)]), everything)
+    assert found.to_pylist() == [1 << 62, (1 << 63) - 1, (1 << 62) - 1]
+    assert accumulators.kind == "vectorised"
+    assert accumulators.outputs(slots[:1]).to_pylist() == [(1 << 62) - 1]
 
 
 def test_texts_and_nanoseconds_do_without() -> None:

@@ -16,7 +16,7 @@ from foldflight.functions.spec import Capabilities, Declared, Function
 
 __all__ = ["function_of", "udaf"]
 
-_TAKE_ARGUMENTS: Final = ("accumulate", "retract", "fold_many")
+_TAKE_ARGUMENTS: Final = ("accumulate", "retract", "fold_many", "running_many")
 _VECTORISED: Final = ("fold_many", "merge_many", "get_values")
 # Each vectorised method with the scalar methods that it implements: a subclass that overrides one must override both.
 _REPEATED: Final = (
@@ -24,6 +24,7 @@ _REPEATED: Final = (
     ("fold_many", "retract"),
     ("merge_many", "merge"),
     ("get_values", "get_value"),
+    ("running_many", "fold_many"),
 )
 # Similarity (0 to 1) from which a name counts as a misspelled verb: `retarct`, `serialise`, `getValue`.
 _ALIKE: Final = 0.85
@@ -96,6 +97,9 @@ def udaf(
     - `merge_many(self, accumulators, slots, others)` merges n accumulators into those of n slots, in order.
     - `get_values(self, accumulators)` returns the results of n accumulators: a NumPy array, masked where results are
       NULL, or an Arrow array.
+    - `running_many(self, accumulators, slots, signs, *columns)` is optional. It returns the accumulators after each of
+      n rows, in a form that `get_values` takes, and changes nothing. `signs` is always an array here, and 0 for rows
+      that are not folded. It is used where the value after each row is asked for; without it, the scalar methods are.
 
     Integers have 64 bits here, and NumPy wraps on overflow. `fold_many` and `merge_many` change `accumulators` in place
     and return None. Before any change, they may return `NotImplemented`: the exchange then uses the scalar methods.
@@ -284,7 +288,7 @@ class _Builder(SignatureBuilder):
         if "merge_many" not in wanted and "merge_many" in written:
             raise self.error(" has merge_many but no merge", f"define {self.shown('merge')} too")
         for verb, scalar in _REPEATED:
-            if self.has(scalar) and self.owner(scalar) < self.owner(verb):
+            if self.has(verb) and self.has(scalar) and self.owner(scalar) < self.owner(verb):
                 raise self.error(
                     f" overrides {scalar} but inherits {verb}",
                     f"define {verb} too, or disable the vectorised methods: {' = '.join(_VECTORISED)} = None",
@@ -306,8 +310,9 @@ class _Builder(SignatureBuilder):
             parameters += ["version", "state"]
         elif verb == "open":
             parameters += ["context"]
-        elif verb in _VECTORISED:
-            parameters += ["accumulators", "slots", "signs", "*columns"] if verb == "fold_many" else ["accumulators"]
+        elif verb in (*_VECTORISED, "running_many"):
+            takes_rows = verb in _TAKE_ARGUMENTS
+            parameters += ["accumulators", "slots", "signs", "*columns"] if takes_rows else ["accumulators"]
             parameters += ["slots", "others"] if verb == "merge_many" else []
         elif verb in ("get_value", "serialize") and self.separate:
             parameters += ["accumulator"]

@@ -25,6 +25,7 @@ VERBS: Final = {
     "fold_many": 3,
     "merge_many": 3,
     "get_values": 1,
+    "running_many": 3,
 }
 
 

@@ -105,6 +105,23 @@ def _most(numbers: Any) -> int:
     return max(int(numbers.max()), -int(numbers.min()))
 
 
+def running(slots: Any, *sums: tuple[Any, Any]) -> list[Any]:
+    """Return for each pair of held sums and n amounts: the sum of the slot after each of n rows."""
+    order = np.argsort(slots, kind="stable")
+    begins = np.flatnonzero(np.diff(slots[order], prepend=-1))
+    sizes = np.diff(begins, append=len(slots))
+    found = []
+    for held, amounts in sums:
+        sorted_amounts = amounts[order]
+        # The sums over all slots may wrap; their differences are right all the same.
+        added = np.cumsum(sorted_amounts)
+        start = held[slots[order[begins]]] - (added[begins] - sorted_amounts[begins])
+        after = np.empty(len(slots), np.int64)
+        after[order] = added + np.repeat(start, sizes)
+        found.append(after)
+    return found
+
+
 def merged(accumulators: Any, slots: Any, others: Any, names: tuple[str, ...]) -> Any:
     """Add the named members; return NotImplemented, before any change, if integers may exceed 64 bits."""
     for name in names:
@@ -213,6 +230,9 @@ class Count:
     def get_values(self, accumulators: Any) -> Any:
         return accumulators
 
+    def running_many(self, accumulators: Any, slots: Any, signs: Any, *_: Any) -> Any:
+        return running(slots, (accumulators, signs))[0] if fits(accumulators, slots, ONE) else NotImplemented
+
 
 class _Totalled:
     """The common part of `sum` and `avg`."""
@@ -252,6 +272,18 @@ class _Totalled:
             np.add.at(sums, slots, signs * values.astype(np.int64, copy=False))
         np.add.at(accumulators["count"], slots, signs)
         return None
+
+    def running_many(self, accumulators: Any, slots: Any, signs: Any, values: Any) -> Any:
+        sums, counts = accumulators["sum"], accumulators["count"]
+        if isinstance(sums, ExactSums) or not isinstance(values, np.ndarray):
+            return NotImplemented
+        amounts = np.ma.getdata(values)
+        if not fits(counts, slots, ONE) or not fits(sums, slots, amounts):
+            return NotImplemented
+        amounts = signs * amounts.astype(np.int64, copy=False)
+        after = running(slots, (sums, amounts), (counts, signs))
+        special = {name: accumulators[name][slots] for name in _SPECIAL}
+        return {"sum": after[0], "count": after[1], **special}
 
     def fold_special(self, accumulators: Any, slots: Any, signs: Any, values: Any, finite: Any) -> Any:
         """Fold floats some of which are NaN or infinite."""

@@ -101,6 +101,7 @@ class Verbs:
     fold_many: Callable[..., Any] | None = None
     merge_many: Callable[[Any, Any, Any], Any] | None = None
     get_values: Callable[[Any], Any] | None = None
+    running_many: Callable[..., Any] | None = None
 
 
 class FunctionKind(StrEnum):

@@ -208,33 +208,49 @@ class Interpreted(Accumulators):
             held[slot] = method.kept(accumulator, method.call(accumulator, *arguments))
 
     def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
+        if self._retract is None and rows.retracts is not None and (rows.retracts & kept).any():
+            raise cannot_retract(self.name)
+        self._grow(rows.slots)
+        self._create(rows.slots[kept])
         columns = [column.values for column in rows.arguments]
-        values = []
-        # A mutable value returned by get_value may be changed by the next row, so it is cast immediately.
-        changeable = exact_types(self.bound.result_type) is None
-        for index, slot in enumerate(rows.slots.tolist()):
-            one = slice(index, index + 1)
-            if kept[index]:
-                retracts = None if rows.retracts is None or not rows.retracts[index] else rows.retracts[one]
-                method = self._accumulate if retracts is None else self._retract
-                if method is None:
-                    raise cannot_retract(self.name)
-                self._create(rows.slots[one])
-                accumulator = self._held[slot]
-                self._at_work = slot
-                try:
-                    returned = method.call(accumulator, *[column[index] for column in columns])
-                    self._held[slot] = method.kept(accumulator, returned)
-                except (Exception, SystemExit) as error:
-                    failure = method.failed(error)
-                    failure.slot, failure.row = slot, rows.describe(index)
-                    raise failure from error
-            values.append(self._value(slot))
-            if changeable:
-                values[index] = self._cast(values[index:], rows.slots[one])
-        if changeable:
+        slots = rows.slots.tolist()
+        progress = iter(slots)
+        arguments: Iterator[Any] = zip(*columns, strict=True) if columns else repeat(())
+        retracts = repeat(False) if rows.retracts is None else rows.retracts.tolist()
+        values: list[Any] = []
+        self._at_work = (slots, progress)
+        try:
+            self._run_each(rows, zip(progress, arguments, kept.tolist(), retracts, strict=False), values)
+        finally:
+            self._at_work = None
+        if exact_types(self.bound.result_type) is None:
             return pa.concat_arrays(values) if values else pa.array([], self.bound.result_type)
         return self._cast(values, rows.slots)
+
+    def _run_each(self, rows: Rows, steps: Iterator[tuple[int, Any, bool, bool]], values: list[Any]) -> None:
+        """Apply rows, and append the value after each; values that may change later are cast at once."""
+        held, get_value = self._held, self.verbs.get_value
+        methods = (self._accumulate, self._accumulate if self._retract is None else self._retract)
+        changeable = exact_types(self.bound.result_type) is None
+        for slot, arguments, folds, retracting in steps:
+            if folds:
+                method, accumulator = methods[retracting], held[slot]
+                try:
+                    returned = method.call(accumulator, *arguments)
+                    if returned is not accumulator:
+                        held[slot] = method.kept(accumulator, returned)
+                except (Exception, SystemExit) as error:
+                    failure = method.failed(error)
+                    failure.slot, failure.row = slot, rows.describe(len(values))
+                    raise failure from error
+            try:
+                # The value of an empty slot is that of a new accumulator. The slot stays empty.
+                value = get_value(self.verbs.create_accumulator() if held[slot] is _EMPTY else held[slot])
+            except (Exception, SystemExit) as error:
+                failure = user_failure(self.name, "get_value", error)
+                failure.slot = slot
+                raise failure from error
+            values.append(self._cast([value], rows.slots[len(values) :]) if changeable else value)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         try:

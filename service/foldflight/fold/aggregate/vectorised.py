@@ -93,8 +93,56 @@ class Vectorised(Accumulators):
             self._occupy(slots, top)
 
     def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
-        self._leave()
-        return self.inner.fold_each(rows, kept)
+        if self._is_left or not len(rows):
+            return self.inner.fold_each(rows, kept)
+        if rows.retracts is not None and not self.inner.bound.function.capabilities.retract:
+            raise cannot_retract(self._name)
+        values = self._running(rows, kept)
+        if values is None:
+            return self._fold_each_scalar(rows, kept)
+        if kept.any():
+            self.fold(rows.kept(kept))
+        return values
+
+    def _running(self, rows: Rows, kept: Mask) -> pa.Array | None:
+        """Return the value after each row, and change nothing; None if the vectorised methods cannot."""
+        method = self.inner.verbs.running_many
+        if method is None:
+            return None
+        self._grow(rows.slots)
+        signs = kept.astype(np.int64)
+        if rows.retracts is not None:
+            signs[rows.retracts] *= -1
+        columns = [_vector(column.array) for column in rows.arguments]
+        try:
+            with np.errstate(all="ignore"):
+                running = method(self._table.shown, rows.slots.astype(np.intp), signs, *columns)
+        except (Exception, SystemExit) as error:
+            raise user_failure(self._name, "running_many", error) from error
+        return None if running is NotImplemented else self._valued(running, rows.slots)
+
+    def _fold_each_scalar(self, rows: Rows, kept: Mask) -> pa.Array:
+        """Fold rows by the scalar methods, and take the accumulators back if the table can hold them."""
+        top = self._grow(rows.slots)
+        lent = np.unique(rows.slots)
+        held = lent[self._present[lent]]
+        states = self._table.take(held).states(self.inner.codec.arrow, narrow=False)
+        assert states is not None
+        self.inner.merge(held, states)
+        values = self.inner.fold_each(rows, kept)
+        returned = self.inner.occupied()
+        try:
+            others = self._table.from_states(self.inner.states(returned))
+        except FunctionError:  # a number beyond its type, which later rows may bring back into range
+            others = None
+        if others is None:
+            self._present[lent] = False
+            self._leave()
+        else:
+            self._table.put(returned.astype(np.intp), others)
+            self._occupy(returned, top)
+            self.inner.forget(returned)
+        return values
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         if self._is_left or not len(slots):
@@ -151,11 +199,15 @@ class Vectorised(Accumulators):
             return self.inner.outputs(slots)
 
     def _values(self, slots: Slots) -> pa.Array:
+        return self._valued(self._table.take(slots).shown, slots)
+
+    def _valued(self, accumulators: Any, slots: Slots) -> pa.Array:
+        """Return the values of n accumulators, those of n slots."""
         method = self.inner.verbs.get_values
         assert method is not None
         try:
             with np.errstate(all="ignore"):
-                values = method(self._table.take(slots).shown)
+                values = method(accumulators)
         except (Exception, SystemExit) as error:
             raise user_failure(self._name, "get_values", error) from error
         try:

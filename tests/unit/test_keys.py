@@ -14,6 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foldflight.client.embedded import KEY_LOOPS
+from foldflight.compiler import keyloops
+from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
 from foldflight.engine import encoders
 from foldflight.engine.keys import KeyIndex
 from foldflight.errors import RejectedError
@@ -116,14 +119,71 @@ def many_keys(draw: st.DrawFn) -> tuple[pa.DataType, list[pa.Array]]:
     return type_, batches
 
 
+class Hot:
+    """Compiled loops that pay from a number of rows on."""
+
+    def __init__(self, rows: int) -> None:
+        self.left = rows
+
+    def when_hot(self, rows: int) -> Any:
+        self.left -= rows
+        return KEY_LOOPS.compiled() if self.left < 0 else None
+
+
 @examples(60)
-@given(many_keys())
-def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[pa.Array]]) -> None:
-    """For any number and distribution of keys, their slots equal those of a dict."""
+@given(many_keys(), st.sampled_from([0, 2_000, 10_000, 1 << 40]))
+def test_slots_of_many_keys_are_those_of_a_dict(drawn: tuple[pa.DataType, list[pa.Array]], hot_rows: int) -> None:
+    """However keys lie, however many come, and whenever compiled loops take over, slots are those that a dict gives."""
     type_, batches = drawn
-    index = KeyIndex(pa.schema([("k", type_)]))
-    found = [index.slots([batch]).to_pylist() for batch in batches]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoders, "KEY_LOOPS", Hot(hot_rows))
+        index = KeyIndex(pa.schema([("k", type_)]))
+        found = [index.slots([batch]).to_pylist() for batch in batches]
     assert found == oracle([[(key,) for key in batch.to_pylist()] for batch in batches])
+    assert len(index) == len(index.keys()) == max(map(max, found)) + 1
+
+
+def test_compiled_loops_take_over_when_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process does not compile for few keys; after many, the hash tables are those of the loops."""
+    asked: list[str] = []
+
+    class Store:
+        def loop(self, digest: str, name: str) -> Any:
+            asked.append(name)
+            return KEY_LOOPS._store.loop(digest, name)
+
+    loops = KeyLoops(Store())
+    monkeypatch.setattr(encoders, "KEY_LOOPS", loops)
+    index = KeyIndex(pa.schema([("k", pa.string())]))
+    keys = pa.array([f"key {number}" for number in range(1 << 11)])
+    index.slots([keys])
+    assert asked == []
+    loops._rows = 1 << 22
+    assert index.slots([keys]).to_pylist() == list(range(1 << 11))
+    assert sorted(asked) == ["numbers", "place_numbers", "place_texts", "texts"]
+
+
+@pytest.mark.parametrize("step", [1, 1 << 20, 1 << 32, 1 << 48, -(1 << 57)])
+def test_lookups_stay_short_however_numbers_lie(step: int) -> None:
+    """Numbers that differ in few bits are spread over the table: none is far from where its search begins."""
+    numbers = np.arange(4000, dtype=np.int64) * np.int64(step)
+    table = NumberTable(KEY_LOOPS.compiled(), encoders._SEED, np.unique(numbers))
+    taken = np.flatnonzero(table._places)
+    begins = encoders._mixed(table._held[table._places[taken].astype(np.int64) - 1].view(np.uint64))
+    assert int(((taken - begins.astype(np.int64)) % len(table._places)).max()) < 64
+
+
+def test_compiled_loops_compare_texts_with_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts whose hashes are equal are told apart, and found again. The loop is run as Python, with such a hash."""
+    monkeypatch.setattr(keyloops, "_hashed", lambda _data, _start, size, _seed: np.uint64(size << 40))
+    monkeypatch.setattr(keyloops, "_is_same", keyloops._is_same.py_func)
+    loops = {"texts": keyloops._texts, "place_texts": keyloops._place_texts}
+    table = TextTable(loops, np.uint64(0))
+    texts = [text for number in range(40) for text in (f"{number}", f"{number} is a longer text")]
+    encoded = pa.array([*texts, "", *texts], pa.large_binary())
+    ids, firsts = table.ids(*encoders._parts(encoded))
+    assert ids.tolist() == [*range(81), *range(80)]
+    assert firsts.tolist() == list(range(81))
 
 
 @pytest.mark.parametrize("count", [3, 3000], ids=["few", "many"])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from foldflight.client.exchange import OpenExchange
 from foldflight.client.link import Link
 from foldflight.compiler import Programs
+from foldflight.compiler.keytables import KeyLoops
 from foldflight.compiler.store import Store
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
@@ -33,13 +34,16 @@ if TYPE_CHECKING:
     from foldflight.fold import Mode
     from foldflight.functions.mapping import AnyFunction
 
-__all__ = ["PROGRAMS", "PROGRAMS_AT_ONCE", "EmbeddedTransport", "ShippedFunctions"]
+__all__ = ["KEY_LOOPS", "PROGRAMS", "PROGRAMS_AT_ONCE", "EmbeddedTransport", "ShippedFunctions"]
 
 SERVER_ID = "embedded"
+_STORE = Store("user")
 # Compiled functions, shared by all transports of this process.
-PROGRAMS = Programs(Store("user"))
+PROGRAMS = Programs(_STORE)
 # Compiles at the first row, for checks of compiled code.
-PROGRAMS_AT_ONCE = Programs(Store("user"), hot_rows=0)
+PROGRAMS_AT_ONCE = Programs(_STORE, hot_rows=0)
+# Compiled loops with which engines of this process find keys.
+KEY_LOOPS = KeyLoops(_STORE)
 _RESTORED_MAX = 16
 _restored_functions: dict[str, tuple[Any, ...]] = {}
 

@@ -5,7 +5,8 @@ they are dense) or in a hash table. `Texts` hashes bytes and compares values wit
 pairs of ids of several columns. `Values` handles all other types.
 
 The hash table uses open addressing with linear probing (D. E. Knuth, "The Art of Computer Programming", 6.4) and is at
-most half full. All rows of a batch are searched at once: each step probes the next place for rows not found yet.
+most half full. All rows of a batch are searched at once: each step probes the next place for rows not found yet. When a
+process has looked up many keys, compiled loops take over (`compiler/keytables.py`); the ids are the same.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from foldflight.client.embedded import KEY_LOOPS
+from foldflight.compiler.keytables import NumberTable, TextTable
 
 __all__ = ["Chain", "Encoder", "Ids", "Numbers", "Rows", "Texts", "Values", "WithNull"]
 
@@ -85,8 +89,11 @@ class Numbers:
         self._base = 0
         self._by_number: Ids | None = np.zeros(0, np.int32)
         self._table = _Table()
+        self._compiled: NumberTable | None = None  # takes the place of the hash table when it pays
 
     def __len__(self) -> int:
+        if self._compiled is not None:
+            return len(self._compiled)
         return len(self._held) if self._few is None else len(self._few)
 
     def ids(self, values: Codes) -> tuple[Ids, Rows]:
@@ -101,7 +108,13 @@ class Numbers:
             self._reach(int(values.min()), int(values.max()), len(values))
         if self._by_number is not None:
             return self._added(values, self._by_number[values - self._base if self._base else values])
-        return _by_different(self._looked_up, pa.array(values))
+        if self._compiled is None:
+            loops = KEY_LOOPS.when_hot(len(values))
+            if loops is None:
+                return _by_different(self._looked_up, pa.array(values))
+            self._compiled = NumberTable(loops, _SEED, self._held.values)
+            self._held, self._table = _Growing(np.int64), _Table()
+        return self._compiled.ids(values)
 
     def _looked_up(self, array: pa.Array) -> tuple[Ids, Rows]:
         values = array.to_numpy()
@@ -156,8 +169,11 @@ class Texts:
         self._table = _Table()
         # Different texts with the same hash, and their ids.
         self._doubles: dict[bytes, int] = {}
+        self._compiled: TextTable | None = None  # takes the place of all of these when it pays
 
     def __len__(self) -> int:
+        if self._compiled is not None:
+            return len(self._compiled)
         return len(self._ends) - 1 if self._few is None else len(self._few)
 
     def ids(self, values: pa.Array) -> tuple[Ids, Rows]:
@@ -169,7 +185,14 @@ class Texts:
             self.ids(few)
         if not len(values):
             return np.zeros(0, np.int32), _NONE
-        return _by_different(self._looked_up, values)
+        if self._compiled is None:
+            loops = KEY_LOOPS.when_hot(len(values))
+            if loops is None:
+                return _by_different(self._looked_up, values)
+            self._compiled = TextTable(loops, _SEED)
+            self._compiled.ids(self._ends.values, self._data.values)
+            self._data, self._ends, self._table, self._doubles = _Growing(np.uint8), _Growing(np.int64), _Table(), {}
+        return self._compiled.ids(*_parts(values))
 
     def _looked_up(self, texts: pa.Array) -> tuple[Ids, Rows]:
         hashes = _hashed(texts)

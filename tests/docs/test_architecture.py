@@ -13,10 +13,11 @@ import pytest
 
 import foldflight
 from foldflight import connect, udaf
-from foldflight.client import Functions, close_connections, flight
+from foldflight.client import Functions, close_connections
 from foldflight.engine.layout import QueryLayout
 from foldflight.engine.query import Query
 from foldflight.engine.tasks import PartialFold
+from foldflight.exchange.codec import Encoder
 from foldflight.exchange.frames import Chunk
 from foldflight.functions import Call
 from foldflight.server.run.lifecycle import serving
@@ -125,14 +126,14 @@ def test_a_row_crosses_the_modules_that_are_named_embedded():
 def test_a_row_crosses_the_modules_that_are_named_remote(monkeypatch):
     """The stacks where the engine encodes a chunk, and below `accumulate` on the server, are the documented ones."""
     sent = []
-    encode = flight.encode
+    encode = Encoder.__call__
 
-    def noting(frame, schema):
+    def noting(encoder, frame):
         if isinstance(frame, Chunk):
             sent.append(crossed())
-        return encode(frame, schema)
+        return encode(encoder, frame)
 
-    monkeypatch.setattr(flight, "encode", noting)
+    monkeypatch.setattr(Encoder, "__call__", noting)
     stacks.clear()
     with serving(Witness, http_port=0, health_port=0) as server:
         fold_one_row(connect(server.url))

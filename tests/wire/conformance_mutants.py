@@ -230,30 +230,34 @@ def slots_may_be_wide(patch: Patch) -> None:
     patch.setattr(serving, "_bind", lax)
 
 
+def _decode_with(patch: Patch, lax: Callable[[Callable[[Any], Any], Any], Any]) -> None:
+    class Lax(codec.Decoder):
+        def __call__(self, message: Any) -> Any:
+            return lax(super().__call__, message)
+
+    patch.setattr(flight, "Decoder", Lax)
+
+
 @breaks("no-frame")
 def messages_without_a_frame_are_skipped(patch: Patch) -> None:
-    decode = flight.decode
-
-    def lax(message: Any, role: Any) -> Any:
+    def lax(decode: Callable[[Any], Any], message: Any) -> Any:
         with contextlib.suppress(Exception):
             if pb.EngineFrame.FromString(message.metadata).WhichOneof("frame") is None:
                 return Forget(pa.array([], pa.int32()))
-        return decode(message, role)
+        return decode(message)
 
-    patch.setattr(flight, "decode", lax)
+    _decode_with(patch, lax)
 
 
 @breaks("control-frames-have-no-rows")
 def rows_beside_barriers_are_dropped(patch: Patch) -> None:
-    decode = flight.decode
-
-    def lax(message: Any, role: Any) -> Any:
+    def lax(decode: Callable[[Any], Any], message: Any) -> Any:
         with contextlib.suppress(Exception):
             if pb.EngineFrame.FromString(message.metadata).WhichOneof("frame") == "barrier":
                 message = replace(message, batch=message.batch.slice(0, 0))
-        return decode(message, role)
+        return decode(message)
 
-    patch.setattr(flight, "decode", lax)
+    _decode_with(patch, lax)
 
 
 # -- rows and epochs -------------------------------------------------------------------------------------------------
@@ -479,6 +483,7 @@ def results_are_never_cut(patch: Patch) -> None:
 @breaks("valid-batches")
 def batches_are_not_validated(patch: Patch) -> None:
     patch.setattr(codec, "_check_batch", lambda batch: None)
+    patch.setattr(codec.Decoder, "_check", lambda self, batch: None)
 
 
 @breaks("polite-end")
@@ -578,13 +583,11 @@ def any_barrier_saves(patch: Patch) -> None:
 
 @breaks("checkpoint-if-reopen")
 def states_come_whether_it_reopens_or_not(patch: Patch) -> None:
-    decode = flight.decode
-
-    def lax(message: Any, role: Any) -> Any:
-        frame = decode(message, role)
+    def lax(decode: Callable[[Any], Any], message: Any) -> Any:
+        frame = decode(message)
         return replace(frame, if_reopen=False) if isinstance(frame, Checkpoint) else frame
 
-    patch.setattr(flight, "decode", lax)
+    _decode_with(patch, lax)
 
 
 @breaks("retract-from-states")

@@ -24,7 +24,7 @@ from foldflight.client.failover import SurvivingLink
 from foldflight.client.link import Link
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
-from foldflight.exchange.codec import Message, decode, encode, encode_open
+from foldflight.exchange.codec import Decoder, Encoder, Message, decode, encode_open
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.steps import FailoverBounds
@@ -248,6 +248,7 @@ class FlightLink(Link):
         self._deadline_s = deadline_s
         self._url = url
         self._schema = opening.columns
+        self._encode, self._decode = Encoder(opening.columns), Decoder(Role.SERVER)
         self._ended = False
         descriptor = fl.FlightDescriptor.for_command(encode_open(opening))
         options = fl.FlightCallOptions(headers=_headers(token))
@@ -273,7 +274,7 @@ class FlightLink(Link):
             self.cut()
 
     def _write(self, frame: Frame) -> None:
-        message = encode(frame, self._schema)
+        message = self._encode(frame)
         self._step(lambda: self._writer.write_with_metadata(message.batch, message.metadata))
 
     def _read(self) -> Frame | None:
@@ -282,7 +283,7 @@ class FlightLink(Link):
         except StopIteration:
             return None
         metadata = received.app_metadata
-        return decode(Message(b"" if metadata is None else metadata.to_pybytes(), received.data), Role.SERVER)
+        return self._decode(Message(b"" if metadata is None else metadata.to_pybytes(), received.data))
 
     def _step(self, call: Callable[[], R]) -> R:
         try:

@@ -45,6 +45,8 @@ from foldflight.functions.step import Step, StepArgument
 from foldflight.functions.types import check_plain
 
 __all__ = [
+    "Decoder",
+    "Encoder",
     "Message",
     "decode",
     "decode_open",
@@ -57,6 +59,8 @@ _T = TypeVar("_T")
 # Values of a batch inside of lists and maps that need not have a byte in the message.
 _SIZELESS_MAX: Final = 1 << 20
 _LITERALS_BYTES_MAX: Final = 1 << 20
+# The metadata of every chunk.
+_CHUNK: Final = pb.EngineFrame(chunk=pb.Chunk()).SerializeToString()
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,12 @@ class Message:
     Args:
         metadata: The frame, without its batch.
         batch: The data; a batch of zero rows if the frame has no data. None if a message arrived without a batch.
+        batch_bytes: Of a message that a server received: the bytes of the buffers of the batch.
     """
 
     metadata: bytes
     batch: pa.RecordBatch | None
+    batch_bytes: int = 0
 
 
 def encode_open(opening: Open) -> bytes:
@@ -215,29 +221,38 @@ def _decode_call(call: pb.Call) -> Call:
 
 
 def encode(frame: Frame, schema: pa.Schema) -> Message:
-    """Encode a frame as a message.
+    """Encode one frame as a message. The arguments are those of `Encoder`."""
+    return Encoder(schema)(frame)
+
+
+class Encoder:
+    """Encodes the frames of one direction of a stream.
 
     Args:
-        frame: Any frame except Open, which is sent as the descriptor.
         schema: The schema of this direction. A frame without data is sent with a batch of zero rows in this schema.
     """
-    empty = _empty_batch(schema)
-    match frame:
-        case States():
-            engine = pb.EngineFrame(states=pb.States(batch=_write_stream(frame.batch), unanswered=frame.unanswered))
-        case Chunk():
-            return Message(pb.EngineFrame(chunk=pb.Chunk()).SerializeToString(), frame.batch)
-        case Barrier():
-            engine = pb.EngineFrame(barrier=pb.Barrier(epoch=frame.epoch))
-        case Forget():
-            engine = pb.EngineFrame(forget=pb.Forget(slots=frame.slots.to_pylist()))
-        case Checkpoint():
-            engine = pb.EngineFrame(checkpoint=pb.Checkpoint(if_reopen=frame.if_reopen))
-        case Open():
-            raise AssertionError("Open is sent as the descriptor: use encode_open")
-        case _:
-            return _encode_server(frame, empty)
-    return Message(engine.SerializeToString(), empty)
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._empty = _empty_batch(schema)
+
+    def __call__(self, frame: Frame) -> Message:
+        """Encode any frame except Open, which is sent as the descriptor."""
+        match frame:
+            case Chunk():
+                return Message(_CHUNK, frame.batch)
+            case States():
+                engine = pb.EngineFrame(states=pb.States(batch=_write_stream(frame.batch), unanswered=frame.unanswered))
+            case Barrier():
+                engine = pb.EngineFrame(barrier=pb.Barrier(epoch=frame.epoch))
+            case Forget():
+                engine = pb.EngineFrame(forget=pb.Forget(slots=frame.slots.to_pylist()))
+            case Checkpoint():
+                engine = pb.EngineFrame(checkpoint=pb.Checkpoint(if_reopen=frame.if_reopen))
+            case Open():
+                raise AssertionError("Open is sent as the descriptor: use encode_open")
+            case _:
+                return _encode_server(frame, self._empty)
+        return Message(engine.SerializeToString(), self._empty)
 
 
 def _encode_server(frame: Frame, empty: pa.RecordBatch) -> Message:
@@ -275,22 +290,47 @@ def _encode_server(frame: Frame, empty: pa.RecordBatch) -> Message:
 
 
 def decode(message: Message, sender: Role) -> Frame:
-    """Decode and validate a received message.
+    """Decode and validate one message. The arguments and errors are those of `Decoder`."""
+    return Decoder(sender)(message)
+
+
+class Decoder:
+    """Decodes and validates the messages of one stream.
+
+    Messages of a stream have the same schema, so its names and types are checked once. Values are checked each time.
 
     Args:
-        message: The message.
         sender: The role of the sender.
-
-    Raises:
-        RejectedError: BAD_FRAME if the metadata is not a frame of the sender or the batch is invalid.
     """
-    if message.batch is None:
-        raise RejectedError("BAD_FRAME", "a message has no record batch; send a batch of zero rows")
-    batch = message.batch
-    _bad_frame_on_error(lambda: _check_batch(batch), "the record batch of a message is invalid")
-    if sender is Role.ENGINE:
-        return _decode_engine(parse_message(pb.EngineFrame, message.metadata, "the metadata of a message"), batch)
-    return _decode_server(parse_message(pb.ServerFrame, message.metadata, "the metadata of a message"), batch)
+
+    def __init__(self, sender: Role) -> None:
+        self._sender = sender
+        self._checked: pa.Schema | None = None
+        self._is_nested = True
+
+    def __call__(self, message: Message) -> Frame:
+        """Decode and validate a received message.
+
+        Raises:
+            RejectedError: BAD_FRAME if the metadata is not a frame of the sender or the batch is invalid.
+        """
+        batch = message.batch
+        if batch is None:
+            raise RejectedError("BAD_FRAME", "a message has no record batch; send a batch of zero rows")
+        _bad_frame_on_error(lambda: self._check(batch), "the record batch of a message is invalid")
+        if self._sender is Role.ENGINE:
+            return _decode_engine(parse_message(pb.EngineFrame, message.metadata, "the metadata of a message"), batch)
+        return _decode_server(parse_message(pb.ServerFrame, message.metadata, "the metadata of a message"), batch)
+
+    def _check(self, batch: pa.RecordBatch) -> None:
+        schema = batch.schema
+        if self._checked is None or not schema.equals(self._checked):
+            _check_schema(schema)
+            self._checked = schema
+            self._is_nested = any(map(_has_values_inside, schema.types))
+        batch.validate(full=True)
+        if self._is_nested:
+            _check_sizeless(batch)
 
 
 def _decode_engine(frame: pb.EngineFrame, batch: pa.RecordBatch) -> Frame:
@@ -457,6 +497,10 @@ def _check_sizeless(batch: pa.RecordBatch) -> None:
             f"{_SIZELESS_MAX}; send smaller batches, or lists of another type",
             limit="sizeless_values",
         )
+
+
+def _has_values_inside(type_: pa.DataType) -> bool:
+    return pa.types.is_nested(type_) or isinstance(type_, pa.BaseExtensionType)
 
 
 def _sizeless(array: pa.Array) -> int:

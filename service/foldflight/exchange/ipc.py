@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = ["BatchReader", "read_batches", "split", "unpacked_bytes"]
+__all__ = ["BatchReader", "read_batches", "split"]
 
 # Places of fields in their tables, and kinds of headers, from Message.fbs.
 _HEADER_KIND, _HEADER = 1, 2
@@ -40,10 +40,12 @@ class BatchReader:
 
     Attributes:
         schema: The schema of the stream, once its first message has come.
+        batch_bytes: Bytes of the buffers of the last batch, unpacked.
     """
 
     def __init__(self, bytes_max: int) -> None:
         self.schema: pa.Schema | None = None
+        self.batch_bytes = 0
         self._bytes_max = bytes_max
         self._buffers_max = 0
 
@@ -58,13 +60,15 @@ class BatchReader:
             self.schema = pa.ipc.read_schema(pa.py_buffer(_joined(header, body)))
             self._buffers_max = _buffers_max(self.schema)
             return None
-        if not _batch_in(header):
+        table = _batch_in(header)
+        if not table:
             raise ValueError("it is no record batch")  # dictionaries among them: no column that is accepted has one
-        self._check_size(unpacked_bytes(header, body, self._buffers_max))
+        self._check_size(_unpacked_bytes(header, table, body, self._buffers_max))
         message = pa.ipc.read_message(_source(header, body))
         return pa.ipc.read_record_batch(message, self.schema)
 
     def _check_size(self, size: int) -> None:
+        self.batch_bytes = size
         if size > self._bytes_max:
             raise RejectedError(
                 "LIMIT",
@@ -115,16 +119,15 @@ def split(message: pa.Buffer) -> tuple[memoryview, memoryview]:
     return seen[8:end], seen[end:]
 
 
-def unpacked_bytes(header: bytes | memoryview, body: bytes | memoryview, buffers_max: int) -> int:
-    """Return how much memory the body of a batch takes when its buffers are unpacked.
+def _unpacked_bytes(header: bytes | memoryview, table: int, body: bytes | memoryview, buffers_max: int) -> int:
+    """Return how much memory a batch takes when its buffers are unpacked. Each of overlapping buffers counts.
 
     Raises:
         ValueError: It has more buffers than `buffers_max`.
         struct.error, IndexError: The header is none.
     """
-    table = _batch_in(header)
-    if not table or not _field(header, table, _COMPRESSION):
-        return len(body)
+    if not _field(header, table, _COMPRESSION):
+        return max(len(body), sum(length for _, length in _buffers(header, table, buffers_max)))
     total = 0
     for offset, length in _buffers(header, table, buffers_max):
         if length > 0:

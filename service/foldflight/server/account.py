@@ -78,9 +78,10 @@ class Account:
             case States():
                 self._bytes_since += frame.batch.nbytes
             case Chunk():
-                self._bytes_since += frame.batch.nbytes
+                self._bytes_since += message.batch_bytes
                 self._metrics.fold_seconds.observe(seconds)
-                self._count_rows(frame.batch, len(message.metadata))
+                self._metrics.chunk_bytes.observe(message.batch_bytes + len(message.metadata))
+                self._count_rows(frame.batch)
                 if self._is_mapping:
                     self._count_isolated()
                     self._show_folds()
@@ -120,10 +121,9 @@ class Account:
         self._metrics.state_bytes.dec(self._state_bytes)
         self._metrics.ended.labels(outcome).inc()
 
-    def _count_rows(self, batch: pa.RecordBatch, metadata_bytes: int) -> None:
+    def _count_rows(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
         self._metrics.rows.inc(batch.num_rows)
-        self._metrics.chunk_bytes.observe(batch.nbytes + metadata_bytes)
         counts = [batch.num_rows, 0, 0, 0]
         if self._has_kinds:
             counts = np.bincount(batch.column("kind").to_numpy(zero_copy_only=False), minlength=len(RowKind)).tolist()

@@ -17,7 +17,7 @@ import pyarrow.flight as fl
 
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
-from foldflight.exchange.codec import Message, decode, decode_open, encode
+from foldflight.exchange.codec import Decoder, Encoder, Message, decode, decode_open, encode
 from foldflight.exchange.frames import Chunk, FunctionInfo, Limits, Log, Mapped, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
@@ -290,10 +290,11 @@ class FlightServer(FlightBase):
 
     def _carry(self, running: Running, context: Any, reader: Any, writer: Any) -> None:
         opened = running.exchange.opened
+        encode_reply, decode_frame = Encoder(opened.schema), Decoder(Role.ENGINE)
         check_columns(reader, context, running.opening.columns)
-        send(writer, encode(opened, opened.schema), begin=opened.schema)
+        send(writer, encode_reply(opened), begin=opened.schema)
         for message in received(reader, context):
-            frame = decode(message, Role.ENGINE)  # validates the batch; its size must not be computed before
+            frame = decode_frame(message)
             self._check_size(message)
             started_s = time.monotonic()
             if started_s - running.opened_at_s > self._settings.age_s_max:
@@ -301,7 +302,7 @@ class FlightServer(FlightBase):
             for reply in running.replies(frame):
                 if isinstance(reply, Log):
                     _log_records(running.logger, reply)
-                send(writer, encode(reply, opened.schema))
+                send(writer, encode_reply(reply))
             running.account.count(message, frame, time.monotonic() - started_s)
 
     def _function(self, context: Any, name: str) -> AnyFunction:
@@ -357,7 +358,7 @@ class FlightServer(FlightBase):
             writer.begin(call.schema(errors=False))
 
     def _check_size(self, message: Message) -> None:
-        size = len(message.metadata) + (0 if message.batch is None else message.batch.nbytes)
+        size = len(message.metadata) + message.batch_bytes
         if size > self._limits.message_bytes_max:
             raise RejectedError(
                 "LIMIT",

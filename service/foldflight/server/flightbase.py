@@ -249,10 +249,11 @@ def _status_of(error: fl.FlightError) -> Status:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """A message of a stream, like `pyarrow.flight.FlightStreamChunk`."""
+    """A message of a stream, like `pyarrow.flight.FlightStreamChunk`, with the bytes of the buffers of its batch."""
 
     data: pa.RecordBatch | None
     app_metadata: pa.Buffer | None
+    batch_bytes: int
 
 
 class _Reader:
@@ -284,7 +285,7 @@ class _Reader:
             batch = self._batch_of(fields) if _HEADER in fields else None
             metadata = fields.get(_METADATA)
             if batch is not None or metadata is not None:
-                return _Chunk(batch, None if metadata is None else pa.py_buffer(metadata))
+                return _Chunk(batch, None if metadata is None else pa.py_buffer(metadata), self._batches.batch_bytes)
         raise StopIteration
 
     def _next(self) -> dict[int, memoryview] | None:

@@ -65,7 +65,7 @@ def received(reader: Any, context: Any) -> Iterator[Message]:
                 raise VanishedError from None
             return
         metadata = message.app_metadata
-        yield Message(b"" if metadata is None else metadata.to_pybytes(), message.data)
+        yield Message(b"" if metadata is None else metadata.to_pybytes(), message.data, message.batch_bytes)
 
 
 def send(writer: Any, message: Message, *, begin: pa.Schema | None = None) -> None:

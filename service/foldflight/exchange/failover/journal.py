@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -45,7 +46,7 @@ class Entry:
     answered: bool = False
     changed: Slots = field(default_factory=lambda: np.zeros(0, np.int32))
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Bytes that the journal needs for the frame."""
         match self.frame:

@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--mode", choices=["streaming", "batch"], required=True)
     parser.add_argument("--way", choices=["general", "vectorised", "sql"], required=True)
     parser.add_argument("--data", required=True)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of Flink")
     arguments = parser.parse_args()
     modes = {"streaming": EnvironmentSettings.in_streaming_mode, "batch": EnvironmentSettings.in_batch_mode}
     tables = TableEnvironment.create(modes[arguments.mode]())
@@ -54,8 +55,9 @@ def main() -> None:
     configuration.set("rest.bind-address", "127.0.0.1")
     configuration.set("rest.address", "127.0.0.1")
     configuration.set("taskmanager.bind-host", "127.0.0.1")
-    configuration.set("python.fn-execution.bundle.size", "10000")
     configuration.set("taskmanager.memory.managed.size", "512mb")
+    for setting in arguments.set:
+        configuration.set(*setting.split("=", 1))
     if arguments.way == "general":
         tables.create_temporary_function("weighted_avg", udaf(WeightedAvg()))
     elif arguments.way == "vectorised":

@@ -141,7 +141,7 @@ class FlightServer(FlightBase):
     # -- handlers ----------------------------------------------------------------------------------------------------
 
     @edge
-    def list_flights(self, context: Any, criteria: bytes) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
+    def list_flights(self, context: Any, criteria: bytes) -> list[Any]:  # noqa: ARG002  (pyarrow's signature)
         """List the functions that the caller may use, each with its FunctionInfo in `app_metadata`."""
         return [self._flight_of(name) for name in allowed(context, self._registry)]
 
@@ -210,12 +210,12 @@ class FlightServer(FlightBase):
             self._exchanges.release(running, outcome)
 
     @edge
-    def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
+    def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002  (pyarrow's signature)
         """Refuse the call: results are sent in DoExchange."""
         raise _not_served("DoGet")
 
     @edge
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002  (pyarrow calls it so)
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002  (pyarrow's signature)
         """Refuse the call: rows are received in DoExchange."""
         raise _not_served("DoPut")
 
@@ -237,7 +237,7 @@ class FlightServer(FlightBase):
         return [fl.Result(json.dumps(status).encode())]
 
     @edge
-    def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
+    def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow's signature)
         """List the actions."""
         return [
             fl.ActionType(STATUS_ACTION, "Return the status of the fleet, as JSON."),

@@ -414,7 +414,7 @@ def _warn_if_open(settings: Settings, logger: Logger) -> None:
 
 
 def check_port_free(name: str, host: str, port: int) -> None:
-    """Check that a port can be bound, because pyarrow does not report why a server did not start.
+    """Check that a port can be bound, because gRPC does not report why it cannot bind a port.
 
     Raises:
         RejectedError: SETTINGS.

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from foldflight.server import flightbase
-from foldflight.server.calls import connections_max
 from foldflight.server.limits import memory
 from foldflight.server.ops import health, http
+from foldflight.server.ports import connections_max
 from foldflight.server.run import relay
 
 

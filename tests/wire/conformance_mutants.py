@@ -80,7 +80,6 @@ def opened_has_no_wrapper(patch: Patch) -> None:
         opened = pb.ServerFrame.FromString(info.app_metadata).opened.SerializeToString()
         return fl.FlightInfo(info.schema, descriptor, [], -1, -1, app_metadata=opened)
 
-    unwrapped.__wrapped__ = get.__wrapped__  # type: ignore[attr-defined]
     patch.setattr(flight.FlightServer, "get_flight_info", unwrapped)
 
 

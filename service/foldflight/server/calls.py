@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,11 +27,10 @@ from foldflight.errors import RetryableError
 if TYPE_CHECKING:
     from foldflight.errors import FoldflightError
 
-__all__ = ["Call", "CallServer", "Method", "RefusedError", "Status", "VanishedError", "connections_max"]
+__all__ = ["Call", "CallServer", "Method", "RefusedError", "Status", "VanishedError"]
 
 _logger = logging.getLogger("foldflight.server")
 
-_CONNECTIONS_MAX: Final = 4096
 _HANDSHAKE_S_MAX: Final = 5.0
 # Longer than the clients of foldflight keep an idle connection.
 _IDLE_CONNECTION_S_MAX: Final = 20.0
@@ -58,18 +56,6 @@ _OPTIONS: Final = (
     # No compression by gRPC: a few bytes of gzip can decompress to gigabytes.
     ("grpc.compression_enabled_algorithms_bitset", 1),
 )
-
-
-def connections_max(share: float, *, most: int = _CONNECTIONS_MAX, files_each: int = 1) -> int:
-    """Return how many connections a port accepts, so that files remain for the other ports and everything else.
-
-    Args:
-        share: The share of the port in the files that this process may open. The shares of a process add up to 3/4.
-        most: The bound where files are plentiful.
-        files_each: The files that a connection takes.
-    """
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return most if files == resource.RLIM_INFINITY else min(most, int(files * share) // files_each)
 
 
 class VanishedError(Exception):

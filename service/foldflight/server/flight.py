@@ -33,6 +33,7 @@ from foldflight.server.flightbase import FlightBase
 from foldflight.server.keys import allowed, check_allowed, tls_of, tokens_of
 from foldflight.server.limits.memory import Surplus
 from foldflight.server.ops.status import BY_FUNCTION, STATUS_ACTION
+from foldflight.server.ports import authority
 from foldflight.server.stream import check_columns, received, schema_of, send
 from foldflight.shipping.bundles import REGISTER_ACTION
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from foldflight.server.ops.metrics import Metrics
     from foldflight.server.run.settings import Settings
 
-__all__ = ["FlightServer", "authority"]
+__all__ = ["FlightServer"]
 
 # Time for the last engines to be told how their exchanges ended.
 _ENDS_S_MAX = 2.0
@@ -140,13 +141,21 @@ class FlightServer(FlightBase):
     # -- handlers ----------------------------------------------------------------------------------------------------
 
     @edge
-    def list_flights(self, context: Any, criteria: bytes) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
+    def list_flights(self, context: Any, criteria: bytes) -> list[Any]:  # noqa: ARG002  (pyarrow's signature)
         """List the functions that the caller may use, each with its FunctionInfo in `app_metadata`."""
         return [self._flight_of(name) for name in allowed(context, self._registry)]
 
     @edge
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         """Describe a function (descriptor path), or an exchange without opening it (descriptor command)."""
+        return self._info_of(context, descriptor)
+
+    @edge
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        """Return the schema of `get_flight_info`."""
+        return fl.SchemaResult(self._info_of(context, descriptor).schema)
+
+    def _info_of(self, context: Any, descriptor: Any) -> Any:
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
             dialect, name = dialect_of(_function_name(descriptor))
             function = self._function(context, name)
@@ -167,11 +176,6 @@ class FlightServer(FlightBase):
         )
         message = encode(opened, opened.schema)
         return fl.FlightInfo(opened.schema, descriptor, [], -1, -1, app_metadata=message.metadata)
-
-    @edge
-    def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """Return the schema of `get_flight_info`."""
-        return fl.SchemaResult(FlightServer.get_flight_info.__wrapped__(self, context, descriptor).schema)  # type: ignore[attr-defined]
 
     @edge
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -206,12 +210,12 @@ class FlightServer(FlightBase):
             self._exchanges.release(running, outcome)
 
     @edge
-    def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002  (pyarrow calls it so)
+    def do_get(self, context: Any, ticket: Any) -> Any:  # noqa: ARG002  (pyarrow's signature)
         """Refuse the call: results are sent in DoExchange."""
         raise _not_served("DoGet")
 
     @edge
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002  (pyarrow calls it so)
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:  # noqa: ARG002  (pyarrow's signature)
         """Refuse the call: rows are received in DoExchange."""
         raise _not_served("DoPut")
 
@@ -233,7 +237,7 @@ class FlightServer(FlightBase):
         return [fl.Result(json.dumps(status).encode())]
 
     @edge
-    def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow calls it so)
+    def list_actions(self, context: Any) -> list[Any]:  # noqa: ARG002  (pyarrow's signature)
         """List the actions."""
         return [
             fl.ActionType(STATUS_ACTION, "Return the status of the fleet, as JSON."),
@@ -377,11 +381,6 @@ class FlightServer(FlightBase):
             -1,
             app_metadata=encode_info(info),
         )
-
-
-def authority(host: str, port: int) -> str:
-    """Return host and port as a URL has them."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _log_records(logger: Logger, log: Log) -> None:

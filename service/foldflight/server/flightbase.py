@@ -19,7 +19,8 @@ import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.ipc import BatchReader, split
-from foldflight.server.calls import Call, CallServer, Method, RefusedError, Status, connections_max
+from foldflight.server.calls import Call, CallServer, Method, RefusedError, Status
+from foldflight.server.ports import connections_max
 
 __all__ = ["FlightBase"]
 

@@ -143,7 +143,7 @@ class Tokens(fl.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has n
                 )
         return tokens
 
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:  # noqa: ARG002  (pyarrow calls it so)
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Caller:  # noqa: ARG002  (pyarrow's signature)
         """Find the token of the caller, in a time that does not depend on the token."""
         given = next((values[0] for key, values in headers.items() if key.lower() == "authorization"), "")
         digest = _digest(given.removeprefix("Bearer "))
@@ -271,7 +271,7 @@ def tls_of(settings: Settings) -> dict[str, Any]:
 
 
 def _check_certificates(certificate: str, key: str, client_ca: str | None) -> None:
-    """Check certificates with clear errors, because pyarrow does not report why a server did not start."""
+    """Check certificates with clear errors, because gRPC does not report why a server did not start."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key, password="")  # gRPC does not accept encrypted keys

@@ -15,7 +15,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from foldflight.server.calls import Call, CallServer, Method, Status, connections_max
+from foldflight.server.calls import Call, CallServer, Method, Status
+from foldflight.server.ports import authority, connections_max
 from foldflight.server.run.settings import port_taken
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class HealthServer:
         self._is_closed = False
         try:
             self._calls = CallServer(
-                f"{_bracketed(host)}:{port}",
+                authority(host, port),
                 {
                     "/grpc.health.v1.Health/Check": Method(self._check, _CALLS_MAX),
                     "/grpc.health.v1.Health/Watch": Method(self._watch, _CALLS_MAX),
@@ -121,7 +122,3 @@ def _answer(*, is_serving: bool | None) -> bytes:
 
 def _refused(error: FoldflightError) -> Status:
     return Status(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import generate_latest
 
-from foldflight.server.calls import connections_max
-from foldflight.server.run.settings import port_taken
+from foldflight.server.ports import connections_max, listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,12 +84,7 @@ class HttpServer:
         self._registry = registry
         self._status = status
         self._is_ready = is_ready
-        takes_both = host == "::" and socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            listener = socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=takes_both)
-        except OSError as error:
-            raise port_taken("http_port", host, port, error.strerror) from None
+        listener = listen("http_port", host, port)
         self.port: int = listener.getsockname()[1]
         # The connections whose requests have not arrived yet, the oldest first.
         self._silent: dict[asyncio.StreamWriter, None] = {}

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from foldflight.errors import RetryableError
 from foldflight.fold import Mode
 from foldflight.server.ops.build import BUILD, PARENT
+from foldflight.server.ports import authority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -194,7 +195,7 @@ async def _ask_all(addresses: Sequence[tuple[str, int]]) -> list[dict[str, Any]]
     places = asyncio.Semaphore(_ASKED_AT_ONCE)
 
     async def ask(host: str, port: int) -> dict[str, Any]:
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = authority(host, port)
         try:
             async with places:
                 return {**await _ask(host, port, OWN_PATH, _ANSWER_S), "address": address}

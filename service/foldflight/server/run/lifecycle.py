@@ -38,7 +38,7 @@ from foldflight.errors import RejectedError
 from foldflight.fold import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
-from foldflight.server.flight import FlightServer, authority
+from foldflight.server.flight import FlightServer
 from foldflight.server.keys import check_keys
 from foldflight.server.limits.memory import memory_limit_of
 from foldflight.server.ops.build import ServerCollector
@@ -47,6 +47,7 @@ from foldflight.server.ops.http import HttpServer
 from foldflight.server.ops.logs import make_logger, taking_over
 from foldflight.server.ops.metrics import Metrics
 from foldflight.server.ops.status import Status
+from foldflight.server.ports import authority
 from foldflight.server.run.settings import SETTINGS, Settings, load_settings, port_taken
 
 if TYPE_CHECKING:
@@ -413,7 +414,7 @@ def _warn_if_open(settings: Settings, logger: Logger) -> None:
 
 
 def check_port_free(name: str, host: str, port: int) -> None:
-    """Check that a port can be bound, because pyarrow does not report why a server did not start.
+    """Check that a port can be bound, because gRPC does not report why it cannot bind a port.
 
     Raises:
         RejectedError: SETTINGS.

@@ -15,8 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from foldflight.server.calls import connections_max
-from foldflight.server.run.settings import port_taken
+from foldflight.server.ports import connections_max, listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +27,6 @@ __all__ = ["Relay", "Target"]
 
 _BYTES_MAX: Final = 256 * 1024
 _PAUSE_S: Final = 0.1
-_BACKLOG: Final = 128
 _FILES_SHARE: Final = 1 / 2
 _LAST_BYTES_MS_MAX: Final = 10_000
 
@@ -65,14 +63,7 @@ class Relay:
         self._lock = threading.Lock()
         self._is_accepting = True
         self._connections_max = connections_max(_FILES_SHARE, files_each=2)
-        takes_both = settings.host == "::" and socket.has_dualstack_ipv6()  # as the other ports do
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        try:
-            self._listener = socket.create_server(
-                (settings.host, settings.port), family=family, backlog=_BACKLOG, dualstack_ipv6=takes_both
-            )
-        except OSError as error:
-            raise port_taken("port", settings.host, settings.port, error.strerror) from None
+        self._listener = listen("port", settings.host, settings.port)
         self.port: int = self._listener.getsockname()[1]
         self._carriers = [_Carrier(f"foldflight-relay-{place}", logger) for place in range(len(targets))]
         self._acceptor = threading.Thread(target=self._accept, name="foldflight-accept", daemon=True)

@@ -72,7 +72,7 @@ def written(folder: Path, case: str, data: pa.Table) -> Path:
 
 
 def seconds_of(spark: Any, frame: Any, ways: Mapping[str, Query]) -> dict[str, float]:
-    """Return the better of two times, or the only one if it is long; the limit, if the query was stopped at it."""
+    """Return the median time of each way over alternating rounds; the limit, if a query was stopped at it."""
     for query in ways.values():
         consume(query(frame.limit(10_000)))  # starts workers, compiles plans
     taken: dict[str, list[float]] = {way: [] for way in ways}

@@ -57,7 +57,7 @@ def test_a_way_that_is_slow_is_measured_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(spark_batch, "_limited", time_of)
     monkeypatch.setattr(spark_batch, "consume", lambda _frame: None)
     ways = {way: (lambda _frame, way=way: way) for way in taken}
-    assert spark_batch._seconds(None, Frame(), ways) == {"fast": 2.0, "slow": 40.0}
+    assert spark_batch.seconds_of(None, Frame(), ways) == {"fast": 2.0, "slow": 40.0}
     assert order == ["fast", "slow", "fast", "fast"]
 
 

@@ -7,7 +7,7 @@ in HAVING, with FILTER and OVER, in PIVOT and GROUPING SETS.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -20,9 +20,9 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, Query
 from foldflight.sql.calls import Call, calls_in
 from foldflight.sql.catalog import Entry
-from foldflight.sql.text import Edits, Span
+from foldflight.sql.text import Edits, Span, Text
 
-__all__ = ["arguments_of", "own_calls", "rewrite_all", "rewrite_call", "rewrite_rest"]
+__all__ = ["arguments_of", "own_calls", "rewrite_all", "rewrite_call", "rewrite_rest", "uses_functions"]
 
 _ITEMS: Final = ("SELECT", "HAVING", "QUALIFY")
 # A call behind one of these words is not a call: it is a relation with the names of its columns.
@@ -56,7 +56,7 @@ def rewrite_all(analysis: Analysis, edits: Edits, query: Query) -> None:
 def rewrite_rest(analysis: Analysis, edits: Edits, query: Query) -> None:
     """Replace the calls outside of blocks: in PIVOT, and behind FROM and `|>`."""
     for call in calls_in(analysis.text, query.span, analysis.catalog.names, nested=True):
-        if not edits.changes(call.span.start) and _is_expression(analysis, call):
+        if not edits.changes(call.span.start) and _is_expression(analysis.text, call):
             rewrite_call(analysis, edits, call, query, None)
 
 
@@ -69,11 +69,17 @@ def _refuse_misplaced(analysis: Analysis, query: Query, block: Block) -> None:
             raise analysis.text.error(f"{call.name} is an aggregate, which cannot stand in {name}; {remedy}", call.head)
 
 
-def _is_expression(analysis: Analysis, call: Call) -> bool:
+def uses_functions(text: Text, names: Collection[str]) -> bool:
+    """Return whether a statement has a call of one of these functions."""
+    return any(_is_expression(text, call) for call in calls_in(text, Span(0, len(text)), names, nested=True))
+
+
+def _is_expression(text: Text, call: Call) -> bool:
+    """Return whether a call is one, rather than the name of a relation with its columns."""
     before = call.span.start - 1
-    if before < 0 or analysis.text.upper(before) in _NAMING:
+    if before < 0 or text.upper(before) in _NAMING:
         return False
-    return not analysis.text.tokens[before].is_name or analysis.text.upper(before) in _BEFORE_EXPRESSIONS
+    return not text.tokens[before].is_name or text.upper(before) in _BEFORE_EXPRESSIONS
 
 
 def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict[str, Any]]:
@@ -154,7 +160,7 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
 
 
 def _types(
-    analysis: Analysis, edits: Edits, call: Call, fields: Sequence[Span], query: Query, block: Block
+    analysis: Analysis, edits: Edits, call: Call, fields: Sequence[Span], query: Query, block: Block | None
 ) -> list[pa.DataType] | None:
     """Return the types of the columns of a call, or None where Spark cannot tell them for a part of the statement."""
     if not fields:

@@ -18,6 +18,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, plain_sql, refusal
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import calls_in
 from foldflight.sql.catalog import Catalog, Entry, catalog_of
+from foldflight.sql.meaning import uses_functions
 from foldflight.sql.planner import Plan, Planner
 from foldflight.sql.statements import done, run_statement
 from foldflight.sql.text import Span, Text, quoted, tokens
@@ -76,16 +77,14 @@ def sql(
     if whole.says(0, "EXPLAIN", "FOLDFLIGHT"):
         explain, begin = True, 2
     span, emit = _emit(whole, Span(begin, len(whole)))
-    names = catalog.names
-    is_ours = any(token.is_name and token.name.lower() in names for token in whole.tokens) or _has_windows(whole)
-    if not is_ours and emit is None:
+    if emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole):
         return _without_functions(spark, catalog, whole, args, is_explained=explain)
     start = _query_start(whole, span)
     analysis = Analysis(spark, catalog, whole, args)
     if start is None:
         return _without_query(spark, catalog, whole, args)
     options = {**stream, **({} if emit is None else {"emit": emit})}
-    built_in = catalog.built_in["count"] if emit is not None else None
+    built_in = catalog.embedded["count"] if emit is not None else None
     planner = Planner(analysis, plan, options, built_in)
     result = planner.result(parse(whole, Span(start, span.stop)))
     if plan == "fold" and (lists := [each for each in planner.decisions if each.plan == "lists"]):

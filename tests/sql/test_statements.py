@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.functions import arrow_udf
 
 from foldflight import RejectedError
 from foldflight.spark import column, enable, sql
@@ -237,8 +239,11 @@ def test_plans_have_reasons(db: Any) -> None:
 
 def test_an_aggregate_left_over_is_no_aggregate_of_groups(db: Any, plans_of: Callable[..., list[str]]) -> None:
     """An aggregate that this package does not know stays an aggregate of rows, not of groups."""
-    from pyspark.sql.functions import pandas_udf
 
-    db.udf.register("unknown_total", pandas_udf(lambda v: v.sum(), "long", "grouped_agg"))
+    def total(v):
+        return len(v)
+
+    total.__annotations__ = {"v": pa.Array, "return": int}
+    db.udf.register("unknown_total", arrow_udf(total, "bigint"))
     query = "SELECT unknown_total(v) AS a FROM hav GROUP BY v HAVING my_count(*) > 0"
     assert plans_of(db, query) == ["lists"]

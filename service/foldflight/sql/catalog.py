@@ -160,7 +160,7 @@ class Catalog:
         types: Sequence[pa.DataType],
         *,
         distinct: bool = False,
-        order: Sequence[tuple[bool, bool]] = (),
+        order: Sequence[tuple[int, bool, bool]] = (),
         literals: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the name in Spark of a function over lists. It is registered at its first use.
@@ -170,7 +170,8 @@ class Catalog:
             entry: The function.
             types: The types of its arguments.
             distinct: Whether equal rows count once.
-            order: For each key of the order: whether it descends, and whether NULL comes first.
+            order: For each key of the order: its field in the lists' structs, whether it descends, and whether NULL
+                comes first. The arguments are the first fields; a key may be one of them.
             literals: The direct arguments.
 
         Raises:
@@ -189,13 +190,11 @@ class Catalog:
         )
         if key not in self._udfs:
             arguments = tuple(map(str, range(len(types))))
-            keys = tuple(
-                Order(str(place), descending, nulls_first)
-                for place, (descending, nulls_first) in enumerate(order, len(types))
-            )
+            keys = tuple(Order(str(place), descending, nulls_first) for place, descending, nulls_first in order)
             call = Call(handle.name, arguments, distinct=distinct, literals=given, order=keys)
             # The types of keys do not change what a function is described as; a Column does not tell them.
-            fold = ListFold.of(handle.transport, call, [*types, *(pa.int64() for _ in order)])
+            others = len(dict.fromkeys(call.columns)) - len(types)
+            fold = ListFold.of(handle.transport, call, [*types, *[pa.int64()] * others])
             plain = re.sub(r"\W", "_", entry.name)
             name = f"{_PREFIX}{plain}_{len(self._udfs)}"
             spark.udf.register(name, fold.over_lists())
@@ -239,7 +238,7 @@ class Catalog:
             fields = [text.slice(part) for part in parts[1::2]]
         arguments = fields[: written.arguments] or ["*"] * (not written.literals)
         arguments += [f"{name} => {value!r}" for name, value in written.literals.items()]
-        keys = zip(fields[written.arguments :], written.order, strict=False)
+        keys = [(fields[int(each.column)], each) for each in written.order]
         order = ", ".join(f"{key} {'DESC' if each.descending else 'ASC'}" for key, each in keys)
         head = f"{written.name}({'DISTINCT ' * written.distinct}{', '.join(arguments)}{order and ' ORDER BY ' + order})"
         return head + text.text[text.tokens[inner].stop : -1]

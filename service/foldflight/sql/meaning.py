@@ -139,7 +139,7 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
     """
     columns, literals = arguments_of(analysis, call)
     entry = analysis.catalog.entries[call.name]
-    fields = [*columns, *(order.span for order in call.order)]
+    fields, places = _fields(analysis, call, columns)
     for each in fields:
         for nested in list(calls_in(analysis.text, each, analysis.catalog.names)):
             rewrite_call(analysis, edits, nested, query, block)
@@ -151,12 +151,26 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
             entry,
             types,
             distinct=call.distinct,
-            order=[(order.descending, order.nulls_first) for order in call.order],
+            order=[
+                (place, order.descending, order.nulls_first) for place, order in zip(places, call.order, strict=True)
+            ],
             literals=literals,
         )
     except RejectedError as error:
         raise analysis.text.error(error.message, call.head, code=error.code) from None
     _replace(analysis, edits, call, udf, fields)
+
+
+def _fields(analysis: Analysis, call: Call, columns: Sequence[Span]) -> tuple[list[Span], list[int]]:
+    """Return the fields of a list's structs, and which of them are the keys of the order: arguments are not repeated."""
+    fields, places = list(columns), []
+    for order in call.order:
+        key = analysis.text.normal(order.span)
+        known = [place for place, span in enumerate(fields) if analysis.text.normal(span) == key]
+        if not known:
+            fields.append(order.span)
+        places.append(known[0] if known else len(fields) - 1)
+    return fields, places
 
 
 def _types(

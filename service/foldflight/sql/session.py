@@ -172,9 +172,14 @@ def column(spark: SparkSession, function: str | Aggregate, *columns: str | Colum
             f"'{entry.handle.name}'",
             function=entry.handle.name,
         )
-    order = [(key.descending, key.nulls_first) for key in use.order]
+    fields: list[object] = list(use.columns)
+    order = []
+    for key in use.order:
+        # Columns are compared by identity, because `==` builds an expression.
+        known = [at for at, each in enumerate(fields) if each is key.column or _is_same_text(each, key.column)]
+        order.append((known[0] if known else len(fields), key.descending, key.nulls_first))
+        fields += [] if known else [key.column]
     udf = catalog.udf(spark, entry, entry.types, distinct=use.is_distinct, order=order, literals=use.literals)
-    fields = [*use.columns, *(key.column for key in use.order)]
     row: Column = sf.lit(True)
     if fields:
         row = sf.struct(*(_as_column(each).alias(str(place)) for place, each in enumerate(fields)))
@@ -204,6 +209,10 @@ def split_statements(text: str) -> tuple[list[str], str]:
             begin = token.stop
     rest = text[begin:]
     return found, rest if tokens(rest) else ""
+
+
+def _is_same_text(one: object, other: object) -> bool:
+    return isinstance(one, str) and isinstance(other, str) and one == other
 
 
 def _as_column(written: object) -> Column:

@@ -162,7 +162,7 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
 
 
 def _fields(analysis: Analysis, call: Call, columns: Sequence[Span]) -> tuple[list[Span], list[int]]:
-    """Return the fields of a list's structs, and which of them are the keys of the order: arguments are not repeated."""
+    """Return the fields of a list's structs, and which of them are the keys of the order; no field is repeated."""
     fields, places = list(columns), []
     for order in call.order:
         key = analysis.text.normal(order.span)

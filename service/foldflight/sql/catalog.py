@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -84,6 +85,7 @@ class Catalog:
     _written: dict[str, _Written] = field(default_factory=dict)
     _links: dict[str, Functions] = field(default_factory=dict)
     _embedded: dict[str, Function] = field(default_factory=dict)
+    _functions: Functions | None = None
 
     @property
     def names(self) -> frozenset[str]:
@@ -91,11 +93,11 @@ class Catalog:
         return frozenset(self.entries)
 
     @property
-    def built_in(self) -> Functions:
-        """The built-in functions of foldflight, folded in the workers of Spark."""
-        if EMBEDDED not in self._links:
-            self._links[EMBEDDED] = connect(EMBEDDED)
-        return self._links[EMBEDDED]
+    def embedded(self) -> Functions:
+        """The built-in functions, and those that statements have created in this process, over one connection."""
+        if self._functions is None:
+            self._functions = connect(EMBEDDED)
+        return self._functions
 
     def entry(self, name: str) -> Entry:
         """Return a function. Raises RejectedError UNKNOWN_FUNCTION with a similar name."""
@@ -116,14 +118,26 @@ class Catalog:
     def embed(self, name: str, function: Function) -> FunctionHandle:
         """Fold a function in this process and in the workers of Spark, and return its handle.
 
-        All functions that statements create so share one connection, so that one query can fold them together.
+        All functions that statements create so move to one new connection, so that one query can fold them together.
         """
+        before = self.embedded.transport
         own = function.name if name in Registry() else name
         self._embedded[name] = replace(function, name=own)
-        functions = connect(list(self._embedded.values()))
-        for each in self._embedded.keys() & self.entries.keys():
-            self.entries[each] = replace(self.entries[each], handle=functions[self._embedded[each].name])
-        return functions[own]
+        self._functions = connect(list(self._embedded.values()))
+        for entry in list(self.entries.values()):
+            if entry.handle.transport is before:
+                self.entries[entry.name] = replace(entry, handle=self._functions[entry.handle.name])
+        return self._functions[own]
+
+    @contextmanager
+    def unchanged_on_error(self) -> Iterator[None]:
+        """Undo all changes of a block that raises."""
+        before = dict(self.entries), dict(self._embedded), self._functions
+        try:
+            yield
+        except BaseException:
+            self.entries, self._embedded, self._functions = before
+            raise
 
     def drop(self, name: str) -> None:
         """Remove a function. Results that use it stay valid."""
@@ -146,7 +160,7 @@ class Catalog:
         types: Sequence[pa.DataType],
         *,
         distinct: bool = False,
-        order: Sequence[tuple[bool, bool]] = (),
+        order: Sequence[tuple[int, bool, bool]] = (),
         literals: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the name in Spark of a function over lists. It is registered at its first use.
@@ -156,7 +170,8 @@ class Catalog:
             entry: The function.
             types: The types of its arguments.
             distinct: Whether equal rows count once.
-            order: For each key of the order: whether it descends, and whether NULL comes first.
+            order: For each key of the order: its field in the lists' structs, whether it descends, and whether NULL
+                comes first. The arguments are the first fields; a key may be one of them.
             literals: The direct arguments.
 
         Raises:
@@ -175,13 +190,11 @@ class Catalog:
         )
         if key not in self._udfs:
             arguments = tuple(map(str, range(len(types))))
-            keys = tuple(
-                Order(str(place), descending, nulls_first)
-                for place, (descending, nulls_first) in enumerate(order, len(types))
-            )
+            keys = tuple(Order(str(place), descending, nulls_first) for place, descending, nulls_first in order)
             call = Call(handle.name, arguments, distinct=distinct, literals=given, order=keys)
             # The types of keys do not change what a function is described as; a Column does not tell them.
-            fold = ListFold.of(handle.transport, call, [*types, *(pa.int64() for _ in order)])
+            others = len(dict.fromkeys(call.columns)) - len(types)
+            fold = ListFold.of(handle.transport, call, [*types, *[pa.int64()] * others])
             plain = re.sub(r"\W", "_", entry.name)
             name = f"{_PREFIX}{plain}_{len(self._udfs)}"
             spark.udf.register(name, fold.over_lists())
@@ -225,7 +238,7 @@ class Catalog:
             fields = [text.slice(part) for part in parts[1::2]]
         arguments = fields[: written.arguments] or ["*"] * (not written.literals)
         arguments += [f"{name} => {value!r}" for name, value in written.literals.items()]
-        keys = zip(fields[written.arguments :], written.order, strict=False)
+        keys = [(fields[int(each.column)], each) for each in written.order]
         order = ", ".join(f"{key} {'DESC' if each.descending else 'ASC'}" for key, each in keys)
         head = f"{written.name}({'DISTINCT ' * written.distinct}{', '.join(arguments)}{order and ' ORDER BY ' + order})"
         return head + text.text[text.tokens[inner].stop : -1]

@@ -56,13 +56,13 @@ class ListFold:
         Args:
             transport: The connection to the function.
             call: The call.
-            types: The types of its columns: the arguments, then the expressions of its order.
+            types: The types of its columns: the arguments, then the keys of its order that are no arguments.
 
         Raises:
             RejectedError: UNKNOWN_FUNCTION, SIGNATURE or SCHEMA_MISMATCH.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        columns = pa.schema(list(zip(call.columns, types, strict=True)))
+        columns = pa.schema(list(zip(dict.fromkeys(call.columns), types, strict=True)))
         opened = transport.describe(Open((call,), _with_slot(columns), returns=_NO_STATES))
         output = opened.schema.field("output_0").type
         (result,) = result_types([call.function], [output])
@@ -102,7 +102,7 @@ class ListFold:
     def _columns(self, lists: pa.Array) -> list[pa.Array]:
         """Return the rows of all lists as one array for each column of the call."""
         rows = lists.flatten()
-        return [_plain(rows.field(place)) for place, _ in enumerate(self.call.columns)]
+        return [_plain(rows.field(place)) for place, _ in enumerate(dict.fromkeys(self.call.columns))]
 
 
 class _Epochs:
@@ -111,7 +111,7 @@ class _Epochs:
     def __init__(self, fold: ListFold, columns: Sequence[pa.Array]) -> None:
         self._fold = fold
         types = [column.type for column in columns]
-        self._schema = _with_slot(pa.schema(list(zip(fold.call.columns, types, strict=True))))
+        self._schema = _with_slot(pa.schema(list(zip(dict.fromkeys(fold.call.columns), types, strict=True))))
         self._exchange: OpenExchange = fold.transport.open(Open((fold.call,), self._schema, returns=_NO_STATES))
         self._slots_max = self._exchange.opened.limits.slots_max
         self._epoch = 0

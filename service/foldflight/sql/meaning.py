@@ -7,7 +7,7 @@ in HAVING, with FILTER and OVER, in PIVOT and GROUPING SETS.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -20,9 +20,9 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, Query
 from foldflight.sql.calls import Call, calls_in
 from foldflight.sql.catalog import Entry
-from foldflight.sql.text import Edits, Span
+from foldflight.sql.text import Edits, Span, Text
 
-__all__ = ["arguments_of", "own_calls", "rewrite_all", "rewrite_call", "rewrite_rest"]
+__all__ = ["arguments_of", "own_calls", "rewrite_all", "rewrite_call", "rewrite_rest", "uses_functions"]
 
 _ITEMS: Final = ("SELECT", "HAVING", "QUALIFY")
 # A call behind one of these words is not a call: it is a relation with the names of its columns.
@@ -56,7 +56,7 @@ def rewrite_all(analysis: Analysis, edits: Edits, query: Query) -> None:
 def rewrite_rest(analysis: Analysis, edits: Edits, query: Query) -> None:
     """Replace the calls outside of blocks: in PIVOT, and behind FROM and `|>`."""
     for call in calls_in(analysis.text, query.span, analysis.catalog.names, nested=True):
-        if not edits.changes(call.span.start) and _is_expression(analysis, call):
+        if not edits.changes(call.span.start) and _is_expression(analysis.text, call):
             rewrite_call(analysis, edits, call, query, None)
 
 
@@ -69,11 +69,17 @@ def _refuse_misplaced(analysis: Analysis, query: Query, block: Block) -> None:
             raise analysis.text.error(f"{call.name} is an aggregate, which cannot stand in {name}; {remedy}", call.head)
 
 
-def _is_expression(analysis: Analysis, call: Call) -> bool:
+def uses_functions(text: Text, names: Collection[str]) -> bool:
+    """Return whether a statement has a call of one of these functions."""
+    return any(_is_expression(text, call) for call in calls_in(text, Span(0, len(text)), names, nested=True))
+
+
+def _is_expression(text: Text, call: Call) -> bool:
+    """Return whether a call is one, rather than the name of a relation with its columns."""
     before = call.span.start - 1
-    if before < 0 or analysis.text.upper(before) in _NAMING:
+    if before < 0 or text.upper(before) in _NAMING:
         return False
-    return not analysis.text.tokens[before].is_name or analysis.text.upper(before) in _BEFORE_EXPRESSIONS
+    return not text.tokens[before].is_name or text.upper(before) in _BEFORE_EXPRESSIONS
 
 
 def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict[str, Any]]:
@@ -133,7 +139,7 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
     """
     columns, literals = arguments_of(analysis, call)
     entry = analysis.catalog.entries[call.name]
-    fields = [*columns, *(order.span for order in call.order)]
+    fields, places = _fields(analysis, call, columns)
     for each in fields:
         for nested in list(calls_in(analysis.text, each, analysis.catalog.names)):
             rewrite_call(analysis, edits, nested, query, block)
@@ -145,7 +151,9 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
             entry,
             types,
             distinct=call.distinct,
-            order=[(order.descending, order.nulls_first) for order in call.order],
+            order=[
+                (place, order.descending, order.nulls_first) for place, order in zip(places, call.order, strict=True)
+            ],
             literals=literals,
         )
     except RejectedError as error:
@@ -153,8 +161,20 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
     _replace(analysis, edits, call, udf, fields)
 
 
+def _fields(analysis: Analysis, call: Call, columns: Sequence[Span]) -> tuple[list[Span], list[int]]:
+    """Return the fields of a list's structs, and which of them are the keys of the order; no field is repeated."""
+    fields, places = list(columns), []
+    for order in call.order:
+        key = analysis.text.normal(order.span)
+        known = [place for place, span in enumerate(fields) if analysis.text.normal(span) == key]
+        if not known:
+            fields.append(order.span)
+        places.append(known[0] if known else len(fields) - 1)
+    return fields, places
+
+
 def _types(
-    analysis: Analysis, edits: Edits, call: Call, fields: Sequence[Span], query: Query, block: Block
+    analysis: Analysis, edits: Edits, call: Call, fields: Sequence[Span], query: Query, block: Block | None
 ) -> list[pa.DataType] | None:
     """Return the types of the columns of a call, or None where Spark cannot tell them for a part of the statement."""
     if not fields:

@@ -18,6 +18,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, plain_sql, refusal
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import calls_in
 from foldflight.sql.catalog import Catalog, Entry, catalog_of
+from foldflight.sql.meaning import uses_functions
 from foldflight.sql.planner import Plan, Planner
 from foldflight.sql.statements import done, run_statement
 from foldflight.sql.text import Span, Text, quoted, tokens
@@ -76,16 +77,14 @@ def sql(
     if whole.says(0, "EXPLAIN", "FOLDFLIGHT"):
         explain, begin = True, 2
     span, emit = _emit(whole, Span(begin, len(whole)))
-    names = catalog.names
-    is_ours = any(token.is_name and token.name.lower() in names for token in whole.tokens) or _has_windows(whole)
-    if not is_ours and emit is None:
+    if emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole):
         return _without_functions(spark, catalog, whole, args, is_explained=explain)
     start = _query_start(whole, span)
     analysis = Analysis(spark, catalog, whole, args)
     if start is None:
         return _without_query(spark, catalog, whole, args)
     options = {**stream, **({} if emit is None else {"emit": emit})}
-    built_in = catalog.built_in["count"] if emit is not None else None
+    built_in = catalog.embedded["count"] if emit is not None else None
     planner = Planner(analysis, plan, options, built_in)
     result = planner.result(parse(whole, Span(start, span.stop)))
     if plan == "fold" and (lists := [each for each in planner.decisions if each.plan == "lists"]):
@@ -173,9 +172,14 @@ def column(spark: SparkSession, function: str | Aggregate, *columns: str | Colum
             f"'{entry.handle.name}'",
             function=entry.handle.name,
         )
-    order = [(key.descending, key.nulls_first) for key in use.order]
+    fields: list[object] = list(use.columns)
+    order = []
+    for key in use.order:
+        # Columns are compared by identity, because `==` builds an expression.
+        known = [at for at, each in enumerate(fields) if each is key.column or _is_same_text(each, key.column)]
+        order.append((known[0] if known else len(fields), key.descending, key.nulls_first))
+        fields += [] if known else [key.column]
     udf = catalog.udf(spark, entry, entry.types, distinct=use.is_distinct, order=order, literals=use.literals)
-    fields = [*use.columns, *(key.column for key in use.order)]
     row: Column = sf.lit(True)
     if fields:
         row = sf.struct(*(_as_column(each).alias(str(place)) for place, each in enumerate(fields)))
@@ -205,6 +209,10 @@ def split_statements(text: str) -> tuple[list[str], str]:
             begin = token.stop
     rest = text[begin:]
     return found, rest if tokens(rest) else ""
+
+
+def _is_same_text(one: object, other: object) -> bool:
+    return isinstance(one, str) and isinstance(other, str) and one == other
 
 
 def _as_column(written: object) -> Column:

@@ -159,35 +159,18 @@ def _create(spark: SparkSession, catalog: Catalog, reader: _Reader, *, replaces:
         raise reader.error(
             f"there is already an aggregate {declared.name}; write CREATE OR REPLACE AGGREGATE", declared.name_at
         )
-    place = Span(declared.function_at, declared.function_at + 1)
-    before = catalog.entries.get(declared.name)
     try:
-        handle = _function(catalog, declared)
-        where = declared.link or ("source" if declared.is_source else declared.function)
-        entry = replace(
-            Entry.of(declared.name, handle, where),
-            types=declared.types,
-            append_only=declared.append_only,
-            statement=text.text,
-        )
-        _check(declared, handle, reader)
-        catalog.register(spark, entry)
+        with catalog.unchanged_on_error():
+            handle = _function(catalog, declared)
+            _check(declared, handle, reader)
+            where = declared.link or ("source" if declared.is_source else declared.function)
+            entry = Entry(declared.name, handle, declared.types, where, text.text, declared.append_only)
+            catalog.register(spark, entry)
     except SqlError:
-        _restore(catalog, declared.name, before)
         raise
-    except FoldflightError as error:
-        _restore(catalog, declared.name, before)
-        if isinstance(error, RejectedError):
-            raise text.error(error.message, place, code=error.code) from None
-        raise
-
-
-def _restore(catalog: Catalog, name: str, before: Entry | None) -> None:
-    """Undo a part of CREATE AGGREGATE."""
-    if before is None:
-        catalog.entries.pop(name, None)
-    else:
-        catalog.entries[name] = before
+    except RejectedError as error:
+        place = Span(declared.function_at, declared.function_at + 1)
+        raise text.error(error.message, place, code=error.code) from None
 
 
 def _declared(reader: _Reader) -> _Declared:
@@ -265,8 +248,7 @@ def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
         return catalog.embed(declared.name, _of_source(declared))
     if ":" in declared.function:
         return catalog.embed(declared.name, _of_module(declared.function))
-    built_in = catalog.built_in
-    return built_in[declared.function]
+    return catalog.embedded[declared.function]
 
 
 def _of_module(written: str) -> Function:

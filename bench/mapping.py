@@ -1,7 +1,7 @@
-"""Scalar functions in Spark: ours interpreted, vectorised and compiled, beside Spark's own ways to map rows in Python.
+"""Scalar functions in Spark: foldflight interpreted, vectorised and compiled, compared with Spark's Python UDFs.
 
-Each way adds columns to the same rows, read from the same Parquet files and written nowhere. `Three` functions are
-those of which one takes the result of another. arrow-udf's server and PyFlink are measured where they are installed.
+Each way adds columns to the same rows, which are read from the same Parquet files and not written. In the cases with
+three functions, each takes the result of another. arrow-udf's server and PyFlink are measured if they are installed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FUNCTIONS = (scored, scored_compiled, scored_columns, halved)
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure one function in each way, then three functions."""
+    """Measure one function in each way, then three nested functions."""
     data = table(sizes.rows, 1000)
     embedded = connect(FUNCTIONS)
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session({}) as spark:
@@ -139,7 +139,7 @@ def _three(embedded: Functions) -> dict[str, Callable[[Any], Any]]:
 
 
 def _external(port: int, data: pa.Table) -> Iterator[Figure]:
-    """Measure the stream of arrow-udf's clients, on our server, and on arrow-udf's where it is installed."""
+    """Measure the protocol of arrow-udf on foldflight's server, and on arrow-udf's server if it is installed."""
     import pyarrow.flight as fl
 
     from bench.data import best_of

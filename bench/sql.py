@@ -1,4 +1,4 @@
-"""SQL: the fold plan beside `group_by`, the list plan beside Spark's aggregates in Python, and the time of planning."""
+"""SQL: the fold plan compared with `group_by`, the list plan with Spark's Python aggregates, and planning times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NESTED = """WITH sums AS (
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
-    """Measure each way over the same rows, then how long a statement takes to be planned."""
+    """Measure each way over the same rows, then the time for planning a statement."""
     functions = connect("embedded:examples.weighted_avg")
     shuffle = {"spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1))}
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder, session(shuffle) as spark:

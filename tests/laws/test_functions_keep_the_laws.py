@@ -128,5 +128,5 @@ def test_laws_that_do_not_apply_say_why() -> None:
 
 def test_only_functions_have_laws() -> None:
     """A class without @udaf is refused."""
-    with pytest.raises(RejectedError, match="decorate the class with @udaf"):
+    with pytest.raises(RejectedError, match="decorate it with @udaf"):
         check_laws(Bag)

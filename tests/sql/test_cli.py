@@ -72,7 +72,7 @@ def test_mistakes(run: Callable[..., Result]) -> None:
     assert found.stderr.splitlines()[-2:] == ["   wieghted(v, w) FROM t GROUP BY k", "   ^^^^^^^^^^^^^^"]
     assert "Did you mean weighted?" in found.stderr
     assert "no file or folder 'u.parquet'" in run("--table", "u=u.parquet").stderr
-    assert "is not NAME=PATH" in run("--table", "u").stderr
+    assert "must have the form NAME=PATH" in run("--table", "u").stderr
     assert "is a file" in run("--watch", "-e", "SELECT 1").stderr
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -103,12 +103,8 @@ class Programs:
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
         """
-        bound, verbs = inner.bound, inner.verbs
-        if bound.function.compile is False:
-            return inner
-        if bound.function.compile is True:
-            return Compiled(inner, lambda _: self.demanded(bound, verbs))
-        return Compiled(inner, functools.partial(self.when_hot, bound, verbs))
+        find = self._finder(inner.bound, inner.verbs)
+        return inner if find is None else Compiled(inner, find)
 
     def demand(self, bound: _Bound) -> None:
         """Compile a function that is declared `compile=True` and has no `open`; do nothing for all others.
@@ -211,12 +207,16 @@ class Programs:
         Raises:
             RejectedError: SIGNATURE, for a function that is declared `compile=True` and cannot be compiled.
         """
-        bound, verbs = inner.bound, inner.verbs
+        find = self._finder(inner.bound, inner.verbs)
+        return inner if find is None else CompiledScalar(inner, find)
+
+    def _finder(self, bound: _Bound, verbs: _Verbs) -> Callable[[int], Any] | None:
+        """Return a function that returns the compiled code when it pays, or at once; None with `compile=False`."""
         if bound.function.compile is False:
-            return inner
+            return None
         if bound.function.compile is True:
-            return CompiledScalar(inner, lambda _: self.demanded(bound, verbs))
-        return CompiledScalar(inner, functools.partial(self.when_hot, bound, verbs))
+            return lambda _: self.demanded(bound, verbs)
+        return functools.partial(self.when_hot, bound, verbs)
 
     def warm(self, function: AnyFunction) -> Folding:
         """Compile a function, or load it, before its rows come. Return how it is folded, as `folding` does."""

@@ -1,9 +1,9 @@
 """Compiled loops that look up keys in hash tables. A key gets the id of the equal key, or else the next free id.
 
 A table consists of `places` and the arrays of its keys, which are indexed by id. `places` (uint64, its length is a
-power of 2) contains ids plus 1, found by open addressing with linear probing; 0 is a free place. For texts the upper half of a
-place is the upper half of the hash. The places of several rows are read ahead, so that the processor waits for memory
-only once for all of them.
+power of 2) contains ids plus 1, found by open addressing with linear probing; 0 is a free place. For texts the upper
+half of a place is the upper half of the hash. The places of several rows are read ahead, so that the processor waits
+for memory only once for all of them.
 
 A loop stops before a row that needs more room, and continues after the caller has enlarged the table. `state` (int64)
 contains the number of ids, the next row, and the number of new keys.

@@ -2,9 +2,9 @@
 
 PyFlink's requirements conflict with ours, so it has its own virtual environment, which is made at the first run.
 
-Starting takes seconds on both sides, so each is measured twice: without the start (the time of a large input minus that
-of a small one), and with it (the time of the large input, from the submission of the job or from the beginning of the
-first epoch of a new session: both start Python workers then).
+Starting takes seconds in both systems, so each is measured in two ways. Without the start, the time of a small input is
+subtracted from that of a large one. With it, the time of the large input counts from the submission of the job, or from
+the first epoch of a new session; both start Python workers then.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ GENERAL = "PyFlink general UDAF, streaming"
 OURS = "foldflight in Spark, streaming"
 BUNDLES = {"python.fn-execution.bundle.size": "10000"}
 REUSE = {**BUNDLES, "pipeline.object-reuse": "true"}
-# What the guides of Flink advise for throughput: larger bundles, a larger cache of states, results once a bundle.
+# The settings that Flink's guides advise for throughput: larger bundles, a larger state cache, one result per bundle.
 TUNED = {
     **REUSE,
     "python.fn-execution.bundle.size": "100000",
@@ -44,7 +44,7 @@ TUNED = {
     "table.exec.mini-batch.allow-latency": "1 s",
     "table.exec.mini-batch.size": "100000",
 }
-# The general UDAF as its users run it. PyFlink has none in batch mode.
+# The general UDAF with the settings of its users. PyFlink does not have it in batch mode.
 GENERALS = {
     GENERAL: BUNDLES,
     f"{GENERAL}, Flink's defaults": {},

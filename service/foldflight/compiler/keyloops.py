@@ -1,11 +1,12 @@
-"""Compiled loops that find keys in hash tables: each key of a batch gets the id of its equal, or the next free id.
+"""Compiled loops that look up keys in hash tables. A key gets the id of the equal key, or else the next free id.
 
-A table consists of `places` and the arrays of held keys, which are indexed by id. `places` (uint64, a power of two) has
-ids plus 1 by open addressing with linear probing; 0 is a free place. For texts the upper half of a place is that of the
-hash. The places of several rows are read ahead, so that the processor waits for memory once for all of them.
+A table consists of `places` and the arrays of its keys, which are indexed by id. `places` (uint64, its length is a
+power of 2) contains ids plus 1, found by open addressing with linear probing; 0 is a free place. For texts the upper
+half of a place is the upper half of the hash. The places of several rows are read ahead, so that the processor waits
+for memory only once for all of them.
 
-A loop stops before the row that needs more room and goes on when the caller has made room. `state` (int64) has the
-number of ids, the next row, and the number of new keys.
+A loop stops before a row that needs more room, and continues after the caller has enlarged the table. `state` (int64)
+contains the number of ids, the next row, and the number of new keys.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _mixed(word, seed):
 
 @numba.njit(inline="always")
 def _word(data, at):
-    """Return eight bytes as a number. With unsigned indices LLVM makes one load of it."""
+    """Return eight bytes as a number. With unsigned indices LLVM compiles it to one load."""
     return (
         np.uint64(data[at])
         | np.uint64(data[at + np.uint64(1)]) << np.uint64(8)
@@ -117,7 +118,7 @@ def _numbers(values, ids, firsts, places, held, state, seed):
 
 
 def _place_numbers(places, held, count, seed):
-    """Place held numbers in an empty table."""
+    """Enter existing numbers into an empty table."""
     last = np.uint64(len(places) - 1)
     for number in range(count):
         at = _mixed(np.uint64(held[number]), seed) & last
@@ -169,7 +170,7 @@ def _texts(offsets, data, ids, firsts, places, hashes, ends, held, state, seed):
 
 
 def _place_texts(places, hashes, count):
-    """Place held texts in an empty table."""
+    """Enter existing texts into an empty table."""
     last = np.uint64(len(places) - 1)
     for text in range(count):
         at = hashes[text] & last

@@ -1,4 +1,4 @@
-"""Hash tables of keys that compiled loops search: several times as fast as NumPy, once the loops are compiled.
+"""Hash tables of keys with compiled loops, which are several times as fast as NumPy once they are compiled.
 
 The hash depends on a seed that differs between processes, so that nobody can construct keys that collide. Ids depend on
 the order of the keys alone.
@@ -17,12 +17,12 @@ from foldflight.compiler.programs import LoopStore
 
 __all__ = ["KeyLoops", "NumberTable", "TextTable"]
 
-# The loops save about 0.1 us a row. To import numba and to compile them takes one to two seconds.
+# The loops save about 0.1 us a row. Importing numba and compiling them takes one to two seconds.
 _HOT_ROWS: Final = 1 << 19
 _COLD_ROWS: Final = 1 << 22
 _ROOM: Final = 1 << 10
 _BYTES: Final = 1 << 14
-# Places of a table for each key that it has room for.
+# The number of places of a table for each key of its capacity.
 _PLACES: Final = 2
 _NO_BYTES: Final = np.zeros(8, np.uint8)
 
@@ -31,7 +31,7 @@ Rows = npt.NDArray[np.intp]
 
 
 class KeyLoops:
-    """The loops of this process. Several threads may use it: at worst the loops are compiled twice.
+    """The loops of this process. Several threads may use it; at worst the loops are compiled twice.
 
     Args:
         store: Keeps compiled loops for later processes.
@@ -43,7 +43,7 @@ class KeyLoops:
         self._loops: Mapping[str, Any] | None = None
 
     def when_hot(self, rows: int) -> Mapping[str, Any] | None:
-        """Count keys that are looked up without the loops. Return the loops once they pay, and None before."""
+        """Count keys that are looked up without the loops. Return the loops once compiling is worthwhile, else None."""
         if self._loops is None:
             self._rows += rows
             if self._rows >= (_HOT_ROWS if "numba" in sys.modules else _COLD_ROWS):
@@ -51,7 +51,7 @@ class KeyLoops:
         return self._loops
 
     def compiled(self) -> Mapping[str, Any]:
-        """Return the loops, and compile them if they are not."""
+        """Return the loops, compiled if necessary."""
         if self._loops is None:
             from foldflight.compiler import keyloops
 

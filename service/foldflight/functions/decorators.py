@@ -99,7 +99,7 @@ def udaf(
       NULL, or an Arrow array.
     - `running_many(self, accumulators, slots, signs, *columns)` is optional. It returns the accumulators after each of
       n rows, in a form that `get_values` takes, and changes nothing. `signs` is always an array here, and 0 for rows
-      that are not folded. It is used where the value after each row is asked for; without it, the scalar methods are.
+      that are not folded. It is used if the value after each row is needed; without it, the scalar methods are used.
 
     Integers have 64 bits here, and NumPy wraps on overflow. `fold_many` and `merge_many` change `accumulators` in place
     and return None. Before any change, they may return `NotImplemented`: the exchange then uses the scalar methods.

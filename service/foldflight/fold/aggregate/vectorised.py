@@ -105,7 +105,7 @@ class Vectorised(Accumulators):
         return values
 
     def _running(self, rows: Rows, kept: Mask) -> pa.Array | None:
-        """Return the value after each row, and change nothing; None if the vectorised methods cannot."""
+        """Return the value after each row without changing anything; None if the vectorised methods cannot."""
         method = self.inner.verbs.running_many
         if method is None:
             return None
@@ -133,7 +133,7 @@ class Vectorised(Accumulators):
         returned = self.inner.occupied()
         try:
             others = self._table.from_states(self.inner.states(returned))
-        except FunctionError:  # a number beyond its type, which later rows may bring back into range
+        except FunctionError:  # a number exceeds its type; later rows may bring it back into range
             others = None
         if others is None:
             self._present[lent] = False
@@ -202,7 +202,7 @@ class Vectorised(Accumulators):
         return self._valued(self._table.take(slots).shown, slots)
 
     def _valued(self, accumulators: Any, slots: Slots) -> pa.Array:
-        """Return the values of n accumulators, those of n slots."""
+        """Return the values of the accumulators of n slots."""
         method = self.inner.verbs.get_values
         assert method is not None
         try:

@@ -235,7 +235,7 @@ class Programs:
         if isinstance(function, MapFunction) and function.vectorised is not None:
             return Folding(Mode.VECTORISED)
         if isinstance(function, MapFunction) and function.is_table:
-            return Folding(Mode.INTERPRETED, "it is a table function")
+            return Folding(Mode.INTERPRETED)
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
         if isinstance(function, MapFunction):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -35,7 +35,7 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.slots import check_slots, check_states
 from foldflight.fold import Accelerator, BoundRequest, Mode, Request, Resources, StateSigner, bind
-from foldflight.functions import Call, LogRecord, MetricSink, Registry
+from foldflight.functions import LogRecord, MetricSink, Registry
 from foldflight.functions.types import check_plain
 
 __all__ = ["ExchangeStats", "ServerExchange", "describe"]
@@ -104,7 +104,7 @@ class ServerExchange:
         self._logs_dropped = 0
         self._reopen = False
         bound = _bind(opening, registry, server_id)
-        self.opened = _opened(bound, opening.calls, limits, server_id)
+        self.opened = _opened(bound, opening, limits, server_id)
         self._evaluator = bound.open(Resources(signer, metrics, self._take_log, accelerator))
         self.stats.isolated = self._evaluator.isolated
         self._machine.send(self.opened)
@@ -308,7 +308,7 @@ def describe(
     """
     bound = _bind(opening, registry, server_id)
     bound.check(accelerator)
-    return _opened(bound, opening.calls, limits, server_id)
+    return _opened(bound, opening, limits, server_id)
 
 
 def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
@@ -345,7 +345,8 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
     return bind(request, registry)
 
 
-def _opened(bound: BoundRequest, calls: Sequence[Call], limits: Limits, server_id: str) -> Opened:
+def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str) -> Opened:
+    ordered = [bool(call.order) for call in opening.calls] + [False] * len(opening.steps)
     return Opened(
         server_id=server_id,
         protocol_version=PROTOCOL_VERSION,
@@ -357,9 +358,9 @@ def _opened(bound: BoundRequest, calls: Sequence[Call], limits: Limits, server_i
                 is_invertible=call.is_invertible,
                 input_types=call.input_types,
                 can_migrate=call.can_migrate,
-                is_ordered=bool(asked.order),
+                is_ordered=is_ordered,
             )
-            for call, asked in zip(bound.calls, calls, strict=True)
+            for call, is_ordered in zip(bound.calls, ordered, strict=True)
         ),
         # Each call has an accumulator for each slot. The bound applies to the accumulators of all calls together.
         limits=replace(limits, slots_max=max(limits.slots_max // max(len(bound.calls), 1), 1)),

@@ -46,14 +46,14 @@ def test_wide_rows_come_in_batches_of_bounded_size(classic: Any, embedded: Funct
     """Rows of 100 KB come in batches of at most 64 MiB, though Spark does not measure them."""
     session = classic.newSession()
     configure(session, row_bytes=WIDE)
-    rows = session.range(0, 1_500, 1, 1).select(
+    rows = session.range(0, 720, 1, 1).select(
         (sf.col("id") % 3).alias("k"), sf.rpad(sf.col("id").cast("string"), WIDE, "x").alias("text")
     )
     largest = rows.mapInArrow(_sizes, "size bigint").agg(sf.max("size")).first()[0]
     assert 32 << 20 < largest <= 64 << 20
     found = group_by(rows, "k").agg(n=embedded["count"]("text"), first=embedded["min"]("text")).collect()
-    firsts = [min(f"{number}".ljust(WIDE, "x") for number in range(key, 1_500, 3)) for key in range(3)]
-    assert sorted((row.k, row.n, row["first"]) for row in found) == [(key, 500, firsts[key]) for key in range(3)]
+    firsts = [min(f"{number}".ljust(WIDE, "x") for number in range(key, 720, 3)) for key in range(3)]
+    assert sorted((row.k, row.n, row["first"]) for row in found) == [(key, 240, firsts[key]) for key in range(3)]
 
 
 @pytest.mark.parametrize(("row_bytes", "rows"), [(1, 1 << 16), (1 << 14, 1 << 12), (WIDE, 671), (1 << 40, 1)])

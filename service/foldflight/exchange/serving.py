@@ -357,9 +357,9 @@ def _opened(bound: BoundRequest, calls: Sequence[Call], limits: Limits, server_i
                 is_invertible=call.is_invertible,
                 input_types=call.input_types,
                 can_migrate=call.can_migrate,
-                is_ordered=bool(asked.order),
+                is_ordered=place < len(calls) and bool(calls[place].order),  # steps have no order
             )
-            for call, asked in zip(bound.calls, calls, strict=True)
+            for place, call in enumerate(bound.calls)
         ),
         # Each call has an accumulator for each slot. The bound applies to the accumulators of all calls together.
         limits=replace(limits, slots_max=max(limits.slots_max // max(len(bound.calls), 1), 1)),

@@ -124,7 +124,7 @@ def test_damaged_files_are_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixt
     loop.path.write_bytes(damage(loop.path.read_bytes()))
     with caplog.at_level(logging.INFO, "foldflight"):
         assert loop.load_overload(None, _Target()) is None
-    assert "is damaged, and compiled again" in caplog.text
+    assert "is damaged; its code is compiled again" in caplog.text
 
 
 def test_what_others_may_write_to_is_neither_read_nor_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -133,7 +133,7 @@ def _table_of(written: str) -> tuple[str, Path]:
         raise click.BadParameter(f"{written!r} must have the form NAME=PATH", param_hint="--table")
     if not Path(path).exists():
         raise click.BadParameter(f"there is no file or folder {path!r}", param_hint="--table")
-    return name, Path(path)
+    return name, Path(path).resolve()  # Spark may have another working directory
 
 
 def _functions_of(target: str, connection: dict[str, Any]) -> Any:

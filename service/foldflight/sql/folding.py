@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from foldflight.client import Aggregate, FunctionHandle
+from foldflight.client.functions import OrderKey
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.spark.frame import group_by
 from foldflight.spark.windows import WINDOW_END, WINDOW_START, Window
@@ -378,13 +379,8 @@ class BlockFold:
             use = twin() if is_all else twin(column(call.arguments[0]))
         if call.condition is not None:
             use = use.where(column(call.condition))
-        if call.order:
-            keys = [
-                f"{quoted(column(each.span))} {'DESC' if each.descending else 'ASC'} "
-                f"NULLS {'FIRST' if each.nulls_first else 'LAST'}"
-                for each in call.order
-            ]
-            use = use.order_by(*keys)
+        order = tuple(OrderKey(column(each.span), each.descending, each.nulls_first) for each in call.order)
+        use = replace(use, order=order)
         return use.distinct() if call.distinct else use
 
     def _grouped(self, rows: DataFrame, keys: Sequence[_Key], aggregates: Mapping[str, Aggregate]) -> DataFrame:

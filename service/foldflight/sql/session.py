@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from foldflight.client import Aggregate, FunctionHandle, Functions
 from foldflight.errors import RejectedError
-from foldflight.functions import Registry
+from foldflight.functions import FunctionKind, Registry
 from foldflight.sql.analysis import REFUSALS, Analysis, plain_sql, refusal
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import calls_in
@@ -104,16 +104,35 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
     Args:
         spark: The session.
         functions: The result of `connect`.
-        names: The functions to register, with their names in SQL: `{"sum": "exact_sum"}`. Default: all functions
-            besides the built-in ones, by their own names.
+        names: The functions to register, with their names in SQL: `{"sum": "exact_sum"}`. Default:
+            all aggregates besides the built-in ones, and the scalar functions with fixed types, by their own names.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION.
     """
-    chosen = {name: name for name in functions if name not in Registry()} if names is None else names
+    chosen = {name: name for name in functions if _is_registered(functions[name])} if names is None else names
     catalog = catalog_of(spark)
     for function, name in chosen.items():
-        catalog.register(spark, Entry.of(name, functions[function], "registered"))
+        handle = functions[function]
+        if handle.info.kind is FunctionKind.AGGREGATE:
+            catalog.register(spark, Entry.of(name, handle, "registered"))
+        elif handle.info.kind is FunctionKind.SCALAR:
+            spark.udf.register(name, handle.spark_udf())
+        else:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{function} is a table function, which SQL cannot call; use join_lateral of foldflight.spark",
+                function=function,
+            )
+
+
+def _is_registered(handle: FunctionHandle) -> bool:
+    """Return whether a function is registered by default."""
+    info = handle.info
+    if info.name in Registry() or info.kind is FunctionKind.TABLE:
+        return False
+    is_fixed = info.input_types is not None and not any(parameter.required for parameter in info.parameters)
+    return is_fixed or info.kind is FunctionKind.AGGREGATE
 
 
 def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **connection: Any) -> _Session:

@@ -71,8 +71,8 @@ def _refuse_other_functions(reader: _Reader) -> None:
     language = next((place for place in text.flat(Span(0, len(text))) if text.says(place, "LANGUAGE", "PYTHON")), None)
     if is_function and language is not None:
         raise text.error(
-            "foldflight creates aggregates: CREATE AGGREGATE name(type, ...) RETURNS type AS 'module:Class'; register "
-            "a scalar function with spark.udf.register",
+            "foldflight creates aggregates: CREATE AGGREGATE name(type, ...) RETURNS type AS 'module:Class'; make "
+            "a scalar function known with register(spark, connect('embedded:module'))",
             Span(language, language + 2),
         )
 

@@ -209,7 +209,7 @@ def test_ordered_calls_merge_and_retract() -> None:
         for each in (ordered(), ordered(Order("n")), ordered(Order("n", descending=True)), ordered(Order("x")))
     }
     assert len(fingerprints) == 4
-    with pytest.raises(RejectedError, match="by its arguments only"):
+    with pytest.raises(RejectedError, match="only by its arguments"):
         bind_calls(Registry(), [ordered(Order("n"), distinct=True)], schema)
     nested = schema.append(pa.field("l", pa.list_(pa.int64())))
     with pytest.raises(RejectedError, match="cannot be ordered by 'l'"):

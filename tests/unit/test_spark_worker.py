@@ -5,6 +5,7 @@ import sys
 import types
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 from foldflight.spark import worker
@@ -26,5 +27,6 @@ def test_the_collector_passes_over_what_a_task_has_imported(monkeypatch: pytest.
     list(mapping(iter, "step")(iter([])))
     assert gc.get_freeze_count() == 0
     monkeypatch.setitem(sys.modules, "another_new_module", types.ModuleType("another_new_module"))
-    assert list(mapping(iter, "step")(iter([1, 2]))) == [1, 2]
+    batch = pa.record_batch({"v": [1, 2]})
+    assert list(mapping(iter, "step")(iter([batch]))) == [batch]
     assert gc.get_freeze_count() > 10_000

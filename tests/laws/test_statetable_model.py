@@ -154,7 +154,7 @@ def test_damage_is_found() -> None:
             table(store).lookup(keys_of([("a", 1.0)]))
         assert caught.value.code == "STATE_CHECKSUM"
     del store.runs[run_id]
-    with pytest.raises(CorruptError, match="does not have it"):
+    with pytest.raises(CorruptError, match="but not in the state store"):
         table(store).lookup(keys_of([("a", 1.0)]))
     store.value = manifest[:-3] + b"{}}"
     with pytest.raises(CorruptError, match="the manifest"):

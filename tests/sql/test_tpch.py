@@ -26,7 +26,7 @@ def benchmark(db: Any) -> Any:
         db.catalog.dropTempView(name)
 
 
-@pytest.mark.parametrize(("number", "query"), enumerate(statements("tpch"), 1), ids=lambda each: str(each)[:2])
+@pytest.mark.parametrize(("number", "query"), list(enumerate(statements("tpch"), 1)), ids=lambda each: str(each)[:2])
 def test_query(benchmark: Any, number: int, query: str) -> None:
     """The result equals Spark's, and has rows."""
     expected, found = benchmark.sql(query), sql(benchmark, ours(query))

@@ -6,8 +6,6 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
-
 from foldflight.client.logs import log_event, set_up
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.failover.steps import (
@@ -45,14 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "SurvivingLink"]
 
 _LOGGER = "foldflight.client"
-# A frame costs about as much time as the fold of 10,000 rows. So small chunks that follow each other within _CLOSE_S
-# are joined, up to the number of rows and the bytes of _JOINED.
-_CLOSE_S = 0.001
-_SMALL_ROWS = 4096
-_JOINED_ROWS = 1 << 14
-_JOINED_BYTES = 1 << 20
-# And to this part of what the journal may hold, which is bounded frame by frame.
-_JOINED_OF_REPLAY = 16
 
 
 class Clock(Protocol):
@@ -67,10 +57,6 @@ class Clock(Protocol):
 
 class SurvivingLink:
     """A carrier that moves one exchange from server to server.
-
-    It joins small chunks that follow each other closely and have no answers. The joined chunk is sent before any other
-    frame, before an answer is awaited, or when it is large enough. Rows that are still waiting at `close` are not sent:
-    without a barrier nobody can see them.
 
     Args:
         coordinator: Makes all decisions.
@@ -89,10 +75,6 @@ class SurvivingLink:
         self._is_over = False
         self._answers: deque[Answer] = deque()
         self._logs: list[LogRecord] = []
-        self._waiting: list[pa.RecordBatch] = []  # small chunks, to be sent as one
-        self._waiting_rows = self._waiting_bytes = 0
-        self._waiting_bytes_max = min(_JOINED_BYTES, coordinator.bounds.replay_bytes_max // _JOINED_OF_REPLAY)
-        self._chunk_at_s = -1.0  # when the newest chunk was taken
         self._process(Started())
 
     @property
@@ -109,40 +91,11 @@ class SurvivingLink:
         return ()
 
     def send(self, frame: States | Chunk | Forget | Barrier) -> None:
-        """Send a frame. A small chunk may wait, to be sent joined with others."""
-        if isinstance(frame, Chunk) and self._may_wait(frame):
-            self._wait(frame.batch)
-        else:
-            self._send_waiting()
-            self._process(FrameGiven(frame))
-        if isinstance(frame, Chunk):
-            self._chunk_at_s = self._clock.now_s()
-
-    def _may_wait(self, frame: Chunk) -> bool:
-        """Return whether a chunk is small, has no answer, and follows the one before closely."""
-        return (
-            not self._is_over
-            and frame.batch.num_rows <= _SMALL_ROWS
-            and self._clock.now_s() - self._chunk_at_s <= _CLOSE_S
-            and not self.coordinator.opening.is_answered(frame)
-            and frame.batch.schema == self.coordinator.opening.columns
-        )
-
-    def _wait(self, batch: pa.RecordBatch) -> None:
-        self._waiting.append(batch)
-        self._waiting_rows += batch.num_rows
-        self._waiting_bytes += batch.nbytes
-        if self._waiting_rows >= _JOINED_ROWS or self._waiting_bytes >= self._waiting_bytes_max:
-            self._send_waiting()
-
-    def _send_waiting(self) -> None:
-        if self._waiting:
-            batches, self._waiting, self._waiting_rows, self._waiting_bytes = self._waiting, [], 0, 0
-            self._process(FrameGiven(Chunk(batches[0] if len(batches) == 1 else pa.concat_batches(batches))))
+        """Send a frame, to another server if the current one is lost."""
+        self._process(FrameGiven(frame))
 
     def answer(self) -> Answer:
         """Wait for the oldest answer that has not been taken."""
-        self._send_waiting()
         while not self._answers:
             self._process(AnswerWanted())
         return self._answers.popleft()

@@ -244,7 +244,7 @@ def attribute_record(layout: RecordLayout, attributes: dict[str, Any]) -> Any:
 def _items(field: Field, value: Any) -> list[Any]:
     kind = _KINDS.get(field.kind)
     if len(value) != field.length or not all(type(each) is kind and is_plain_number(each) for each in value):
-        raise Refused(f"{field.name} does not begin as a list of {field.length} times {field.kind}")
+        raise Refused(f"the initial value of {field.name} is not a list of {field.length} items of type {field.kind}")
     return list(value)
 
 

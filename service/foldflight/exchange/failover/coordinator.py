@@ -101,7 +101,6 @@ class Coordinator:
         bounds: Limits on the cost of failover.
 
     Attributes:
-        opening: The Open frame of the exchange, with the fingerprints of the first server.
         opened: The Opened frame of the newest server; None before the first.
         stats: The cost of failover so far.
     """
@@ -109,10 +108,10 @@ class Coordinator:
     def __init__(self, opening: Open, urls: Sequence[str], circuits: Circuits, *, bounds: FailoverBounds) -> None:
         self.opened: Opened | None = None
         self.stats = FailoverStats()
-        self.opening = opening
+        self._opening = opening
         self._urls = tuple(urls)
         self._circuits = circuits
-        self.bounds = bounds
+        self._bounds = bounds
         self._machine = Exchange(Role.ENGINE)
         self._machine.send(opening)
         self._journal = Journal(returns_states=opening.returns.states, holds_slots=not opening.steps)
@@ -181,26 +180,31 @@ class Coordinator:
         self._machine.send(frame)
         if isinstance(frame, (States, Chunk)) and self._should_ask(now_s):
             self._append(Entry(Checkpoint(if_reopen=True), expects_answer=True))
-        self._append(Entry(frame, expects_answer=self.opening.is_answered(frame)))
+        self._append(Entry(frame, expects_answer=self._opening.is_answered(frame)))
         self._is_needed |= not isinstance(frame, Forget)
-        self._is_saving |= isinstance(frame, Barrier) and self.opening.returns.states
+        self._is_saving |= isinstance(frame, Barrier) and self._opening.returns.states
         if self._journal.is_idle():
             self._journal.clear()
             self._no_failover_reason = ""
         elif self._no_failover_reason:
             self._journal.clear()
-        elif self.opening.steps:
+        elif self._opening.steps:
             pass  # an answered chunk is forgotten, so there is nothing that a checkpoint could replace
-        elif self._journal.frame_bytes > self.bounds.replay_bytes_max and not self._is_saving:
+        elif self._journal.frame_bytes > self._bounds.replay_bytes_max and not self._is_saving:
             self._is_saving = True
             self._append(Entry(Checkpoint(), expects_answer=True))
 
     def _should_ask(self, now_s: float) -> bool:
         """Return whether it is time to ask the server if the exchange should reopen elsewhere."""
         link = self._link
-        if link is None or self.opened is None or not self.opened.knows_if_reopen or self.opening.steps:
+        if link is None or self.opened is None or not self.opened.knows_if_reopen or self._opening.steps:
             return False
-        if link.is_leaving or link.must_stay or self._no_failover_reason or now_s - link.asked_at_s < self.bounds.ask_s:
+        if (
+            link.is_leaving
+            or link.must_stay
+            or self._no_failover_reason
+            or now_s - link.asked_at_s < self._bounds.ask_s
+        ):
             return False
         # The answer to a barrier or checkpoint reports it, too.
         return not any(isinstance(each.frame, (Barrier, Checkpoint)) for each in (*link.awaited, *link.unsent))
@@ -214,8 +218,8 @@ class Coordinator:
             case States():
                 check_states(frame.batch, slots_max)
             case Chunk():
-                check_chunk(frame.batch, self.opening)
-                if "slot" in frame.batch.schema.names and not self.opening.steps:
+                check_chunk(frame.batch, self._opening)
+                if "slot" in frame.batch.schema.names and not self._opening.steps:
                     check_slots(frame.batch.column("slot"), slots_max)
             case Forget():
                 check_slots(frame.slots, slots_max)
@@ -233,7 +237,7 @@ class Coordinator:
         link = self._open_link()
         entry = link.awaited.popleft()
         answer = event.answer
-        if self.opening.steps:
+        if self._opening.steps:
             link.is_leaving |= event.reopen
         elif isinstance(entry.frame, (Barrier, Checkpoint)):
             link.asked_at_s = now_s
@@ -262,7 +266,7 @@ class Coordinator:
                     self._check_kept_bytes()
             case States():
                 self._machine.receive(InitialOutputs(answer))
-            case _ if self.opening.steps:
+            case _ if self._opening.steps:
                 self._machine.receive(Mapped(answer))
                 self._journal.forget_answered(entry)
             case _:
@@ -280,9 +284,9 @@ class Coordinator:
 
     def _check_kept_bytes(self) -> None:
         kept = self._journal.kept.nbytes
-        if kept > self.bounds.kept_bytes_max:
+        if kept > self._bounds.kept_bytes_max:
             self._disable_failover(
-                f"its states have {kept} bytes, and the client keeps at most {self.bounds.kept_bytes_max}"
+                f"its states have {kept} bytes, and the client keeps at most {self._bounds.kept_bytes_max}"
             )
 
     def _disable_failover(self, why: str) -> None:
@@ -315,7 +319,7 @@ class Coordinator:
     def _connect(self, now_s: float) -> list[Instruction]:
         if self._unserved_since_s is None:
             self._unserved_since_s = now_s
-        until_s = self._unserved_since_s + self.bounds.patience_s
+        until_s = self._unserved_since_s + self._bounds.patience_s
         url = self._circuits.choose(self._urls, now_s) if now_s <= until_s else None
         if url is None:
             rested_at_s = max(self._circuits.rested_at_s(self._urls), now_s)
@@ -324,10 +328,10 @@ class Coordinator:
             # patience_s is over, but each server is tried once, even if other exchanges made it rest.
             url = next((url for url in self._circuits.turn(self._urls, now_s) if url not in self._tried_urls), None)
             if url is None:
-                return [self._give_up(f"no server took the exchange within {self.bounds.patience_s:g} s")]
+                return [self._give_up(f"no server took the exchange within {self._bounds.patience_s:g} s")]
         self._tried_urls.add(url)
         self._link = _Link(url)
-        return [OpenLink(url, self.opening)]
+        return [OpenLink(url, self._opening)]
 
     def _refusal(self, opened: Opened) -> RejectedError | None:
         """Return the reason why a server cannot take over the exchange; None if it can."""
@@ -347,7 +351,7 @@ class Coordinator:
         if self.opened is None:
             self._machine.receive(opened)
             # Every later server must have the same fingerprints. Open has them, so the server itself refuses others.
-            self.opening = self.opening.pinned(opened.fingerprints)
+            self._opening = self._opening.pinned(opened.fingerprints)
         else:
             self.stats.replays += 1
             self.stats.rows_refolded += sum(entry.rows for entry in self._journal if entry.sent)
@@ -403,7 +407,7 @@ class Coordinator:
                 CutLink(),
                 self._give_up(f"the exchange could not move to another server: {self._no_failover_reason}"),
             ]
-        if self._losses > self.bounds.losses_max:
+        if self._losses > self._bounds.losses_max:
             return [CutLink(), self._give_up(f"{self._losses} servers were lost in a row without an answer")]
         return [CutLink(), *self._connect(now_s)]
 
@@ -416,7 +420,7 @@ class Coordinator:
         if not link.is_open:
             # Fingerprints in all calls mean that some server accepted the same Open before. If no server has accepted
             # the token yet, the token itself is wrong.
-            is_agreed = all(self.opening.fingerprints)
+            is_agreed = all(self._opening.fingerprints)
             return is_agreed and (error.code != "UNAUTHENTICATED" or self.opened is not None)
         # The engine checks its own frames, so BAD_FRAME means that a frame was damaged in transit. States that this
         # server cannot load were saved by another server.

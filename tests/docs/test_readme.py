@@ -37,7 +37,7 @@ AFTER = """
 found = sorted(tuple(row) for row in result.collect())
 assert found == [("JFK", "AA", 30, 1, 2, 3), ("LGA", "UA", -7, 0, 0, 1)], found
 assert [tuple(row) for row in averages.collect()] == [("LGA", -7)]
-assert [(row.key.origin, row.code) for row in letters.collect()] == [("JFK", "USER_CODE")] * 3
+assert [(row.key.origin, row.code) for row in failed.collect()] == [("JFK", "USER_CODE")] * 3
 spark.stop()
 print("the README holds")
 """

@@ -355,7 +355,7 @@ def test_other_verbs_are_refused(server: Server) -> None:
             client.do_get(fl.Ticket(b"x")).read_all()
         with pytest.raises(fl.FlightError) as acted:
             list(client.do_action("x"))
-        assert [action.type for action in client.list_actions()] == ["status", "register"]
+        assert [action.type for action in client.list_actions()] == ["status", "register", "protocol_version"]
     for caught in (got, acted):
         error = decode_error(caught.value.extra_info)
         assert error is not None

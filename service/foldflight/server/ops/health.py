@@ -28,7 +28,6 @@ LIVENESS = "liveness"
 READINESS = "readiness"
 _READY_SERVICES = ("", READINESS, "arrow.flight.protocol.FlightService")
 _CALLS_MAX = 32
-_CONNECTIONS_MAX = 1024
 _FILES_SHARE = 1 / 8
 _REQUEST_BYTES_MAX = 64 * 1024
 _LOOK_S = 1.0
@@ -56,7 +55,7 @@ class HealthServer:
                     "/grpc.health.v1.Health/Check": Method(self._check, _CALLS_MAX),
                     "/grpc.health.v1.Health/Watch": Method(self._watch, _CALLS_MAX),
                 },
-                connections_max=connections_max(_FILES_SHARE, most=_CONNECTIONS_MAX),
+                connections_max=connections_max(_FILES_SHARE),
                 message_bytes_max=_REQUEST_BYTES_MAX,
                 refuse=_refused,
             )

@@ -118,6 +118,24 @@ def test_what_waits_is_a_small_part_of_what_may_be_replayed() -> None:
     assert recorder.shown() == [[0], [1, 2], [3, 4]]
 
 
+def test_a_chunk_of_few_rows_and_many_bytes_does_not_wait() -> None:
+    """Joined with others it could exceed bounds that it respects alone: of a message, of the journal, of offsets."""
+    link, recorder, _ = linked(replay_bytes_max=16 * 5 * chunk(0).batch.nbytes)
+    link.send(chunk(0))
+    link.send(chunk(1))
+    link.send(chunk(2, 3, 4, 5, 6))
+    assert recorder.shown() == [[0], [1], [2, 3, 4, 5, 6]]
+
+
+def test_rows_that_come_steadily_do_not_wait_for_long() -> None:
+    """Each follows the one before closely; a server would take the engine for idle, and its drain would come late."""
+    link, recorder, clock = linked()
+    for value in range(200):
+        link.send(chunk(value))
+        clock.time_s += 0.0009
+    assert [len(values) for values in recorder.shown()] == [1, 57, 57, 57]
+
+
 def test_chunks_that_are_answered_are_not_joined() -> None:
     """With a value after each row, each chunk has an answer of its own."""
     link, recorder, _ = linked(row_outputs=True)

@@ -46,8 +46,10 @@ __all__ = ["Clock", "SurvivingLink"]
 
 _LOGGER = "foldflight.client"
 # A frame costs about as much time as the fold of 10,000 rows. So small chunks that follow each other within _CLOSE_S
-# are joined, up to the number of rows and the bytes of _JOINED.
+# are joined, up to the number of rows and the bytes of _JOINED, and for _WAIT_S: a server must not take for idle an
+# engine that sends rows all the time, nor be asked too late whether the exchange should move.
 _CLOSE_S = 0.001
+_WAIT_S = 0.05
 _SMALL_ROWS = 4096
 _JOINED_ROWS = 1 << 14
 _JOINED_BYTES = 1 << 20
@@ -92,6 +94,7 @@ class SurvivingLink:
         self._waiting: list[pa.RecordBatch] = []  # small chunks, to be sent as one
         self._waiting_rows = self._waiting_bytes = 0
         self._waiting_bytes_max = min(_JOINED_BYTES, coordinator.bounds.replay_bytes_max // _JOINED_OF_REPLAY)
+        self._waiting_since_s = 0.0
         self._chunk_at_s = -1.0  # when the newest chunk was taken
         self._process(Started())
 
@@ -123,16 +126,21 @@ class SurvivingLink:
         return (
             not self._is_over
             and frame.batch.num_rows <= _SMALL_ROWS
+            and frame.batch.nbytes < self._waiting_bytes_max
             and self._clock.now_s() - self._chunk_at_s <= _CLOSE_S
             and not self.coordinator.opening.is_answered(frame)
             and frame.batch.schema == self.coordinator.opening.columns
         )
 
     def _wait(self, batch: pa.RecordBatch) -> None:
+        now_s = self._clock.now_s()
+        if not self._waiting:
+            self._waiting_since_s = now_s
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         self._waiting_bytes += batch.nbytes
-        if self._waiting_rows >= _JOINED_ROWS or self._waiting_bytes >= self._waiting_bytes_max:
+        is_large = self._waiting_rows >= _JOINED_ROWS or self._waiting_bytes >= self._waiting_bytes_max
+        if is_large or now_s - self._waiting_since_s >= _WAIT_S:
             self._send_waiting()
 
     def _send_waiting(self) -> None:

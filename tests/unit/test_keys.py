@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import datetime as dt
 import decimal
+import importlib.util
 import math
 import random
 from typing import Any

@@ -28,6 +28,7 @@ __all__ = [
     "forged",
     "forged_pack",
     "forged_stream",
+    "in_format_v4",
     "messages_of",
     "packed",
     "stream_of_messages",
@@ -40,7 +41,8 @@ _EXTREMES = (
     *(2**31 - 1, 2**31 - 2, 2**31, -(2**31), 2**32 - 1, 2**32, 2**40, 2**62, 2**63 - 1, -(2**63)),
 )
 # Places of fields in their tables, from Message.fbs.
-_HEADER_KIND, _HEADER, _BODY_LENGTH = 1, 2, 3
+_VERSION, _HEADER_KIND, _HEADER, _BODY_LENGTH = range(4)
+_V4 = 3
 _DICTIONARY, _BATCH = 2, 3
 _ROWS, _NODES, _BUFFERS, _COMPRESSION, _VARIADIC = range(5)
 
@@ -148,12 +150,25 @@ def claiming_rows(message: IpcMessage, rows: int = CLAIMED_ROWS) -> IpcMessage:
     return IpcMessage(header, message.body)
 
 
-def messages_of(batch: pa.RecordBatch, *, compression: str | None = None) -> list[IpcMessage]:
-    """Return schema, dictionaries and batch as the messages of an IPC stream."""
+def in_format_v4(header: bytes) -> bytes:
+    """Return the header of a batch in the old format, without the field that names the compression."""
+    result = bytearray(header)
+    root = struct.unpack_from("<I", header, 0)[0]
+    struct.pack_into("<h", result, _field(header, root, _VERSION), _V4)
+    table = _followed(header, _field(header, root, _HEADER))
+    vtable = table - struct.unpack_from("<i", header, table)[0]
+    struct.pack_into("<H", result, vtable + 4 + 2 * _COMPRESSION, 0)
+    return bytes(result)
+
+
+def messages_of(
+    batch: pa.RecordBatch, *, compression: str | None = None, metadata: dict[str, str] | None = None
+) -> list[IpcMessage]:
+    """Return schema, dictionaries and batch as the messages of an IPC stream; `metadata` is that of the batch."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression, allow_64bit=True)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
-        writer.write_batch(batch)
+        writer.write_batch(batch, custom_metadata=metadata)
     return _split(sink.getvalue().to_pybytes())
 
 

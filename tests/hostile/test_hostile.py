@@ -15,7 +15,7 @@ from foldflight import RejectedError
 from foldflight.exchange.codec import decode_open
 from foldflight.exchange.ipc import BatchReader, read_batches
 from tests.hostile import fuzz
-from tests.hostile.forging import IpcMessage, messages_of, numbers, stream_of_messages
+from tests.hostile.forging import IpcMessage, in_format_v4, messages_of, numbers, stream_of_messages
 
 ROOT = Path(__file__).parents[2]
 SEED = 20
@@ -106,6 +106,36 @@ def test_a_header_claims_no_more_buffers_than_its_columns_have(
     lying = IpcMessage(place.written(sound.header, count) + bytes(16 * count), sound.body)
     with pytest.raises(ValueError, match="1000000 buffers, and its columns have at most 6"):
         take(schema, lying)
+
+
+@pytest.mark.parametrize("take", [take_as_chunk, take_as_states])
+def test_a_negative_length_does_not_hide_overlapping_buffers(take: Callable[[IpcMessage, IpcMessage], None]) -> None:
+    """Arrow does not read the validity of a column without NULLs, so a negative length there would lower the sum."""
+    rows = 16_000
+    schema, sound = messages_of(pa.record_batch({name: pa.array(range(rows)) for name in "abcdefghijkl"}))
+    header, size = sound.header, 8 * rows
+    for number in numbers(header):
+        if number.name == "buffer offset":
+            header = number.written(header, 0)
+        elif number.name == "buffer length":
+            header = number.written(header, size if number.read(header) else -size)
+        elif number.name == "body length":
+            header = number.written(header, size)
+    with pytest.raises(ValueError, match="negative length"):
+        take(schema, IpcMessage(header, sound.body[:size]))
+
+
+@pytest.mark.parametrize("take", [take_as_chunk, take_as_states])
+def test_a_compression_in_the_metadata_of_the_old_format_is_refused(
+    take: Callable[[IpcMessage, IpcMessage], None],
+) -> None:
+    """Arrow 0.17 named the compression there, and Arrow still unpacks such messages: 300 bytes became 8 MB."""
+    batch = pa.record_batch({"a": pa.array([0] * (1 << 20))})
+    metadata = {"ARROW:experimental_compression": "zstd"}
+    schema, packed = messages_of(batch, compression="zstd", metadata=metadata)
+    old = in_format_v4(packed.header)
+    with pytest.raises(ValueError, match="custom metadata in the old format V4"):
+        take(schema, IpcMessage(old, packed.body))
 
 
 @pytest.mark.slow

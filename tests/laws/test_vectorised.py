@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from examples.largest import Largest
 from examples.percentile import Percentile
 from examples.weighted_mean import WeightedMean
-from foldflight import ExactSum, udaf
+from foldflight import ExactSum, RejectedError, udaf
 from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.fold.aggregate.vectorised import Vectorised, vectorised
 from foldflight.fold.rows import Column, Rows
@@ -270,6 +270,17 @@ def test_row_outputs_of_count_sum_and_avg_call_no_scalar_method(monkeypatch: pyt
         accumulators = accumulators_of(bound_of(name, [pa.int64()]))
         assert accumulators.fold_each(rows, np.array([True, True, True, True, False])).to_pylist() == expected
         assert accumulators.outputs(np.array([0, 1], np.int32)).to_pylist() == [expected[1], expected[3]]
+
+
+def test_a_retraction_that_is_not_folded_needs_no_retract() -> None:
+    """A filter may exclude the retractions of an append-only function, also where each row has an output."""
+    name, types = next((name, types) for name, types in CASES if not FUNCTIONS[name].capabilities.retract)
+    slots, backs = np.zeros(3, np.int32), np.array([False, False, True])
+    rows = Rows(slots, backs, [Column(f"c{place}", small(type_)) for place, type_ in enumerate(types)])
+    found = accumulators_of(bound_of(name, types)).fold_each(rows, ~backs)
+    assert found.equals(interpreted(bound_of(name, types)).fold_each(rows, ~backs))
+    with pytest.raises(RejectedError, match="CANNOT_RETRACT"):
+        accumulators_of(bound_of(name, types)).fold_each(rows, np.ones(3, np.bool_))
 
 
 def test_row_outputs_beyond_64_bits_are_exact() -> None:

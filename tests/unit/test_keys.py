@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import importlib.util
 import math
 import random
 from typing import Any
@@ -207,6 +208,16 @@ def test_keys_that_were_made_to_meet_do_not() -> None:
     words ^= words >> np.uint64(33)
     places = encoders._mixed(words) & np.uint64((1 << 24) - 1)
     assert len(np.unique(places)) > 4000
+
+
+def test_the_seed_of_hashes_is_not_pythons() -> None:
+    """Spark sets PYTHONHASHSEED=0 in its workers, so a seed derived from it would be known to everybody."""
+    again = importlib.util.spec_from_file_location("encoders_again", encoders.__file__)
+    assert again is not None
+    assert again.loader is not None
+    module = importlib.util.module_from_spec(again)
+    again.loader.exec_module(module)
+    assert module._SEED != encoders._SEED
 
 
 def test_texts_with_one_hash_are_different_keys(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, connect, udaf
-from foldflight.engine import tasks
+from foldflight.engine import overflow, tasks
 from foldflight.engine.blocks import BlockBounds, gather
 from foldflight.engine.layout import HASH, QueryLayout
 from foldflight.engine.overflow import Overflow
@@ -24,6 +25,7 @@ from foldflight.engine.query import HostTypes, Query
 from foldflight.engine.tasks import FinalFold, PartialFold
 from foldflight.functions import Call
 from foldflight.spark.carrier import carrier_type
+from foldflight.spark.worker import use_local_folders
 
 TRANSPORT = connect("embedded:examples.weighted_avg").transport
 KEYS = pa.schema([("key_0", pa.string()), ("key_1", pa.float64())])
@@ -286,6 +288,22 @@ def test_states_are_merged_in_any_order(room: int, monkeypatch: pytest.MonkeyPat
         int(key): (int(np.arange(6_000)[keys == key].sum()), int((keys == key).sum())) for key in np.unique(keys)
     }
     assert max(deepest) == {50: 3, 1_000: 1, 1 << 20: 0}[room]
+
+
+def test_files_are_in_the_folders_that_spark_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's folder may be small. The files have no names, so nothing is left of a task that is killed."""
+    used = []
+    monkeypatch.setattr(overflow, "_folders", [])
+    monkeypatch.setattr(overflow.tempfile, "TemporaryFile", lambda **options: used.append(options["dir"]))
+    for folders, expected in ((f"{tmp_path}/gone,{tmp_path}", str(tmp_path)), (f"{tmp_path}/gone", None), ("", None)):
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", folders)
+        use_local_folders()
+        overflow.temporary_file()
+        assert used[-1] == expected
+    monkeypatch.undo()
+    monkeypatch.setattr(overflow, "_folders", [str(tmp_path)])
+    with overflow.temporary_file():
+        assert not list(tmp_path.iterdir())
 
 
 def test_states_that_grow_are_merged_in_order() -> None:

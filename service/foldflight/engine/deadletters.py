@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import IO, Final
 
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from foldflight.engine.convert import convert
 from foldflight.engine.layout import KIND, SLOT, QueryLayout
+from foldflight.engine.overflow import temporary_file
 from foldflight.fold import ERROR
 from foldflight.functions import RowKind
 
@@ -48,7 +48,7 @@ class HeldRows:
 
     def _spill(self) -> None:
         if self._writer is None:
-            self._file = tempfile.TemporaryFile(prefix="foldflight-")  # noqa: SIM115 - until `close`
+            self._file = temporary_file()
             self._writer = pa.ipc.new_stream(self._file, self._schema)
         for batch in self._held:
             self._writer.write_batch(batch)

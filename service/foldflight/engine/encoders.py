@@ -11,6 +11,7 @@ process has looked up many keys, compiled loops take over (`compiler/keytables.p
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
@@ -35,8 +36,9 @@ _NONE: Final = np.zeros(0, np.intp)
 # The finalizer of MurmurHash3 (Austin Appleby, public domain).
 _MIX_1, _MIX_2 = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)
 _HALF: Final = np.uint64(33)
-# The seed differs between processes, like Python's hash seed, so that nobody can construct colliding keys.
-_SEED: Final = np.uint64(hash("foldflight") & (2**64 - 1))
+# The seed differs between processes, so that nobody can construct colliding keys. Python's hash seed is not used: Spark
+# sets it to 0 in all its workers. Ids do not depend on the seed.
+_SEED: Final = np.uint64(int.from_bytes(os.urandom(8), "little"))
 # Maximum number of places of a lookup array for each number that it may hold.
 _PLACES_PER_NUMBER: Final = 16
 _SMALLEST: Final = 1 << 8
@@ -421,4 +423,5 @@ def _hashed(texts: pa.Array) -> Words:
         at, left = at + 8, left - 8
     for row in long.tolist():
         hashes[row] = hash(texts[row].as_py()) & (2**64 - 1)
+    hashes[long] = _mixed(hashes[long])
     return hashes

@@ -7,8 +7,9 @@ and its architecture" (1983).
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Final, Self
 
 import numpy as np
@@ -17,11 +18,25 @@ import pyarrow.compute as pc
 
 from foldflight.engine.layout import HASH
 
-__all__ = ["LEVELS", "Overflow"]
+__all__ = ["LEVELS", "Overflow", "keep_files_in", "temporary_file"]
 
 _BITS: Final = 4
 LEVELS: Final = 64 // _BITS
 """The number of times that rows can be divided by bits of their hash."""
+
+
+_folders: list[str] = []
+
+
+def keep_files_in(folders: Sequence[str]) -> None:
+    """Use these folders for the temporary files of this process, as far as they exist, and not that of the system."""
+    _folders[:] = [folder for folder in folders if os.access(folder, os.W_OK)]
+
+
+def temporary_file() -> IO[bytes]:
+    """Return a file without a name, which the system deletes even if the process is killed."""
+    folder = _folders[os.getpid() % len(_folders)] if _folders else None  # so that the processes share the disks
+    return tempfile.TemporaryFile(prefix="foldflight-", dir=folder)
 
 
 class Overflow:
@@ -54,7 +69,7 @@ class Overflow:
 
     def _writer(self, part: int) -> pa.RecordBatchStreamWriter:
         if part not in self._files:
-            file = tempfile.TemporaryFile(prefix="foldflight-")  # noqa: SIM115 - until `close`
+            file = temporary_file()
             self._files[part] = (file, pa.ipc.new_stream(file, self._schema))
         return self._files[part][1]
 

@@ -19,8 +19,10 @@ from foldflight.errors import RejectedError
 __all__ = ["BatchReader", "read_batches", "split"]
 
 # Places of fields in their tables, and kinds of headers, from Message.fbs.
-_HEADER_KIND, _HEADER = 1, 2
+_VERSION, _HEADER_KIND, _HEADER, _CUSTOM_METADATA = 0, 1, 2, 4
 _BATCH: Final = 3
+# MetadataVersion.V5. Messages of version 4 may name their compression in custom metadata, as Arrow 0.17 did.
+_NEWEST_VERSION: Final = 4
 _BUFFERS: Final = 2
 _COMPRESSION: Final = 3
 # Validity, offsets and values.
@@ -194,12 +196,24 @@ def _buffers(header: bytes | memoryview, table: int, most: int) -> list[tuple[in
     count = struct.unpack_from("<I", header, start)[0]
     if count > most:
         raise ValueError(f"it has {count} buffers, and its columns have at most {most}")
-    return [struct.unpack_from("<qq", header, start + 4 + 16 * place) for place in range(count)]
+    found: list[tuple[int, int]] = [struct.unpack_from("<qq", header, start + 4 + 16 * place) for place in range(count)]
+    if any(length < 0 for _, length in found):
+        # Arrow does not look at each of them, and a sum would hide buffers that overlap.
+        raise ValueError("a buffer has a negative length")
+    return found
 
 
 def _batch_in(header: bytes | memoryview) -> int:
-    """Return where the table of a batch stands; 0 if the message is none."""
+    """Return where the table of a batch stands; 0 if the message is none.
+
+    Raises:
+        ValueError: The compression of the batch may be in metadata, where Arrow finds it and `_COMPRESSION` does not.
+    """
     root = struct.unpack_from("<I", header, 0)[0]
+    version_at = _field(header, root, _VERSION)
+    is_newest = version_at and struct.unpack_from("<h", header, version_at)[0] == _NEWEST_VERSION
+    if not is_newest and _field(header, root, _CUSTOM_METADATA):
+        raise ValueError("it has custom metadata in the old format V4; send it in format V5")
     kind_at = _field(header, root, _HEADER_KIND)
     header_at = _field(header, root, _HEADER)
     if not kind_at or header[kind_at] != _BATCH or not header_at:

@@ -108,20 +108,16 @@ class MapFunction(Registered):
             RejectedError: SCHEMA_MISMATCH for a wrong number or type of arguments, SIGNATURE for direct arguments that
                 the class does not take.
         """
-        self.check_literals(literals)
-        variables: dict[str, pa.DataType] = {}
-        inputs = self.bind_inputs(tuple(argument_types), variables)
-        result = self.resolve(self.declared_result, inputs, variables)
+        inputs, result, version, _ = self.bind_types(argument_types, literals)
         if self.is_table and not pa.types.is_struct(result):
             raise RejectedError(
                 "SIGNATURE",
                 f"{self.name} is a table function, but its result_types are {result}; return a dict of columns",
                 function=self.name,
             )
-        version = self.declared_version
         return BoundMap(
             function=self,
-            version=str(version(*inputs)) if callable(version) else version,
+            version=version,
             input_types=inputs,
             result_type=result,
             literals=dict(literals),

@@ -246,6 +246,21 @@ class Registered(ABC):
                 )
         return declared
 
+    def bind_types(
+        self, argument_types: Sequence[pa.DataType], literals: Mapping[str, Any]
+    ) -> tuple[tuple[pa.DataType, ...], pa.DataType, str, dict[str, pa.DataType]]:
+        """Return for one call: the types to which arguments are cast, the result's type, the version, type variables.
+
+        Raises:
+            RejectedError: The errors of `bind`.
+        """
+        self.check_literals(literals)
+        variables: dict[str, pa.DataType] = {}
+        inputs = self.bind_inputs(tuple(argument_types), variables)
+        result = self.resolve(self.declared_result, inputs, variables)
+        version = self.declared_version
+        return inputs, result, str(version(*inputs)) if callable(version) else version, variables
+
     def resolve(
         self, declared: Declared, inputs: tuple[pa.DataType, ...], variables: Mapping[str, pa.DataType]
     ) -> pa.DataType:
@@ -334,18 +349,14 @@ class Function(Registered):
             RejectedError: SCHEMA_MISMATCH for a wrong number or type of arguments, SIGNATURE for direct arguments that
                 the class does not take.
         """
-        self.check_literals(literals)
-        variables: dict[str, pa.DataType] = {}
-        inputs = self.bind_inputs(tuple(argument_types), variables)
-        result = self.resolve(self.declared_result, inputs, variables)
+        inputs, result, version, variables = self.bind_types(argument_types, literals)
         shape = self.shape
         if self.declared_state is not None:
             shape = shape_of_type(self.resolve(self.declared_state, inputs, variables), self.accumulator_class)
         state_type = shape.arrow if self.capabilities.codec == "typed" and shape is not None else pa.binary()
-        version = self.declared_version
         return BoundFunction(
             function=self,
-            version=str(version(*inputs)) if callable(version) else version,
+            version=version,
             input_types=inputs,
             result_type=result,
             state_type=state_type,

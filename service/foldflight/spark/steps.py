@@ -17,7 +17,7 @@ from foldflight.engine.query import Query
 from foldflight.spark.attempts import attempt
 from foldflight.spark.deadletters import letter_type
 from foldflight.spark.settings import watched
-from foldflight.spark.worker import freeze_garbage_collector
+from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
 __all__ = ["mapping", "spark_schema", "step_name", "step_of"]
 
@@ -42,6 +42,7 @@ def mapping(
     step = uuid.uuid4().hex
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
+        use_local_folders()
         with attempt(step):
             yield from task(watched(batches))
         freeze_garbage_collector()

@@ -41,7 +41,7 @@ from foldflight.engine.tasks import PartialFold
 from foldflight.functions import RowKind
 from foldflight.spark.attempts import attempt
 from foldflight.spark.steps import mapping, spark_schema, step_of
-from foldflight.spark.worker import freeze_garbage_collector
+from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
 __all__ = ["OBSERVED", "stream_result"]
 
@@ -160,6 +160,7 @@ class BucketProcessor(StatefulProcessor):
 
     def init(self, handle: Any) -> None:
         """Declare the state variables of a bucket: a manifest, and runs by name."""
+        use_local_folders()
         self._handle = handle
         self._store = _SparkStore(
             handle.getValueState("manifest", "data binary"),

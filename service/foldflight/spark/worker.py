@@ -6,7 +6,9 @@ import gc
 import os
 import sys
 
-__all__ = ["freeze_garbage_collector", "hide_traceback"]
+from foldflight.engine.overflow import keep_files_in
+
+__all__ = ["freeze_garbage_collector", "hide_traceback", "use_local_folders"]
 
 _modules_frozen = [0]  # number of loaded modules at the last freeze
 
@@ -30,3 +32,8 @@ def hide_traceback() -> None:
     `spark.sql.execution.pyspark.udf.hideTraceback.enabled` does the same for all functions of a session.
     """
     os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+
+
+def use_local_folders() -> None:
+    """Write temporary files to the folders for large data that Spark names to this worker (`spark.local.dir`)."""
+    keep_files_in([folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder])

@@ -16,9 +16,10 @@ from foldflight.functions.call import Call
 from foldflight.functions.mapping import BoundMap
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.spec import BoundFunction, Function
+from foldflight.functions.step import Step
 from foldflight.functions.types import sql_name
 
-__all__ = ["BoundCall", "bind_calls", "demand_instance", "result_schema", "written_by"]
+__all__ = ["BoundCall", "bind_calls", "check_fingerprint", "demand_instance", "result_schema", "written_by"]
 
 
 @dataclass(frozen=True)
@@ -156,15 +157,27 @@ def _bind(registry: Registry, call: Call, schema: pa.Schema, where: str) -> Boun
             function=call.function,
         )
     bound = BoundCall(call, function.bind(types, call.literals), _key_types(call, schema))
-    if call.fingerprint not in ("", bound.fingerprint):
+    check_fingerprint(call, bound.fingerprint, bound.bound.version, where)
+    return bound
+
+
+def check_fingerprint(asked: Call | Step, found: str, version: str, where: str) -> None:
+    """Raise RejectedError SCHEMA_MISMATCH if a call or step expects another function than the one found.
+
+    Args:
+        asked: The call or step.
+        found: The fingerprint of the call or step with the function that was found.
+        version: The version of that function.
+        where: The location of the functions.
+    """
+    if asked.fingerprint not in ("", found):
         raise RejectedError(
             "SCHEMA_MISMATCH",
-            f"{call.function} is not the function that the engine expects: its fingerprint {where} is "
-            f"{bound.fingerprint} (version {bound.bound.version}), expected {call.fingerprint}; "
+            f"{asked.function} is not the function that the engine expects: its fingerprint {where} is "
+            f"{found} (version {version}), expected {asked.fingerprint}; "
             "deploy the same version on all servers, or plan the query again",
-            function=call.function,
+            function=asked.function,
         )
-    return bound
 
 
 def _key_types(call: Call, schema: pa.Schema) -> tuple[pa.DataType, ...]:

@@ -95,7 +95,8 @@ class Vectorised(Accumulators):
     def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
         if self._is_left or not len(rows):
             return self.inner.fold_each(rows, kept)
-        if rows.retracts is not None and not self.inner.bound.function.capabilities.retract:
+        can_retract = self.inner.bound.function.capabilities.retract
+        if rows.retracts is not None and not can_retract and (rows.retracts & kept).any():
             raise cannot_retract(self._name)
         values = self._running(rows, kept)
         if values is None:

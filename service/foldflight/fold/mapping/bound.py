@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.fold.accelerator import Accelerator, demand_accelerated
-from foldflight.fold.aggregate.calls import demand_instance
+from foldflight.fold.aggregate.calls import check_fingerprint, demand_instance
 from foldflight.fold.evaluator import Request, Resources
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.fold.mapping.program import OpenProgram
@@ -139,14 +139,7 @@ class BoundProgram:
             )
         types = [self._type_of(place, step, argument) for argument in step.arguments]
         bound = BoundStep(step, function.bind(types, step.literals))
-        if step.fingerprint not in ("", bound.fingerprint):
-            raise RejectedError(
-                "SCHEMA_MISMATCH",
-                f"{step.function} is not the function that the engine expects: its fingerprint {self.request.where} is "
-                f"{bound.fingerprint} (version {bound.bound.version}), expected {step.fingerprint}; "
-                "deploy one version everywhere, or plan the query again",
-                function=step.function,
-            )
+        check_fingerprint(step, bound.fingerprint, bound.bound.version, self.request.where)
         return bound
 
     def _type_of(self, place: int, step: Step, argument: StepArgument) -> pa.DataType:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -295,3 +297,34 @@ def test_composed_table_functions_are_limited_together(monkeypatch: pytest.Monke
     isolated = opened(*steps, outputs=(1,), isolates=True).chunk(chunk([(1, 3, ""), (1, 4, ""), (2, 1, "")]))
     assert [row["row"] for row in isolated.to_pylist() if row["error"]] == [1]
     assert isolated.num_rows == 9 + 1 + 1
+
+
+@pytest.mark.parametrize(
+    ("form", "returned", "result", "message"),
+    [
+        ("numpy", lambda x: x * 1j, "DOUBLE", "returned complex128, which cannot be read as DOUBLE"),
+        ("numpy", lambda x: np.ma.zeros((len(x), 2)), "DOUBLE", "returned a MaskedArray; return a column"),
+        ("numpy", lambda _: "ab", "STRING", "returned a str; return a column"),
+        ("numpy", lambda _: {1: 2, 3: 4}, "BIGINT", "returned a dict; return a column"),
+        ("pandas", lambda x: pd.DataFrame({"a": x}), "BIGINT", "returned a DataFrame; return a column"),
+        ("arrow", lambda _: pa.array([2**60, 0], pa.timestamp("us")), "DATE", "cannot be read as DATE: OverflowError"),
+    ],
+)
+def test_what_is_no_column_is_an_error_of_the_function(form: Any, returned: Any, result: str, message: str) -> None:
+    """A vectorised function that returns anything else than a column of values has made a mistake, not foldflight."""
+    function = udf(input_types=["BIGINT"], result_type=result, vectorised=form, name="strange")(returned)
+    request = Request((), COLUMNS, steps=(Step("strange", (X,)),), outputs=(0,))
+    program = bind(request, Registry.load([function])).open(Resources())
+    with pytest.raises(FunctionError, match=message):
+        list(program.chunk(chunk([(1, 0, ""), (2, 0, "")])))
+
+
+def test_a_value_that_pandas_does_not_have_is_named() -> None:
+    """A date after the year 9999 is an error of the argument, as for functions that take one row."""
+    function = udf(input_types=["DATE"], result_type="BIGINT", vectorised="pandas", name="days")(lambda x: [1] * len(x))
+    columns = pa.schema([("day", pa.date32())])
+    request = Request((), columns, steps=(Step("days", (StepArgument(column="day"),)),), outputs=(0,))
+    program = bind(request, Registry.load([function])).open(Resources())
+    days = pa.RecordBatch.from_arrays([pa.array([0, 2**30], pa.int32()).cast(pa.date32())], schema=columns)
+    with pytest.raises(RejectedError, match=r"the argument day \(DATE\) has no Python value in row 1"):
+        list(program.chunk(days))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from foldflight.functions.values import cast_arguments
 __all__ = ["InterpretedScalar", "VectorisedScalar"]
 
 # They have a length, and are not a column.
-_NO_COLUMN: Final = (str, bytes, Mapping, Set)
+_NO_COLUMN: Final = (str, bytes, Mapping, AbstractSet)
 
 
 class InterpretedScalar(Instance, Scalar):

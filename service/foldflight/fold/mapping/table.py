@@ -67,8 +67,8 @@ class Table(Instance):
     def parts(self, rows: Rows) -> Iterator[Part]:
         """Yield the function's rows for n rows, in their order and in parts; at least one part.
 
-        A part has all rows that come from one row of the chunk, and ends after enough rows or bytes. So an answer may be
-        larger than the memory.
+        A part has all rows that come from one row of the chunk, and ends after enough rows or bytes, so that an answer
+        need not fit into memory.
 
         Raises:
             FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with the row, if errors are not isolated.

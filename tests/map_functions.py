@@ -77,6 +77,11 @@ def later(day: datetime.date, than: datetime.date) -> bool:
     return None if day is None or than is None else day > than
 
 
+@udf(input_types=["BOOLEAN", "BOOLEAN"], result_type="BOOLEAN")
+def larger(x, y):
+    return None if x is None or y is None else x > y
+
+
 @udf
 def forty_two() -> int:
     return 42

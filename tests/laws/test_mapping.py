@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from foldflight.client.embedded import PROGRAMS_AT_ONCE
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold import Mode, Request, Resources, bind
+from foldflight.fold.mapping import table
 from foldflight.functions import Registry, Step, StepArgument, udf
 from foldflight.testing import check_laws
 from foldflight.testing.laws import rows_of
@@ -30,10 +33,23 @@ X, Y, T = (StepArgument(column=name) for name in "xyt")
 REGISTRY = Registry.load([functions])
 
 
+class Opened:
+    """An opened program whose answers are put together."""
+
+    def __init__(self, program: Any) -> None:
+        self.program = program
+        self.kinds = program.kinds
+
+    def chunk(self, batch: pa.RecordBatch) -> pa.Table:
+        parts = list(self.program.chunk(batch))
+        self.kinds = self.program.kinds
+        return pa.Table.from_batches(parts, self.program.schema)
+
+
 def opened(*steps: Step, outputs: tuple[int, ...] = (0,), isolates: bool = False, compiled: bool = False) -> Any:
     request = Request((), COLUMNS, isolates=isolates, steps=steps, outputs=outputs)
     bound = bind(request, REGISTRY)
-    return bound.open(Resources(accelerator=PROGRAMS_AT_ONCE if compiled else None))
+    return Opened(bound.open(Resources(accelerator=PROGRAMS_AT_ONCE if compiled else None)))
 
 
 def chunk(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -235,4 +251,80 @@ def test_equal_arguments_share_their_values_and_mutable_ones_do_not() -> None:
     steps = tuple(Step(name, (StepArgument(column="v"),)) for name in ("emptied", "counted"))
     bound = bind(Request((), columns, steps=steps, outputs=(1,)), Registry.load([emptied, counted]))
     batch = pa.RecordBatch.from_arrays([pa.array([[1, 2], [3]])], schema=columns)
-    assert bound.open(Resources()).chunk(batch).column(0).to_pylist() == [2, 1]
+    assert Opened(bound.open(Resources())).chunk(batch).column(0).to_pylist() == [2, 1]
+
+
+@pytest.mark.parametrize("isolates", [False, True])
+@pytest.mark.parametrize("outer", [False, True])
+def test_answers_of_table_functions_come_in_parts(monkeypatch: pytest.MonkeyPatch, isolates: bool, outer: bool) -> None:
+    """A part ends after a row of the chunk; together they are the answer, with the errors of all rows."""
+    steps = (
+        Step("split", (T,), outer=outer),
+        Step("same", (X,)),
+        Step("repeated", (StepArgument(step=1), StepArgument(step=0, member="at")), outer=outer),
+        *((Step("ratio", (X, Y)),) if isolates else ()),
+    )
+    rows = [(x, x % 4, " ".join("abcd"[: x % 5])) for x in range(20)] + [(7, 0, None), (8, 1, "a b")]
+    whole = opened(*steps, outputs=(0, 2), isolates=isolates).chunk(chunk(rows))
+    assert whole.num_rows > len(rows)
+    monkeypatch.setattr(table, "_PART_ROWS", 1)
+    program = opened(*steps, outputs=(0, 2), isolates=isolates)
+    parts = list(program.program.chunk(chunk(rows)))
+    assert len(parts) > 5
+    seen = [set(part.column("row").to_pylist()) for part in parts]
+    assert sum(map(len, seen)) == len(set().union(*seen)), "the rows of one row of the chunk are in one part"
+    assert program.chunk(chunk(rows)).equals(whole)
+
+
+def test_parts_end_after_enough_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few large rows fill a part, too, and the next part is evaluated when it is asked for."""
+    monkeypatch.setattr(table, "_PART_BYTES", 1000)
+    parts = opened(Step("words", (T,))).program.chunk(chunk([(0, 0, "w" * 600)] * 5))
+    assert [part.num_rows for part in parts] == [2, 2, 1]
+    failing = opened(Step("crooked", (X,))).program.chunk(chunk([(2, 0, "")] * 50 + [(1, 0, "")]))
+    assert next(failing).num_rows
+    with pytest.raises(FunctionError, match="row of 1 value"):
+        list(failing)
+
+
+def test_composed_table_functions_are_limited_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit on the rows for one row holds for the row of the chunk: table functions do not multiply it."""
+    monkeypatch.setattr(table, "ROWS_MAX", 10)
+    steps = (Step("repeated", (X, Y)), Step("repeated", (StepArgument(step=0, member="repeated"), Y)))
+    assert opened(*steps, outputs=(1,)).chunk(chunk([(1, 3, "")] * 5)).num_rows == 45
+    with pytest.raises(FunctionError, match="more than 10 rows for one row"):
+        opened(*steps, outputs=(1,)).chunk(chunk([(1, 3, ""), (1, 4, "")]))
+    isolated = opened(*steps, outputs=(1,), isolates=True).chunk(chunk([(1, 3, ""), (1, 4, ""), (2, 1, "")]))
+    assert [row["row"] for row in isolated.to_pylist() if row["error"]] == [1]
+    assert isolated.num_rows == 9 + 1 + 1
+
+
+@pytest.mark.parametrize(
+    ("form", "returned", "result", "message"),
+    [
+        ("numpy", lambda x: x * 1j, "DOUBLE", "returned complex128, which cannot be read as DOUBLE"),
+        ("numpy", lambda x: np.ma.zeros((len(x), 2)), "DOUBLE", "returned a MaskedArray; return a column"),
+        ("numpy", lambda _: "ab", "STRING", "returned a str; return a column"),
+        ("numpy", lambda _: {1: 2, 3: 4}, "BIGINT", "returned a dict; return a column"),
+        ("pandas", lambda x: pd.DataFrame({"a": x}), "BIGINT", "returned a DataFrame; return a column"),
+        ("arrow", lambda _: pa.array([2**60, 0], pa.timestamp("us")), "DATE", "cannot be read as DATE: OverflowError"),
+    ],
+)
+def test_what_is_no_column_is_an_error_of_the_function(form: Any, returned: Any, result: str, message: str) -> None:
+    """A vectorised function that returns anything else than a column of values has made a mistake, not foldflight."""
+    function = udf(input_types=["BIGINT"], result_type=result, vectorised=form, name="strange")(returned)
+    request = Request((), COLUMNS, steps=(Step("strange", (X,)),), outputs=(0,))
+    program = bind(request, Registry.load([function])).open(Resources())
+    with pytest.raises(FunctionError, match=message):
+        list(program.chunk(chunk([(1, 0, ""), (2, 0, "")])))
+
+
+def test_a_value_that_pandas_does_not_have_is_named() -> None:
+    """A date after the year 9999 is an error of the argument, as for functions that take one row."""
+    function = udf(input_types=["DATE"], result_type="BIGINT", vectorised="pandas", name="days")(lambda x: [1] * len(x))
+    columns = pa.schema([("day", pa.date32())])
+    request = Request((), columns, steps=(Step("days", (StepArgument(column="day"),)),), outputs=(0,))
+    program = bind(request, Registry.load([function])).open(Resources())
+    days = pa.RecordBatch.from_arrays([pa.array([0, 2**30], pa.int32()).cast(pa.date32())], schema=columns)
+    with pytest.raises(RejectedError, match=r"the argument day \(DATE\) has no Python value in row 1"):
+        list(program.chunk(days))

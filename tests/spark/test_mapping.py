@@ -197,3 +197,34 @@ def test_mistakes_are_refused_at_once(classic: Any, embedded: Any) -> None:
     for message, call in wrong.items():
         with pytest.raises(RejectedError, match=message):
             call()
+
+
+def test_joined_trips_mean_what_two_trips_mean(classic: Any, embedded: Any) -> None:
+    """Names are compared without case, and what is one use stays one: it is evaluated once, also when nested deeply."""
+    f = embedded
+    df = classic.createDataFrame([(10**9, 5)] * 8, "a bigint, m bigint").coalesce(1)
+    hidden = with_columns(with_columns(df, M=f["same"]("a")), z=f["same"]("m"))
+    assert {row.z for row in hidden.collect()} == {10**9}
+    noise = f["dice"]("a")
+    twice = with_columns(with_columns(df, c=f["same"]("a")), u=f["same"](noise), v=f["same"](noise), w=f["same"]("c"))
+    assert all(row.u == row.v and row.w == row.a for row in twice.collect())
+    deep = f["later"](sf.lit(None).cast("date"), sf.lit(None).cast("date"))
+    for _ in range(64):
+        deep = f["larger"](deep, deep)
+    assert {row.d for row in with_columns(df, d=deep).collect()} == {None}
+
+
+def test_errors_of_udfs_name_the_arguments(classic: Any, embedded: Any) -> None:
+    """The error of a row shows the function's arguments by name; types and missing arguments are named, too."""
+    f = embedded
+    df = classic.createDataFrame([(4, 2), (1, 0)], "p bigint, q bigint").coalesce(1)
+    wrong = {
+        "x=1, y=0": df.select(f["ratio"].spark_udf()("p", "q")),
+        "for its argument y and was given STRING": df.select(f["multiply"].spark_udf()("p", sf.lit("a"))),
+        "takes 2 arguments": df.select(f["multiply"].spark_udf()("p")),
+    }
+    for message, query in wrong.items():
+        with pytest.raises(PySparkException, match=message):
+            query.collect()
+    with pytest.raises(RejectedError, match="forty_two has no arguments, and a UDF of Spark needs one"):
+        f["forty_two"].spark_udf()

@@ -68,11 +68,11 @@ class Doubles:
     def outputs(self, slots: pa.Array) -> pa.RecordBatch:
         return self.collect(states=False, outputs=True)
 
-    def chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def chunk(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         assert self.resources.log is not None
         self.resources.log(LogRecord("info", "double", f"{batch.num_rows} rows", {}))
         places = pa.array(range(batch.num_rows), pa.int32())
-        return pa.record_batch([places, pc.multiply(batch.column("x"), 2)], schema=SCHEMA)
+        return [pa.record_batch([places, pc.multiply(batch.column("x"), 2)], schema=SCHEMA)]
 
     def collect(self, *, states: bool, outputs: bool) -> pa.RecordBatch:
         return pa.record_batch([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
@@ -128,7 +128,7 @@ def test_aggregates_are_evaluators() -> None:
     bound: BoundRequest = bind(Request((Call("count", ("x",)),), COLUMNS), Registry())
     evaluator: Evaluator = bound.open(Resources())
     assert bound.schema.names == ["slot", "state_0", "output_0"]
-    assert evaluator.chunk(pa.record_batch([pa.array([1, None])], schema=COLUMNS)) is None
+    assert not evaluator.chunk(pa.record_batch([pa.array([1, None])], schema=COLUMNS))
     assert evaluator.collect(states=True, outputs=True).column("output_0").to_pylist() == [1]
     assert (evaluator.slot_count, evaluator.kinds) == (1, (Mode.VECTORISED,))
     evaluator.close()

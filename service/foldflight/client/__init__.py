@@ -8,7 +8,7 @@ from foldflight.client.exchange import OpenExchange
 from foldflight.client.flight import FlightTransport, close_connections
 from foldflight.client.functions import Aggregate, FunctionHandle, Functions
 from foldflight.client.transport import Transport
-from foldflight.client.uses import Use, UseMember
+from foldflight.client.uses import Use, UseMember, uses_in
 
 __all__ = [
     "Aggregate",
@@ -22,4 +22,5 @@ __all__ = [
     "UseMember",
     "close_connections",
     "connect",
+    "uses_in",
 ]

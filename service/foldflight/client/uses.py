@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from foldflight.client.transport import Transport
     from foldflight.exchange.frames import FunctionInfo
 
-__all__ = ["Use", "UseMember"]
+__all__ = ["Use", "UseMember", "uses_in"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,3 +78,16 @@ class UseMember:
 
     def __repr__(self) -> str:
         return f"{self.use!r}[{self.member!r}]"
+
+
+def uses_in(uses: Iterable[Use]) -> Iterator[Use]:
+    """Yield uses and the uses in their arguments, each once, however often it is an argument."""
+    todo = list(uses)
+    seen: set[int] = set()
+    while todo:
+        use = todo.pop()
+        if id(use) not in seen:
+            seen.add(id(use))
+            yield use
+            todo += [each for each in use.arguments if isinstance(each, Use)]
+            todo += [each.use for each in use.arguments if isinstance(each, UseMember)]

@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from foldflight.client import EmbeddedTransport, OpenExchange, Transport, Use, UseMember
+from foldflight.client import EmbeddedTransport, OpenExchange, Transport, Use, UseMember, uses_in
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.logs import forward
 from foldflight.engine.query import ARROW, HostTypes
@@ -100,12 +100,8 @@ def _column_names(declared: str) -> list[str]:
 def transport_of(uses: Mapping[str, Use]) -> Transport:
     """Return the transport of all functions in uses and their arguments. Raises RejectedError SIGNATURE."""
     found: dict[int, tuple[str, Transport]] = {}
-    todo = list(uses.values())
-    while todo:
-        use = todo.pop()
+    for use in uses_in(uses.values()):
         found.setdefault(id(use.transport), (use.function.name, use.transport))
-        todo += [each for each in use.arguments if isinstance(each, Use)]
-        todo += [each.use for each in use.arguments if isinstance(each, UseMember)]
     names = [name for name, _ in found.values()]
     if len(found) > 1:
         raise RejectedError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -193,18 +193,24 @@ class ServerExchange:
                 limit="message_bytes_max",
             )
         outputs = self._evaluator.chunk(batch)
-        if outputs is not None and self._opening.steps:
+        if self._opening.steps:
             yield from self._mapped(outputs)
-        elif outputs is not None:
-            yield RowOutputs(outputs)
+        else:
+            yield from map(RowOutputs, outputs)
         self.stats.rows += batch.num_rows
         self.stats.chunks += 1
 
-    def _mapped(self, outputs: pa.RecordBatch) -> Iterator[Frame]:
+    def _mapped(self, outputs: Iterable[pa.RecordBatch]) -> Iterator[Frame]:
+        held: pa.RecordBatch | None = None  # because only the last part of all is marked as such
+        for batch in outputs:
+            for part, _ in self._parts(batch):
+                if held is not None:
+                    yield Mapped(held, last=False)
+                held = part
+        assert held is not None
         yield from self._pending_log()
-        # Nothing is held, so the engine may leave after any answer.
-        for part, last in self._parts(outputs):
-            yield Mapped(part, last=last, reopen=self._reopen and last)
+        # Nothing is kept after an answer, so the engine may leave after any.
+        yield Mapped(held, last=True, reopen=self._reopen)
 
     def _barrier(self, epoch: int) -> Iterator[Frame]:
         returns = self._opening.returns

@@ -9,7 +9,7 @@ A new kind of evaluator is a folder next to `aggregate/` and `mapping/`, and an 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
@@ -149,8 +149,11 @@ class Evaluator(Protocol):
     def outputs(self, slots: pa.Array) -> pa.RecordBatch:
         """Return the outputs of n slots, with NULL states."""
 
-    def chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
-        """Evaluate n rows in the schema of the request; return the answer, or None if there is none."""
+    def chunk(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        """Evaluate n rows in the schema of the request; return the parts of the answer, none if there is no answer.
+
+        A part may be evaluated only when it is asked for.
+        """
 
     def collect(self, *, states: bool, outputs: bool) -> pa.RecordBatch:
         """Return the slots changed since the last call, ascending, one row each, and mark all slots as clean."""

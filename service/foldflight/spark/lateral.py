@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -27,6 +28,8 @@ from foldflight.spark.mapping import ERROR_CARRIER, SPARK, OnError, check_frame,
 from foldflight.spark.steps import mapping, step_name
 
 __all__ = ["join_lateral"]
+
+_PART_ROWS: Final = 1 << 14
 
 
 def join_lateral(
@@ -149,16 +152,19 @@ class _Lateral:
         """Yield the joined rows of Spark's batches."""
         blocks = gather(batches, self.rows, self.query.bounds)
         for block, answer in self.query.answers(blocks, self._chunk):
-            if not answer.num_rows:
-                continue
-            places = answer.column(ROW).combine_chunks()
-            kept = [column.take(places) for column in block.columns[: self.kept]]
-            struct = answer.column("output_0").combine_chunks().flatten()
-            members = [convert(each, out.type) for each, out in zip(struct, self.query.outputs, strict=True)]
-            if self.isolates:
-                members.append(convert(answer.column(ERROR).combine_chunks(), ERROR_CARRIER))
-            names = [f"column_{place}" for place in range(len(kept) + len(members))]
-            yield pa.RecordBatch.from_arrays([*kept, *members], names=names)
+            # One text of a kept column may be taken many times, so the rows are joined in parts.
+            for part in answer.to_batches(max_chunksize=_PART_ROWS):
+                yield self._joined(block, part)
+
+    def _joined(self, block: pa.RecordBatch, answer: pa.RecordBatch) -> pa.RecordBatch:
+        places = answer.column(ROW)
+        kept = [column.take(places) for column in block.columns[: self.kept]]
+        struct = answer.column("output_0").flatten()
+        members = [convert(each, out.type) for each, out in zip(struct, self.query.outputs, strict=True)]
+        if self.isolates:
+            members.append(convert(answer.column(ERROR), ERROR_CARRIER))
+        names = [f"column_{place}" for place in range(len(kept) + len(members))]
+        return pa.RecordBatch.from_arrays([*kept, *members], names=names)
 
     def _chunk(self, block: pa.RecordBatch) -> pa.RecordBatch:
         schema = self.query.opening.columns

@@ -21,10 +21,11 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 
-from foldflight.client import Aggregate, OpenExchange, Transport, Use, UseMember
+from foldflight.client import Aggregate, OpenExchange, Transport, Use, UseMember, uses_in
 from foldflight.engine.blocks import gather
 from foldflight.engine.convert import convert, without_nullability
 from foldflight.engine.layout import DEAD_LETTER, REAL, ROW_KIND
+from foldflight.engine.logs import forward
 from foldflight.engine.mapping import MapQuery, Steps, transport_of
 from foldflight.engine.query import HostTypes
 from foldflight.errors import RejectedError
@@ -118,41 +119,43 @@ class _History:
 
         That is so for the names of columns and of outputs. Expressions may mean either, and are left to Spark.
         """
-        if before is None or before.on_error != self.on_error or self.on_error != "fail" or before.uses.keys() & uses:
-            return replace(self, uses=uses)
+        alone = replace(self, uses=uses)
+        if before is None or before.on_error != self.on_error or self.on_error != "fail":
+            return alone
         known = set(before.df.columns)
-        if any(name in known for name in before.uses):
-            return replace(self, uses=uses)
-        if not all(_is_plain(use, known, before.uses) for use in uses.values()):
-            return replace(self, uses=uses)
-        over = {name: _over(use, before.uses) for name, use in uses.items()}
+        # Spark compares names without case. An output may not hide a column or another output.
+        taken = {name.casefold() for name in (*known, *uses)}
+        if any(name.casefold() in taken for name in before.uses):
+            return alone
+        names = known | before.uses.keys()
+        given = [argument for use in uses_in(uses.values()) for argument in use.arguments]
+        if not all(isinstance(each, (Use, UseMember)) or (isinstance(each, str) and each in names) for each in given):
+            return alone
+        over = _over(uses, before.uses)
         try:
             transport_of({**before.uses, **over})
         except RejectedError:  # two connections are two trips
-            return replace(self, uses=uses)
+            return alone
         return replace(before, uses={**before.uses, **over})
 
 
-def _is_plain(argument: object, columns: set[str], outputs: Mapping[str, Use]) -> bool:
-    """Return whether an argument consists of names of columns and outputs only."""
-    if isinstance(argument, UseMember):
-        return _is_plain(argument.use, columns, outputs)
-    if isinstance(argument, Use):
-        return all(_is_plain(each, columns, outputs) for each in argument.arguments)
-    return isinstance(argument, str) and (argument in columns or argument in outputs)
+def _over(uses: Mapping[str, Use], outputs: Mapping[str, Use]) -> dict[str, Use]:
+    """Return uses with the names of outputs replaced by the uses that they name. What was one use stays one."""
+    known: dict[int, Use] = {}
 
-
-def _over(use: Use, outputs: Mapping[str, Use]) -> Use:
-    """Return a use with outputs' names replaced by the uses that they name."""
+    def over(use: Use) -> Use:
+        if id(use) not in known:
+            known[id(use)] = replace(use, arguments=tuple(map(replaced, use.arguments)))
+        return known[id(use)]
 
     def replaced(argument: object) -> object:
         if isinstance(argument, UseMember):
-            return replace(argument, use=_over(argument.use, outputs))
+            return replace(argument, use=over(argument.use))
         if isinstance(argument, Use):
-            return _over(argument, outputs)
+            return over(argument)
         return outputs.get(argument, argument) if isinstance(argument, str) else argument
 
-    return replace(use, arguments=tuple(map(replaced, use.arguments)))
+    return {name: over(use) for name, use in uses.items()}
 
 
 def _mapped(history: _History) -> DataFrame:
@@ -171,7 +174,7 @@ def _mapped(history: _History) -> DataFrame:
         members.append(pa.field(ERROR, ERROR_CARRIER))
     type_ = pa.struct(members)
     udf = _udf(_plain(partial(_evaluated, query, type_), name), type_)
-    if not all(each.deterministic for each in functions_of(uses.values())):
+    if not all(use.function.deterministic for use in uses_in(uses.values())):
         udf = udf.asNondeterministic()
     mapped = df.withColumn(_MAPPED, udf(*(columns.expressions or [sf.lit(True)])))
     added = {output: sf.col(_MAPPED).getField(f"output_{place}") for place, output in enumerate(uses)}
@@ -279,14 +282,6 @@ def named_uses(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Us
     return uses
 
 
-def functions_of(uses: Iterable[Use]) -> Iterator[FunctionInfo]:
-    """Yield the functions of uses and of their arguments."""
-    for use in uses:
-        yield use.function
-        yield from functions_of(each for each in use.arguments if isinstance(each, Use))
-        yield from functions_of(each.use for each in use.arguments if isinstance(each, UseMember))
-
-
 def check_kinds(df: DataFrame, row_kind: str | None, uses: Mapping[str, Use]) -> None:
     """Refuse functions that are not deterministic over rows with kinds.
 
@@ -299,7 +294,7 @@ def check_kinds(df: DataFrame, row_kind: str | None, uses: Mapping[str, Use]) ->
         )
     if row_kind is None and ROW_KIND not in df.columns:
         return
-    for info in functions_of(uses.values()):
+    for info in (use.function for use in uses_in(uses.values())):
         if not info.deterministic:
             raise RejectedError(
                 "CANNOT_RETRACT",
@@ -329,9 +324,15 @@ def spark_udf(info: FunctionInfo, transport: Transport, literals: Mapping[str, A
             "with_columns",
             function=info.name,
         )
+    if not info.input_names:
+        raise RejectedError(
+            "SIGNATURE",
+            f"{info.name} has no arguments, and a UDF of Spark needs one; use with_columns",
+            function=info.name,
+        )
     check_names(info, literals or {})
     (type_,) = result_types([info.name], [parse_type(info.result_type)])
-    task = _OneCall(transport, info.name, dict(literals or {}), type_, uuid.uuid4().hex)
+    task = _OneCall(transport, info.name, info.input_names, dict(literals or {}), type_, uuid.uuid4().hex)
     pickle.dumps(task)
 
     def run(*columns: pa.Array) -> pa.Array:
@@ -350,6 +351,7 @@ class _OneCall:
     Args:
         transport: The connection to the function.
         function: Its name.
+        names: The names of its arguments, for errors.
         literals: Its direct arguments.
         type_: The type that carries its results in Spark.
         token: Identifies the UDF among all of the process.
@@ -357,6 +359,7 @@ class _OneCall:
 
     transport: Transport
     function: str
+    names: tuple[str, ...]
     literals: Mapping[str, Any]
     type_: pa.DataType
     token: str
@@ -365,10 +368,12 @@ class _OneCall:
         """Return the results of n rows."""
         types = [without_nullability(each.type) for each in columns]
         arrays = [convert(each, type_) for each, type_ in zip(columns, types, strict=True)]
-        schema = pa.schema([(f"argument {place + 1}", type_) for place, type_ in enumerate(types)])
+        more = [f"argument {place + 1}" for place in range(len(self.names), len(types))]
+        schema = pa.schema(list(zip([*self.names, *more], types, strict=False)))
         exchange = self._exchange(schema)
         exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=schema))
         answer = exchange.mapped()
+        forward(exchange.take_logs(), lambda _: {})
         return convert(_one(answer.column(0).combine_chunks()), self.type_)
 
     def _exchange(self, schema: pa.Schema) -> OpenExchange:
@@ -377,13 +382,12 @@ class _OneCall:
 
         context = TaskContext.get()
         attempt_id = -1 if context is None else context.taskAttemptId()
-        for token, (kept_id, _, exchange) in list(_open_calls.items()):
-            if kept_id != attempt_id:
+        for token, (kept_id, kept_schema, exchange) in list(_open_calls.items()):
+            if kept_id != attempt_id or (token == self.token and not kept_schema.equals(schema)):
                 del _open_calls[token]
                 exchange.carrier.cut()
-        kept = _open_calls.get(self.token)
-        if kept is not None and kept[1].equals(schema):
-            return kept[2]
+        if self.token in _open_calls:
+            return _open_calls[self.token][2]
         arguments = tuple(StepArgument(column=name) for name in schema.names)
         step = Step(self.function, arguments, literals=self.literals)
         exchange = self.transport.open(Open((), schema, steps=(step,), outputs=(0,)))

@@ -6,7 +6,7 @@ for a row counts as its result: it must be the same each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -71,15 +71,15 @@ class MapSubject:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     @staticmethod
-    def _of(answer: pa.RecordBatch | None, count: int) -> list[list[Any]]:
-        assert answer is not None
+    def _of(answer: Iterable[pa.RecordBatch], count: int) -> list[list[Any]]:
         found: list[list[Any]] = [[] for _ in range(count)]
-        places = answer.column(ROW).to_pylist() if ROW in answer.schema.names else range(count)
-        for place, value, error in zip(
-            places, answer.column("output_0").to_pylist(), answer.column(ERROR).to_pylist(), strict=True
-        ):
-            # The error's row is left out, because it contains the position in the chunk.
-            found[place].append(repr(value) if error is None else f"{error['code']}: {error['message']}")
+        for part in answer:
+            places = part.column(ROW).to_pylist() if ROW in part.schema.names else range(count)
+            for place, value, error in zip(
+                places, part.column("output_0").to_pylist(), part.column(ERROR).to_pylist(), strict=True
+            ):
+                # The error's row is left out, because it contains the position in the chunk.
+                found[place].append(repr(value) if error is None else f"{error['code']}: {error['message']}")
         return found
 
 

@@ -211,21 +211,21 @@ class Fold:
             outputs.append(accumulators.fold_each(rows, np.ones(len(rows), np.bool_) if mask is None else mask))
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{place}" for place in range(len(outputs))])
 
-    def chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+    def chunk(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
         """Apply rows with `fold`, or with `fold_each` if `row_outputs` is set. It raises the same errors.
 
         Returns:
-            With `row_outputs`, n rows in the schema `schema`: the row's position as its slot, NULL states and the
-            outputs after the row. Otherwise None.
+            With `row_outputs`, one batch of n rows in the schema `schema`: the row's position as its slot, NULL states
+            and the outputs after the row. Otherwise nothing.
         """
         if not self._row_outputs:
             self.fold(batch)
-            return None
+            return ()
         outputs = self.fold_each(batch)
         columns: list[pa.Array] = [pa.array(np.arange(batch.num_rows, dtype=np.int32))]
         for call, column in zip(self.calls, outputs.columns, strict=True):
             columns += [pa.nulls(batch.num_rows, call.state_type), column]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return (pa.RecordBatch.from_arrays(columns, schema=self.schema),)
 
     @_calling
     def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:

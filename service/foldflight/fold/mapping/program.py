@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +17,7 @@ from foldflight.fold.evaluator import Request, Resources, Stateless
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mapping.mapper import Mapper, Scalar
 from foldflight.fold.mapping.scalar import InterpretedScalar, VectorisedScalar
-from foldflight.fold.mapping.table import Table
+from foldflight.fold.mapping.table import Part, Table
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows, Slots
 from foldflight.functions.context import FunctionContext
@@ -99,54 +99,70 @@ class OpenProgram(Stateless):
         """The current mode of each step."""
         return tuple(each.kind for each in self._mappers)
 
-    def chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the outputs of n rows.
+    def chunk(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the outputs of n rows. Only table functions answer in several parts.
 
         Args:
             batch: n rows in the schema of the request.
 
-        Returns:
+        Yields:
             Rows in `schema`. Without a table function these are n rows, in the order of the chunk. With one, `row` is
-            the number of the row of the chunk, ascending.
+            the number of the row of the chunk, ascending. The next part is evaluated when it is asked for.
 
         Raises:
             FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with function and row.
             RejectedError: SCHEMA_MISMATCH, for a value that the declared type of an argument cannot hold.
         """
+        parts = self._parts(batch)
+        try:
+            while (part := self._next(parts)) is not None:
+                yield part
+        finally:
+            self.failures.clear()
+
+    def _next(self, parts: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         with decimal.localcontext(_EXACT):
             try:
-                return self._chunk(batch)
+                return next(parts, None)
             except FunctionError as error:
                 error.repeats &= self._deterministic.get(error.function or "", True)
                 raise
-            finally:
-                self.failures.clear()
 
-    def _chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        state = _Rows(batch)
-        for place, (step, mapper) in enumerate(zip(self._steps, self._mappers, strict=True)):
-            rows = Rows(
-                state.rows,
-                None,
-                [state.argument(each, mapper, at) for at, each in enumerate(step.arguments)],
-                positions=state.rows.astype(np.int64),
-            )
-            if isinstance(mapper, Table):
-                taken, values = mapper.rows(rows)
-                state.expand(taken, keep=self._wanted[place])
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        # For each table function that is being evaluated: the rows of its parts, with the step after it.
+        waiting: list[Iterator[tuple[int, _Rows]]] = [iter([(0, _Rows(batch))])]
+        while waiting:
+            place, state = next(waiting[-1], (0, None))
+            if state is None:
+                waiting.pop()
+                continue
+            for step, mapper in zip(self._steps[place:], self._mappers[place:], strict=True):
+                rows = state.arguments(step, mapper)
+                if isinstance(mapper, Table):
+                    waiting.append(self._expanded(place, state, mapper.parts(rows)))
+                    break
+                state.results[place] = mapper.values(rows)
+                place += 1
             else:
-                values = mapper.values(rows)
-            state.results[place] = values
-        return self._answer(state, batch.num_rows)
+                yield self._answer(state)
 
-    def _answer(self, state: _Rows, count: int) -> pa.RecordBatch:
+    def _expanded(self, place: int, state: _Rows, parts: Iterator[Part]) -> Iterator[tuple[int, _Rows]]:
+        start = 0
+        for part in parts:
+            rows = state.expanded(part, start, keep=self._wanted[place])
+            rows.results[place] = part.values
+            yield place + 1, rows
+            start = part.stop
+
+    def _answer(self, state: _Rows) -> pa.RecordBatch:
         outputs = [state.results[step] for step in self._outputs]
         rows = state.rows
         if self.failures:
             # A failed row has no results, only its error.
             sound = np.flatnonzero(~self.failures.among(rows))
-            failed = np.flatnonzero(self.failures.among(np.arange(count, dtype=np.int32)))
-            rows = np.concatenate([rows[sound], failed.astype(np.int32)])
+            chunk_rows = np.arange(state.first, state.last, dtype=np.int32)
+            failed = chunk_rows[self.failures.among(chunk_rows)]
+            rows = np.concatenate([rows[sound], failed])
             order = np.argsort(rows, kind="stable")
             rows = rows[order]
             places = np.concatenate([sound, np.zeros(len(failed), np.int64)])[order]
@@ -185,14 +201,26 @@ class _Rows:
         rows: For each current row the number of its row of the chunk; int32, shape (n,).
         results: The results of the evaluated steps by their numbers, n values each.
         is_expanded: Whether a table function has replaced the rows.
+        first: The first row of the chunk that these rows may come from.
+        last: The row of the chunk after the last one.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.rows: Slots = np.arange(batch.num_rows, dtype=np.int32)
         self.results: dict[int, pa.Array] = {}
         self.is_expanded = False
+        self.first, self.last = 0, batch.num_rows
         self._batch = batch
         self._known: dict[tuple[StepArgument, str], Column] = {}
+
+    def arguments(self, step: Step, mapper: Mapper) -> Rows:
+        """Return the rows with the arguments of a step."""
+        return Rows(
+            self.rows,
+            None,
+            [self.argument(each, mapper, at) for at, each in enumerate(step.arguments)],
+            positions=self.rows.astype(np.int64),
+        )
 
     def argument(self, argument: StepArgument, mapper: Mapper, place: int) -> Column:
         """Return an argument of a step, cast to its declared type.
@@ -217,18 +245,22 @@ class _Rows:
         result = self.results[argument.step]
         return result if argument.member is None else pc.struct_field(result, argument.member)
 
-    def expand(self, taken: Slots, *, keep: frozenset[int]) -> None:
-        """Replace the rows by the rows that a table function returned.
+    def expanded(self, part: Part, start: int, *, keep: frozenset[int]) -> _Rows:
+        """Return the rows that a table function returned for the current rows from `start` on.
 
         Args:
-            taken: For each new row the current row that it is derived from; int32, shape (m,).
+            part: The function's rows.
+            start: The first of the current rows that they are derived from.
             keep: The steps whose results are still needed.
         """
-        places = pa.array(taken)
-        self.results = {step: values.take(places) for step, values in self.results.items() if step in keep}
-        self.rows = self.rows[taken]
-        self.is_expanded = True
-        self._known = {}
+        found = _Rows(self._batch)
+        found.first = int(self.rows[start]) if start else self.first
+        found.last = int(self.rows[part.stop]) if part.stop < len(self.rows) else self.last
+        places = pa.array(part.places)
+        found.results = {step: values.take(places) for step, values in self.results.items() if step in keep}
+        found.rows = self.rows[part.places]
+        found.is_expanded = True
+        return found
 
 
 def _wanted_after(steps: Sequence[Step], outputs: Sequence[int]) -> list[frozenset[int]]:

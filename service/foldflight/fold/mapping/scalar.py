@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +13,15 @@ from foldflight.errors import FunctionError
 from foldflight.fold.failures import user_failure
 from foldflight.fold.mapping.mapper import Instance, Scalar, cast, null_rows
 from foldflight.fold.mode import Mode
-from foldflight.fold.rows import Rows
+from foldflight.fold.rows import Column, Rows
 from foldflight.functions.columns import number_format
 from foldflight.functions.types import can_widen, sql_name
 from foldflight.functions.values import cast_arguments
 
 __all__ = ["InterpretedScalar", "VectorisedScalar"]
+
+# They have a length, and are not a column.
+_NO_COLUMN: Final = (str, bytes, Mapping, AbstractSet)
 
 
 class InterpretedScalar(Instance, Scalar):
@@ -78,7 +83,7 @@ class VectorisedScalar(Instance, Scalar):
 
     def _values(self, rows: Rows) -> pa.Array:
         form = self.bound.function.vectorised
-        columns = [_column(each.array, form) for each in rows.arguments]
+        columns = [_given(each, form) for each in rows.arguments]
         try:
             returned = self.verbs.eval(*columns)
             if isinstance(returned, pa.ChunkedArray):
@@ -86,31 +91,45 @@ class VectorisedScalar(Instance, Scalar):
             found = len(returned)
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, self.verb, error) from error
+        if isinstance(returned, _NO_COLUMN) or getattr(returned, "ndim", 1) != 1:
+            raise self._wrong(f"returned a {type(returned).__name__}; return a column with one value for each row")
         if found != len(rows):
-            raise FunctionError(
-                "RESULT_TYPE",
-                f"{self.verb} returned {found} values for {len(rows)} rows; return one for each row",
-                function=self.name,
-            )
+            raise self._wrong(f"returned {found} values for {len(rows)} rows; return one for each row")
         return self._cast(rows, returned)
+
+    def _wrong(self, message: str) -> FunctionError:
+        return FunctionError("RESULT_TYPE", f"{self.verb} {message}", function=self.name)
 
     def _cast(self, rows: Rows, returned: Any) -> pa.Array:
         """Return the results in the declared type. A cast that may change values checks each value."""
         type_ = self.bound.result_type
-        array = _array(returned)
-        if array is None:
-            return cast(self, rows, list(returned), type_)
-        if array.type == type_:
-            return array
-        if can_widen(array.type, type_):
-            return cast_arguments(array, type_)
-        if pa.types.is_nested(array.type) != pa.types.is_nested(type_):
-            raise FunctionError(
-                "RESULT_TYPE",
-                f"{self.verb} returned values of {sql_name(array.type)}, which do not fit {sql_name(type_)}",
-                function=self.name,
-            )
-        return cast(self, rows, array.to_pylist(maps_as_pydicts="strict"), type_)
+        try:
+            array = _array(returned)
+            if array is not None and (array.type == type_ or can_widen(array.type, type_)):
+                return array if array.type == type_ else cast_arguments(array, type_)
+            if array is None:
+                values = list(returned)
+            elif pa.types.is_nested(array.type) != pa.types.is_nested(type_):
+                raise self._wrong(f"returned values of {sql_name(array.type)}, which do not fit {sql_name(type_)}")
+            else:
+                values = array.to_pylist(maps_as_pydicts="strict")
+        except FunctionError:
+            raise
+        except Exception as error:  # values without an Arrow type, or without a Python value
+            shown = getattr(returned, "type", getattr(returned, "dtype", type(returned).__name__))
+            raise self._wrong(
+                f"returned {shown}, which cannot be read as {sql_name(type_)}: {type(error).__name__}: {error}"
+            ) from error
+        return cast(self, rows, values, type_)
+
+
+def _given(column: Column, form: str | None) -> Any:
+    """Return n arguments as a column. Raises RejectedError SCHEMA_MISMATCH for a value without a Python object."""
+    try:
+        return _column(column.array, form)
+    except (ValueError, OverflowError, TypeError, pa.ArrowException):
+        column.values  # noqa: B018 - its error names the value
+        raise
 
 
 def _column(array: pa.Array | None, form: str | None) -> Any:

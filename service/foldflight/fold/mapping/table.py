@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
-from itertools import islice
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress, islice, repeat
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,29 @@ from foldflight.functions.context import FunctionContext
 from foldflight.functions.mapping import BoundMap
 from foldflight.functions.values import CastError, cast_results
 
-__all__ = ["ROWS_MAX", "Table"]
+__all__ = ["ROWS_MAX", "Part", "Table"]
 
 ROWS_MAX: Final = 1 << 20
-"""The largest number of rows for one row. It stops endless generators before they use up the memory."""
+"""The largest number of rows for one row of a chunk. It stops endless generators before they use up the memory."""
+# A part of an answer ends after as many rows, or about as many bytes.
+_PART_ROWS: Final = 1 << 16
+_PART_BYTES: Final = 32 << 20
+_VALUE_BYTES: Final = 32
+
+
+class Part(NamedTuple):
+    """The rows of a table function for some of n rows.
+
+    Args:
+        stop: The number of the row after the last one of this part. The first one is the last part's `stop`, or 0.
+        places: For each of m rows the number of the given row (0 to n - 1); int32, shape (m,), ascending. A given row
+            that fails here or has failed before has no rows.
+        values: m values of the struct of columns.
+    """
+
+    stop: int
+    places: Slots
+    values: pa.Array
 
 
 class Table(Instance):
@@ -45,79 +64,100 @@ class Table(Instance):
     def kind(self) -> Mode:
         return Mode.INTERPRETED
 
-    def rows(self, rows: Rows) -> tuple[Slots, pa.Array]:
-        """Return the function's rows for n rows, in their order.
+    def parts(self, rows: Rows) -> Iterator[Part]:
+        """Yield the function's rows for n rows, in their order and in parts; at least one part.
 
-        Returns:
-            For each of m rows the number of the given row (0 to n - 1), int32, shape (m,), ascending; and m values of
-            the struct of columns. A given row that fails here or has failed before has no rows.
+        A part has all rows that come from one row of the chunk, and ends after enough rows or bytes, so that an answer
+        need not fit into memory.
 
         Raises:
             FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with the row, if errors are not isolated.
         """
         mask = self.asked(rows)
-        asked = np.arange(len(rows)) if mask is None else np.flatnonzero(mask)
+        asked = (np.arange(len(rows)) if mask is None else np.flatnonzero(mask)).tolist()
         given = rows if mask is None else rows.kept(mask)
+        slots = given.slots.tolist()
+        calls = zip(*(column.values for column in given.arguments), strict=True) if given.arguments else repeat(())
+        start, size, slot_began = 0, 0, 0
         counts = np.zeros(len(rows), np.int64)
         found: list[tuple[Any, ...]] = []
-        calls = self.calls(given)
-        for index, place in enumerate(asked.tolist()):
-            start = len(found)
-            try:
-                returned = next(calls)
-                if returned is not None:
-                    found.extend(map(self._split, islice(self._iterable(returned), ROWS_MAX + 1)))
-                if len(found) - start > ROWS_MAX:
-                    raise _TooManyError
-            except _RowError as error:
-                del found[start:]
-                self.take(given, index, FunctionError("RESULT_TYPE", f"{self.verb} {error}", function=self.name))
-            except _TooManyError:
-                del found[start:]
-                message = f"{self.verb} returned more than {ROWS_MAX} rows for one row; check that it ends"
-                self.take(given, index, FunctionError("USER_CODE", message, function=self.name))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
-                del found[start:]
-                self.failed(given, index, error)
-            counts[place] = len(found) - start
-        return self._columns(rows, counts, found)
+        for index, (place, arguments) in enumerate(zip(asked, calls, strict=False)):
+            if index and slots[index] != slots[index - 1]:
+                if len(found) >= _PART_ROWS or size >= _PART_BYTES:
+                    yield self._part(rows, start, place, counts, found)
+                    start, size, found = place, 0, []
+                slot_began = len(found)
+            if slots[index] in self.failures:
+                continue
+            before = len(found)
+            self._call(given, index, arguments, found, ROWS_MAX - (before - slot_began))
+            counts[place] = len(found) - before
+            if counts[place]:
+                size += int(counts[place]) * _size(found[-1])
+        yield self._part(rows, start, len(rows), counts, found)
 
-    def _columns(self, rows: Rows, counts: Any, found: list[tuple[Any, ...]]) -> tuple[Slots, pa.Array]:
+    def _call(self, given: Rows, index: int, arguments: Sequence[Any], found: list[Any], rows_max: int) -> None:
+        """Append the function's rows for one row to `found`; nothing if it fails."""
+        before = len(found)
+        try:
+            returned = self.verbs.eval(*arguments)
+            if returned is not None:
+                found.extend(map(self._split, islice(self._iterable(returned), rows_max + 1)))
+            if len(found) - before <= rows_max:
+                return
+            message = f"{self.verb} returned more than {ROWS_MAX} rows for one row; check that it ends"
+            failure = FunctionError("USER_CODE", message, function=self.name)
+        except _RowError as error:
+            failure = FunctionError("RESULT_TYPE", f"{self.verb} {error}", function=self.name)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the author's code
+            del found[before:]
+            self.failed(given, index, error)
+            return
+        del found[before:]
+        self.take(given, index, failure)
+
+    def _part(self, rows: Rows, start: int, stop: int, every: Any, found: list[tuple[Any, ...]]) -> Part:
         """Return rows as columns, without the results of rows for which a value does not fit."""
+        counts = every[start:stop]
         while True:
-            places = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
-            try:
-                columns = self._cast(found)
-            except _CastColumnError as error:
-                place = int(places[error.index])
-                message = f"{self.verb} returned a row whose column {error.column} is wrong: {error.message}"
-                self.take(rows, place, FunctionError(error.code, message, function=self.name))
-                start = int(counts[:place].sum())
-                del found[start : start + int(counts[place])]
-                counts[place] = 0
-            else:
+            places = np.repeat(np.arange(start, stop, dtype=np.int32), counts)
+            wrong, columns = self._cast(rows, places, found)
+            if not wrong:
                 break
+            kept = ~np.isin(places, wrong)
+            found = list(compress(found, kept.tolist()))
+            counts[np.array(wrong) - start] = 0
         struct = pa.StructArray.from_arrays(columns, fields=list(self.bound.result_type))
         if not self._outer:
-            return places, struct
-        failed = self.failures.among(rows.slots)
-        empty = np.flatnonzero((counts == 0) & ~failed).astype(np.int32)
+            return Part(stop, places, struct)
+        failed = self.failures.among(rows.slots[start:stop])
+        empty = (np.flatnonzero((counts == 0) & ~failed) + start).astype(np.int32)
         if not len(empty):
-            return places, struct
-        every = np.concatenate([places, empty])
-        order = np.argsort(every, kind="stable")
-        none = (np.arange(len(every)) >= len(places))[order]
-        return every[order], struct.take(pa.array(np.where(none, 0, order), mask=none))
+            return Part(stop, places, struct)
+        all_places = np.concatenate([places, empty])
+        order = np.argsort(all_places, kind="stable")
+        none = (np.arange(len(all_places)) >= len(places))[order]
+        return Part(stop, all_places[order], struct.take(pa.array(np.where(none, 0, order), mask=none)))
 
-    def _cast(self, found: list[tuple[Any, ...]]) -> list[pa.Array]:
+    def _cast(self, rows: Rows, places: Slots, found: list[tuple[Any, ...]]) -> tuple[list[int], list[pa.Array]]:
+        """Return the places of rows with a value that does not fit, and the columns if there are none."""
+        wrong: list[int] = []
         columns = []
         split = list(zip(*found, strict=True)) if found else [()] * len(self._names)
         for values, field in zip(split, self.bound.result_type, strict=True):
-            try:
-                columns.append(cast_results(values, field.type))
-            except CastError as error:
-                raise _CastColumnError(error, field.name) from None
-        return columns
+            start = 0
+            while True:
+                try:
+                    columns.append(cast_results(values[start:], field.type))
+                except CastError as error:
+                    place = int(places[start + error.index])
+                    message = f"{self.verb} returned a row whose column {field.name} is wrong: {error}"
+                    self.take(rows, place, FunctionError(error.code, message, function=self.name))
+                    wrong.append(place)
+                    start = int(np.searchsorted(places, place, side="right"))
+                else:
+                    break
+        return wrong, columns
 
     def _iterable(self, returned: Any) -> Iterable[Any]:
         if isinstance(returned, (str, bytes, dict)) or not hasattr(returned, "__iter__"):
@@ -130,14 +170,9 @@ class _RowError(Exception):
     """A function returned something other than rows with the declared columns."""
 
 
-class _TooManyError(Exception):
-    """A function returned too many rows for one row."""
-
-
-class _CastColumnError(Exception):
-    def __init__(self, error: CastError, column: str) -> None:
-        super().__init__(str(error))
-        self.index, self.code, self.message, self.column = error.index, error.code, str(error), column
+def _size(row: tuple[Any, ...]) -> int:
+    """Return about the bytes of a row."""
+    return sum(_VALUE_BYTES + len(each) if hasattr(each, "__len__") else _VALUE_BYTES for each in row)
 
 
 def _splitter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:

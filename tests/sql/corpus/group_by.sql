@@ -1,27 +1,31 @@
+SELECT a + 1 + 1, COUNT(b) FROM testData GROUP BY a + 1;
+SELECT COUNT(DISTINCT b), COUNT(DISTINCT b + a) FROM testData;
+SELECT a AS k, COUNT(b) FROM testData GROUP BY k HAVING k > 1;
+SELECT a, SUM(b) AS s FROM testData GROUP BY a ORDER BY s DESC NULLS LAST, a LIMIT 2;
+SELECT MAX(a + b) * 2 - MIN(a) AS c FROM testData;
+SELECT a % 2, SUM(b) + COUNT(*) FROM testData GROUP BY ALL;
+SELECT a, COUNT(*) FILTER (WHERE b > 1) AS c FROM testData GROUP BY a;
+SELECT /*+ COALESCE(1) */ a, /* a comment; with ( */ SUM(b) -- the end ' of it
+    FROM testData GROUP BY a;
+SELECT `a.b`, SUM(`from`) AS `s.s`, MAX(`Größe`) AS m FROM odd GROUP BY `a.b`;
+-- slow
 SELECT COUNT(a), COUNT(b) FROM testData;
 SELECT a, COUNT(b) FROM testData GROUP BY a;
 SELECT COUNT(a), COUNT(b) FROM testData GROUP BY a;
 SELECT 'foo', COUNT(a) FROM testData GROUP BY 1;
 SELECT 'foo', MAX(struct(a).a) FROM testData WHERE a = 0 GROUP BY 1;
 SELECT a + b, COUNT(b) FROM testData GROUP BY a + b;
-SELECT a + 1 + 1, COUNT(b) FROM testData GROUP BY a + 1;
-SELECT COUNT(DISTINCT b), COUNT(DISTINCT b + a) FROM testData;
 SELECT a AS k, COUNT(b) FROM testData GROUP BY k;
-SELECT a AS k, COUNT(b) FROM testData GROUP BY k HAVING k > 1;
 SELECT k AS a, COUNT(v) FROM hav GROUP BY a;
 SELECT a, COUNT(1) FROM testData WHERE false GROUP BY a;
 SELECT COUNT(1) FROM testData WHERE false;
 SELECT 1 FROM (SELECT COUNT(1) AS c FROM testData WHERE false) t;
 SELECT 1 FROM (SELECT 1 AS z, MIN(a) AS m FROM testData WHERE false) b WHERE z = 1;
 SELECT a, MIN(b), MAX(b), COUNT(*) FROM testData GROUP BY a ORDER BY MAX(b), a NULLS FIRST;
-SELECT a, SUM(b) AS s FROM testData GROUP BY a ORDER BY s DESC NULLS LAST, a LIMIT 2;
-SELECT MAX(a + b) * 2 - MIN(a) AS c FROM testData;
 SELECT CASE WHEN a > 1 THEN 'big' ELSE 'small' END AS size, SUM(b) FROM testData GROUP BY CASE WHEN a > 1 THEN 'big' ELSE 'small' END;
 SELECT a, b, SUM(b) FROM testData GROUP BY ALL;
-SELECT a % 2, SUM(b) + COUNT(*) FROM testData GROUP BY ALL;
 SELECT t.a, SUM(t.b) FROM testData AS t GROUP BY t.a;
 SELECT a, SUM(b) FROM testData t GROUP BY t.a HAVING t.a IS NOT NULL;
-SELECT a, COUNT(*) FILTER (WHERE b > 1) AS c FROM testData GROUP BY a;
 SELECT SUM(DISTINCT a) FILTER (WHERE b > 1), AVG(a) FILTER (WHERE b IS NULL) FROM testData;
 SELECT dept_id, SUM(salary) FILTER (WHERE hiredate > date '2003-01-01') AS s FROM emp GROUP BY dept_id;
 SELECT dept_id, COUNT(DISTINCT emp_name) AS n, COUNT(DISTINCT hiredate) AS m FROM emp GROUP BY dept_id;
@@ -32,9 +36,6 @@ SELECT upper(emp_name) AS n, SUM(salary) FROM emp GROUP BY emp_name;
 SELECT DISTINCT SUM(b) AS s FROM testData GROUP BY a;
 SELECT a, SUM(b) AS s FROM testData GROUP BY a HAVING s > 1 AND SUM(b) < 4;
 SELECT a, SUM(b) AS s, ROUND(AVG(b), 1) AS r FROM testData GROUP BY 1 ORDER BY 1, 2 DESC;
-SELECT /*+ COALESCE(1) */ a, /* a comment; with ( */ SUM(b) -- the end ' of it
-    FROM testData GROUP BY a;
-SELECT `a.b`, SUM(`from`) AS `s.s`, MAX(`Größe`) AS m FROM odd GROUP BY `a.b`;
 SELECT x, COUNT(*) AS n FROM odd GROUP BY x;
 SELECT flag, SUM(x) AS s, MIN(x) AS m FROM odd GROUP BY flag;
 SELECT concat('it''s ;', max(k)) AS t FROM hav;

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from foldflight.client.embedded import KEY_LOOPS
 from foldflight.compiler import keyloops
 from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
+from foldflight.compiler.store import Store
 from foldflight.engine import encoders
 from foldflight.engine.keys import KeyIndex
 from foldflight.errors import RejectedError
@@ -162,6 +163,20 @@ def test_compiled_loops_take_over_when_they_pay(monkeypatch: pytest.MonkeyPatch)
     loops._rows = 1 << 22
     assert index.slots([keys]).to_pylist() == list(range(1 << 11))
     assert sorted(asked) == ["numbers", "place_numbers", "place_texts", "texts"]
+
+
+def test_keys_are_found_where_loops_cannot_be_compiled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With NUMBA_DISABLE_JIT, for example: each function is then interpreted, and keys are found with NumPy."""
+    loops = KeyLoops(Store("user"))
+    loops._rows = 1 << 22
+    monkeypatch.setattr(encoders, "KEY_LOOPS", loops)
+    monkeypatch.setattr(keyloops.numba, "njit", lambda **_: lambda loop: loop)
+    index = KeyIndex(pa.schema([("k", pa.int64())]))
+    numbers = pa.array(np.arange(2_000) << 40)
+    assert [index.slots([numbers]).to_pylist() for _ in range(2)] == [list(range(2_000))] * 2
+    assert caplog.text.count("without compiled loops") == 1
 
 
 @pytest.mark.parametrize("step", [1, 1 << 20, 1 << 32, 1 << 48, -(1 << 57)])

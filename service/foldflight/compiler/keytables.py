@@ -6,6 +6,7 @@ the order of the keys alone.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
@@ -26,6 +27,8 @@ _BYTES: Final = 1 << 14
 _PLACES: Final = 2
 _NO_BYTES: Final = np.zeros(8, np.uint8)
 
+_logger: Final = logging.getLogger(__name__)
+
 Ids = npt.NDArray[np.int32]
 Rows = npt.NDArray[np.intp]
 
@@ -40,14 +43,22 @@ class KeyLoops:
     def __init__(self, store: LoopStore) -> None:
         self._store = store
         self._rows = 0
+        self._has_failed = False
         self._loops: Mapping[str, Any] | None = None
 
     def when_hot(self, rows: int) -> Mapping[str, Any] | None:
-        """Count keys that are looked up without the loops. Return the loops once compiling is worthwhile, else None."""
-        if self._loops is None:
+        """Count keys that are looked up without the loops. Return the loops once compiling is worthwhile, else None.
+
+        If they cannot be compiled in this process, for example with NUMBA_DISABLE_JIT, that is logged once.
+        """
+        if self._loops is None and not self._has_failed:
             self._rows += rows
             if self._rows >= (_HOT_ROWS if "numba" in sys.modules else _COLD_ROWS):
-                return self.compiled()
+                try:
+                    return self.compiled()
+                except Exception as error:  # noqa: BLE001 - keys are found without compiled loops, too
+                    self._has_failed = True
+                    _logger.warning("keys are looked up without compiled loops, which is slower: %r", error)
         return self._loops
 
     def compiled(self) -> Mapping[str, Any]:

@@ -171,6 +171,9 @@ def test_isolated_rows_are_counted(server: Server) -> None:
     read = server.metrics.registry.get_sample_value
     assert read("foldflight_groups_isolated_total", {"function": "ratio"}) == 2
     assert read("foldflight_rows_folded_total", {"function": "ratio", "kind": "+I"}) == 3
+    kinds = {"ratio": "scalar", "split": "table", "sum": "aggregate"}
+    for function, kind in kinds.items():
+        assert read("foldflight_function_info", {"function": function, "function_kind": kind}) == 1
 
 
 def test_tokens_are_those_of_each_function(tmp_path: Any) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import threading
 import time
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import databend_udf
@@ -36,6 +38,8 @@ _BATCH = bytes.fromhex(
     "000000000002000000000000000000000000000000010000000000000003000000000000000000000000000000050000000000000007000000"
     "00000000"
 )
+
+RECORDED = json.loads(Path(__file__).with_name("arrow_udf_recorded.json").read_text(encoding="utf-8"))["functions"]
 
 
 @udf(input_types=["DECIMAL(10, 2)"], result_type="DECIMAL(12, 3)")
@@ -273,6 +277,25 @@ def test_beside_the_arrow_udf_server(client: Any) -> None:
             assert described(client, "tagged").schema.types == described(other, "tagged").schema.types
     finally:
         theirs.shutdown()
+
+
+@pytest.mark.parametrize("name", sorted(RECORDED))
+def test_beside_recorded_bytes_of_arrow_udf(client: Any, name: str) -> None:
+    """What arrow-udf's published server said of the same functions and answered is what ours says and answers."""
+
+    def plain(field: pa.Field) -> tuple[str, pa.DataType, dict[bytes, bytes]]:
+        return field.name, field.type, {key: value for key, value in (field.metadata or {}).items() if value}
+
+    recorded = RECORDED[name]
+    theirs, info = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(recorded["schema"]))), described(client, name)
+    assert [plain(each)[1:] for each in info.schema] == [plain(each)[1:] for each in theirs]
+    assert plain(info.schema.field(len(theirs) - 1)) == plain(theirs.field(len(theirs) - 1))
+    assert info.total_records == recorded["total_records"]
+    if "answer" in recorded:
+        with pa.ipc.open_stream(bytes.fromhex(recorded["asked"])) as asked:
+            columns = [column.combine_chunks() for column in asked.read_all().columns]
+        with pa.ipc.open_stream(bytes.fromhex(recorded["answer"])) as answered:
+            assert call(client, name, *columns).equals(answered.read_all())
 
 
 def _part(field: int, content: bytes) -> bytes:

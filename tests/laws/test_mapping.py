@@ -328,3 +328,13 @@ def test_a_value_that_pandas_does_not_have_is_named() -> None:
     days = pa.RecordBatch.from_arrays([pa.array([0, 2**30], pa.int32()).cast(pa.date32())], schema=columns)
     with pytest.raises(RejectedError, match=r"the argument day \(DATE\) has no Python value in row 1"):
         list(program.chunk(days))
+
+
+@pytest.mark.parametrize("result", ["STRUCT<a T, b T>", "ARRAY<T>"])
+def test_types_do_not_grow_without_bounds(result: str) -> None:
+    """Functions whose results contain their arguments, applied to each other, do not make a type of 2**100 parts."""
+    function = udf(input_types=["T"], result_type=result, name="nested")(lambda x: [x])
+    steps = [Step("nested", (X,)), *(Step("nested", (StepArgument(step=place),)) for place in range(100))]
+    request = Request((), COLUMNS, steps=tuple(steps), outputs=(100,))
+    with pytest.raises(RejectedError, match=r"nested\) has a type that is nested more than 48 times or has more than"):
+        bind(request, Registry.load([function]))

@@ -7,7 +7,7 @@ import re
 import time
 from typing import Any
 
-from foldflight import FunctionContext, udaf
+from foldflight import FunctionContext, udaf, udtf
 
 ENDLESS = 13
 
@@ -120,3 +120,10 @@ class Hoards:
 
     def get_value(self, accumulator: list[bytes]) -> int:
         return len(accumulator)
+
+
+@udtf(result_types={"text": "STRING"})
+def many_texts(count: int):
+    """Make texts of 1 KiB."""
+    for place in range(count):
+        yield str(place) * (1024 // len(str(place)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
 import threading
 import time
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import databend_udf
@@ -37,6 +39,8 @@ _BATCH = bytes.fromhex(
     "00000000"
 )
 
+RECORDED = json.loads(Path(__file__).with_name("arrow_udf_recorded.json").read_text(encoding="utf-8"))["functions"]
+
 
 @udf(input_types=["DECIMAL(10, 2)"], result_type="DECIMAL(12, 3)")
 def third(x):
@@ -64,6 +68,21 @@ def lowest(values):
     return {"low": min(values), "name": "low"}
 
 
+@udf(input_types=["JSON[]", "INTERVAL"], result_type="STRING")
+def first_document(documents, span):
+    return f"{documents[0]} {span.days}"
+
+
+@udf(input_types=["MAP<STRING, DECIMAL(5, 2)>"], result_type="INT")
+def size(values):
+    return len(values)
+
+
+@udf(input_types=["T"], result_type=lambda type_: {"int64": "INT"}[str(type_)])
+def narrow(value):
+    return value
+
+
 @udtf(input_types=["INT"], result_types={"n": "INT"})
 def series(n):
     yield from range(n)
@@ -71,7 +90,7 @@ def series(n):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving(map_functions, third, tagged, after, total, lowest, series) as running:
+    with serving(map_functions, third, tagged, after, total, lowest, first_document, size, narrow, series) as running:
         yield running
 
 
@@ -145,6 +164,8 @@ def test_types_of_other_engines(client: Any) -> None:
     assert call(client, "total", pa.array([[1, 2], None, []], pa.list_(pa.int64()))).to_pydict() == {
         "total": [3, None, 0]
     }
+    documents, span = pa.array([['{"a":1}', None]]), pa.array([(0, 3, 0)], pa.month_day_nano_interval())
+    assert call(client, "first_document", documents, span).to_pydict() == {"first_document": ['{"a":1} 3']}
     (low,) = call(client, "lowest", pa.array([["2.50", "1.00"]], pa.list_(pa.string()))).column(0).to_pylist()
     assert (str(low["low"]), low["name"]) == ("1.00", "low")
 
@@ -153,6 +174,8 @@ def test_table_calls(client: Any) -> None:
     """A table function answers with the row and its value."""
     found = call(client, "series", pa.array([2, 0, 1], pa.int32()))
     assert found.to_pydict() == {"row": [0, 0, 2], "series": [0, 1, 0]}
+    many = call(client, "series", pa.array([100_000, 50_000], pa.int32()))  # in parts
+    assert many.column("series").to_pylist() == [*range(100_000), *range(50_000)]
     split = call(client, "split", pa.array(["a b", None]))
     assert split.to_pydict() == {"row": [0, 0], "split": [{"word": "a", "at": 0}, {"word": "b", "at": 1}]}
 
@@ -169,6 +192,9 @@ def test_table_calls(client: Any) -> None:
             "argument 1 of multiply is string, which cannot",
         ),
         ("third", [pa.array(["NaN"])], "cannot be read as DECIMAL"),
+        ("size", [pa.array([[("a", "1"), ("a", "2")]], pa.map_(pa.string(), pa.string()))], "SCHEMA_MISMATCH"),
+        ("tagged", [pa.array(["[" * 100_000])], r"SCHEMA_MISMATCH.*JSON. has no Python value in row 0"),
+        ("narrow", [pa.array(["a"])], "the callable that declares the types of narrow raised KeyError"),
         ("words", [pa.array([1], pa.int64()).dictionary_encode()], "only plain types are"),
     ],
 )
@@ -251,6 +277,25 @@ def test_beside_the_arrow_udf_server(client: Any) -> None:
             assert described(client, "tagged").schema.types == described(other, "tagged").schema.types
     finally:
         theirs.shutdown()
+
+
+@pytest.mark.parametrize("name", sorted(RECORDED))
+def test_beside_recorded_bytes_of_arrow_udf(client: Any, name: str) -> None:
+    """What arrow-udf's published server said of the same functions and answered is what ours says and answers."""
+
+    def plain(field: pa.Field) -> tuple[str, pa.DataType, dict[bytes, bytes]]:
+        return field.name, field.type, {key: value for key, value in (field.metadata or {}).items() if value}
+
+    recorded = RECORDED[name]
+    theirs, info = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(recorded["schema"]))), described(client, name)
+    assert [plain(each)[1:] for each in info.schema] == [plain(each)[1:] for each in theirs]
+    assert plain(info.schema.field(len(theirs) - 1)) == plain(theirs.field(len(theirs) - 1))
+    assert info.total_records == recorded["total_records"]
+    if "answer" in recorded:
+        with pa.ipc.open_stream(bytes.fromhex(recorded["asked"])) as asked:
+            columns = [column.combine_chunks() for column in asked.read_all().columns]
+        with pa.ipc.open_stream(bytes.fromhex(recorded["answer"])) as answered:
+            assert call(client, name, *columns).equals(answered.read_all())
 
 
 def _part(field: int, content: bytes) -> bytes:

@@ -12,6 +12,8 @@ import pytest
 
 from foldflight import connect
 from foldflight.client import EmbeddedTransport, FlightTransport, close_connections
+from foldflight.client.functions import Functions
+from foldflight.engine import mapping
 from foldflight.engine.mapping import MapQuery, Steps, transport_of
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.failover.steps import FailoverBounds
@@ -171,6 +173,9 @@ def test_isolated_rows_are_counted(server: Server) -> None:
     read = server.metrics.registry.get_sample_value
     assert read("foldflight_groups_isolated_total", {"function": "ratio"}) == 2
     assert read("foldflight_rows_folded_total", {"function": "ratio", "kind": "+I"}) == 3
+    kinds = {"ratio": "scalar", "split": "table", "sum": "aggregate"}
+    for function, kind in kinds.items():
+        assert read("foldflight_function_info", {"function": function, "function_kind": kind}) == 1
 
 
 def test_tokens_are_those_of_each_function(tmp_path: Any) -> None:
@@ -209,3 +214,24 @@ def test_functions_are_shipped(server: Server) -> None:
         ]
         assert answers == [[{"output_0": 12}], [{"output_0": 27}], [{"output_0": 48}]]
         close_connections()
+
+
+def test_blocks_are_as_large_as_their_answers_allow(monkeypatch: pytest.MonkeyPatch, transport: Any) -> None:
+    """The engine holds an answer as a whole: rows that become many are sent in small blocks, others in large ones."""
+    monkeypatch.setattr(mapping, "_TABLE_ANSWER_ROWS", 1 << 13)
+    functions = Functions(transport)
+    use = functions["repeated"]("x", "times")
+    columns = pa.schema([("x", pa.int64()), ("times", pa.int64())])
+    steps = Steps(lambda column, _: str(column))
+    query = MapQuery.of(transport, steps, {"r": steps.add(use)}, columns)
+    times = [1] * 9000 + [100] * 2000
+    block = pa.RecordBatch.from_arrays([pa.array(range(len(times))), pa.array(times)], schema=columns)
+    found, sizes = [], []
+    for piece, answer in query.answers(
+        [block.slice(0, 8500), *(block.slice(at, 500) for at in range(8500, 11000, 500))]
+    ):
+        sizes.append((piece.num_rows, answer.num_rows))
+        found += answer.column("output_0").combine_chunks().field(0).to_pylist()
+    assert found == [x for x, count in enumerate(times) for _ in range(count)]
+    assert max(rows for rows, _ in sizes) > 1000
+    assert all(rows <= 1 << 13 for _, rows in sizes[-5:])

@@ -11,8 +11,9 @@ import pytest
 
 from foldflight import FunctionError, RejectedError, RetryableError, connect, udaf
 from foldflight.client import FlightTransport, OpenExchange, close_connections
-from foldflight.exchange.frames import Returns
+from foldflight.exchange.frames import Open, Returns
 from foldflight.functions.call import Call
+from foldflight.functions.step import Step, StepArgument
 from foldflight.server.run.lifecycle import EXIT_SPENT, Server, serving
 from foldflight.shipping.bundles import Bundle, made_here, seal
 from tests.wire import limit_functions
@@ -199,6 +200,21 @@ def test_one_chunk_that_takes_all_memory_is_interrupted(spawn: Spawn) -> None:
         assert (caught.value.code, caught.value.function) == ("LIMIT", "hoards")
         assert caught.value.slot is not None
     assert eventually(lambda: not refused_for_memory(server), 20)
+
+
+def test_a_program_is_the_largest_while_it_works(spawn: Spawn) -> None:
+    """What a table function makes of one row counts for its exchange: another one, with states, continues."""
+    server = spawn(modules="tests.wire.limit_functions", memory_limit="600MiB")
+    columns = pa.schema([("count", pa.int64())])
+    program = Open((), columns, steps=(Step("many_texts", (StepArgument(column="count"),)),), outputs=(0,))
+    with opened_apart(server, HOARDING) as aggregate, opened_apart(server, program) as mapping:
+        hoard(aggregate)
+        mapping.chunk(pa.RecordBatch.from_arrays([pa.array([10, 1_000_000])], schema=columns))
+        with pytest.raises(RejectedError, match="return fewer or smaller values for one row") as caught:
+            mapping.mapped()
+        assert (caught.value.code, caught.value.function) == ("LIMIT", "many_texts")
+        assert caught.value.row == "row 1 of the chunk: count=1000000"
+        hoard(aggregate, first=2)
 
 
 def test_new_exchanges_go_elsewhere_before_that(spawn: Spawn) -> None:

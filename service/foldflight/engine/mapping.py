@@ -27,8 +27,10 @@ __all__ = ["MapQuery", "Steps", "transport_of"]
 # A block that is remote travels while another one is evaluated. More exchanges gain little and take up servers' places.
 _REMOTE_EXCHANGES: Final = 2
 _BLOCK_ROWS: Final = 1 << 16
-# A table function may turn each row into many.
+# A table function may turn each row into many. Each answer is held as a whole, so answers tell how many rows fit.
 _TABLE_BLOCK_ROWS: Final = 1 << 13
+_TABLE_FIRST_ROWS: Final = 1 << 8
+_TABLE_ANSWER_ROWS: Final = 1 << 18
 
 
 class Steps:
@@ -198,21 +200,51 @@ class MapQuery:
             idle: list[OpenExchange] = []
             waiting: deque[tuple[OpenExchange, pa.RecordBatch]] = deque()
             opened = 0
-            for block in blocks:
+            pace = _Pace(self.bounds.rows_max) if self.is_table else None
+            for block in blocks if pace is None else pace.pieces(blocks):
                 if opened < count:
                     idle.append(stack.enter_context(self.transport.open(self.opening)))
                     opened += 1
                 elif not idle:
-                    yield self._taken(*waiting[0])
+                    yield self._taken(*waiting[0], pace)
                     idle.append(waiting.popleft()[0])
                 exchange = idle.pop()
                 exchange.chunk(block if chunk_of is None else chunk_of(block))
                 waiting.append((exchange, block))
             for exchange, block in waiting:
-                yield self._taken(exchange, block)
+                yield self._taken(exchange, block, pace)
 
     @staticmethod
-    def _taken(exchange: OpenExchange, block: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Table]:
+    def _taken(exchange: OpenExchange, block: pa.RecordBatch, pace: _Pace | None) -> tuple[pa.RecordBatch, pa.Table]:
         answer = exchange.mapped()
         forward(exchange.take_logs(), lambda _: {})
+        if pace is not None:
+            pace.note(block.num_rows, answer.num_rows)
         return block, answer
+
+
+class _Pace:
+    """Cuts blocks so that answers of table functions have about `_TABLE_ANSWER_ROWS` rows or fewer.
+
+    Args:
+        rows_max: The largest number of rows of a block.
+    """
+
+    def __init__(self, rows_max: int) -> None:
+        self._rows_max = rows_max
+        self._rows = min(_TABLE_FIRST_ROWS, rows_max)
+
+    def pieces(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield blocks in pieces of as many rows as fit now."""
+        for block in blocks:
+            start = 0
+            while start < block.num_rows:
+                rows = self._rows
+                yield block.slice(start, rows)
+                start += rows
+
+    def note(self, given: int, found: int) -> None:
+        """Note that `given` rows became `found`."""
+        fitting = _TABLE_ANSWER_ROWS * given // max(found, 1)
+        # What the next rows become is unknown, so blocks grow step by step.
+        self._rows = max(min(fitting, 8 * self._rows, self._rows_max), 1)

@@ -18,8 +18,8 @@ from foldflight.functions.values import to_python
 
 __all__ = ["Column", "Mask", "Rows", "Slots", "frozen", "room_for"]
 
-# The exceptions of Arrow and of the JSON parser for values without a Python object.
-_NO_VALUE: Final = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException)
+# The exceptions of Arrow and of the JSON parser for values without a Python object; RecursionError for deep JSON.
+_NO_VALUE: Final = (ValueError, TypeError, OverflowError, KeyError, RecursionError, pa.ArrowException)
 
 _MORE_MAX: Final = 1 << 20
 

@@ -229,6 +229,10 @@ class Registered(ABC):
                 raise self._mismatch(f"does not take {len(actual)} arguments") from None
             except ValueError as error:
                 raise self._mismatch(str(error)) from None
+            except RejectedError:
+                raise
+            except Exception as error:
+                raise self._undeclared(actual, error) from error
         else:
             if len(actual) != len(self.declared_inputs):
                 raise self._mismatch(f"takes {len(self.declared_inputs)} arguments and was given {len(actual)}")
@@ -264,8 +268,23 @@ class Registered(ABC):
     def resolve(
         self, declared: Declared, inputs: tuple[pa.DataType, ...], variables: Mapping[str, pa.DataType]
     ) -> pa.DataType:
-        """Return a declared type for these input types."""
-        return parse_type(declared(*inputs)) if callable(declared) else parse_type(declared, variables)
+        """Return a declared type for these input types. Raises RejectedError SIGNATURE if its callable raises."""
+        if not callable(declared):
+            return parse_type(declared, variables)
+        try:
+            return parse_type(declared(*inputs))
+        except RejectedError:
+            raise
+        except Exception as error:
+            raise self._undeclared(inputs, error) from error
+
+    def _undeclared(self, inputs: tuple[pa.DataType, ...], error: Exception) -> RejectedError:
+        return RejectedError(
+            "SIGNATURE",
+            f"the callable that declares the types of {self.name} raised {type(error).__name__}: {error}, for "
+            f"{', '.join(map(sql_name, inputs)) or 'no arguments'}; return types for them, or raise ValueError",
+            function=self.name,
+        )
 
     def _mismatch(self, wrong: str) -> RejectedError:
         return RejectedError("SCHEMA_MISMATCH", f"{self.name} {wrong}: {self.signature}", function=self.name)

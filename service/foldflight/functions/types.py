@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = ["can_widen", "check_plain", "is_spark_type", "parse_type", "sql_name", "type_variables"]
+__all__ = ["can_widen", "check_plain", "is_larger_than", "is_spark_type", "parse_type", "sql_name", "type_variables"]
 
 _UTC: Final = pa.timestamp("us", tz="UTC")
 _INTERVAL: Final = pa.month_day_nano_interval()
@@ -327,6 +327,24 @@ def check_plain(type_: pa.DataType) -> None:
         raise RejectedError(
             "SCHEMA_MISMATCH", f"the Arrow type {type_} is not accepted, only plain types are; {_remedy(type_)}"
         )
+
+
+def is_larger_than(type_: pa.DataType, *, depth: int, parts: int) -> bool:
+    """Return whether a type is nested more deeply, or has more types inside. A larger one is not looked at to its end.
+
+    The same type may be inside of another one many times, so that a few functions with results such as
+    `STRUCT<a T, b T>`, applied to each other, make a type of a billion parts.
+    """
+    todo, count = [(type_, 1)], 0
+    while todo:
+        type_, at = todo.pop()
+        count += 1
+        if at > depth or count + len(todo) > parts:
+            return True
+        if isinstance(type_, pa.BaseExtensionType):
+            type_ = type_.storage_type
+        todo += [(type_.field(place).type, at + 1) for place in range(min(type_.num_fields, parts + 1))]
+    return False
 
 
 def _remedy(type_: pa.DataType) -> str:

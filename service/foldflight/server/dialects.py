@@ -213,7 +213,7 @@ class StatelessCall:
         for place, (array, type_) in enumerate(zip(batch.columns, self._types, strict=True)):
             try:
                 arrays.append(_read(array, type_))
-            except (pa.ArrowException, CastError, ValueError, TypeError) as error:
+            except (pa.ArrowException, CastError, ValueError, TypeError, OverflowError, KeyError) as error:
                 raise RejectedError(
                     "SCHEMA_MISMATCH",
                     f"argument {place + 1} of {self.function.name} is {array.type}, which cannot be read as "
@@ -252,8 +252,25 @@ def _read(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(type_) and _is_text(array.type):
         return cast_results(array.to_pylist(), type_)
     if pa.types.is_nested(type_) and _has_special(type_):
-        return cast_results(to_python(array), type_)
+        # JSON inside of another value stays a text, as in other exchanges. As a result it would become a JSON string.
+        plain = _with_texts(type_)
+        found = cast_results(to_python(array), plain)
+        return found if plain == type_ else found.cast(type_)
     return array.cast(type_)
+
+
+def _with_texts(type_: pa.DataType) -> pa.DataType:
+    """Return a type with STRING in place of JSON."""
+    kinds = pa.types
+    if isinstance(type_, pa.JsonType):
+        return pa.string()
+    if kinds.is_struct(type_):
+        return pa.struct([each.with_type(_with_texts(each.type)) for each in type_])
+    if kinds.is_map(type_):
+        return pa.map_(_with_texts(type_.key_type), _with_texts(type_.item_type))
+    if kinds.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_with_texts(type_.value_type)))
+    return type_
 
 
 def _is_text(type_: pa.DataType) -> bool:

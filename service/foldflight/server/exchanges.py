@@ -6,13 +6,14 @@ for one frame, or that is the largest one when memory is used up.
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.server.account import Account
-from foldflight.server.limits.memory import Memory, give_back, memory_limit_of
+from foldflight.server.limits.memory import Memory, give_back, memory_limit_of, resident_bytes
 from foldflight.server.limits.watch import Step, Watch
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Running:
         self._lock = threading.Lock()  # held while the exchange works, and to end it while it waits for its engine
         self._waiting_since_s = self.opened_at_s
         self._step: Step | None = None
+        self._resident_before = 0
         self._ended: FoldflightError | None = None
         self.is_released = False
 
@@ -121,7 +123,21 @@ class Running:
         """Close the functions of the exchange, so that they release their resources."""
         self._watch.run(self.exchange.close)
 
+    @property
+    def weight(self) -> tuple[int, int, int]:
+        """An estimate of the size of the exchange, to find the largest one: bytes, then groups, then rows.
+
+        A program of steps keeps nothing between chunks. While it evaluates one, it may use what the process has grown
+        by since then.
+        """
+        held, groups, rows = self.account.weight
+        if self.opening.steps and self._step is not None and not self._step.is_over:
+            held += max(resident_bytes() - self._resident_before, 0)
+        return held, groups, rows
+
     def _begun(self, step: Step) -> None:
+        if self.opening.steps:
+            self._resident_before = resident_bytes()
         self._step = step
 
 
@@ -290,12 +306,17 @@ class Exchanges:
 
     def _end_the_largest(self, candidates: list[Running]) -> None:
         """End one exchange before the kernel kills the process, then give its memory time to be released."""
-        largest = max(candidates, key=lambda each: each.account.weight)
+        weight, largest = max(((each.weight, each) for each in candidates), key=operator.itemgetter(0))
+        if largest.opening.steps:
+            remedy = "Send smaller chunks, return fewer or smaller values for one row"
+        else:
+            remedy = (
+                f"It has {largest.exchange.groups} groups: use fewer groups or smaller accumulators in one exchange"
+            )
         error = RejectedError(
             "LIMIT",
             f"the server uses {self._memory.text}, and of its {len(candidates)} exchanges this one is the largest: "
-            f"about {largest.account.weight[0]} bytes in {largest.exchange.groups} groups. Use fewer groups or smaller "
-            "accumulators in one exchange, or give the servers more memory",
+            f"about {weight[0]} bytes. {remedy}, or give the servers more memory",
             limit="memory_limit",
         )
         was_waiting = largest.end_waiting(error)

@@ -38,7 +38,7 @@ from foldflight.server.stream import check_columns, received, schema_of, send
 from foldflight.shipping.bundles import REGISTER_ACTION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from foldflight.compiler import Programs
     from foldflight.fold.signing import StateSigner
@@ -327,7 +327,8 @@ class FlightServer(FlightBase):
             )
         # Some engines give up if no answer begins within five seconds, however long the rows take.
         context.begin()
-        return StatelessCall(dialect, function, schema_of(reader, context))
+        columns = schema_of(reader, context)
+        return self._exchanges.watch.run(lambda: StatelessCall(dialect, function, columns))
 
     def _carry_stateless(self, call: StatelessCall, running: Running, context: Any, reader: Any, writer: Any) -> None:
         """Answer each batch of another engine. Whether there is a column of errors is decided by the first batch."""
@@ -340,13 +341,10 @@ class FlightServer(FlightBase):
             started_s = time.monotonic()
             assert isinstance(frame, Chunk)
             chunk = Chunk(call.chunk(frame.batch))
-            answers = []
-            for reply in running.replies(chunk):
-                if isinstance(reply, Log):
-                    _log_records(running.logger, reply)
-                elif isinstance(reply, Mapped):
-                    answers.append(call.answer(reply.batch))
-            has_errors = any(errors is not None for _, errors in answers)
+            answers: Iterable[tuple[list[pa.Array], pa.Array | None]] = self._answers(call, running, chunk)
+            if call.opening.isolate_errors:
+                answers = list(answers)  # an error in any row decides on the columns of the first part
+            has_errors = call.opening.isolate_errors and any(errors is not None for _, errors in answers)
             begin = None
             if schema is None:
                 begin = schema = call.schema(errors=has_errors)
@@ -360,6 +358,15 @@ class FlightServer(FlightBase):
             running.account.count(message, chunk, time.monotonic() - started_s)
         if schema is None:
             writer.begin(call.schema(errors=False))
+
+    def _answers(
+        self, call: StatelessCall, running: Running, chunk: Chunk
+    ) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
+        for reply in running.replies(chunk):
+            if isinstance(reply, Log):
+                _log_records(running.logger, reply)
+            elif isinstance(reply, Mapped):
+                yield call.answer(reply.batch)
 
     def _check_size(self, message: Message) -> None:
         size = len(message.metadata) + message.batch_bytes

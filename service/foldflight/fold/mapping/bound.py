@@ -17,11 +17,16 @@ from foldflight.fold.mapping.program import OpenProgram
 from foldflight.functions.mapping import BoundMap, MapFunction
 from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.step import Step, StepArgument
+from foldflight.functions.types import is_larger_than
 
 __all__ = ["ROW", "BoundProgram", "BoundStep"]
 
 ROW: Final = "row"
 """The column of answers with the number of the row of the chunk. Answers have it if a step is a table function."""
+
+# Arrow reads types that are nested up to 64 times.
+_TYPE_DEPTH_MAX: Final = 48
+_TYPE_PARTS_MAX: Final = 4096
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,14 @@ class BoundProgram:
             )
         types = [self._type_of(place, step, argument) for argument in step.arguments]
         bound = BoundStep(step, function.bind(types, step.literals))
+        if is_larger_than(bound.bound.result_type, depth=_TYPE_DEPTH_MAX, parts=_TYPE_PARTS_MAX):
+            raise RejectedError(
+                "LIMIT",
+                f"the result of step {place} ({step.function}) has a type that is nested more than {_TYPE_DEPTH_MAX} "
+                f"times or has more than {_TYPE_PARTS_MAX} types inside; nest fewer functions",
+                function=step.function,
+                limit="type",
+            )
         check_fingerprint(step, bound.fingerprint, bound.bound.version, self.request.where)
         return bound
 

@@ -54,6 +54,11 @@ class Step:
         self._lock = threading.Lock()
         self._is_over = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the call has returned."""
+        return self._is_over
+
     def interrupt(self, error: FoldflightError) -> bool:
         """Interrupt the step with an error. The first error counts. Return False if the step is already over."""
         with self._lock:

@@ -21,7 +21,7 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 from foldflight.errors import CorruptError, FunctionError, RejectedError, RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
 __all__ = ["METRICS", "MORE", "Metric", "Metrics", "forget_process", "metrics_table", "shared_registry"]
 
@@ -93,6 +93,13 @@ METRICS: Mapping[str, Metric] = {
             ("function",),
             "1 if the function is compiled, 0 if it is interpreted. Updated at the start of the server, at openings "
             "and at barriers. With several workers, the minimum.",
+        ),
+        Metric(
+            "foldflight_function_info",
+            "gauge",
+            "-",
+            ("function", "function_kind"),
+            "Always 1 for each function of the server; the label is its kind: aggregate, scalar or table.",
         ),
         Metric("foldflight_rows_total", "counter", "rows", (), "Rows of chunks. Each row counts once."),
         Metric(
@@ -205,6 +212,7 @@ class Metrics:
         self.refused = self._counter("foldflight_exchanges_refused_total")
         self.calls_opened = self._counter("foldflight_calls_opened_total")
         self.compiled = self._gauge("foldflight_function_compiled", "livemin")
+        self._function_info = self._gauge("foldflight_function_info", "livemax")
         self.rows = self._counter("foldflight_rows_total")
         self.rows_folded = self._counter("foldflight_rows_folded_total")
         self.chunk_bytes = self._histogram("foldflight_chunk_bytes")
@@ -224,8 +232,8 @@ class Metrics:
         self._own: set[str] = set()
         self._shipped: set[str] = set()
 
-    def expect(self, functions: Collection[str]) -> None:
-        """Register the names of the server's own functions, and initialise the error counters to 0.
+    def expect(self, functions: Mapping[str, str]) -> None:
+        """Register the server's own functions, kinds by name, and initialise the error counters to 0.
 
         Prometheus sees no increase in the first value of a series. Without the initial 0, an alert would miss the first
         error of each kind.
@@ -236,7 +244,8 @@ class Metrics:
         for code in ("OVERLOADED", "DRAINING"):
             self.refused.labels(code)
         self._own.update(functions)
-        for function in functions:
+        for function, kind in functions.items():
+            self._function_info.labels(function, kind).set(1)
             for code in FunctionError.codes:
                 self.function_errors.labels(function, code)
 

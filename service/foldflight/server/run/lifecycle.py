@@ -180,7 +180,7 @@ class Server:
         self.server_id = settings.server_id or default_server_id()
         self.logger = logger.bind(server_id=self.server_id)
         self.metrics = Metrics()
-        self.metrics.expect(registry)
+        self.metrics.expect({name: str(registry[name].kind) for name in registry})
         self.metrics.registry.register(
             ServerCollector(
                 exchanges_max=settings.exchanges_max,

@@ -70,7 +70,13 @@ EXPLAIN FOLDFLIGHT SELECT ... shows how each part of a query is computed."""
     is_flag=True,
     help="Read folders as streams: new files are new rows. Print changes until Ctrl-C.",
 )
-@click.option("--output", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@click.option(
+    "--output",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    show_default=True,
+    help="How rows are printed.",
+)
 @click.option("--timing", is_flag=True, help="Show the seconds of each statement.")
 @click.option(
     "--bundle-key-file",
@@ -184,9 +190,15 @@ class _Runner:
 
     def run(self, statement: str) -> bool:
         """Run a statement, and return whether it succeeded."""
+        from foldflight.sql import placed_errors
+
         start = time.perf_counter()
         try:
-            with errors_as_text(), spark_progress(self.spark, self.console, "running"):
+            with (
+                errors_as_text(),
+                placed_errors(self.spark, statement),
+                spark_progress(self.spark, self.console, "running"),
+            ):
                 df = self.spark.sql(statement)
                 rows = [] if df.isStreaming else df.limit(_ROWS_MAX + 1).collect()
                 if self.output != "table" and not df.isStreaming:

@@ -6,7 +6,8 @@ replaces them by what Spark can run: functions over lists, or the result of a fo
 
 from __future__ import annotations
 
+from foldflight.sql.analysis import placed_errors
 from foldflight.sql.session import column, emit_of, enable, register, split_statements, sql
 from foldflight.sql.text import SqlError
 
-__all__ = ["SqlError", "column", "emit_of", "enable", "register", "split_statements", "sql"]
+__all__ = ["SqlError", "column", "emit_of", "enable", "placed_errors", "register", "split_statements", "sql"]

@@ -12,10 +12,10 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from foldflight.sql.blocks import Block, Query
-from foldflight.sql.catalog import Catalog
+from foldflight.sql.catalog import Catalog, catalog_of
 from foldflight.sql.text import Edits, Span, SqlError, Text
 
-__all__ = ["REFUSALS", "Analysis", "CannotFoldError", "plain_sql", "refusal", "said"]
+__all__ = ["REFUSALS", "Analysis", "CannotFoldError", "placed_errors", "plain_sql", "refusal", "said"]
 
 REFUSALS: Final = (AnalysisException, ParseException)
 """The errors of Spark's parser and analyser."""
@@ -151,6 +151,17 @@ class Analysis:
             raise refusal(error, self.catalog, self.text, span, sql, edits) from None
 
 
+@contextmanager
+def placed_errors(spark: SparkSession, text: str) -> Iterator[None]:
+    """Raise Spark's refusals of a statement in the block as SqlError, and keep PySpark from logging them."""
+    with _quiet():
+        try:
+            yield
+        except REFUSALS as error:
+            whole = Text(text)
+            raise refusal(error, catalog_of(spark), whole, Span(0, len(whole)), text) from None
+
+
 def refusal(
     error: PySparkException, catalog: Catalog, text: Text, span: Span, sql: str, edits: Edits | None = None
 ) -> SqlError:
@@ -161,8 +172,8 @@ def refusal(
         catalog: The functions, to write them as users do.
         text: The statement.
         span: The range of the statement that Spark was given.
-        sql: That range as Spark was given it.
-        edits: The edits between the two. None: there are none.
+        sql: What Spark was given: that range with the edits, or the whole text without them.
+        edits: The edits. None: Spark was given the whole text.
     """
     message = catalog.as_written(said(error))
     condition = error.getCondition()
@@ -172,8 +183,9 @@ def refusal(
     found = _offsets(error, sql)
     if found is None:
         return text.error(message, Span(span.start, span.start + 1), condition=condition)
-    edits = edits or Edits(text)
-    start, stop = (edits.origin(span, offset) for offset in (found[0], max(found[1] - 1, found[0])))
+    start, stop = found[0], max(found[1] - 1, found[0])
+    if edits is not None:
+        start, stop = edits.origin(span, start), edits.origin(span, stop)
     return SqlError(message, text.text, start, stop + 1, condition=condition)
 
 

@@ -78,7 +78,10 @@ def sql(
         explain, begin = True, 2
     span, emit = _emit(whole, Span(begin, len(whole)))
     if emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole):
-        return _without_functions(spark, catalog, whole, args, is_explained=explain)
+        if explain:
+            query = " ".join(whole.slice(Span(begin, len(whole))).split())
+            return spark.createDataFrame([(1, query, "spark", "it uses no function of foldflight")], _EXPLAINED)
+        return _without_functions(spark, catalog, whole, args)
     start = _query_start(whole, span)
     analysis = Analysis(spark, catalog, whole, args)
     if start is None:
@@ -280,13 +283,8 @@ def _query_start(text: Text, span: Span) -> int | None:
     return None
 
 
-def _without_functions(
-    spark: SparkSession, catalog: Catalog, text: Text, args: Any, *, is_explained: bool
-) -> DataFrame:
+def _without_functions(spark: SparkSession, catalog: Catalog, text: Text, args: Any) -> DataFrame:
     """Have Spark run a statement without functions of foldflight."""
-    if is_explained:
-        row = (1, text.text.strip(), "spark", "it uses no function of foldflight")
-        return spark.createDataFrame([row], _EXPLAINED)
     try:
         return plain_sql(spark, text.text, args)
     except REFUSALS as error:

@@ -164,7 +164,8 @@ def _create(spark: SparkSession, catalog: Catalog, reader: _Reader, *, replaces:
             handle = _function(catalog, declared)
             _check(declared, handle, reader)
             where = declared.link or ("source" if declared.is_source else declared.function)
-            entry = Entry(declared.name, handle, declared.types, where, text.text, declared.append_only)
+            statement = text.slice(Span(0, len(text)))  # without comments around it: one at its end would hide the `;`
+            entry = Entry(declared.name, handle, declared.types, where, statement, declared.append_only)
             catalog.register(spark, entry)
     except SqlError:
         raise

@@ -38,6 +38,10 @@ found = sorted(tuple(row) for row in result.collect())
 assert found == [("JFK", "AA", 30, 1, 2, 3), ("LGA", "UA", -7, 0, 0, 1)], found
 assert [tuple(row) for row in averages.collect()] == [("LGA", -7)]
 assert [(row.key.origin, row.code) for row in failed.collect()] == [("JFK", "USER_CODE")] * 3
+assert [(row.plane, row.kmh is None) for row in mapped.collect()] == [
+    ("n1", False), ("n1", False), ("n2", True), (None, False)]
+assert joined.count() == 4 * len("jfk-")
+assert spark.sql("SELECT speed(1000L, 60L)").first()[0] == 1609.0
 spark.stop()
 print("the README holds")
 """

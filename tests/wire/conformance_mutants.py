@@ -273,7 +273,7 @@ def many_slots_come_in_another_order(patch: Patch) -> None:
     patch.setattr(fold.Fold, "_marked", reverse)
 
 
-@breaks("outputs-by-slot", "distinct", "states-load", "checkpoint-without-states")
+@breaks("outputs-by-slot", "distinct", "order", "states-load", "checkpoint-without-states")
 def accumulators_end_with_the_epoch(patch: Patch) -> None:
     collect = fold.Fold.collect
 
@@ -411,12 +411,17 @@ def rows_of_unknown_filters_count(patch: Patch) -> None:
 @breaks("distinct")
 def distinct_counts_every_row(patch: Patch) -> None:
     counted = fold.Counted
-    patch.setattr(fold, "Counted", lambda inner, *, each_once: counted(inner, each_once=False))
+    patch.setattr(fold, "Counted", lambda inner, **options: counted(inner, **{**options, "each_once": False}))
 
 
 @breaks("materialize")
 def materialized_rows_count_once(patch: Patch) -> None:
     bound_as(each(distinct=lambda call: call.distinct or call.materialize))(patch)
+
+
+@breaks("order")
+def rows_are_folded_as_they_come(patch: Patch) -> None:
+    bound_as(each(order=lambda _: (), materialize=lambda call: call.materialize or bool(call.order)))(patch)
 
 
 @breaks("returns")

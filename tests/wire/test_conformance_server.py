@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from foldflight.errors import RejectedError, RetryableError
 from foldflight.functions import builtin
 from foldflight.server.run.lifecycle import Server, serving
 from foldflight.testing.conformance import SERVER_RULES, Outcome, check_server
-from tests.wire.conformance_mutants import MUTANTS, places_are_never_free_again
+from tests.wire.conformance_mutants import MUTANTS, bound_as, each, places_are_never_free_again
 from tests.wire.kit import eventually
 
 TOKEN = "a token for the conformance kit"
@@ -107,6 +108,32 @@ def test_what_a_function_cannot_do_is_not_tried() -> None:
         "retract-from-states",
     }
     assert {name: outcome.detail for name, outcome in found.items() if outcome.passed is False} == {}
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT")
+class Digits:
+    """The values as the digits of one number, in the order in which they come."""
+
+    def create_accumulator(self) -> list[int]:
+        return [0]
+
+    def accumulate(self, number: list[int], value: int) -> None:
+        number[0] = 10 * number[0] + value
+
+    def get_value(self, number: list[int]) -> int:
+        return number[0]
+
+
+def test_the_order_of_rows_is_seen_in_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a function whose output depends on the order, a server that sorts the other way breaks the rule."""
+    with serving(Digits, **SETTINGS) as running:
+        assert outcomes(running, "order", function="digits")["order"].passed is True
+        bound_as(each(order=lambda call: tuple(replace(key, descending=not key.descending) for key in call.order)))(
+            monkeypatch
+        )
+        outcome = outcomes(running, "order", function="digits")["order"]
+    assert outcome.passed is False
+    assert "the output of 7 and 5, in descending order" in outcome.detail
 
 
 def test_a_function_that_tells_no_rows_apart_is_refused(tried: Server) -> None:

@@ -56,9 +56,7 @@ def local_spark(
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j.as_uri()}")
             .config("spark.log.level", log_level.upper())
-            .config(
-                "spark.sql.warehouse.dir", (Path(folder) / "warehouse").as_uri()
-            )  # no catalogue outlives the session
+            .config("spark.sql.warehouse.dir", (Path(folder) / "warehouse").as_uri())  # tables end with the session
             .config(map=dict(settings or {}))
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")

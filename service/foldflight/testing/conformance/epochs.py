@@ -220,6 +220,27 @@ def _materialize(server: RawServer) -> None:
 
 
 @rule(
+    "order",
+    "With Call.order the rows of a slot are folded in this order, over all chunks and epochs, and the call can retract "
+    "and merge even if its function cannot. OpenedCall then has is_ordered. A key that is not a column of Open is "
+    "refused with SCHEMA_MISMATCH.",
+    "Keep the argument rows with their keys, and fold them in their order again for each output.",
+)
+def _order(server: RawServer) -> None:
+    descending = {**server.call, "order": [pb.Order(column="value", descending=True)]}
+    with server.exchange(descending) as exchange:
+        call = exchange.opened.calls[0]
+        if not call.is_ordered:
+            raise NotTriedError("the server does not know Call.order: is_ordered is absent")
+        expect((call.can_retract, call.can_merge), (True, True), "that it can retract and merge")
+        exchange.epoch(1, [(0, 0, 5), (0, 0, 9)])
+        found = exchange.epoch(2, [(0, 0, 7), (0, 3, 9)])["output_0"].to_pylist()
+    expect(found, [server.output([(0, 0, 7), (0, 0, 5)])], "the output of 7 and 5, in descending order")
+    with refused("RejectedError", "SCHEMA_MISMATCH"):
+        server.exchange({**server.call, "order": [pb.Order(column="nowhere")]})
+
+
+@rule(
     "returns",
     "Results have NULL states if Open does not request states, and NULL outputs if it does not request outputs. "
     "Without both, results still list the dirty slots.",

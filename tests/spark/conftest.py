@@ -9,8 +9,10 @@ import pytest
 
 from foldflight import connect
 from foldflight.client import Functions, close_connections
+from foldflight.errors import RetryableError
 from tests.spark import spark_functions
 from tests.spark_sessions import PARTITIONS, PROVIDER, let_pass
+from tests.wire.kit import eventually
 
 __all__ = ["PARTITIONS", "PROVIDER"]
 
@@ -40,8 +42,18 @@ def server_url() -> Iterator[str]:
     from foldflight.server.run.lifecycle import serving
 
     with serving(spark_functions, state_keys="a key for the spark tests") as server:
+        # A machine that starts a JVM beside may be too busy for the first connection.
+        assert eventually(lambda: _answers(server.url), timeout_s=60)
         yield server.url
     close_connections()
+
+
+def _answers(url: str) -> bool:
+    try:
+        connect(url)
+    except RetryableError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -121,9 +121,9 @@ def test_the_page_shows_the_fleet_and_goes_on_showing_it(page: Page, fleet: Serv
     (silent,) = [row for row in servers.values() if row[0].startswith("no answer")]
     assert "timed out" in silent[0]
     functions = cells(page, "functions")
-    assert functions["count"] == ["1", "all servers", "vectorised", "-"]
-    assert functions["talks"][:2] == ["1", "folds-0"]
-    assert functions["fails_to_accumulate"][2:] == ["interpreted", "USER_CODE 1"]
+    assert functions["count"] == ["aggregate", "1", "all servers", "vectorised", "-"]
+    assert functions["talks"][:3] == ["aggregate", "1", "folds-0"]
+    assert functions["fails_to_accumulate"][3:] == ["interpreted", "USER_CODE 1"]
     assert re.fullmatch(r"\d+ MiB / 8\.0 GiB", both[0]["memory"])
     first = both[0]["rows"]
     expect(page.locator("#servers tr", has_text="folds-0")).not_to_contain_text(f" {first} ", timeout=LONG_MS)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.server.account import Account
 from foldflight.server.limits.memory import Memory, give_back, memory_limit_of, resident_bytes
-from foldflight.server.limits.watch import Step, Watch
+from foldflight.server.limits.watch import GuardedCall, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -66,7 +66,7 @@ class Running:
         self._hang_up = hang_up
         self._lock = threading.Lock()  # held while the exchange works, and to end it while it waits for its engine
         self._waiting_since_s = self.opened_at_s
-        self._step: Step | None = None
+        self._step: GuardedCall | None = None
         self._resident_before = 0
         self._ended: FoldflightError | None = None
         self.is_released = False
@@ -135,7 +135,7 @@ class Running:
             held += max(resident_bytes() - self._resident_before, 0)
         return held, groups, rows
 
-    def _begun(self, step: Step) -> None:
+    def _begun(self, step: GuardedCall) -> None:
         if self.opening.steps:
             self._resident_before = resident_bytes()
         self._step = step

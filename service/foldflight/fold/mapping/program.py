@@ -17,7 +17,7 @@ from foldflight.fold.evaluator import Request, Resources, Stateless
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mapping.mapper import Mapper, Scalar
 from foldflight.fold.mapping.scalar import InterpretedScalar, VectorisedScalar
-from foldflight.fold.mapping.table import Part, Table
+from foldflight.fold.mapping.table import Part, TableInstance
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Rows, Slots
 from foldflight.functions.context import FunctionContext
@@ -68,7 +68,7 @@ class OpenProgram(Stateless):
         self._outputs = request.outputs
         self._wanted = _wanted_after(steps, request.outputs)
         self._deterministic = {each.function.name: each.function.is_deterministic for each in bound}
-        self._mappers: list[Scalar | Table] = []
+        self._mappers: list[Scalar | TableInstance] = []
         try:
             for step, each in zip(steps, bound, strict=True):
                 context = FunctionContext(
@@ -82,9 +82,11 @@ class OpenProgram(Stateless):
             self.close()
             raise
 
-    def _opened(self, step: Step, bound: BoundMap, context: FunctionContext, resources: Resources) -> Scalar | Table:
+    def _opened(
+        self, step: Step, bound: BoundMap, context: FunctionContext, resources: Resources
+    ) -> Scalar | TableInstance:
         if bound.function.is_table:
-            return Table(bound, context, self.failures, outer=step.outer)
+            return TableInstance(bound, context, self.failures, outer=step.outer)
         if bound.function.vectorised is not None:
             return VectorisedScalar(bound, context, self.failures)
         inner = InterpretedScalar(bound, context, self.failures)
@@ -138,7 +140,7 @@ class OpenProgram(Stateless):
                 continue
             for step, mapper in zip(self._steps[place:], self._mappers[place:], strict=True):
                 rows = state.arguments(step, mapper)
-                if isinstance(mapper, Table):
+                if isinstance(mapper, TableInstance):
                     waiting.append(self._expanded(place, state, mapper.parts(rows)))
                     break
                 state.results[place] = mapper.values(rows)

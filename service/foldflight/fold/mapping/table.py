@@ -19,7 +19,7 @@ from foldflight.functions.context import FunctionContext
 from foldflight.functions.mapping import BoundMap
 from foldflight.functions.values import CastError, cast_results
 
-__all__ = ["ROWS_MAX", "Part", "Table"]
+__all__ = ["ROWS_MAX", "Part", "TableInstance"]
 
 ROWS_MAX: Final = 1 << 20
 """The largest number of rows for one row of a chunk. It stops endless generators before they use up the memory."""
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     values: pa.Array
 
 
-class Table(Instance):
+class TableInstance(Instance):
     """Calls a table function for each row, and collects the rows that it returns.
 
     Args:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from foldflight.server.ops.logs import Logger
 
-__all__ = ["GRACE_S", "Step", "Watch"]
+__all__ = ["GRACE_S", "GuardedCall", "Watch"]
 
 # Time for which a function may run after it was interrupted. A process without heartbeats for this time counts as hung.
 GRACE_S = 5.0
@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 
 class Interrupted(SystemExit):
-    """Raised in the thread of a step that has to end.
+    """Raised in the thread of a call that has to end.
 
     `except Exception` in a function does not catch it. The fold treats it like any SystemExit of a function: as an
     error of the function, with its row. Because it has a limit, it ends the exchange.
@@ -42,7 +42,7 @@ class Interrupted(SystemExit):
     limit = "interrupted"
 
 
-class Step:
+class GuardedCall:
     """One call of functions in one thread, such as the fold of a chunk, which other threads may interrupt."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Watch:
         self._look = look
         self._on_spent = on_spent
         self._logger = logger
-        self._steps: set[Step] = set()
+        self._running: set[GuardedCall] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._is_stuck = False
@@ -120,7 +120,7 @@ class Watch:
         self._closed.set()
         self._thread.join()
 
-    def run(self, call: Callable[[], R], begun: Callable[[Step], None] | None = None) -> R:
+    def run(self, call: Callable[[], R], begun: Callable[[GuardedCall], None] | None = None) -> R:
         """Call functions in this thread, as a step that may be interrupted.
 
         Args:
@@ -132,7 +132,7 @@ class Watch:
                 an exception that is not an Exception, such as KeyboardInterrupt.
             FoldflightError: Another error with which the step was interrupted, or an error of the call itself.
         """
-        step = Step()
+        step = GuardedCall()
         failure: FoldflightError | None = None
         try:
             try:
@@ -156,7 +156,7 @@ class Watch:
         finally:
             step.finish()
             with self._lock:
-                self._steps.discard(step)
+                self._running.discard(step)
         if step.error is not None:
             reason, step.error = _located(step.error, failure), None
             try:
@@ -165,9 +165,9 @@ class Watch:
                 del reason, failure  # they refer to frames and so to the data of the fold; avoid a reference cycle
         return result
 
-    def _add(self, step: Step) -> None:
+    def _add(self, step: GuardedCall) -> None:
         with self._lock:
-            self._steps.add(step)
+            self._running.add(step)
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -180,13 +180,13 @@ class Watch:
 
     def _look_once(self) -> None:
         with self._lock:
-            steps = list(self._steps)
+            steps = list(self._running)
         now_s = time.monotonic()
         for step in steps:
             self._end_if_overdue(step, now_s)
         self._look()
 
-    def _end_if_overdue(self, step: Step, now_s: float) -> None:
+    def _end_if_overdue(self, step: GuardedCall, now_s: float) -> None:
         if step.told_s is None:
             if not self._fold_s_max or now_s - step.began_s < self._fold_s_max:
                 return

@@ -1,6 +1,6 @@
 # Needs git, make and Python 3.11 or newer; the rest comes with `make setup` (Java: service/foldflight/spark/java.py).
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-all demo lint format proto chart docs bench lock clean
+.PHONY: help setup test test-all demo lint format proto chart reference docs bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -41,8 +41,11 @@ proto: $(STAMP) ## Generate the protocol's Python code again
 chart: $(STAMP) ## Write the chart's README from its values
 	$(BIN)/python helm/generate.py
 
-docs: $(STAMP) ## Write the reference of a server from the tables of settings and metrics
+reference: $(STAMP) ## Write the generated pages of docs/reference from the code
 	$(BIN)/python docs/generate.py
+
+docs: $(STAMP) ## Build the documentation: build/docs/index.html (executes the tutorials that changed)
+	$(BIN)/python -m sphinx -b html --fail-on-warning --keep-going --quiet docs build/docs
 
 bench: $(STAMP) ## Measure rows per second of each layer, beside Spark's own ways
 	$(BIN)/python -m bench

@@ -21,12 +21,12 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def test_the_settings_of_a_server() -> None:
-    """The table of settings equals that from which flags, variables and file keys are made; `make docs` writes it."""
+    """The table of settings equals that from which flags, variables and file keys are made; `make reference` writes it."""
     assert settings_table() in REFERENCE
 
 
 def test_the_metrics_of_a_server() -> None:
-    """The table of metrics equals the one from which they are made; `make docs` writes it."""
+    """The table of metrics equals the one from which they are made; `make reference` writes it."""
     assert metrics_table() in REFERENCE
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The tests in four parts at once, so that both processors of a small machine are busy while tests wait or Spark starts.
+# The tests in two lanes, one for each processor of a small machine: those with Spark, and beside them all others.
+# More lanes are not faster, and some tests watch time limits.
 # Usage: scripts/test.sh PYTEST [OPTION...]
 #   OPTION...  of pytest; by default those that leave out what takes minutes
 set -euo pipefail
@@ -9,22 +10,33 @@ options=("${@:2}")
 # Tests start Python by the hundred: what one process has compiled of the modules, the others read.
 unset PYTHONDONTWRITEBYTECODE
 
-declare -A parts
-start() { # NAME NICENESS WHAT...
-  nice -n "$2" "$pytest" "${options[@]}" "${@:3}" >"build/$1.log" 2>&1 &
-  parts[$1]=$!
-}
+parts=(wire others simulation)
+declare -A tests=(
+  [wire]="tests/wire tests/docs tests/deploy"
+  [others]="tests --ignore=tests/spark --ignore=tests/sql --ignore=tests/wire --ignore=tests/docs --ignore=tests/deploy --ignore=tests/simulation"
+  [simulation]="tests/simulation"
+)
 mkdir -p build
-trap 'kill "${parts[@]}" 2>/dev/null || true' EXIT
-# Tests on the wire and of containers watch time limits, so the others leave the processors to them.
-start wire 0 tests/wire tests/docs tests/deploy
-start simulation 10 tests/simulation
-start others 10 tests --ignore=tests/{spark,sql,wire,docs,deploy,simulation}
+
+beside() { # one part after the other; each ends in its log
+  local part failed=0
+  trap 'kill $(jobs -p) 2>/dev/null; exit 1' TERM
+  for part in "${parts[@]}"; do
+    # shellcheck disable=SC2086
+    "$pytest" "${options[@]}" ${tests[$part]} >"build/$part.log" 2>&1 &
+    wait $! || failed=1
+  done
+  return $failed
+}
+
+beside &
+beside=$!
+trap 'kill "$beside" 2>/dev/null || true' EXIT
 
 failed=no
-nice -n 5 "$pytest" "${options[@]}" tests/spark tests/sql || failed=yes
-for part in "${!parts[@]}"; do
-  wait "${parts[$part]}" || failed=yes
+"$pytest" "${options[@]}" tests/spark tests/sql || failed=yes
+wait "$beside" || failed=yes
+for part in "${parts[@]}"; do
   printf '\nThe tests that ran beside these, build/%s.log:\n' "$part"
   cat "build/$part.log"
 done

@@ -39,6 +39,18 @@ def let_pass(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
 
 
+def leave_to_ci(item: pytest.Item) -> None:
+    """Mark a test as slow that repeats another one through Connect or on a server, unless it is marked `every_way`.
+
+    What differs there is the way to Spark and to the functions, and a few tests go all ways of these.
+    """
+    callspec = getattr(item, "callspec", None)
+    chosen = {} if callspec is None else callspec.params
+    is_another_way = chosen.get("spark") == "connect" or chosen.get("functions") == "remote"
+    if is_another_way and item.get_closest_marker("every_way") is None:
+        item.add_marker(pytest.mark.slow)
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -21,7 +21,7 @@ README = (Path(__file__).parents[2] / "README.md").read_text()
 
 
 def test_the_settings_of_a_server() -> None:
-    """The table of settings equals that from which flags, variables and file keys are made; `make reference` writes it."""
+    """The table of settings is the one from which flags, variables and file keys are made (`make reference`)."""
     assert settings_table() in REFERENCE
 
 

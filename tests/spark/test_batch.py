@@ -89,6 +89,7 @@ def by_key(df: Any, keys: int) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.every_way
 def test_random_rows(spark: Any, functions: Any) -> None:
     """Any calls over unusual keys give the results of the author's class, in both sessions, embedded and remote."""
     rows = random_rows(2_000, seed=1)

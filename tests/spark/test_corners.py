@@ -34,6 +34,7 @@ class Changes(Stream):
         return [tuple(row) for row in batch.collect()]
 
 
+@pytest.mark.slow
 def test_a_count_alone(classic: Any, functions: Functions, tmp_path: Path) -> None:
     """Rows without used columns are counted without keys, in a batch and in a stream with an empty epoch."""
     count = functions["count"]
@@ -77,6 +78,7 @@ def test_the_kind_null_fails_the_query(classic: Any, functions: Functions, tmp_p
         stream.epochs([(None, 1)])
 
 
+@pytest.mark.slow
 def test_row_kind_is_the_name_of_one_column(classic: Any, functions: Functions, tmp_path: Path) -> None:
     """If a stream shows row kinds, no key and no output may be named `row_kind`; otherwise they may."""
     count = functions["count"]

@@ -29,6 +29,7 @@ def run(classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return running
 
 
+@pytest.mark.slow
 def test_streamed_tables_equal_the_batch(run: Callable[[], tuple[int, str]]) -> None:
     """Both tables equal those of Spark SQL, and each epoch of both queries prints its metrics."""
     different, output = run()
@@ -40,6 +41,7 @@ def test_streamed_tables_equal_the_batch(run: Callable[[], tuple[int, str]]) -> 
     assert rows_folded == ["2,699", "5,340"]
 
 
+@pytest.mark.slow
 def test_a_change_that_is_lost_is_found(run: Callable[[], tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the deletions of cancelled flights the tables differ, and the example reports it."""
     changes_of = flights_stream.changes_of

@@ -78,6 +78,7 @@ def test_a_query_goes_on_with_a_new_version(classic: SparkSession, tmp_path: Pat
     }
 
 
+@pytest.mark.slow
 def test_servers_of_a_new_version_take_the_states_of_an_old_one(classic: SparkSession, tmp_path: Path) -> None:
     """A query moves from servers of one version to servers of the next, which migrate or refuse its states."""
 
@@ -133,6 +134,7 @@ def total(version: str) -> type:
     return udaf(input_types=["BIGINT"], result_type="BIGINT", name="total", version=version)(cls)
 
 
+@pytest.mark.slow
 def test_sessions_of_an_old_version_grow_and_merge(classic: SparkSession, tmp_path: Path) -> None:
     """A row between two old sessions merges their migrated states; other sessions stay as they are."""
 
@@ -160,7 +162,7 @@ def test_sessions_of_an_old_version_grow_and_merge(classic: SparkSession, tmp_pa
     assert sorted(states, key=repr) == [("ann", None, 1), ("ann", {"sum": 2003}, None), ("bob", None, 1)]
 
 
-@pytest.mark.parametrize("what", ["run", "manifest"])
+@pytest.mark.parametrize("what", ["run", pytest.param("manifest", marks=pytest.mark.slow)])
 def test_damaged_state_ends_the_query(
     classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

@@ -50,7 +50,12 @@ def bundles_url() -> Any:
 Place = Callable[[str], Functions]
 
 
-@pytest.fixture(params=["notebook", "module", "installed module", "bundle"])
+@pytest.fixture(
+    params=[
+        "notebook",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("module", "installed module", "bundle")),
+    ]
+)
 def place(
     request: pytest.FixtureRequest, classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Place:
@@ -97,6 +102,7 @@ def test_streams_over_a_restart_with_an_edited_class(classic: SparkSession, tmp_
     assert latest == {"a": 90, "b": 10}
 
 
+@pytest.mark.slow
 def test_sessions_of_a_stream(classic: SparkSession, tmp_path: Path) -> None:
     """Sessions merge their pickled states, over a restart and with an edited class."""
     sessions: dict[int, int] = {}

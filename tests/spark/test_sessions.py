@@ -98,7 +98,8 @@ class Sink:
                 self.rows[key] = value
 
 
-@pytest.mark.parametrize("emit", ["changelog", pytest.param("update", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("emit", ["changelog", "update"])
 def test_any_order_over_a_restart_ends_as_the_batch(
     classic: SparkSession,
     tmp_path: Path,
@@ -175,6 +176,7 @@ def test_a_session_that_grows_is_another(classic: SparkSession, tmp_path: Path) 
     ]
 
 
+@pytest.mark.slow
 def test_sessions_stay_open_for_the_allowed_lateness(classic: SparkSession, tmp_path: Path) -> None:
     """A session closes after the allowed lateness, and later rows are counted, also over a restart."""
     functions = connect(spark_functions)
@@ -200,6 +202,7 @@ def test_sessions_stay_open_for_the_allowed_lateness(classic: SparkSession, tmp_
     assert sum(each["late_rows"] or 0 for each in stream.progress) == 1
 
 
+@pytest.mark.slow
 def test_sessions_feed_another_aggregation(classic: SparkSession, tmp_path: Path) -> None:
     """The changes of sessions are rows with kinds for the next aggregation, which counts sessions and rows."""
     functions = connect(spark_functions)
@@ -218,6 +221,7 @@ def test_sessions_feed_another_aggregation(classic: SparkSession, tmp_path: Path
     assert [[(row["sessions"], row["rows"]) for row in epoch] for epoch in stream.run()] == [[(3, 3)], [(2, 4)]]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_other_windows_is_refused(classic: SparkSession, tmp_path: Path) -> None:
     """A query whose windows differ from those of its checkpoint is refused with both."""
     functions = connect(spark_functions)
@@ -237,6 +241,7 @@ def test_a_checkpoint_of_other_windows_is_refused(classic: SparkSession, tmp_pat
         stream.run()
 
 
+@pytest.mark.slow
 def test_windows_of_processing_time(classic: SparkSession, tmp_path: Path) -> None:
     """The window of a row contains the time of its epoch, and closes in an epoch after its end."""
     functions = connect(spark_functions)

@@ -42,6 +42,7 @@ def _sizes(batches: Iterator[Any]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"size": pa.array([batch.nbytes], pa.int64())})
 
 
+@pytest.mark.slow
 def test_wide_rows_come_in_batches_of_bounded_size(classic: Any, embedded: Functions) -> None:
     """Rows of 100 KB come in batches of at most 64 MiB, though Spark does not measure them."""
     session = classic.newSession()

@@ -128,6 +128,7 @@ def test_the_table_is_what_is_there(classic: SparkSession, orders: Query) -> Non
     assert "bob" not in {row["customer"] for row in rows}
 
 
+@pytest.mark.slow
 def test_windows_and_pickled_states(classic: SparkSession, tmp_path: Path) -> None:
     """Windows are keys with names, other than typed states are bytes, and closed windows are absent."""
     functions = connect(spark_functions)
@@ -189,7 +190,7 @@ def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
     assert caught.value.code == "STATE_MISMATCH"
 
 
-@pytest.mark.parametrize("variable", ["manifest", "runs"])
+@pytest.mark.parametrize("variable", [pytest.param("manifest", marks=pytest.mark.slow), "runs"])
 def test_damaged_bytes(
     classic: SparkSession, orders: Query, monkeypatch: pytest.MonkeyPatch, run: Any, variable: str
 ) -> None:
@@ -249,6 +250,7 @@ def test_the_command_prints_a_table(run: Any, orders: Query) -> None:
     assert "of 3 buckets hold" in result.stdout
 
 
+@pytest.mark.slow
 def test_the_command_takes_groups_and_a_limit(run: Any, orders: Query, several: str) -> None:
     """--group selects a group, also NULL; --limit tells how many are left out; errors list valid names."""
     ann = run(orders.checkpoint, "--json", "--group", "customer=ann")
@@ -267,6 +269,7 @@ def test_the_command_takes_groups_and_a_limit(run: Any, orders: Query, several: 
     assert "1 group " in run(several, "--operator", "0").stdout + run(several, "--operator", "1").stdout
 
 
+@pytest.mark.slow
 def test_values_of_keys_are_cast(run: Any, classic: SparkSession, tmp_path: Path) -> None:
     """A value is cast to the type of its key; invalid values are refused; several keys are combined."""
     functions = connect(spark_functions)

@@ -169,7 +169,7 @@ def apply(table: dict[Any, dict[str, Any]], changes: Rows, *, update_before: boo
     ("functions", "emit"),
     [
         ("embedded", "changelog"),
-        ("remote", "update"),
+        pytest.param("remote", "update", marks=pytest.mark.slow),
         pytest.param("embedded", "update", marks=pytest.mark.slow),
         pytest.param("remote", "changelog", marks=pytest.mark.slow),
     ],
@@ -226,6 +226,7 @@ def test_append_only_input_gives_the_latest_values(classic: SparkSession, tmp_pa
         }
 
 
+@pytest.mark.slow
 def test_one_group_of_all_rows(classic: SparkSession, tmp_path: Path) -> None:
     """Without keys there is one group, which stays when its last row is retracted."""
     functions = connect(spark_functions)
@@ -242,6 +243,7 @@ def test_one_group_of_all_rows(classic: SparkSession, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_other_codes_for_row_kinds(classic: SparkSession, tmp_path: Path) -> None:
     """`row_kinds` maps other codes, such as Debezium's."""
     functions = connect(spark_functions)
@@ -257,6 +259,7 @@ def test_other_codes_for_row_kinds(classic: SparkSession, tmp_path: Path) -> Non
     assert changes == [{"row_kind": "+I", "customer": "a", "n": 1}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["?", None])
 def test_rows_of_no_kind(classic: SparkSession, tmp_path: Path, op: str | None) -> None:
     """A row with an unknown or NULL kind fails the query, and the error names it."""
@@ -267,6 +270,7 @@ def test_rows_of_no_kind(classic: SparkSession, tmp_path: Path, op: str | None) 
         stream.run()
 
 
+@pytest.mark.slow
 def test_strict_mode_names_the_group(classic: SparkSession, tmp_path: Path) -> None:
     """In strict mode a retraction of a row that does not exist fails the query with the group."""
     functions = connect(spark_functions)
@@ -291,6 +295,7 @@ def test_append_only_functions_are_refused_when_the_query_is_built(classic: Spar
         stream.run()
 
 
+@pytest.mark.slow
 def test_append_only_functions_with_their_rows_kept(classic: SparkSession, tmp_path: Path) -> None:
     """With materialize=True min, max and string_agg support a stream with retractions."""
     functions = connect(spark_functions)
@@ -326,6 +331,7 @@ def test_append_only_functions_with_their_rows_kept(classic: SparkSession, tmp_p
     assert table.keys() == rows.table().keys()
 
 
+@pytest.mark.slow
 def test_the_changelog_of_one_query_is_the_input_of_another(classic: SparkSession, tmp_path: Path) -> None:
     """Two aggregations in one streaming query: how many customers have each number of orders."""
     functions = connect(spark_functions)
@@ -373,10 +379,8 @@ CHANGES: dict[str, Callable[[DataFrame, Functions], DataFrame]] = {
 }
 
 
-ONE, *OTHERS = CHANGES
-
-
-@pytest.mark.parametrize("change", [ONE, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)])
+@pytest.mark.slow
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_query_does_not_read_the_state_of_another(classic: SparkSession, tmp_path: Path, change: str) -> None:
     """Changed keys, functions or buckets are refused at a restart, and the state is not changed."""
     functions = connect(spark_functions)

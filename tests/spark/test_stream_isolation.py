@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import DataFrame
 
 from foldflight.spark import dead_letters, group_by, results, session, state_table, tumble
@@ -84,6 +85,7 @@ def test_failed_groups_keep_their_state(classic: Any, functions: Any, tmp_path: 
     assert held == {"b": 2, "c": 2}
 
 
+@pytest.mark.slow
 def test_windows_fail_one_by_one(classic: Any, functions: Any, tmp_path: Path) -> None:
     """A failed window does not affect others of its key; in append mode dead letters come before results."""
     stream = Isolated(
@@ -113,6 +115,7 @@ def test_windows_fail_one_by_one(classic: Any, functions: Any, tmp_path: Path) -
     assert sorted(shown) == [("a", 1), ("a", 6), ("b", 5)]
 
 
+@pytest.mark.slow
 def test_sessions_that_cannot_be_merged(classic: Any, functions: Any, tmp_path: Path) -> None:
     """If states cannot be merged, the stored session stays as it was, and the rows that join it are dead letters."""
     stream = Isolated(

@@ -69,6 +69,7 @@ def test_windows_close_when_the_watermark_has_passed_them(classic: SparkSession,
     assert sum(each["late_rows"] or 0 for each in stream.progress) == 2
 
 
+@pytest.mark.slow
 def test_allowed_lateness_keeps_windows_open(classic: SparkSession, tmp_path: Path) -> None:
     """A window stays open for the allowed lateness after the watermark has passed its end."""
     functions = connect(spark_functions)
@@ -104,7 +105,7 @@ WINDOWS = {
         ("tumble", False),
         ("hop", False),
         ("cumulate", False),
-        ("hop", True),
+        pytest.param("hop", True, marks=pytest.mark.slow),
         pytest.param("tumble", True, marks=pytest.mark.slow),
         pytest.param("cumulate", True, marks=pytest.mark.slow),
     ],

@@ -23,6 +23,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 def test_spark_runs_on_the_runtime_of_the_wheel(tmp_path):
     """With every Java hidden, a session starts and exchanges rows with Python."""
     programs = tmp_path / "bin"

@@ -72,8 +72,11 @@ def test_emit_changes(db: Any, tmp_path: Path) -> None:
     "source",
     [
         "FROM orders GROUP BY customer, window(at, '10 minutes')",
-        """FROM TABLE(TUMBLE(TABLE orders, DESCRIPTOR(at), INTERVAL '10' MINUTES))
-           GROUP BY window_start, window_end, customer""",
+        pytest.param(
+            """FROM TABLE(TUMBLE(TABLE orders, DESCRIPTOR(at), INTERVAL '10' MINUTES))
+               GROUP BY window_start, window_end, customer""",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
@@ -88,6 +91,7 @@ def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
     assert shown(rows, "customer", "total") == [("a", 3), ("a", 4), ("b", 5)]
 
 
+@pytest.mark.slow
 def test_order_in_a_call_retracts(db: Any, tmp_path: Path) -> None:
     """`f(x ORDER BY t)` keeps the rows of its groups, so rows may come late and be taken back."""
     stream = orders(

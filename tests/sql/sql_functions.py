@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foldflight import udaf
+from foldflight import udaf, udf, udtf
 
 
 @udaf(input_types=["BIGINT", "INT"], result_type="BIGINT")
@@ -40,3 +40,37 @@ class Joined:
 
     def get_value(self, accumulator):
         return "".join(each or "-" for each in accumulator)
+
+
+@udf(input_types=["BIGINT", "BIGINT"], result_type="BIGINT")
+def times(x, y):
+    return None if x is None or y is None else x * y
+
+
+@udf(input_types=["T"], result_type="T")
+def same(value):
+    return value
+
+
+@udf(input_types=["DOUBLE"], result_type="DOUBLE")
+class Scale:
+    """Multiply by a direct argument."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def eval(self, x):
+        return x * self.factor
+
+
+@udtf(input_types=["STRING"], result_types={"word": "STRING", "at": "INT"})
+class Words:
+    """The words of a text, with their places."""
+
+    def __init__(self, separator: str = " ") -> None:
+        self.separator = separator
+
+    def eval(self, text):
+        for at, word in enumerate((text or "").split(self.separator)):
+            if word:
+                yield word, at

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -30,17 +31,26 @@ from foldflight.engine.mapping import MapQuery, Steps, transport_of
 from foldflight.engine.query import HostTypes
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo, Open
-from foldflight.fold import ERROR
-from foldflight.functions import Step, StepArgument, parse_type
+from foldflight.fold import ERROR, ROW
+from foldflight.functions import Step, StepArgument, can_widen, parse_type
 from foldflight.functions.literals import check_names
 from foldflight.functions.spec import FunctionKind
 from foldflight.spark.attempts import attempt
 from foldflight.spark.carrier import carrier_type, result_types
-from foldflight.spark.columns import Columns, arrow_fields, text_of
+from foldflight.spark.columns import Columns, arrow_fields, spark_name, text_of
 from foldflight.spark.steps import step_name
 from foldflight.spark.worker import freeze_garbage_collector
 
-__all__ = ["OnError", "check_frame", "check_kinds", "letter_of", "named_uses", "spark_udf", "with_columns"]
+__all__ = [
+    "OnError",
+    "check_frame",
+    "check_kinds",
+    "declared_udf",
+    "letter_of",
+    "named_uses",
+    "spark_udf",
+    "with_columns",
+]
 
 OnError = str
 SPARK: Final = HostTypes(carrier=carrier_type, results=result_types)
@@ -331,8 +341,36 @@ def spark_udf(info: FunctionInfo, transport: Transport, literals: Mapping[str, A
             function=info.name,
         )
     check_names(info, literals or {})
-    (type_,) = result_types([info.name], [parse_type(info.result_type)])
-    task = _OneCall(transport, info.name, info.input_names, dict(literals or {}), type_, uuid.uuid4().hex)
+    return declared_udf(info, transport, (), parse_type(info.result_type), literals)
+
+
+def declared_udf(
+    info: FunctionInfo,
+    transport: Transport,
+    inputs: Sequence[pa.DataType],
+    result: pa.DataType,
+    literals: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return a scalar or table function with given types as an arrow UDF; a table function gives arrays of its rows.
+
+    Args:
+        info: The function.
+        transport: The connection to it.
+        inputs: The types to which the arguments are cast. None are given for a function that declares its own.
+        result: The type of the result; for a table function, the struct of its columns.
+        literals: Its direct arguments.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH for a result that Spark has no type for.
+    """
+    is_table = info.kind is FunctionKind.TABLE
+    if is_table:
+        carriers = result_types([field.name for field in result], [field.type for field in result])
+        type_ = pa.list_(pa.struct(list(zip((field.name for field in result), carriers, strict=True))))
+    else:
+        (type_,) = result_types([info.name], [result])
+    names = info.input_names
+    task = _OneCall(transport, info.name, names, dict(literals or {}), tuple(inputs), type_, is_table, uuid.uuid4().hex)
     pickle.dumps(task)
 
     def run(*columns: pa.Array) -> pa.Array:
@@ -353,7 +391,9 @@ class _OneCall:
         function: Its name.
         names: The names of its arguments, for errors.
         literals: Its direct arguments.
+        inputs: The types to which its arguments are cast; empty if the function itself declares them.
         type_: The type that carries its results in Spark.
+        is_table: Whether a result is an array of rows.
         token: Identifies the UDF among all of the process.
     """
 
@@ -361,7 +401,9 @@ class _OneCall:
     function: str
     names: tuple[str, ...]
     literals: Mapping[str, Any]
+    inputs: tuple[pa.DataType, ...]
     type_: pa.DataType
+    is_table: bool
     token: str
 
     def values(self, columns: Sequence[pa.Array]) -> pa.Array:
@@ -369,12 +411,36 @@ class _OneCall:
         types = [without_nullability(each.type) for each in columns]
         arrays = [convert(each, type_) for each, type_ in zip(columns, types, strict=True)]
         more = [f"argument {place + 1}" for place in range(len(self.names), len(types))]
-        schema = pa.schema(list(zip([*self.names, *more], types, strict=False)))
+        names = [*self.names, *more][: len(types)]
+        for place, wanted in enumerate(self.inputs):
+            arrays[place] = self._widened(arrays[place], wanted, names[place])
+        schema = pa.schema([(name, array.type) for name, array in zip(names, arrays, strict=True)])
         exchange = self._exchange(schema)
         exchange.chunk(pa.RecordBatch.from_arrays(arrays, schema=schema))
         answer = exchange.mapped()
         forward(exchange.take_logs(), lambda _: {})
+        if self.is_table:
+            return self._lists(answer, len(columns[0]))
         return convert(_one(answer.column(0).combine_chunks()), self.type_)
+
+    def _widened(self, array: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:
+        if array.type == wanted:
+            return array
+        if not can_widen(array.type, wanted):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"{self.function} takes {spark_name(wanted)} for its argument {name} and was given "
+                f"{spark_name(array.type)}; cast it in the query",
+                function=self.function,
+            )
+        return array.cast(wanted)
+
+    def _lists(self, answer: pa.Table, count: int) -> pa.Array:
+        """Return the rows of each of n input rows as a list."""
+        rows = convert(_one(answer.column("output_0").combine_chunks()), self.type_.value_type)
+        places = answer.column(ROW).to_numpy()
+        offsets = np.searchsorted(places, np.arange(count + 1)).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), rows, type=self.type_)
 
     def _exchange(self, schema: pa.Schema) -> OpenExchange:
         """Return the exchange of this task, and close those of other tasks, which have ended."""

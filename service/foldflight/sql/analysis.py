@@ -12,13 +12,16 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 
 from foldflight.sql.blocks import Block, Query
-from foldflight.sql.catalog import Catalog, catalog_of
+from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
 from foldflight.sql.text import Edits, Span, SqlError, Text
 
-__all__ = ["REFUSALS", "Analysis", "CannotFoldError", "placed_errors", "plain_sql", "refusal", "said"]
+__all__ = ["REFUSALS", "UNKNOWN_FUNCTION", "Analysis", "CannotFoldError", "placed_errors", "refusal", "said"]
 
 REFUSALS: Final = (AnalysisException, ParseException)
 """The errors of Spark's parser and analyser."""
+
+UNKNOWN_FUNCTION: Final = ("UNRESOLVED_ROUTINE", "UNRESOLVABLE_TABLE_VALUED_FUNCTION")
+"""Spark's conditions for a function that it does not know."""
 
 _VIEW: Final = re.compile(r"foldflight_result_\d+_")
 _END: Final = re.compile(r"\n?== SQL|\s*SQLSTATE|;\s*line \d+ pos|\nJVM stacktrace|;\n'")
@@ -39,11 +42,6 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.disabled = before
-
-
-def plain_sql(spark: SparkSession, text: str, args: Any = None, **views: DataFrame) -> DataFrame:
-    """Have Spark run a statement, in a session whose `sql` may have been replaced by `enable`."""
-    return type(spark).sql(spark, text, args or None, **views)
 
 
 def said(error: PySparkException) -> str:
@@ -177,7 +175,7 @@ def refusal(
     """
     message = catalog.as_written(said(error))
     condition = error.getCondition()
-    if condition == "UNRESOLVED_ROUTINE" and (name := re.search(r"routine `?([^`]+)`?", message)) is not None:
+    if condition in UNKNOWN_FUNCTION and (name := re.search(r"resolve (?:routine )?`([^`]+)`", message)) is not None:
         close = catalog.closest(name[1].rpartition(".")[2].strip("`"))
         message += f" Did you mean {close}?" if close else ""
     found = _offsets(error, sql)

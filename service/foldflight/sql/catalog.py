@@ -12,18 +12,22 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
+from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.client import Aggregate, FunctionHandle, Functions, connect
 from foldflight.client.connect import EMBEDDED
 from foldflight.errors import RejectedError
-from foldflight.functions import Call, Function, Order, Registry, parse_type
+from foldflight.functions import Call, Function, FunctionKind, Order, Registry, parse_type
+from foldflight.spark.carrier import result_types
 from foldflight.spark.columns import text_of
+from foldflight.spark.mapping import declared_udf
 from foldflight.sql.calls import AGGREGATES
 from foldflight.sql.lists import ListFold
-from foldflight.sql.text import Span, SqlError, Text
+from foldflight.sql.text import Span, SqlError, Text, quoted
 
-__all__ = ["Catalog", "Entry", "catalog_of"]
+__all__ = ["Catalog", "Entry", "MapEntry", "catalog_of", "plain_sql"]
 
 _PREFIX: Final = "foldflight__"
 _STRUCT: Final = "named_struct"
@@ -56,6 +60,63 @@ class Entry:
         types = None if declared is None else tuple(map(parse_type, declared))
         return cls(name.lower(), handle, types, where, append_only=not handle.info.retract)
 
+    @property
+    def has_plain_calls(self) -> bool:
+        """Whether plain SQL knows it: it has fixed types, no required direct arguments, and no name of Spark's."""
+        is_complete = not any(parameter.required for parameter in self.handle.info.parameters)
+        return bool(self.types) and is_complete and self.name not in AGGREGATES
+
+
+@dataclass(frozen=True)
+class MapEntry:
+    """One scalar or table function of a catalogue.
+
+    Args:
+        name: Its name in SQL, in lower case.
+        handle: The function.
+        types: The types of its arguments.
+        returns: The type of its result; for a table function, the struct of its columns.
+        where: Where it is evaluated, for SHOW FOLDFLIGHT FUNCTIONS.
+        statement: The CREATE FUNCTION statement that made it; empty for a registered or temporary one.
+    """
+
+    name: str
+    handle: FunctionHandle
+    types: tuple[pa.DataType, ...]
+    returns: pa.DataType
+    where: str
+    statement: str = ""
+
+    @classmethod
+    def of(cls, name: str, handle: FunctionHandle, where: str) -> MapEntry:
+        """Return the entry for a function with the types that its author declared. Raises RejectedError SIGNATURE."""
+        info = handle.info
+        if info.input_types is None or info.result_type is None:
+            raise RejectedError(
+                "SIGNATURE",
+                f"the types of {info.signature} depend on its arguments; declare them: CREATE FUNCTION {name}(type) "
+                "RETURNS type LANGUAGE python AS 'module:function'",
+                function=info.name,
+            )
+        return cls(name.lower(), handle, tuple(map(parse_type, info.input_types)), parse_type(info.result_type), where)
+
+    @property
+    def arguments(self) -> pa.StructType:
+        """The names and types of its arguments."""
+        names = self.handle.info.input_names
+        more = [f"argument_{place + 1}" for place in range(len(names), len(self.types))]
+        return pa.struct(list(zip([*names, *more], self.types, strict=False)))
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is a table function."""
+        return self.handle.info.kind is FunctionKind.TABLE
+
+    @property
+    def has_plain_calls(self) -> bool:
+        """Whether it can be called without direct arguments."""
+        return not any(parameter.required for parameter in self.handle.info.parameters)
+
 
 @dataclass(frozen=True)
 class _Written:
@@ -73,12 +134,14 @@ class Catalog:
     """The functions of one session.
 
     Args:
-        entries: The functions by SQL name.
+        entries: The aggregates by SQL name.
+        mapped: The scalar and table functions by SQL name.
         connection: Further arguments of `connect` for `USING LINK`.
         file: The file that keeps the statements that made the functions; None if they live as long as the session.
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
+    mapped: dict[str, MapEntry] = field(default_factory=dict)
     connection: Mapping[str, Any] = field(default_factory=dict)
     file: Path | None = None
     _udfs: dict[tuple[Any, ...], str] = field(default_factory=dict)
@@ -86,10 +149,11 @@ class Catalog:
     _links: dict[str, Functions] = field(default_factory=dict)
     _embedded: dict[str, Function] = field(default_factory=dict)
     _functions: Functions | None = None
+    _of_spark: frozenset[str] | None = None
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of the functions."""
+        """The names of the aggregates."""
         return frozenset(self.entries)
 
     @property
@@ -132,17 +196,22 @@ class Catalog:
     @contextmanager
     def unchanged_on_error(self) -> Iterator[None]:
         """Undo all changes of a block that raises."""
-        before = dict(self.entries), dict(self._embedded), self._functions
+        before = dict(self.entries), dict(self.mapped), dict(self._embedded), self._functions
         try:
             yield
         except BaseException:
-            self.entries, self._embedded, self._functions = before
+            self.entries, self.mapped, self._embedded, self._functions = before
             raise
 
-    def drop(self, name: str) -> None:
-        """Remove a function. Results that use it stay valid."""
-        del self.entries[name]
-        self._embedded.pop(name, None)
+    def drop(self, spark: SparkSession, name: str) -> None:
+        """Remove a function, also from plain SQL. Results that use it stay valid."""
+        if name in self.mapped:
+            is_plain = self.mapped.pop(name).has_plain_calls
+        else:
+            is_plain = self.entries.pop(name).has_plain_calls
+            self._embedded.pop(name, None)
+        if is_plain:
+            plain_sql(spark, f"DROP TEMPORARY FUNCTION IF EXISTS {quoted(name)}")
 
     def twin(self, name: str, beside: FunctionHandle) -> FunctionHandle | None:
         """Return foldflight's built-in function of this name over the connection of another function."""
@@ -151,7 +220,7 @@ class Catalog:
 
     def closest(self, name: str) -> str | None:
         """Return the function whose name is most similar to a name, if one is similar."""
-        return next(iter(difflib.get_close_matches(name.lower(), self.entries, n=1)), None)
+        return next(iter(difflib.get_close_matches(name.lower(), [*self.entries, *self.mapped], n=1)), None)
 
     def udf(
         self,
@@ -195,8 +264,7 @@ class Catalog:
             # The types of keys do not change what a function is described as; a Column does not tell them.
             others = len(dict.fromkeys(call.columns)) - len(types)
             fold = ListFold.of(handle.transport, call, [*types, *[pa.int64()] * others])
-            plain = re.sub(r"\W", "_", entry.name)
-            name = f"{_PREFIX}{plain}_{len(self._udfs)}"
+            name = self._udf_name(entry.name)
             spark.udf.register(name, fold.over_lists())
             self._udfs[key] = name
             self._written[name] = _Written(entry.name, len(types), distinct, keys, given)
@@ -209,11 +277,77 @@ class Catalog:
         aggregate of this name.
         """
         self.entries[entry.name] = entry
-        is_complete = not any(parameter.required for parameter in entry.handle.info.parameters)
-        if entry.types and is_complete and entry.name not in AGGREGATES:
+        if entry.has_plain_calls and entry.types:
             arguments = tuple(map(str, range(len(entry.types))))
             fold = ListFold.of(entry.handle.transport, Call(entry.handle.name, arguments), entry.types)
             spark.udf.register(entry.name, fold.over_groups())
+
+    def names_of_spark(self, spark: SparkSession) -> frozenset[str]:
+        """Return the names of Spark's own functions, which it calls even if another one is registered."""
+        if self._of_spark is None:
+            self._of_spark = frozenset(row[0] for row in plain_sql(spark, "SHOW SYSTEM FUNCTIONS").collect())
+        return self._of_spark
+
+    def register_map(self, spark: SparkSession, entry: MapEntry) -> None:
+        """Add a scalar or table function. All SQL of the session knows it, if it needs no direct arguments.
+
+        Raises:
+            RejectedError: SIGNATURE for a function without arguments, or with the name of a function of Spark;
+                SCHEMA_MISMATCH for a type that Spark does not have.
+        """
+        if not entry.types:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{entry.name} has no arguments, and a UDF of Spark needs one; give it an argument",
+                function=entry.name,
+            )
+        if entry.name in self.names_of_spark(spark):
+            raise RejectedError(
+                "SIGNATURE",
+                f"Spark has a function {entry.name} of its own, which it would call; choose another name",
+                function=entry.name,
+            )
+        if entry.has_plain_calls:
+            self._define(spark, entry)
+        self.mapped[entry.name] = entry
+
+    def _define(self, spark: SparkSession, entry: MapEntry) -> None:
+        """Make a function known to Spark under its name, in place of the one of this name."""
+        name = quoted(entry.name)
+        udf = None if entry.is_table else self._map_udf(entry, {})
+        rows = self.mapped_udf(spark, entry, {}) if entry.is_table else ""
+        if entry.name in self.mapped:  # scalar and table functions have names of their own in Spark
+            plain_sql(spark, f"DROP TEMPORARY FUNCTION IF EXISTS {name}")
+        if udf is not None:
+            spark.udf.register(entry.name, udf)
+            return
+        # A function of SQL can be joined with LATERAL, and Spark casts its arguments. An array of rows for each row is
+        # one trip to Python for a whole batch.
+        arguments = ", ".join(quoted(field.name) for field in entry.arguments)
+        plain_sql(
+            spark,
+            f"CREATE TEMPORARY FUNCTION {name}({_ddl(entry.arguments)}) RETURNS TABLE ({_ddl(entry.returns)}) "
+            f"RETURN SELECT * FROM inline({rows}({arguments}))",
+        )
+
+    def mapped_udf(self, spark: SparkSession, entry: MapEntry, literals: Mapping[str, Any]) -> str:
+        """Return Spark's name of a function with these direct arguments; a table function gives arrays of rows."""
+        key = (entry, repr(sorted(literals.items())))
+        if key not in self._udfs:
+            name = self._udf_name(entry.name)
+            spark.udf.register(name, self._map_udf(entry, literals))
+            self._udfs[key] = name
+            self._written[name] = _Written(entry.name, len(entry.types), distinct=False, order=(), literals=literals)
+        return self._udfs[key]
+
+    @staticmethod
+    def _map_udf(entry: MapEntry, literals: Mapping[str, Any]) -> Any:
+        inputs = () if entry.handle.info.input_types is not None else entry.types
+        return declared_udf(entry.handle.info, entry.handle.transport, inputs, entry.returns, literals)
+
+    def _udf_name(self, name: str) -> str:
+        plain = re.sub(r"\W", "_", name)
+        return f"{_PREFIX}{plain}_{len(self._udfs)}"
 
     def as_written(self, message: str) -> str:
         """Return a text of Spark's with the functions over lists as users write them."""
@@ -230,7 +364,8 @@ class Catalog:
         """Return `f(a, b) FILTER ...` for `udf(collect_list(named_struct('0', a, '1', b)) FILTER ...)`."""
         written = self._written[text.tokens[0].name]
         if not text.says(2, "COLLECT_LIST", "("):
-            return text.text.replace(text.tokens[0].text, written.name, 1)
+            literals = "".join(f", {name} => {value!r}" for name, value in written.literals.items())
+            return f"{written.name}{text.text[text.tokens[0].stop : -1]}{literals})"
         inner = text.partner[3]
         fields: list[str] = []
         if text.says(4, _STRUCT.upper(), "("):
@@ -249,10 +384,32 @@ class Catalog:
         return f"{use.function.name}({'DISTINCT ' * use.is_distinct}{', '.join(given)})"
 
     def statements(self) -> Iterator[str]:
-        """Yield the CREATE AGGREGATE statements of the functions that statements made."""
-        for entry in self.entries.values():
-            if entry.statement:
-                yield entry.statement
+        """Yield the CREATE statements of the functions that statements made."""
+        yield from (entry.statement for entry in self.entries.values() if entry.statement)
+        yield from (entry.statement for entry in self.mapped.values() if entry.statement)
+
+
+def _ddl(columns: pa.StructType) -> str:
+    """Return columns as Spark declares them: names and types."""
+    carriers = result_types([field.name for field in columns], [field.type for field in columns])
+    types = (_declared(from_arrow_type(type_)) for type_ in carriers)
+    return ", ".join(f"{quoted(field.name)} {type_}" for field, type_ in zip(columns, types, strict=True))
+
+
+def _declared(type_: st.DataType) -> str:
+    """Return a type as Spark declares it. Its own text does not quote the names of members."""
+    if isinstance(type_, st.StructType):
+        return f"struct<{', '.join(f'{quoted(each.name)}: {_declared(each.dataType)}' for each in type_)}>"
+    if isinstance(type_, st.ArrayType):
+        return f"array<{_declared(type_.elementType)}>"
+    if isinstance(type_, st.MapType):
+        return f"map<{_declared(type_.keyType)}, {_declared(type_.valueType)}>"
+    return type_.simpleString()
+
+
+def plain_sql(spark: SparkSession, text: str, args: Any = None, **views: DataFrame) -> DataFrame:
+    """Have Spark run a statement, in a session whose `sql` may have been replaced by `enable`."""
+    return type(spark).sql(spark, text, args or None, **views)
 
 
 def _closing(text: str, opening: int) -> int:

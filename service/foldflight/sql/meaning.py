@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
+from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
 from foldflight.spark.columns import arrow_fields, spark_name
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
@@ -22,7 +23,16 @@ from foldflight.sql.calls import Call, calls_in
 from foldflight.sql.catalog import Entry
 from foldflight.sql.text import Edits, Span, Text
 
-__all__ = ["arguments_of", "own_calls", "rewrite_all", "rewrite_call", "rewrite_rest", "uses_functions"]
+__all__ = [
+    "arguments_of",
+    "given_arguments",
+    "is_expression",
+    "own_calls",
+    "rewrite_all",
+    "rewrite_call",
+    "rewrite_rest",
+    "uses_functions",
+]
 
 _ITEMS: Final = ("SELECT", "HAVING", "QUALIFY")
 # A call behind one of these words is not a call: it is a relation with the names of its columns.
@@ -56,7 +66,7 @@ def rewrite_all(analysis: Analysis, edits: Edits, query: Query) -> None:
 def rewrite_rest(analysis: Analysis, edits: Edits, query: Query) -> None:
     """Replace the calls outside of blocks: in PIVOT, and behind FROM and `|>`."""
     for call in calls_in(analysis.text, query.span, analysis.catalog.names, nested=True):
-        if not edits.changes(call.span.start) and _is_expression(analysis.text, call):
+        if not edits.changes(call.span.start) and is_expression(analysis.text, call):
             rewrite_call(analysis, edits, call, query, None)
 
 
@@ -71,10 +81,10 @@ def _refuse_misplaced(analysis: Analysis, query: Query, block: Block) -> None:
 
 def uses_functions(text: Text, names: Collection[str]) -> bool:
     """Return whether a statement has a call of one of these functions."""
-    return any(_is_expression(text, call) for call in calls_in(text, Span(0, len(text)), names, nested=True))
+    return any(is_expression(text, call) for call in calls_in(text, Span(0, len(text)), names, nested=True))
 
 
-def _is_expression(text: Text, call: Call) -> bool:
+def is_expression(text: Text, call: Call) -> bool:
     """Return whether a call is one, rather than the name of a relation with its columns."""
     before = call.span.start - 1
     if before < 0 or text.upper(before) in _NAMING:
@@ -83,7 +93,24 @@ def _is_expression(text: Text, call: Call) -> bool:
 
 
 def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict[str, Any]]:
-    """Return the arguments that are columns, and the direct arguments: `fraction => 0.9`.
+    """Return the arguments of an aggregate that are columns, and the direct arguments: `fraction => 0.9`.
+
+    Raises:
+        SqlError: For a wrong number of columns, a direct argument that is not constant, or an aggregate in a column.
+    """
+    columns, literals = given_arguments(analysis, call, analysis.catalog.entries[call.name].handle.info)
+    nested = next((n for each in columns for n in calls_in(analysis.text, each, analysis.catalog.names)), None)
+    if nested is not None and not call.is_over:  # over a window, an aggregate of aggregates is a sum over groups
+        raise analysis.text.error(
+            f"{nested.name} is an aggregate in the arguments of the aggregate {call.name}; aggregate in two steps, the "
+            "inner one in a subquery",
+            nested.head,
+        )
+    return columns, literals
+
+
+def given_arguments(analysis: Analysis, call: Call, info: FunctionInfo) -> tuple[tuple[Span, ...], dict[str, Any]]:
+    """Return the arguments of a call that are columns, and the direct arguments: `fraction => 0.9`.
 
     Raises:
         SqlError: For a wrong number of columns, or a direct argument that is not constant.
@@ -97,7 +124,6 @@ def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict
             literals[analysis.text.tokens[each.start].name] = _constant(analysis, Span(each.start + 2, each.stop))
         elif analysis.text.slice(each) != "*":
             columns.append(each)
-    info = analysis.catalog.entries[call.name].handle.info
     most = len(info.input_names)
     if call.is_within and len(columns) < info.inputs_min:  # an ordered-set aggregate: it folds what it is ordered by
         columns += [order.span for order in call.order][: info.inputs_min - len(columns)]
@@ -108,13 +134,6 @@ def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict
             f"{'is' if len(columns) == 1 else 'are'} given",
             call.head,
             code="SCHEMA_MISMATCH",
-        )
-    nested = next((n for each in columns for n in calls_in(analysis.text, each, analysis.catalog.names)), None)
-    if nested is not None and not call.is_over:  # over a window, an aggregate of aggregates is a sum over groups
-        raise analysis.text.error(
-            f"{nested.name} is an aggregate in the arguments of the aggregate {call.name}; aggregate in two steps, the "
-            "inner one in a subquery",
-            nested.head,
         )
     return tuple(columns), literals
 

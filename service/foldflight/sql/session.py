@@ -14,10 +14,11 @@ from pyspark.sql import functions as sf
 from foldflight.client import Aggregate, FunctionHandle, Functions
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
-from foldflight.sql.analysis import REFUSALS, Analysis, plain_sql, refusal
+from foldflight.sql.analysis import REFUSALS, UNKNOWN_FUNCTION, Analysis, refusal
 from foldflight.sql.blocks import parse
 from foldflight.sql.calls import calls_in
-from foldflight.sql.catalog import Catalog, Entry, catalog_of
+from foldflight.sql.catalog import Catalog, Entry, MapEntry, catalog_of, plain_sql
+from foldflight.sql.mapping import rewrite_mapped
 from foldflight.sql.meaning import uses_functions
 from foldflight.sql.planner import Plan, Planner
 from foldflight.sql.statements import done, run_statement
@@ -42,7 +43,8 @@ def sql(
 ) -> DataFrame:
     """Run a statement of Spark SQL that may use functions of foldflight wherever SQL has aggregates.
 
-    The functions are those of `register` and of CREATE AGGREGATE. Other statements go to Spark unchanged.
+    The functions are those of `register`, of CREATE AGGREGATE and of CREATE FUNCTION ... LANGUAGE python. Other
+    statements go to Spark unchanged.
 
     Each SELECT block is folded by `group_by` if Spark confirms that this means the same; otherwise the rows of each
     group are collected into lists, which are folded. `EXPLAIN FOLDFLIGHT` before a query, or `explain=True`, tells
@@ -77,15 +79,16 @@ def sql(
     if whole.says(0, "EXPLAIN", "FOLDFLIGHT"):
         explain, begin = True, 2
     span, emit = _emit(whole, Span(begin, len(whole)))
+    analysis = Analysis(spark, catalog, whole, args)
+    is_rewritten = rewrite_mapped(analysis)
     if emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole):
         if explain:
             query = " ".join(whole.slice(Span(begin, len(whole))).split())
-            return spark.createDataFrame([(1, query, "spark", "it uses no function of foldflight")], _EXPLAINED)
-        return _without_functions(spark, catalog, whole, args)
+            return spark.createDataFrame([(1, query, "spark", "it uses no aggregate of foldflight")], _EXPLAINED)
+        return _without_aggregates(analysis, args, is_rewritten=is_rewritten)
     start = _query_start(whole, span)
-    analysis = Analysis(spark, catalog, whole, args)
     if start is None:
-        return _without_query(spark, catalog, whole, args)
+        return _without_query(analysis, args, is_rewritten=is_rewritten)
     options = {**stream, **({} if emit is None else {"emit": emit})}
     built_in = catalog.embedded["count"] if emit is not None else None
     planner = Planner(analysis, plan, options, built_in)
@@ -100,42 +103,41 @@ def sql(
 def register(spark: SparkSession, functions: Functions, names: Mapping[str, str] | None = None) -> None:
     """Make functions known to the SQL of a session.
 
-    `sql` can use them wherever SQL has aggregates. Plain `spark.sql` knows those with fixed types as aggregates, with
-    Spark's restrictions for aggregates in Python: not beside built-in ones, and slow with many groups. Spark's own
-    aggregates keep their names, so the built-in functions of foldflight are not registered by default.
+    `sql` can use aggregates wherever SQL has aggregates. Plain `spark.sql` knows those with fixed types as aggregates,
+    with Spark's restrictions for aggregates in Python: not beside built-in ones, and slow with many groups. Spark's
+    own functions keep their names, so the built-in functions of foldflight are not registered by default.
+
+    Both know scalar functions in all expressions, and table functions behind FROM and LATERAL. Direct arguments,
+    `scale(x, factor => 2)`, and LATERAL VIEW are for `sql`.
 
     Args:
         spark: The session.
         functions: The result of `connect`.
         names: The functions to register, with their names in SQL: `{"sum": "exact_sum"}`. Default:
-            all aggregates besides the built-in ones, and the scalar functions with fixed types, by their own names.
+            all aggregates besides the built-in ones, and the scalar and table functions that have fixed types, and
+            names that are not those of functions of Spark.
 
     Raises:
-        RejectedError: UNKNOWN_FUNCTION.
+        RejectedError: UNKNOWN_FUNCTION; SIGNATURE for a scalar or table function whose types depend on its arguments,
+            or that has the name of a function of Spark.
     """
-    chosen = {name: name for name in functions if _is_registered(functions[name])} if names is None else names
     catalog = catalog_of(spark)
+    chosen = {name: name for name in functions if _is_registered(spark, functions[name])} if names is None else names
     for function, name in chosen.items():
         handle = functions[function]
         if handle.info.kind is FunctionKind.AGGREGATE:
             catalog.register(spark, Entry.of(name, handle, "registered"))
-        elif handle.info.kind is FunctionKind.SCALAR:
-            spark.udf.register(name, handle.spark_udf())
         else:
-            raise RejectedError(
-                "SIGNATURE",
-                f"{function} is a table function, which SQL cannot call; use join_lateral of foldflight.spark",
-                function=function,
-            )
+            catalog.register_map(spark, MapEntry.of(name, handle, "registered"))
 
 
-def _is_registered(handle: FunctionHandle) -> bool:
+def _is_registered(spark: SparkSession, handle: FunctionHandle) -> bool:
     """Return whether a function is registered by default."""
     info = handle.info
-    if info.name in Registry() or info.kind is FunctionKind.TABLE:
-        return False
-    is_fixed = info.input_types is not None and not any(parameter.required for parameter in info.parameters)
-    return is_fixed or info.kind is FunctionKind.AGGREGATE
+    if info.kind is FunctionKind.AGGREGATE:
+        return info.name not in Registry()
+    is_fixed = bool(info.input_types) and info.result_type is not None
+    return is_fixed and info.name.lower() not in catalog_of(spark).names_of_spark(spark)
 
 
 def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **connection: Any) -> _Session:
@@ -143,8 +145,9 @@ def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **con
 
     Args:
         spark: The session. It is changed, and returned.
-        catalog: A file that keeps CREATE AGGREGATE statements. Those in it are executed now, with the source code that
-            they contain; later ones are added, and dropped ones are removed. The file need not exist.
+        catalog: A file that keeps CREATE AGGREGATE and CREATE FUNCTION statements. Those in it are executed now, with
+            the source code that they contain; later ones are added, and dropped ones are removed. The file need not
+            exist.
         connection: Arguments of `connect` for `USING LINK`: `bundle_key`, `token`, `tls_ca`...
 
     Raises:
@@ -283,26 +286,33 @@ def _query_start(text: Text, span: Span) -> int | None:
     return None
 
 
-def _without_functions(spark: SparkSession, catalog: Catalog, text: Text, args: Any) -> DataFrame:
-    """Have Spark run a statement without functions of foldflight."""
+def _without_aggregates(analysis: Analysis, args: Any, *, is_rewritten: bool) -> DataFrame:
+    """Have Spark run a statement without aggregates of foldflight, unchanged unless another call is rewritten."""
+    text, catalog = analysis.text, analysis.catalog
+    whole = Span(0, len(text))
+    if is_rewritten:
+        result = analysis.accepted(analysis.edits, whole)
+        names = [catalog.as_written(name) for name in result.columns]
+        return result if names == result.columns else result.toDF(*names)
     try:
-        return plain_sql(spark, text.text, args)
+        return plain_sql(analysis.spark, text.text, args)
     except REFUSALS as error:
-        if error.getCondition() != "UNRESOLVED_ROUTINE" or not catalog.entries:
+        if error.getCondition() not in UNKNOWN_FUNCTION or not (catalog.entries or catalog.mapped):
             raise
-        raise refusal(error, catalog, text, Span(0, len(text)), text.text) from None
+        raise refusal(error, catalog, text, whole, text.text) from None
 
 
-def _without_query(spark: SparkSession, catalog: Catalog, text: Text, args: Any) -> DataFrame:
+def _without_query(analysis: Analysis, args: Any, *, is_rewritten: bool) -> DataFrame:
     """Have Spark run a statement that is no query, such as DROP TABLE."""
-    call = next(iter(calls_in(text, Span(0, len(text)), catalog.names, nested=True)), None)
+    text = analysis.text
+    call = next(iter(calls_in(text, Span(0, len(text)), analysis.catalog.names, nested=True)), None)
     if call is not None and text.upper(0) in ("DELETE", "UPDATE", "MERGE"):
         raise text.error(
             f"{call.name} cannot be used in {text.upper(0)}; write the query with it as a temporary view first: CREATE "
             "TEMPORARY VIEW v AS SELECT ...",
             call.head,
         )
-    return plain_sql(spark, text.text, args)
+    return _without_aggregates(analysis, args, is_rewritten=is_rewritten)
 
 
 def _explained(spark: SparkSession, planner: Planner) -> DataFrame:
@@ -362,7 +372,10 @@ def _load(spark: SparkSession, catalog: Catalog, file: Path) -> None:
     found, rest = split_statements(text)
     for each in [*found, *([rest] if rest else [])]:
         if run_statement(spark, catalog, Text(each)) is None:
-            raise RejectedError("SETTINGS", f"the catalogue {file} has a statement that is no CREATE AGGREGATE: {each}")
+            raise RejectedError(
+                "SETTINGS",
+                f"the catalogue {file} has a statement that is no CREATE AGGREGATE or CREATE FUNCTION: {each}",
+            )
     catalog.file = file
 
 

@@ -1,9 +1,17 @@
-"""Statements about functions: CREATE AGGREGATE, DROP AGGREGATE, SHOW AGGREGATES.
+"""Statements about functions: CREATE, DROP and SHOW.
 
 CREATE [OR REPLACE] AGGREGATE [IF NOT EXISTS] name ( [argument] type, ... ) [RETURNS type] [APPEND ONLY]
     [LANGUAGE python] AS 'function' | 'module:Class' | $$ source $$  [USING LINK 'grpc://host:port']
 DROP AGGREGATE [IF EXISTS] name
 SHOW AGGREGATES
+
+CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] name ( [argument] type, ... )
+    RETURNS type | RETURNS TABLE ( column type, ... )
+    LANGUAGE python AS 'function' | 'module:function' | $$ source $$  [USING LINK 'grpc://host:port']
+DROP [TEMPORARY] FUNCTION [IF EXISTS] name
+SHOW FOLDFLIGHT FUNCTIONS
+
+A CREATE FUNCTION without LANGUAGE python, USING LINK and $$ is Spark's, as is a DROP FUNCTION of another function.
 """
 
 from __future__ import annotations
@@ -20,12 +28,26 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from foldflight.client import FunctionHandle
+from foldflight.client import FunctionHandle, connect
+from foldflight.engine.layout import REAL, SLOT
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Open, Returns
-from foldflight.functions import Call, Function, Registry, parse_type
+from foldflight.functions import (
+    AnyFunction,
+    Call,
+    Function,
+    FunctionKind,
+    Registry,
+    Step,
+    StepArgument,
+    function_of,
+    parse_type,
+    udaf,
+    udf,
+    udtf,
+)
 from foldflight.spark.columns import spark_name
-from foldflight.sql.catalog import Catalog, Entry
+from foldflight.sql.catalog import Catalog, Entry, MapEntry
 from foldflight.sql.text import Span, SqlError, Text, Token
 
 __all__ = ["done", "run_statement"]
@@ -42,17 +64,25 @@ def run_statement(spark: SparkSession, catalog: Catalog, text: Text) -> DataFram
     reader = _Reader(text)
     if reader.take("CREATE"):
         replaces = reader.take("OR", "REPLACE")
-        if reader.take("AGGREGATE"):
+        is_temporary = reader.take("TEMPORARY")
+        if reader.take("AGGREGATE") and not is_temporary:
             _create(spark, catalog, reader, replaces=replaces)
-            return done(spark)
-        _refuse_other_functions(reader)
-        return None
-    if reader.take("DROP", "AGGREGATE"):
-        _drop(catalog, reader)
+        elif reader.take("FUNCTION") and _is_in_python(text):
+            _create(spark, catalog, reader, is_aggregate=False, replaces=replaces, is_temporary=is_temporary)
+        else:
+            return None
         return done(spark)
+    if reader.take("DROP", "AGGREGATE"):
+        _drop(spark, catalog, reader)
+        return done(spark)
+    if reader.take("DROP", "FUNCTION") or reader.take("DROP", "TEMPORARY", "FUNCTION"):
+        return done(spark) if _drop_function(spark, catalog, reader) else None
     if reader.take("SHOW", "AGGREGATES"):
         reader.end()
         return _listing(spark, catalog)
+    if reader.take("SHOW", "FOLDFLIGHT", "FUNCTIONS"):
+        reader.end()
+        return _listing_of_functions(spark, catalog)
     return None
 
 
@@ -61,20 +91,14 @@ def done(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([], "ok string")
 
 
-def _refuse_other_functions(reader: _Reader) -> None:
-    """Refuse scalar and table functions in Python, which Spark has no statement for.
-
-    A room for scalar and table functions reads its CREATE FUNCTION here.
-    """
-    text = reader.text
-    is_function = reader.take("FUNCTION") or reader.take("TEMPORARY", "FUNCTION")
-    language = next((place for place in text.flat(Span(0, len(text))) if text.says(place, "LANGUAGE", "PYTHON")), None)
-    if is_function and language is not None:
-        raise text.error(
-            "foldflight creates aggregates: CREATE AGGREGATE name(type, ...) RETURNS type AS 'module:Class'; make "
-            "a scalar function known with register(spark, connect('embedded:module'))",
-            Span(language, language + 2),
-        )
+def _is_in_python(text: Text) -> bool:
+    """Return whether CREATE FUNCTION is a statement of ours, not of Spark."""
+    return any(
+        text.says(place, "LANGUAGE", "PYTHON")
+        or text.says(place, "USING", "LINK")
+        or text.tokens[place].kind == "dollar"
+        for place in text.flat(Span(0, len(text)))
+    )
 
 
 @dataclass
@@ -124,13 +148,14 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Declared:
-    """What CREATE AGGREGATE declares.
+    """What CREATE AGGREGATE or CREATE FUNCTION declares.
 
     Args:
-        name: The name of the aggregate, in lower case.
+        kind: Whether it is an aggregate, a scalar or a table function.
+        name: Its name, in lower case.
         name_at: The place of its name.
         types: The types of its arguments.
-        returns: The type of its result.
+        returns: The type of its result; for a table function, the struct of its columns.
         append_only: Whether APPEND ONLY is written.
         function: The text behind AS.
         function_at: The place of that text.
@@ -138,6 +163,7 @@ class _Declared:
         link: The URL behind USING LINK.
     """
 
+    kind: FunctionKind
     name: str
     name_at: int
     types: tuple[pa.DataType, ...]
@@ -148,25 +174,45 @@ class _Declared:
     is_source: bool
     link: str | None
 
+    @property
+    def statement(self) -> str:
+        """The words with which such a function is created."""
+        return "CREATE AGGREGATE" if self.kind is FunctionKind.AGGREGATE else "CREATE FUNCTION"
 
-def _create(spark: SparkSession, catalog: Catalog, reader: _Reader, *, replaces: bool) -> None:
+
+def _create(
+    spark: SparkSession,
+    catalog: Catalog,
+    reader: _Reader,
+    *,
+    is_aggregate: bool = True,
+    replaces: bool,
+    is_temporary: bool = False,
+) -> None:
     keeps = reader.take("IF", "NOT", "EXISTS")
-    declared = _declared(reader)
-    text = reader.text
-    if declared.name in catalog.entries and not replaces:
+    declared = _declared(reader, is_aggregate=is_aggregate)
+    if _is_taken(catalog, declared, reader) and not replaces:
         if keeps:
             return
+        word = "an aggregate" if is_aggregate else "a function"
         raise reader.error(
-            f"there is already an aggregate {declared.name}; write CREATE OR REPLACE AGGREGATE", declared.name_at
+            f"there is already {word} {declared.name}; write CREATE OR REPLACE {word.split()[1].upper()}",
+            declared.name_at,
         )
+    text = reader.text
     try:
         with catalog.unchanged_on_error():
             handle = _function(catalog, declared)
             _check(declared, handle, reader)
             where = declared.link or ("source" if declared.is_source else declared.function)
-            statement = text.slice(Span(0, len(text)))  # without comments around it: one at its end would hide the `;`
-            entry = Entry(declared.name, handle, declared.types, where, statement, declared.append_only)
-            catalog.register(spark, entry)
+            # Without comments around it: one at its end would hide the `;` of the catalogue's file.
+            statement = "" if is_temporary else text.slice(Span(0, len(text)))
+            if is_aggregate:
+                entry = Entry(declared.name, handle, declared.types, where, statement, declared.append_only)
+                catalog.register(spark, entry)
+            else:
+                mapped = MapEntry(declared.name, handle, declared.types, declared.returns, where, statement)
+                catalog.register_map(spark, mapped)
     except SqlError:
         raise
     except RejectedError as error:
@@ -174,19 +220,40 @@ def _create(spark: SparkSession, catalog: Catalog, reader: _Reader, *, replaces:
         raise text.error(error.message, place, code=error.code) from None
 
 
-def _declared(reader: _Reader) -> _Declared:
-    """Read the statement behind CREATE [OR REPLACE] AGGREGATE [IF NOT EXISTS]."""
+def _is_taken(catalog: Catalog, declared: _Declared, reader: _Reader) -> bool:
+    """Return whether there is a function of this kind and name. Raises SqlError for one of another kind."""
+    is_aggregate = declared.kind is FunctionKind.AGGREGATE
+    if declared.name in (catalog.mapped if is_aggregate else catalog.entries):
+        is_, drop = ("a function", "FUNCTION") if is_aggregate else ("an aggregate", "AGGREGATE")
+        raise reader.error(
+            f"{declared.name} is the name of {is_}; choose another name, or write DROP {drop} {declared.name} before",
+            declared.name_at,
+        )
+    return declared.name in (catalog.entries if is_aggregate else catalog.mapped)
+
+
+def _declared(reader: _Reader, *, is_aggregate: bool) -> _Declared:
+    """Read the statement behind CREATE [OR REPLACE] AGGREGATE | FUNCTION [IF NOT EXISTS]."""
     text, name_at = reader.text, reader.at
-    name = reader.name("the name of the aggregate").lower()
+    word = "aggregate" if is_aggregate else "function"
+    name = reader.name(f"the name of the {word}").lower()
     if not text.says(reader.at, "("):
         raise reader.error("the types of the arguments are expected here, in parentheses: (BIGINT, INT)")
     closing = text.partner[reader.at]
     types = tuple(_argument_type(text, each) for each in text.split(Span(reader.at + 1, closing)))
     reader.at = closing + 1
-    returns = _returns(reader, types)
-    append_only = reader.take("APPEND", "ONLY")
+    kind = FunctionKind.AGGREGATE
+    if is_aggregate:
+        returns = _returns(reader, types)
+    elif text.says(reader.at, "RETURNS", "TABLE", "("):
+        kind, returns = FunctionKind.TABLE, _columns(reader)
+    elif text.says(reader.at, "RETURNS"):
+        kind, returns = FunctionKind.SCALAR, _returns(reader, types)
+    else:
+        raise reader.error("RETURNS type or RETURNS TABLE (column type, ...) is expected here")
+    append_only = is_aggregate and reader.take("APPEND", "ONLY")
     if reader.take("LANGUAGE") and reader.name("a language").lower() != "python":
-        raise reader.error("the language of an aggregate is python", reader.at - 1)
+        raise reader.error(f"the language of {'an' if is_aggregate else 'a'} {word} is python", reader.at - 1)
     function, function_at, is_source = name, name_at, False
     if reader.take("AS"):
         function_at = reader.at
@@ -198,7 +265,7 @@ def _declared(reader: _Reader) -> _Declared:
             raise reader.error("LINK 'grpc://host:port' is expected here")
         link = reader.string("'grpc://host:port'").replace("http://", "grpc://").replace("https://", "grpc+tls://")
     reader.end()
-    return _Declared(name, name_at, types, returns, append_only, function, function_at, is_source, link)
+    return _Declared(kind, name, name_at, types, returns, append_only, function, function_at, is_source, link)
 
 
 def _returns(reader: _Reader, types: tuple[pa.DataType, ...]) -> pa.DataType:
@@ -210,6 +277,24 @@ def _returns(reader: _Reader, types: tuple[pa.DataType, ...]) -> pa.DataType:
     while reader.at < len(reader.text) and reader.text.upper(reader.at) not in _CLAUSES:
         reader.at += 1
     return _type(reader.text, Span(begin, reader.at))
+
+
+def _columns(reader: _Reader) -> pa.StructType:
+    """Read `RETURNS TABLE (column type, ...)`, and return the struct of the columns."""
+    text, opening = reader.text, reader.at + 2
+    reader.at = text.partner[opening] + 1
+    fields: list[pa.Field] = []
+    for each in text.split(Span(opening + 1, text.partner[opening])):
+        if each.is_empty or not text.tokens[each.start].is_name:
+            place = min(each.start, text.partner[opening])
+            raise text.error("the name and the type of a column are expected here", Span(place, place + 1))
+        name = text.tokens[each.start].name
+        if name.lower() in {field.name.lower() for field in fields}:
+            raise text.error(f"{name} is the name of two columns; give each its own", Span(each.start, each.start + 1))
+        fields.append(pa.field(name, _type(text, Span(each.start + 1, each.stop))))
+    if not fields:
+        raise text.error("a column is expected here: (word STRING, ...)", Span(opening + 1, opening + 2))
+    return pa.struct(fields)
 
 
 def _argument_type(text: Text, span: Span) -> pa.DataType:
@@ -246,35 +331,36 @@ def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
             return functions[declared.function]
         return functions.register(_of_source(declared))[declared.name]
     if declared.is_source:
-        return catalog.embed(declared.name, _of_source(declared))
-    if ":" in declared.function:
-        return catalog.embed(declared.name, _of_module(declared.function))
-    return catalog.embedded[declared.function]
+        function = _of_source(declared)
+    elif ":" in declared.function:
+        function = replace(_of_module(declared.function), name=declared.name)
+    else:
+        return catalog.embedded[declared.function]
+    if isinstance(function, Function):
+        return catalog.embed(declared.name, function)
+    return connect(function)[declared.name]
 
 
-def _of_module(written: str) -> Function:
-    module_name, _, class_name = written.partition(":")
+def _of_module(written: str) -> AnyFunction:
+    module_name, _, object_name = written.partition(":")
     found = Registry.load([module_name]).authored
     try:
-        source = getattr(importlib.import_module(module_name), class_name)
+        source = getattr(importlib.import_module(module_name), object_name)
     except AttributeError:
-        classes = ", ".join(each.cls.__name__ for each in found if isinstance(each, Function))
-        raise RejectedError("MODULE", f"{module_name} has no class {class_name}; it has {classes}") from None
+        names = ", ".join(each.source.__name__ for each in found)
+        raise RejectedError("MODULE", f"{module_name} has no function or class {object_name}; it has {names}") from None
     return _only(Registry.load([source]), written)
 
 
-def _only(registry: Registry, what: str) -> Function:
+def _only(registry: Registry, what: str) -> AnyFunction:
     if len(registry.authored) != 1:
         names = ", ".join(function.name for function in registry.authored)
         raise RejectedError("SIGNATURE", f"{what} has {len(registry.authored)} functions ({names}); give one")
-    (function,) = registry.authored
-    if not isinstance(function, Function):
-        raise RejectedError("SIGNATURE", f"{what} is not an aggregate function", function=function.name)
-    return function
+    return registry.authored[0]
 
 
-def _of_source(declared: _Declared) -> Function:
-    """Return the only function of source code: a class under @udaf, or functions as RisingWave has them.
+def _of_source(declared: _Declared) -> AnyFunction:
+    """Return the only function of source code: what is decorated, or functions as RisingWave has them.
 
     The source is executed in this process. Its module has a name of its own for each text, so that a replaced function
     does not change results that use the one before.
@@ -282,12 +368,14 @@ def _of_source(declared: _Declared) -> Function:
     code = textwrap.dedent(declared.function)
     digest = hashlib.sha256(code.encode()).hexdigest()[:8]
     module = ModuleType(f"foldflight_sql_{declared.name}_{digest}")
-    file = f"<CREATE AGGREGATE {declared.name}>"
+    file = f"<{declared.statement} {declared.name}>"
     sys.modules[module.__name__] = module
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     try:
         exec(compile(code, file, "exec"), module.__dict__)  # noqa: S102 - the user's own code is what the statement gives
-        if "create_state" in module.__dict__:
+        if declared.kind is not FunctionKind.AGGREGATE:
+            _decorate(module, declared)
+        elif "create_state" in module.__dict__:
             _make_class(module, declared)
     except FoldflightError:
         raise
@@ -295,6 +383,19 @@ def _of_source(declared: _Declared) -> Function:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise RejectedError("MODULE", f"the source cannot be executed{line}: {type(error).__name__}: {error}") from None
     return replace(_only(Registry.load([module]), "the source"), name=declared.name)
+
+
+def _decorate(module: ModuleType, declared: _Declared) -> None:
+    """Register the function or class with the declared name, if the source has no decorator."""
+    own = {name.lower(): value for name, value in vars(module).items() if callable(value)}
+    target = own.get(declared.name)
+    if target is None or function_of(target) is not None:
+        return
+    if declared.kind is FunctionKind.TABLE:
+        columns = {field.name: field.type for field in declared.returns}
+        udtf(input_types=declared.types, result_types=columns, name=declared.name)(target)
+    else:
+        udf(input_types=declared.types, result_type=declared.returns, name=declared.name)(target)
 
 
 _CLASS: Final = """
@@ -325,15 +426,22 @@ def _make_class(module: ModuleType, declared: _Declared) -> None:
     code = _CLASS + (_RETRACT if "retract" in defined else "") + (_MERGE if "merge" in defined else "")
     value = "finish(state)" if "finish" in defined else "state"
     exec(code.format(name="Aggregate", arguments=arguments, value=value), defined)  # noqa: S102 - our own text
-    from foldflight import udaf
-
     decorated = udaf(input_types=declared.types, result_type=declared.returns, name=declared.name)
     defined["Aggregate"] = decorated(defined["Aggregate"])
 
 
+_ADVICE: Final = {
+    FunctionKind.AGGREGATE: "is an aggregate; write CREATE AGGREGATE",
+    FunctionKind.SCALAR: "is a scalar function; write CREATE FUNCTION name(type, ...) RETURNS type LANGUAGE python",
+    FunctionKind.TABLE: "is a table function; write CREATE FUNCTION name(type, ...) RETURNS TABLE (column type, ...)",
+}
+
+
 def _check(declared: _Declared, handle: FunctionHandle, reader: _Reader) -> None:
-    """Check the declared types and APPEND ONLY against the function. Raises SqlError."""
+    """Check the kind, the declared types and APPEND ONLY against the function. Raises SqlError."""
     info = handle.info
+    if info.kind is not declared.kind:
+        raise reader.error(f"{info.signature} {_ADVICE[info.kind]}", declared.function_at)
     if info.input_types is not None:
         known = [parse_type(each) for each in info.input_types]
         if known != list(declared.types):
@@ -344,17 +452,14 @@ def _check(declared: _Declared, handle: FunctionHandle, reader: _Reader) -> None
             )
     required = [each.name for each in info.parameters if each.required]
     if not required:  # direct arguments may decide the type of the result
-        columns = [pa.field(str(place), type_) for place, type_ in enumerate(declared.types)]
-        call = Call(handle.name, tuple(each.name for each in columns))
-        schema = pa.schema([pa.field("slot", pa.int32()), *columns])
-        opened = handle.transport.describe(Open((call,), schema, returns=Returns(states=False)))
-        result = opened.schema.field("output_0").type
+        result = _described(declared, handle)
         if result != declared.returns:
             raise reader.error(
-                f"{declared.name} returns {spark_name(result)}, and {spark_name(declared.returns)} is declared",
+                f"{declared.name} returns {_shown(result, declared)}, and {_shown(declared.returns, declared)} is "
+                "declared",
                 declared.name_at,
             )
-    if not info.retract and not declared.append_only:
+    if declared.kind is FunctionKind.AGGREGATE and not info.retract and not declared.append_only:
         raise reader.error(
             f"{declared.name} has no retract, so rows cannot be taken back; declare it: write APPEND ONLY before "
             "LANGUAGE or AS, or define retract",
@@ -362,7 +467,25 @@ def _check(declared: _Declared, handle: FunctionHandle, reader: _Reader) -> None
         )
 
 
-def _drop(catalog: Catalog, reader: _Reader) -> None:
+def _described(declared: _Declared, handle: FunctionHandle) -> pa.DataType:
+    """Return the type of the function's result for the declared types. Raises RejectedError."""
+    columns = [pa.field(str(place), type_) for place, type_ in enumerate(declared.types)]
+    if declared.kind is FunctionKind.AGGREGATE:
+        call = Call(handle.name, tuple(each.name for each in columns))
+        opening = Open((call,), pa.schema([pa.field(SLOT, pa.int32()), *columns]), returns=Returns(states=False))
+    else:
+        step = Step(handle.name, tuple(StepArgument(column=each.name) for each in columns))
+        opening = Open((), pa.schema(columns or [pa.field(REAL, pa.bool_())]), steps=(step,), outputs=(0,))
+    return handle.transport.describe(opening).schema.field("output_0").type
+
+
+def _shown(type_: pa.DataType, declared: _Declared) -> str:
+    if declared.kind is not FunctionKind.TABLE:
+        return spark_name(type_)
+    return f"TABLE ({_columns_shown(type_)})"
+
+
+def _drop(spark: SparkSession, catalog: Catalog, reader: _Reader) -> None:
     may_miss = reader.take("IF", "EXISTS")
     place = reader.at
     name = reader.name("the name of an aggregate").lower()
@@ -370,11 +493,26 @@ def _drop(catalog: Catalog, reader: _Reader) -> None:
         reader.at = reader.text.partner[reader.at] + 1
     reader.end()
     if name in catalog.entries:
-        catalog.drop(name)
+        catalog.drop(spark, name)
     elif not may_miss:
         close = catalog.closest(name)
         hint = f"; did you mean {close}?" if close else ""
         raise reader.error(f"there is no aggregate {name}{hint}", place)
+
+
+def _drop_function(spark: SparkSession, catalog: Catalog, reader: _Reader) -> bool:
+    """Drop a scalar or table function, and return whether it was one of the catalogue."""
+    reader.take("IF", "EXISTS")
+    token = reader.next_token()
+    name = token.name.lower() if token is not None and token.is_name else ""
+    if name in catalog.entries:
+        raise reader.error(f"{name} is an aggregate; write DROP AGGREGATE {name}")
+    if name not in catalog.mapped or reader.text.says(reader.at + 1, "."):
+        return False
+    reader.at += 1
+    reader.end()
+    catalog.drop(spark, name)
+    return True
 
 
 def _listing(spark: SparkSession, catalog: Catalog) -> DataFrame:
@@ -388,3 +526,20 @@ def _listing(spark: SparkSession, catalog: Catalog) -> DataFrame:
         for entry in sorted(catalog.entries.values(), key=lambda entry: entry.name)
     ]
     return spark.createDataFrame(rows, "name string, arguments string, append_only string, `where` string")
+
+
+def _listing_of_functions(spark: SparkSession, catalog: Catalog) -> DataFrame:
+    rows = [
+        (
+            entry.name,
+            _columns_shown(entry.arguments),
+            f"TABLE ({_columns_shown(entry.returns)})" if entry.is_table else spark_name(entry.returns),
+            entry.where,
+        )
+        for entry in sorted(catalog.mapped.values(), key=lambda entry: entry.name)
+    ]
+    return spark.createDataFrame(rows, "name string, arguments string, returns string, `where` string")
+
+
+def _columns_shown(columns: pa.StructType) -> str:
+    return ", ".join(f"{field.name} {spark_name(field.type)}" for field in columns)

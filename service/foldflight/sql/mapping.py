@@ -1,0 +1,73 @@
+"""Scalar and table functions in a statement.
+
+Spark knows these functions under their names, so most statements reach it unchanged. Two uses are rewritten: direct
+arguments, `scale(x, factor => 2)`, and table functions in LATERAL VIEW, for which Spark needs a generator of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final
+
+from foldflight.errors import RejectedError
+from foldflight.functions.literals import check_names
+from foldflight.sql.analysis import Analysis
+from foldflight.sql.calls import Call, calls_in
+from foldflight.sql.catalog import MapEntry
+from foldflight.sql.meaning import given_arguments, is_expression
+from foldflight.sql.text import Span, Text
+
+__all__ = ["rewrite_mapped"]
+
+_BEFORE_TABLES: Final = ("FROM", "JOIN", "LATERAL", ",")
+
+
+def rewrite_mapped(analysis: Analysis) -> bool:
+    """Check the calls of scalar and table functions, and return whether some of them had to be rewritten.
+
+    Raises:
+        SqlError: For a wrong number of arguments, or direct arguments that the function does not have.
+    """
+    text, found = analysis.text, False
+    for call in calls_in(text, Span(0, len(text)), analysis.catalog.mapped, nested=True):
+        entry = analysis.catalog.mapped[call.name]
+        is_view = text.says(call.span.start - 2, "LATERAL", "VIEW") or text.says(
+            call.span.start - 3, "LATERAL", "VIEW", "OUTER"
+        )
+        if not (is_view or _is_call(text, call, entry)):
+            continue
+        columns, literals = given_arguments(analysis, call, entry.handle.info)
+        try:
+            check_names(entry.handle.info, literals)
+        except RejectedError as error:
+            raise text.error(error.message, call.head, code=error.code) from None
+        if is_view or literals:
+            found = True
+            _rewrite(analysis, call, entry, columns, literals)
+    return found
+
+
+def _is_call(text: Text, call: Call, entry: MapEntry) -> bool:
+    """Return whether a call is one, rather than the name of a relation with its columns."""
+    if entry.is_table:
+        return text.upper(call.span.start - 1) in _BEFORE_TABLES
+    return is_expression(text, call)
+
+
+def _rewrite(
+    analysis: Analysis, call: Call, entry: MapEntry, columns: tuple[Span, ...], literals: Mapping[str, Any]
+) -> None:
+    """Write `udf(x)` for `scale(x, factor => 2)`, and `inline(udf(x))` for a table function.
+
+    The columns stay ranges of their own, because they may have calls that are rewritten, too.
+    """
+    udf = analysis.catalog.mapped_udf(analysis.spark, entry, literals)
+    begin, end = (f"inline({udf}", "))") if entry.is_table else (udf, ")")
+    analysis.edits.replace(Span(call.span.start, call.span.start + 1), begin)
+    first = call.arguments[0].start
+    if columns[0].start > first:
+        analysis.edits.replace(Span(first, columns[0].start), "")
+    for before, after in itertools.pairwise(columns):
+        analysis.edits.replace(Span(before.stop, after.start), ", ")
+    analysis.edits.replace(Span(columns[-1].stop, call.closing + 1), end)

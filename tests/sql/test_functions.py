@@ -1,0 +1,211 @@
+"""CREATE, DROP and SHOW FUNCTION: scalar and table functions in statements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import RejectedError, connect
+from foldflight.spark import enable, register, sql
+from foldflight.sql import SqlError
+from tests import map_functions
+from tests.sql import sql_functions
+from tests.sql.test_statements import values
+
+MODULE = "tests.sql.sql_functions"
+TIMES = f"CREATE OR REPLACE FUNCTION times(x BIGINT, BIGINT) RETURNS BIGINT LANGUAGE python AS '{MODULE}:times'"
+WORDS = (
+    f"CREATE OR REPLACE FUNCTION words(STRING) RETURNS TABLE (word STRING, at INT) LANGUAGE python AS '{MODULE}:Words'"
+)
+SCALE = f"CREATE OR REPLACE FUNCTION scale(DOUBLE) RETURNS DOUBLE LANGUAGE python AS '{MODULE}:Scale'"
+NEXT = """CREATE OR REPLACE FUNCTION next_of(value BIGINT) RETURNS BIGINT LANGUAGE python AS $$
+def next_of(value):
+    return None if value is None else value + 1
+$$"""
+SPLIT = """CREATE OR REPLACE FUNCTION letters(STRING) RETURNS TABLE (letter STRING) AS $$
+def letters(text):
+    return list(text)
+$$"""
+TEXTS = "VALUES (1, 'a b'), (2, 'c'), (3, ''), (4, null) AS t(v, s)"
+
+
+def test_in_all_places(both: Any, plans_of: Any) -> None:
+    """Scalar functions in each clause, beside aggregates of both kinds; plain SQL knows them, too."""
+    sql(both, TIMES)
+    sql(both, NEXT)
+    query = """SELECT times(v, 2) AS k, my_sum(times(v, 2)) + max(v) AS s FROM hav WHERE times(v, 2) > 2
+        GROUP BY times(v, 2) HAVING my_sum(v) > 2 ORDER BY k DESC"""
+    assert [tuple(row) for row in sql(both, query).collect()] == [(10, 15), (6, 9)]
+    assert plans_of(both, query) == ["fold"]
+    assert values(both.sql("SELECT k, next_of(v) FROM hav WHERE next_of(v) = 6")) == [("one", 6)]
+    shown = sql(both, "SHOW FOLDFLIGHT FUNCTIONS").collect()
+    assert [tuple(row) for row in shown if row.name == "next_of"] == [("next_of", "value BIGINT", "BIGINT", "source")]
+    assert "times" in [row.function for row in both.sql("SHOW USER FUNCTIONS").collect()]
+    sql(both, "DROP FUNCTION next_of")
+    with pytest.raises(SqlError, match="Cannot resolve routine"):
+        sql(both, "SELECT next_of(1)")
+
+
+def test_table_functions(both: Any) -> None:
+    """LATERAL, LATERAL VIEW and FROM; arguments are cast by Spark; a type of rows with one column."""
+    sql(both, WORDS)
+    inner = [(1, "a", 0), (1, "b", 1), (2, "c", 0)]
+    assert values(sql(both, f"SELECT v, word, at FROM {TEXTS}, LATERAL words(s)")) == inner
+    assert values(sql(both, f"SELECT v, x.* FROM {TEXTS} LATERAL VIEW words(s) x")) == inner
+    outer = [(1, "a"), (1, "b"), (2, "c"), (3, None), (4, None)]
+    assert values(sql(both, f"SELECT v, w FROM {TEXTS} LEFT JOIN LATERAL words(s) AS x(w, p) ON true")) == outer
+    assert values(sql(both, f"SELECT v, w FROM {TEXTS} LATERAL VIEW OUTER words(s) x AS w, p")) == outer
+    sql(both, SPLIT)
+    assert values(both.sql("SELECT letter FROM letters(12)")) == [("1",), ("2",)]
+    sql(both, "DROP FUNCTION IF EXISTS letters")
+    with pytest.raises(SqlError, match="letters"):
+        sql(both, "SELECT * FROM letters('a')")
+
+
+def test_direct_arguments(db: Any) -> None:
+    """`name => value` is a direct argument, also of table functions, and beside aggregates."""
+    sql(db, SCALE)
+    sql(db, WORDS)
+    assert values(sql(db, "SELECT my_max(scale(factor => :f, v)) AS m FROM hav", {"f": 2})) == [(10.0,)]
+    assert sql(db, "SELECT scale(1, factor => 2.5)").columns == ["scale(1, factor => 2.5)"]
+    assert values(sql(db, "SELECT word FROM words('a-b c', separator => '-')")) == [("a",), ("b c",)]
+
+
+def test_types_are_those_declared(db: Any) -> None:
+    """A function whose types depend on its arguments has those that are declared; others do not fit."""
+    sql(db, f"CREATE OR REPLACE FUNCTION same(BIGINT) RETURNS BIGINT LANGUAGE python AS '{MODULE}:same'")
+    found = sql(db, "SELECT same(CAST(1 AS TINYINT)) AS a, same(NULL) AS b")
+    assert (values(found), found.dtypes) == ([(1, None)], [("a", "bigint"), ("b", "bigint")])
+    with pytest.raises(Exception, match="takes BIGINT for its argument value and was given STRING; cast it"):
+        sql(db, "SELECT same('x')").collect()
+
+
+@pytest.mark.parametrize(
+    ("statement", "message", "at"),
+    [
+        (f"CREATE FUNCTION x(INT, INT) RETURNS BIGINT LANGUAGE python AS '{MODULE}:times'", "(INT, INT) is decl", "x"),
+        (f"CREATE FUNCTION x(BIGINT, BIGINT) RETURNS INT LANGUAGE python AS '{MODULE}:times'", "returns BIGINT", "x"),
+        (
+            f"CREATE FUNCTION x(STRING) RETURNS TABLE (word STRING) LANGUAGE python AS '{MODULE}:Words'",
+            "returns TABLE (word STRING, at INT), and TABLE (word STRING) is declared",
+            "x",
+        ),
+        (
+            f"CREATE FUNCTION x(STRING) RETURNS STRING LANGUAGE python AS '{MODULE}:Words'",
+            "RETURNS TABLE",
+            f"'{MODULE}:Words'",
+        ),
+        (
+            f"CREATE FUNCTION x(BIGINT, INT) RETURNS BIGINT LANGUAGE python AS '{MODULE}:Weighted'",
+            "is an aggregate; write CREATE AGGREGATE",
+            f"'{MODULE}:Weighted'",
+        ),
+        (
+            f"CREATE AGGREGATE x(BIGINT, BIGINT) RETURNS BIGINT AS '{MODULE}:times'",
+            "is a scalar function; write CREATE FUNCTION",
+            f"'{MODULE}:times'",
+        ),
+        ("CREATE FUNCTION x(INT) LANGUAGE python AS 'x'", "RETURNS type or RETURNS TABLE", "LANGUAGE"),
+        ("CREATE FUNCTION x(INT) RETURNS TABLE () AS $$ $$", "a column is expected", ")"),
+        ("CREATE FUNCTION x(INT) RETURNS TABLE (a INT, A INT) AS $$ $$", "the name of two columns", "A"),
+        ("CREATE FUNCTION x(INT) RETURNS TABLE (a INTT) AS $$ $$", "is not a type", "INTT"),
+        ("CREATE FUNCTION x(INT) RETURNS INT LANGUAGE java AS $$ $$", "the language of a function is python", "java"),
+        ("CREATE FUNCTION x(INT) RETURNS INT AS $$y = 1$$", "has no function", "$$y = 1$$"),
+        ("CREATE FUNCTION x() RETURNS INT AS $$def x(): return 1$$", "has no arguments", "$$def x(): return 1$$"),
+        ("CREATE FUNCTION upper(INT) RETURNS INT AS $$def upper(x): pass$$", "its own", "$$def upper(x): pass$$"),
+        ("CREATE FUNCTION times(INT) RETURNS INT AS $$def x(): return 1$$", "CREATE OR REPLACE FUNCTION", "times"),
+        ("CREATE FUNCTION my_sum(INT) RETURNS INT AS $$def x(): return 1$$", "write DROP AGGREGATE my_sum", "my_sum"),
+        (f"CREATE AGGREGATE times(BIGINT, INT) RETURNS BIGINT AS '{MODULE}:Weighted'", "DROP FUNCTION", "times"),
+        ("DROP FUNCTION my_sum", "write DROP AGGREGATE my_sum", "my_sum"),
+        ("SELECT k, times(v) FROM hav", "takes 2 arguments, and 1 is given", "times(v)"),
+        ("SELECT scale(v) FROM hav", "needs the direct argument 'factor'", "scale(v)"),
+        ("SELECT scale(v, by => 1) FROM hav", "no direct argument 'by'", "scale(v, by => 1)"),
+        ("SELECT tmies(v, 2) FROM hav", "Did you mean times?", "tmies(v, 2)"),
+        ("SELECT * FROM wrods('a')", "Did you mean words?", "wrods('a')"),
+    ],
+)  # fmt: skip
+def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: str) -> None:
+    """The error says what is expected, and where."""
+    for created in (TIMES, WORDS, SCALE):
+        sql(db, created)
+    with pytest.raises(SqlError) as refused:
+        sql(db, statement)
+    assert message in refused.value.message
+    assert statement[refused.value.start : refused.value.stop] == at
+
+
+def test_spark_has_its_own_statements(db: Any) -> None:
+    """Functions of SQL, and names that are no functions of ours, are left to Spark."""
+    sql(db, TIMES)
+    sql(db, "CREATE OR REPLACE TEMPORARY FUNCTION thrice(x INT) RETURNS INT RETURN 3 * x")
+    assert values(sql(db, "WITH times(x) AS (SELECT 1) SELECT thrice(x) FROM times")) == [(3,)]
+    sql(db, "DROP TEMPORARY FUNCTION thrice")
+
+
+def test_the_catalogue_keeps_functions(db: Any, tmp_path: Path) -> None:
+    """CREATE FUNCTION is kept in the file, TEMPORARY is not; a table function may replace a scalar one."""
+    file = tmp_path / "catalog.sql"
+    first, second = db.newSession(), db.newSession()
+    enable(first, file)
+    first.sql(NEXT.replace("FUNCTION", "TEMPORARY FUNCTION").replace("next_of", "passing"))
+    first.sql(NEXT.replace("next_of", "words"))
+    first.sql(WORDS)
+    assert values(first.sql("SELECT passing(v) FROM VALUES (1L) AS t(v)")) == [(2,)]
+    enable(second, file)
+    assert file.read_text() == f"{WORDS};\n\n"
+    assert values(second.sql("SELECT word FROM words('a')")) == [("a",)]
+
+
+def test_functions_of_a_server(db: Any) -> None:
+    """USING LINK names a function of a server; its declared types are checked."""
+    from foldflight.server.run.lifecycle import serving
+
+    with serving(map_functions) as server:
+        link = f"USING LINK '{server.url}'"
+        sql(db, f"CREATE OR REPLACE FUNCTION product_of(BIGINT, BIGINT) RETURNS BIGINT AS 'multiply' {link}")
+        sql(db, f"CREATE OR REPLACE FUNCTION split_of(STRING) RETURNS TABLE (word STRING, at INT) AS 'split' {link}")
+        query = "SELECT product_of(v, at), word FROM VALUES (3, 'a b') AS t(v, s), LATERAL split_of(s)"
+        assert values(sql(db, query)) == [(0, "a"), (3, "b")]
+        with pytest.raises(SqlError, match="there is no function 'mutliply'; did you mean multiply"):
+            sql(db, f"CREATE FUNCTION y(BIGINT) RETURNS BIGINT AS 'mutliply' {link}")
+
+
+def test_functions_are_registered(db: Any) -> None:
+    """`register` makes scalar and table functions known; those with names of Spark's functions need another one."""
+    session = db.newSession()
+    register(session, connect(map_functions))
+    register(session, connect(sql_functions), {"words": "words_of"})
+    assert values(sql(session, "SELECT multiply(v, 3), word FROM VALUES (2, 'a') AS t(v, s), LATERAL words_of(s)")) == [
+        (6, "a")
+    ]
+    with pytest.raises(RejectedError, match="a function split of its own"):
+        register(session, connect(map_functions), {"split": "split"})
+    with pytest.raises(RejectedError, match="depend on its arguments; declare them: CREATE FUNCTION"):
+        register(session, connect(sql_functions), {"same": "same"})
+
+
+def test_streams(db: Any, tmp_path: Path) -> None:
+    """Scalar and table functions over a streaming view, beneath an aggregate."""
+    from tests.spark.test_stream import Stream
+
+    class Texts(Stream):
+        ddl = "op string, v bigint, s string"
+        schema = pa.schema([("op", pa.string()), ("v", pa.int64()), ("s", pa.string())])
+
+    sql(db, TIMES)
+    sql(db, WORDS)
+
+    def query(df: Any) -> Any:
+        df.createOrReplaceTempView("stream_of_texts")
+        return sql(
+            db,
+            "SELECT word, my_sum(times(v, 2)) AS s FROM stream_of_texts, LATERAL words(s) GROUP BY word",
+        )
+
+    stream = Texts(db, tmp_path, query, "update")
+    stream.write([{"op": "+I", "v": 1, "s": "a b"}, {"op": "+I", "v": 7, "s": "b"}])
+    (epoch,) = stream.run()
+    assert sorted((row["word"], row["s"]) for row in epoch) == [("a", 2), ("b", 16)]

@@ -15,6 +15,13 @@ from bench import builtins, exchange, flink, fold, mapping, memory, spark_batch,
 from bench.data import Figure
 
 MORE_IS_BETTER = "rows/s"
+# The cases of the picture in the README: foldflight beside its peers.
+_OVERVIEW = {
+    (spark_batch.SUITE, "10,000 groups"): "a batch in Spark, 10,000 groups",
+    (spark_batch.SUITE, "1,000,000 groups"): "a batch in Spark, 1,000,000 groups",
+    (spark_stream.SUITE, "500,000 rows an epoch, 100,000 groups"): "a stream in Spark, 500,000 rows an epoch",
+    (flink.SUITE, "1,000 groups, CSV"): "CSV files, 1,000 groups, in Spark and in Flink",
+}
 # A picture is shown as wide as the text of a README, about 850 pixels: its text has about 14 of them.
 _WIDTH, _LINE, _FONT, _DPI = 8.5, 0.21, 10, 200
 
@@ -200,7 +207,7 @@ def _value(each: Figure | Record) -> str:
 
 
 def write(folder: Path, name: str, records: Sequence[Record], machine: str) -> list[Path]:
-    """Write `name`.json (records), `name`.md (tables) and `name`.png (a picture), and return the paths."""
+    """Write records (.json), tables (.md), a picture of each suite and the one of the README, and return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     data, tables = (folder / f"{name}.{suffix}" for suffix in ("json", "md"))
     data.write_text(json.dumps([dataclasses.asdict(each) for each in records], indent=1) + "\n")
@@ -213,19 +220,45 @@ def write(folder: Path, name: str, records: Sequence[Record], machine: str) -> l
     pictures = []
     for suite in dict.fromkeys(each.suite for each in rates):
         pictures.append(folder / f"{name}-{suite}.png")
-        draw(pictures[-1], [each for each in rates if each.suite == suite], machine)
+        draw(pictures[-1], [each for each in rates if each.suite == suite], f"{suite}: rows a second; {machine}")
+    overview = overview_of(rates)
+    if overview:
+        pictures.append(folder / f"{name}-overview.svg")
+        draw(pictures[-1], overview, f"rows a second; {machine}", highlights="foldflight")
     return [data, tables, *pictures]
 
 
-def draw(path: Path, records: Sequence[Record], machine: str) -> None:
-    """Draw the rates of one suite: bars on a logarithmic scale, each with its subject and its rate, by case."""
+def overview_of(rates: Sequence[Record]) -> list[Record]:
+    """Return the rates of the picture in the README, with cases that say what was measured."""
+    return [
+        dataclasses.replace(each, case=case)
+        for (suite, name), case in _OVERVIEW.items()
+        for each in rates
+        if (each.suite, each.case) == (suite, name)
+    ]
+
+
+def draw(path: Path, records: Sequence[Record], title: str, *, highlights: str | None = None) -> None:
+    """Draw rates: bars on a logarithmic scale, each with its subject and its rate, by case.
+
+    Args:
+        path: The picture.
+        records: The rates.
+        title: Its title.
+        highlights: The subjects that begin so are blue and the others grey. None: each subject has a colour.
+    """
     import matplotlib as mpl
 
     mpl.use("agg")
+    # A picture as SVG has its text as text, and is the same for the same figures.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": path.name})
     from matplotlib import pyplot
 
     subjects = list(dict.fromkeys(each.subject for each in records))
-    colours = dict(zip(subjects, itertools.cycle(pyplot.colormaps["tab10"].colors), strict=False))
+    if highlights is None:
+        colours = dict(zip(subjects, itertools.cycle(pyplot.colormaps["tab10"].colors), strict=False))
+    else:
+        colours = {each: "tab:blue" if each.startswith(highlights) else "silver" for each in subjects}
     cases = list(dict.fromkeys(each.case for each in records))
     lines = len(records) + 1.6 * len(cases)
     figure, panel = pyplot.subplots(figsize=(_WIDTH, 0.8 + _LINE * lines), layout="constrained")
@@ -235,7 +268,9 @@ def draw(path: Path, records: Sequence[Record], machine: str) -> None:
         place += 1
         for each in (record for record in records if record.case == case):
             panel.barh(place, each.value, 0.8, color=colours[each.subject])
-            panel.text(each.value, place, f" {_value(each)}", va="center", fontsize=_FONT)
+            panel.annotate(
+                _value(each), (each.value, place), (4, 0), textcoords="offset points", va="center", fontsize=_FONT
+            )
             ticks.append((place, each.subject))
             place += 1
         place += 0.6
@@ -244,7 +279,7 @@ def draw(path: Path, records: Sequence[Record], machine: str) -> None:
     panel.tick_params(axis="y", length=0)
     panel.set_ylim(place - 0.6, -0.8)
     panel.margins(x=0.15)
-    panel.set_title(f"{records[0].suite}: rows a second; {machine}", loc="left", fontsize=_FONT)
+    panel.set_title(title, loc="left", fontsize=_FONT)
     panel.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=_DPI)
+    figure.savefig(path, dpi=_DPI, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)

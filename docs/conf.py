@@ -87,8 +87,17 @@ def read_included(app: Sphinx, path: Path, _page: str, source: list[str]) -> Non
     source[0] = led_inside(source[0], (Path(app.srcdir) / path).resolve().parent)
 
 
+def read_docstring(_app: Sphinx, _what: str, _name: str, _of: object, _options: object, lines: list[str]) -> None:
+    """Mark the indented blocks of a docstring as code, as the docstring is read without Sphinx, too."""
+    for place in range(len(lines) - 2, 0, -1):
+        before, blank, after = lines[place - 1 : place + 2]
+        if before and not before.startswith(" ") and not blank and after.startswith("    "):
+            lines[place:place] = ["", "::"]
+
+
 def setup(app: Sphinx) -> None:
     """Connect what reads pages."""
     app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", read_page)
     app.connect("include-read", read_included)
+    app.connect("autodoc-process-docstring", read_docstring, priority=400)  # before napoleon's

@@ -1,15 +1,31 @@
-"""Write docs/reference/server.md: the settings and metrics of a server, from the tables in the code."""
+"""Write the generated pages of docs/reference from the tables in the code: `make reference`."""
 
 from __future__ import annotations
 
+import re
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet
+from grpc_tools import protoc
+
+from foldflight.cli.main import cli
+from foldflight.errors import EXPLANATIONS, FoldflightError, pointer
 from foldflight.server.ops.metrics import metrics_table
 from foldflight.server.run.settings import settings_table
+from foldflight.spark.metrics import stream_metrics_table
+from foldflight.spark.settings import session_table
+from foldflight.sql import statements, windows
 
-PAGE = Path(__file__).parent / "reference" / "server.md"
-TEXT = """\
-# Reference: settings and metrics of a server
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "reference"
+PROTO = "foldflight/v1/exchange.proto"
+_HELP_WIDTH = 100
+
+SERVER = """\
+# Settings and metrics of a server
 
 The tables on this page are written by `docs/generate.py` from `service/foldflight/server/run/settings.py` and
 `service/foldflight/server/ops/metrics.py`. How a server works is in [ARCHITECTURE.md](../../ARCHITECTURE.md).
@@ -38,11 +54,246 @@ table.
 
 {metrics}"""
 
+SPARK = """\
+# Settings of a Spark session and metrics of streams
 
-def page() -> str:
-    """Return the page."""
-    return TEXT.format(settings=settings_table(), metrics=metrics_table())
+The tables on this page are written by `docs/generate.py` from `service/foldflight/spark/settings.py` and
+`service/foldflight/spark/metrics.py`.
 
+## Settings
+
+`foldflight.spark.configure(spark, row_bytes=8192, partitions=None, local_checkpoints=False)` sets these settings and
+prints each one that it changes. The table shows the values for the default `row_bytes` and for `partitions=8`.
+[Tune a session](../how-to/tune-a-session.md) tells how to choose them.
+
+{settings}
+## Metrics
+
+The progress of a streaming query contains the values of each aggregation and epoch, in `observedMetrics` under
+`foldflight <keys> > <outputs>`. `foldflight.spark.metrics.StreamMetrics` is a listener that exports them to Prometheus,
+with the labels `query` (the query's name, or its id) and `aggregation`.
+
+{metrics}"""
+
+ERRORS = """\
+# Errors
+
+Every error of foldflight is a `FoldflightError` of one of four classes. The class tells what to do next, and the code
+tells why. Codes are stable, so programs may depend on `error.code`. The text of an error ends with the place of its
+code on this page:
+
+```text
+{example}
+```
+
+This page is written by `docs/generate.py` from `service/foldflight/errors.py`.
+
+{classes}"""
+
+MESSAGES = """\
+# Messages of the protocol
+
+This page is written by `docs/generate.py` from [the proto file](../../proto/foldflight/v1/exchange.proto).
+[The wire contract](protocol.md) describes the Flight verbs, the columns, the order of frames and the duties of an
+engine.
+
+{file}
+
+{messages}"""
+
+COMMANDS = """\
+# Commands
+
+This page is written by `docs/generate.py` from the commands themselves.
+
+{commands}"""
+
+SQL = """\
+# SQL
+
+`foldflight.spark.sql(spark, text)`, `spark.sql` after `foldflight.spark.enable(spark)`, and the command
+`foldflight sql` take statements of Spark SQL in which functions stand wherever Spark SQL has aggregates. The grammar of
+the statements and windows below is written by `docs/generate.py` from `service/foldflight/sql/`.
+
+## Statements about functions
+
+```text
+{statements}
+```
+
+`AS` is followed by the name of a function, by a module and a class, or by source code between `$$`. Source code may
+define a class, or the functions `create_state`, `accumulate`, `retract`, `merge` and `finish`. `APPEND ONLY` declares
+that the function needs no `retract`. `USING LINK` names a server that has the function, or that runs the source code.
+
+## Calls
+
+```text
+name ( [ DISTINCT ] argument, ... [ ORDER BY key [ ASC | DESC ], ... ] )
+     [ FILTER ( WHERE condition ) ] [ OVER ( window ) ]
+```
+
+Calls may stand in subqueries and common table expressions, in `HAVING` and `ORDER BY`, in `GROUPING SETS`, `ROLLUP`,
+`CUBE` and `PIVOT`, and in `CREATE TABLE ... AS` and `INSERT INTO ... SELECT`.
+
+## Plans
+
+Spark parses and analyses each statement. A `SELECT` is evaluated by `group_by` if Spark confirms that the result is the
+same. Otherwise Spark collects the rows of each group into lists, which are folded. `EXPLAIN FOLDFLIGHT SELECT ...`
+shows the plan of each `SELECT`, with the reason.
+
+## Streams
+
+A query over a streaming view needs the fold plan. It ends with `EMIT CHANGES` (rows with row kinds) or
+`EMIT ON WINDOW CLOSE` (the final row of each window); without either it gives updates. Windows are Spark's
+`window(...)` or these table functions:
+
+```text
+{windows}
+```
+
+## In a session
+
+- `register(spark, functions)` makes the functions of `connect(...)` known.
+- `enable(spark, "catalog.sql")` lets `spark.sql` itself take these statements, and keeps the functions that they create
+  in a file. The file is executed when it is read.
+- `column(spark, "weighted_avg", "v", "w")` is a use of a function as a Column, for `df.groupBy(...).agg(...)`.
+
+## On a terminal
+
+```
+foldflight sql --table flights=flights.parquet --functions examples.weighted_avg \\
+    -e "SELECT origin, weighted_avg(arr_delay, distance) FROM flights WHERE arr_delay IS NOT NULL GROUP BY origin"
+foldflight sql --table flights=flights.parquet --catalog catalog.sql          # a shell; -f report.sql runs a file
+foldflight sql --table events=folder --watch -e "SELECT k, sum(v) FROM events GROUP BY k EMIT CHANGES"
+```
+
+[All options](commands.md#foldflight-sql).
+"""
+
+
+def server_page() -> str:
+    """Return the page of settings and metrics of a server."""
+    return SERVER.format(settings=settings_table(), metrics=metrics_table())
+
+
+def spark_page() -> str:
+    """Return the page of settings of a session and of metrics of streams."""
+    return SPARK.format(settings=session_table(), metrics=stream_metrics_table())
+
+
+def errors_page() -> str:
+    """Return the page of errors, with a heading for each code."""
+    sections = []
+    for cls in FoldflightError.__subclasses__():
+        sections.append(f"## {cls.__name__}\n\n{cls.__doc__}\n")
+        for code in sorted(cls.codes):
+            meaning, remedy = EXPLANATIONS[code]
+            repeats = "The same input raises it again.\n\n" if code in cls.repeating else ""
+            sections.append(f"### {code}\n\n{meaning}\n\n{repeats}**What to do.** {remedy}\n")
+    example = (
+        "USER_CODE: accumulate raised TypeError: unsupported operand type(s) for *: 'NoneType' and 'int'\n"
+        f"  function: weighted_avg\n  group: origin='JFK'\n{pointer('USER_CODE')}"
+    )
+    return ERRORS.format(example=example, classes="\n".join(sections))
+
+
+def commands_page() -> str:
+    """Return the page of the commands: the help texts."""
+    sections = []
+    for name, command in _commands(cli, "foldflight"):
+        context = click.Context(command, info_name=name, terminal_width=_HELP_WIDTH, max_content_width=_HELP_WIDTH)
+        sections.append(f"## {name}\n\n```text\n{command.get_help(context)}\n```\n")
+    return COMMANDS.format(commands="\n".join(sections))
+
+
+def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        for part, each in sorted(command.commands.items()):
+            yield from _commands(each, f"{name} {part}")
+
+
+def sql_page() -> str:
+    """Return the page of SQL: its grammar from the code, and what surrounds it."""
+    _, _, grammar = (statements.__doc__ or "").partition("\n\n")
+    shapes = "\n".join(windows.SHAPES.values())
+    return SQL.format(statements=grammar.strip(), windows=shapes)
+
+
+def messages_page() -> str:
+    """Return the page of the protocol's messages: fields and comments of the proto file."""
+    file = _described()
+    comments = {tuple(place.path): _text(place.leading_comments) for place in file.source_code_info.location}
+    file_comment = comments.get((12,), "")
+    sections = []
+    for place, message in enumerate(file.message_type):
+        sections += _message(message, (4, place), comments, "")
+    for place, enum in enumerate(file.enum_type):
+        sections.append(f"## {enum.name}\n\n{comments.get((5, place), '')}\n")
+        rows = [
+            f"| {value.number} | `{value.name}` | {_cell(comments.get((5, place, 2, at), ''))} |"
+            for at, value in enumerate(enum.value)
+        ]
+        sections.append("\n".join(["| number | value | meaning |", "|---|---|---|", *rows, ""]))
+    return MESSAGES.format(file=f"```text\n{file_comment}\n```", messages="\n".join(sections))
+
+
+def _described() -> FileDescriptorProto:
+    """Return the proto file with its comments, as protoc reads it."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "set"
+        includes = f"-I{ROOT / 'proto'}"
+        if protoc.main(["protoc", includes, "--include_source_info", f"--descriptor_set_out={out}", PROTO]):
+            raise SystemExit(f"protoc cannot read {PROTO}")
+        return FileDescriptorSet.FromString(out.read_bytes()).file[0]
+
+
+def _message(
+    message: DescriptorProto, path: tuple[int, ...], comments: dict[tuple[int, ...], str], within: str
+) -> list[str]:
+    """Return the sections of a message and of the messages that are declared in it."""
+    name = f"{within}{message.name}"
+    sections = [f"## {name}\n\n{comments.get(path, '')}\n"]
+    entries = {each.name: each for each in message.nested_type if each.options.map_entry}
+    if message.field:
+        rows = [
+            f"| {field.number} | `{field.name}` | {_type(field, entries)} | {_cell(comments.get((*path, 2, at), ''))} |"
+            for at, field in enumerate(message.field)
+        ]
+        sections.append("\n".join(["| number | field | type | meaning |", "|---|---|---|---|", *rows, ""]))
+    for place, nested in enumerate(message.nested_type):
+        if not nested.options.map_entry:
+            sections += _message(nested, (*path, 3, place), comments, f"{name}.")
+    return sections
+
+
+def _type(field: FieldDescriptorProto, entries: dict[str, DescriptorProto]) -> str:
+    plain = field.type_name.rpartition(".")[2]
+    if plain in entries:
+        key, value = (_type(each, {}) for each in entries[plain].field)
+        return f"map of {key} to {value}"
+    name = FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
+    shown = f"[{plain}](#{plain.lower()})" if field.type_name else name
+    return f"repeated {shown}" if field.label == FieldDescriptorProto.LABEL_REPEATED else shown
+
+
+def _text(comment: str) -> str:
+    return "\n".join(line.removeprefix(" ").rstrip() for line in comment.strip("\n").splitlines())
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()
+
+
+PAGES = {
+    "server.md": server_page,
+    "spark.md": spark_page,
+    "errors.md": errors_page,
+    "commands.md": commands_page,
+    "sql.md": sql_page,
+    "messages.md": messages_page,
+}
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for file_name, page in PAGES.items():
+        (FOLDER / file_name).write_text(page(), encoding="utf-8")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from foldflight.client import FlightTransport, close_connections
 from foldflight.errors import FunctionError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.functions.call import Call
 from foldflight.server.run.lifecycle import Server, serving
+from tests.browser import browser_page
 from tests.wire import wire_functions
 from tests.wire.kit import STATE_KEY, end_epoch, opening, rows
 
@@ -32,19 +32,8 @@ NUMBER = re.compile(r"^\d[\d,]*$")
 @pytest.fixture(scope="module")
 def page() -> Iterator[Page]:
     """A page of Debian's Chromium without errors and without requests to other hosts."""
-    chromium = shutil.which("chromium")
-    assert chromium, "no chromium: apt-get install chromium (tests/deploy/tools.sh does)"
-    said: list[str] = []
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        found = browser.new_page(viewport={"width": 1280, "height": 800})
-        found.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
-        found.on("pageerror", lambda error: said.append(str(error)))
-        found.on("request", lambda request: said.append(request.url) if "127.0.0.1" not in request.url else None)
+    with browser_page() as found:
         yield found
-        browser.close()
-    # What a browser says of a server that has gone, or of an icon that is not there, is no mistake of the page.
-    assert [each for each in said if "Failed to load resource" not in each] == []
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The examples and commands in README and CONTRIBUTING are correct."""
+"""The examples and commands in the README and the documentation are correct."""
 
 from __future__ import annotations
 
@@ -12,38 +12,37 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from examples.weighted_avg import WeightedAvg
 from foldflight.cli.main import cli
+from foldflight.server.run.lifecycle import serving
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "docs/reference/server.md")
-FENCE = re.compile(
-    r"^(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+GUIDES = tuple(f"docs/how-to/{path.name}" for path in sorted((ROOT / "docs" / "how-to").glob("*.md")))
+REFERENCE = tuple(f"docs/reference/{path.name}" for path in sorted((ROOT / "docs" / "reference").glob("*.md")))
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", *GUIDES, *REFERENCE)
+# The guides with Python that runs, in an order in which names are defined before they are used.
+EXECUTED = (
+    "README.md",
+    "docs/how-to/query-dataframes.md",
+    "docs/how-to/isolate-errors.md",
+    "docs/how-to/map-rows.md",
+    "docs/how-to/test-without-spark.md",
+    "docs/how-to/write-a-vectorised-function.md",
 )
-
-# The README's query, on rows whose answer can be counted by hand.
+FENCE = re.compile(
+    r"^ *(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^ *```$"
+    r"(?:\n<!-- prints -->\n```text\n(?P<printed>.*?)^```$)?",
+    re.MULTILINE | re.DOTALL,
+)
+MARK = "===== the next block ====="
+# The session of the README is this one, so that no port but the loopback's is bound.
 BEFORE = """
 import os
 from foldflight.spark.java import prepare_local
 prepare_local(os.environ)
 from pyspark.sql import SparkSession
-spark = (SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-         .config("spark.driver.bindAddress", "127.0.0.1").config("spark.sql.shuffle.partitions", "2").getOrCreate())
-flights = spark.createDataFrame(
-    [("JFK", "AA", 10, 100, "N1"), ("JFK", "AA", 40, 200, "N1"), ("JFK", "AA", None, 300, "N2"),
-     ("LGA", "UA", -7, 100, None)],
-    "origin STRING, carrier STRING, arr_delay BIGINT, distance INT, tailnum STRING")
-"""
-AFTER = """
-found = sorted(tuple(row) for row in result.collect())
-assert found == [("JFK", "AA", 30, 1, 2, 3), ("LGA", "UA", -7, 0, 0, 1)], found
-assert [tuple(row) for row in averages.collect()] == [("LGA", -7)]
-assert [(row.key.origin, row.code) for row in failed.collect()] == [("JFK", "USER_CODE")] * 3
-assert [(row.plane, row.kmh is None) for row in mapped.collect()] == [
-    ("n1", False), ("n1", False), ("n2", True), (None, False)]
-assert joined.count() == 4 * len("jfk-")
-assert spark.sql("SELECT speed(1000L, 60L)").first()[0] == 1609.0
-spark.stop()
-print("the README holds")
+SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config(
+    "spark.driver.bindAddress", "127.0.0.1").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 """
 
 
@@ -59,7 +58,7 @@ def command_lines():
         (document, line.partition("#")[0].split())
         for document in DOCUMENTS
         for _, text in blocks(document, "")
-        for line in text.splitlines()
+        for line in map(str.strip, text.splitlines())
         if line.startswith(("foldflight ", "make ", "bash "))
     ]
 
@@ -76,23 +75,44 @@ def plain(source):
     return ast.unparse(tree)
 
 
-def test_every_python_block_of_the_readme_runs(tmp_path):
-    """The blocks, run one after the other, give the results of plain arithmetic."""
-    code = "\n".join([BEFORE, *(text for _, text in blocks("README.md", "python")), AFTER])
-    script = tmp_path / "readme.py"
-    script.write_text(code, encoding="utf-8")
+@pytest.mark.slow
+def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
+    """The blocks of the README and the guides, run one after the other, print the lines that are shown below them."""
+    shown = [
+        (document, match["text"], (match["printed"] or "").splitlines())
+        for document in EXECUTED
+        for match in FENCE.finditer((ROOT / document).read_text(encoding="utf-8"))
+        if match["language"] == "python"
+    ]
+    code = f"\nprint({MARK!r}, flush=True)\n".join([BEFORE, *(text for _, text, _ in shown), "spark.stop()"])
+    script = tmp_path / "blocks.py"
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'service'}"}
-    run = subprocess.run(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    with serving(WeightedAvg, http_port=0, health_port=0) as server:
+        script.write_text(code.replace("grpc://127.0.0.1:8815", server.url), encoding="utf-8")
+        run = subprocess.run(
+            [sys.executable, "-u", script],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert run.returncode == 0, run.stderr[-4000:]
-    assert "the README holds" in run.stdout
+    printed = run.stdout.split(f"{MARK}\n")[1:-1]
+    assert len(printed) == len(shown)
+    for (document, text, lines), output in zip(shown, printed, strict=True):
+        remaining = iter(output.splitlines())
+        for line in lines:
+            assert any(line.strip() == each.strip() for each in remaining), f"{document}:\n{text}\n{line}\n\n{output}"
+
+
+def test_the_blocks_of_other_guides_are_not_said_to_be_python():
+    """Each Python block shows a file, or is in a document whose blocks run: none is left out by mistake."""
+    others = [each for each in DOCUMENTS if each not in EXECUTED]
+    assert [each for each in others if any(file is None for file, _ in blocks(each, "python"))] == []
+    found = [match for each in EXECUTED for match in FENCE.finditer((ROOT / each).read_text(encoding="utf-8"))]
+    assert sum(match["printed"] is not None for match in found) > 6
 
 
 def test_blocks_that_show_a_file_show_that_file():
@@ -112,9 +132,17 @@ def test_command_lines_name_commands_and_options_that_exist(words):
         assert option in run.output
 
 
-def test_readme_shows_every_command():
-    """The README mentions every command."""
+def test_the_documents_show_every_command():
+    """The guides and the reference show how to use every command."""
     assert {words[1] for words in COMMANDS} == set(cli.commands)
+
+
+def test_the_readme_is_short_and_shows_how_to_begin():
+    """It has at most 150 lines, and the two commands for a fresh clone."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    shown = [words for document, words in command_lines() if document == "README.md"]
+    assert [words for words in shown if words[0] == "make"] == [["make", "demo"], ["make", "test"]]
 
 
 def test_make_goals_and_scripts_that_are_shown_exist():

@@ -1,5 +1,6 @@
 """Tables in the documents equal those of the code."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,39 +8,51 @@ from dataclasses import fields
 from pathlib import Path
 
 from foldflight.engine.epoch import EpochStats
-from foldflight.errors import FoldflightError
+from foldflight.errors import EXPLANATIONS, FoldflightError
 from foldflight.exchange.machine import diagram
 from foldflight.server.ops.metrics import metrics_table
 from foldflight.server.run.settings import settings_table
-from foldflight.spark.metrics import StreamMetrics
 from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_table
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
-REFERENCE = (ROOT / "docs" / "reference" / "server.md").read_text()
-README = (Path(__file__).parents[2] / "README.md").read_text()
+SERVER = (ROOT / "docs" / "reference" / "server.md").read_text()
+SPARK = (ROOT / "docs" / "reference" / "spark.md").read_text()
 
 
 def test_the_settings_of_a_server() -> None:
-    """The table of settings is the one from which flags, variables and file keys are made (`make reference`)."""
-    assert settings_table() in REFERENCE
+    """The table of settings equals that from which flags, variables and file keys are made."""
+    assert settings_table() in SERVER
 
 
 def test_the_metrics_of_a_server() -> None:
     """The table of metrics equals the one from which they are made; `make reference` writes it."""
-    assert metrics_table() in REFERENCE
+    assert metrics_table() in SERVER
 
 
-def test_the_reference_of_a_server() -> None:
-    """The page, including the text around the tables, is the output of its generator."""
-    written = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", "from docs.generate import page; print(page(), end='')"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
+def test_the_generated_pages() -> None:
+    """Each generated page of the reference is the output of its generator."""
+    program = (
+        "import json; from docs.generate import PAGES; print(json.dumps({k: page() for k, page in PAGES.items()}))"
     )
-    assert written.stdout == REFERENCE
+    written = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    pages: dict[str, str] = json.loads(written.stdout)
+    assert len(pages) > 5
+    for name, page in pages.items():
+        assert page == (ROOT / "docs" / "reference" / name).read_text(), f"{name}: run `make reference`"
+
+
+def test_each_code_of_an_error_is_explained() -> None:
+    """The reference has a heading for each code, which is the place that the text of the error names."""
+    codes = {code for error in FoldflightError.__subclasses__() for code in error.codes}
+    assert set(EXPLANATIONS) == codes
+    page = (ROOT / "docs" / "reference" / "errors.md").read_text()
+    assert set(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == codes
+    for error in FoldflightError.__subclasses__():
+        for code in error.codes:
+            assert str(error(code, "why")).endswith(f"(see docs: errors#{code.lower()})")
 
 
 def test_the_rules_of_the_contract() -> None:
@@ -72,14 +85,9 @@ def test_the_diagram_of_the_exchange() -> None:
 
 
 def test_the_figures_of_a_stream() -> None:
-    """The README has exactly one line for each metric of an epoch and each Prometheus metric."""
-    lines = re.findall(r"^\| (?:-|`(\w+)`) \| `(foldflight_stream_\w+)` \|", README, re.MULTILINE)
-    assert [figure for figure, _ in lines if figure] == [each.name for each in fields(EpochStats)]
-    families = list(StreamMetrics().registry.collect())
-    assert {name.removesuffix("_total") for _, name in lines} == {family.name for family in families}
-    assert {name for _, name in lines if name.endswith("_total")} == {
-        f"{family.name}_total" for family in families if family.type == "counter"
-    }
+    """The reference has a line for each value of an epoch."""
+    shown = re.findall(r"^\| `foldflight_stream_\w+` \| \w+ \| `(\w+)` \|", SPARK, re.MULTILINE)
+    assert sorted(shown) == sorted(each.name for each in fields(EpochStats))
 
 
 def test_each_failure_has_its_test() -> None:

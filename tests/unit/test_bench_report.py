@@ -71,3 +71,14 @@ def test_a_run_is_written_in_three_ways(tmp_path: Path) -> None:
     assert "| applyInArrow | < 0.40 M/s (0.10) |" in text
     assert "| more than 2.50 | at least 2.00 | yes |" in text
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_of_the_readme_has_foldflight_beside_its_peers(tmp_path: Path) -> None:
+    """It has the cases of the README only, names what was measured, and is drawn as text."""
+    compared = [Figure("spark", "10,000 groups", each, 1e6, "rows/s") for each in ("foldflight, embedded", "a peer")]
+    *_, overview = report.write(tmp_path, "2026-01-01", report.records_of([*FIGURES, *compared]), "a machine")
+    drawn = overview.read_text()
+    assert overview.name == "2026-01-01-overview.svg"
+    assert "a batch in Spark, 10,000 groups" in drawn
+    assert "a peer" in drawn
+    assert "applyInArrow" not in drawn

@@ -1,6 +1,6 @@
 """`foldflight demo`: run one query on real data in Spark's workers, on a server, and in Spark SQL.
 
-The query is the one of the README. Then the same flights are processed as a stream of changes
+The query is that of docs/how-to/query-dataframes.md. Then the same flights are processed as a stream of changes
 (`examples/flights_stream.py`). Every group is compared with the result of Spark SQL, and any difference makes the demo
 fail.
 """
@@ -142,7 +142,7 @@ def timed_warm(
 
 
 def _folded(functions: Functions, flights: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Return the result of the query of the README."""
+    """Return the result of the query of docs/how-to/query-dataframes.md."""
     from foldflight.spark import group_by
 
     weighted_avg, count = functions["weighted_avg"], functions["count"]

@@ -7,7 +7,7 @@ import re
 from pyspark.errors import PySparkException
 
 from foldflight import errors
-from foldflight.errors import FoldflightError
+from foldflight.errors import FoldflightError, pointer
 
 __all__ = ["error_of"]
 
@@ -30,4 +30,4 @@ def error_of(error: PySparkException) -> FoldflightError | None:
     if not raised:
         return None
     cls, code = raised[-1].groups()
-    return _CLASSES[cls](code, text[raised[-1].end() :].strip())
+    return _CLASSES[cls](code, text[raised[-1].end() :].replace(f"\n{pointer(code)}", "").strip())

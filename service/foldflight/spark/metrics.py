@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from foldflight.spark.stream import OBSERVED
 
-__all__ = ["StreamMetrics"]
+__all__ = ["StreamMetrics", "stream_metrics_table"]
 
 _LABELS = ("query", "aggregation")
 
@@ -42,15 +42,21 @@ class StreamMetrics(StreamingQueryListener):
         self._counters = {
             "rows": self._counter("rows", "Rows folded."),
             "groups": self._counter("groups", "Groups touched, summed over epochs."),
-            "late_rows": self._counter("late_rows", "Rows left out because their window was closed."),
-            "isolated_groups": self._counter("isolated_groups", "Groups whose function raised, summed over epochs."),
+            "late_rows": self._counter("late_rows", "Rows dropped because their window was closed."),
+            "isolated_groups": self._counter(
+                "isolated_groups", "Groups whose function raised, if errors are isolated."
+            ),
             "isolated_rows": self._counter("isolated_rows", "Rows that became dead letters."),
-            "ignored_retractions": self._counter("ignored_retractions", "Rows that took back what was not there."),
+            "ignored_retractions": self._counter(
+                "ignored_retractions", "Retractions of rows that are not in their group."
+            ),
         }
-        self._exchange_seconds = self._counter("exchange_seconds", "Time in exchanges, summed over tasks.")
+        self._exchange_seconds = self._counter(
+            "exchange_seconds", "Time in exchanges (folding, network), summed over tasks."
+        )
         self._gauges = {
-            "buckets": self._gauge("buckets", "Buckets that had rows in the last epoch."),
-            "runs": self._gauge("runs", "Runs of the state tables of these buckets."),
+            "buckets": self._gauge("buckets", "Buckets (parts of the state) that had rows in the last epoch."),
+            "runs": self._gauge("runs", "Runs of these buckets, which a lookup may have to search."),
             "state_bytes": self._gauge("state_bytes", "Bytes of these runs."),
         }
         self._shown: dict[Any, set[tuple[str, str]]] = {}
@@ -88,3 +94,14 @@ class StreamMetrics(StreamingQueryListener):
 
     def _gauge(self, name: str, meaning: str) -> Gauge:
         return Gauge(f"foldflight_stream_{name}", meaning, _LABELS, registry=self.registry)
+
+
+def stream_metrics_table() -> str:
+    """Return the metrics as a Markdown table, for the documentation."""
+    lines = ["| metric | type | value of an epoch | meaning |", "|---|---|---|---|"]
+    for family in StreamMetrics().registry.collect():
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        figure = family.name.removeprefix("foldflight_stream_").replace("exchange_seconds", "exchange_ms")
+        shown = "-" if figure == "epochs" else f"`{figure}`"
+        lines.append(f"| `{name}` | {family.type} | {shown} | {family.documentation} |")
+    return "\n".join(lines) + "\n"

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from foldflight.client.logs import set_up
 from foldflight.errors import RejectedError
 
-__all__ = ["advise", "check_provider", "configure", "watched"]
+__all__ = ["advise", "check_provider", "configure", "session_table", "watched"]
 
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -29,6 +29,8 @@ _NOT_MEASURED: Final = 2**31 - 1
 # Bytes of a batch. Each task holds a batch in the JVM and a few of them in Python.
 _BATCH_BYTES_MAX: Final = 64 << 20
 _BATCH_ROWS_MAX: Final = 1 << 16
+# The width of rows for which a session is configured unless it is given.
+_ROW_BYTES: Final = 1 << 13
 # A batch of this size is worth a warning.
 _BATCH_BYTES_WIDE: Final = 4 * _BATCH_BYTES_MAX
 _LOGGER: Final = "foldflight.spark"
@@ -62,7 +64,7 @@ _LOCAL: Final = (
 
 
 def configure(
-    spark: SparkSession, *, row_bytes: int = 1 << 13, partitions: int | None = None, local_checkpoints: bool = False
+    spark: SparkSession, *, row_bytes: int = _ROW_BYTES, partitions: int | None = None, local_checkpoints: bool = False
 ) -> dict[str, str]:
     """Set what queries of a session need and profit from, and print each setting that changes.
 
@@ -85,14 +87,8 @@ def configure(
     for name, number in (("row_bytes", row_bytes), ("partitions", 1 if partitions is None else partitions)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise RejectedError("SIGNATURE", f"{name} is a number of 1 or more, and here it is {number!r}")
-    rows = min(max(_BATCH_BYTES_MAX // row_bytes, 1), _BATCH_ROWS_MAX)
-    wanted = [*_ALWAYS, _Setting(_BATCH_ROWS, str(rows), f"batches of at most 64 MiB, for rows of {row_bytes:,} bytes")]
-    if partitions is not None:
-        wanted.append(_Setting("spark.sql.shuffle.partitions", str(partitions), "partitions of shuffles"))
-    if local_checkpoints:
-        wanted += _LOCAL
     changed = {}
-    for setting in wanted:
+    for setting in _wanted(row_bytes, partitions, local_checkpoints=local_checkpoints):
         before = spark.conf.get(setting.name, None)
         if before != setting.value:
             spark.conf.set(setting.name, setting.value)
@@ -100,6 +96,26 @@ def configure(
             was = before or "Spark's default"
             print(f"{setting.name}: {was} > {setting.value} ({setting.why})")  # noqa: T201
     return changed
+
+
+def _wanted(row_bytes: int, partitions: int | None, *, local_checkpoints: bool) -> list[_Setting]:
+    rows = min(max(_BATCH_BYTES_MAX // row_bytes, 1), _BATCH_ROWS_MAX)
+    wanted = [*_ALWAYS, _Setting(_BATCH_ROWS, str(rows), f"batches of at most 64 MiB, for rows of {row_bytes:,} bytes")]
+    if partitions is not None:
+        wanted.append(_Setting("spark.sql.shuffle.partitions", str(partitions), "partitions of shuffles"))
+    if local_checkpoints:
+        wanted += _LOCAL
+    return wanted
+
+
+def session_table() -> str:
+    """Return the settings that `configure` sets as a Markdown table, for the documentation."""
+    lines = ["| setting of Spark | value | set | why |", "|---|---|---|---|"]
+    usual = _wanted(_ROW_BYTES, None, local_checkpoints=False)
+    for setting in _wanted(_ROW_BYTES, 8, local_checkpoints=True):
+        when = "always" if setting in usual else "`local_checkpoints`" if setting in _LOCAL else "`partitions`"
+        lines.append(f"| `{setting.name}` | `{setting.value}` | {when} | {setting.why} |")
+    return "\n".join(lines) + "\n"
 
 
 def advise(df: DataFrame) -> None:

@@ -1,0 +1,27 @@
+"""A page of a real browser for tests: it makes no request to another host and reports no mistake."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+
+from playwright.sync_api import Page, sync_playwright
+
+
+@contextlib.contextmanager
+def browser_page() -> Iterator[Page]:
+    """A page of Debian's Chromium. Errors of the page and requests to other hosts fail at the end."""
+    chromium = shutil.which("chromium")
+    assert chromium, "no chromium: apt-get install chromium (tests/deploy/tools.sh does)"
+    said: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: said.append(request.url) if "127.0.0.1" not in request.url else None)
+        yield page
+        browser.close()
+    # What a browser says of a server that has gone, or of an icon that is not there, is no mistake of the page.
+    assert [each for each in said if "Failed to load resource" not in each] == []

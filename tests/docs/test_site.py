@@ -1,0 +1,114 @@
+"""The documentation is built without a warning, and its pages work in a real browser."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+import foldflight
+import foldflight.spark
+import foldflight.testing
+from foldflight.errors import FoldflightError
+from tests.browser import browser_page
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+MAIN = (
+    "index",
+    "tutorials/index",
+    "how-to/index",
+    "how-to/cdc-to-a-table",
+    "reference/index",
+    "reference/api",
+    "reference/errors",
+    "reference/server",
+    "reference/messages",
+    "explanation/architecture",
+    "explanation/performance",
+    "gallery/index",
+)
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """A handler that logs nothing."""
+
+    def log_message(self, format, *args):  # noqa: A002 - the name of the base class
+        pass
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    """The URL of the documentation, built by the command of `make docs`; links that lead nowhere are warnings."""
+    recipe = re.search(r"^docs:.*\n\t\$\(BIN\)/python (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None
+    words = [sys.executable, *recipe[1].split()]
+    assert {"--fail-on-warning", "--keep-going"} <= set(words)
+    build = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
+    assert build.returncode == 0, build.stderr[-6000:]
+    handler = functools.partial(Quiet, directory=ROOT / words[-1])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def page(site: str) -> Iterator[Page]:
+    """A page of the browser."""
+    with browser_page() as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_a_main_page_fits_every_screen(page: Page, site: str, name: str) -> None:
+    """It has a heading and its navigation, does not scroll sideways on a phone, and is dark if that is preferred."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.emulate_media(color_scheme="dark")
+    page.goto(f"{site}/{name}.html")
+    expect(page.locator("h1").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert max(int(each) for each in re.findall(r"\d+", shade)[:3]) < 60
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.emulate_media(color_scheme="light")
+    expect(page.locator(".sidebar-tree").get_by_role("link", name="How-to guides")).to_be_visible()
+
+
+def test_the_search_finds_a_guide_and_a_setting(page: Page, site: str) -> None:
+    """The search box finds words of guides and of the reference."""
+    page.goto(f"{site}/index.html")
+    for word, found in (
+        ("Debezium", "Aggregate database changes into a table"),
+        ("fold_s_max", "Settings and metrics"),
+    ):
+        page.locator(".sidebar-search").fill(word)
+        page.locator(".sidebar-search").press("Enter")
+        expect(page.locator("#search-results")).to_contain_text(found, timeout=20_000)
+
+
+def test_each_code_of_an_error_has_its_anchor(page: Page, site: str) -> None:
+    """The place that the text of an error names exists on the page of errors."""
+    page.goto(f"{site}/reference/errors.html")
+    for error in FoldflightError.__subclasses__():
+        for code in error.codes:
+            expect(page.locator(f"[id='{code.lower()}']")).to_have_count(1)
+
+
+def test_the_reference_has_every_public_name(page: Page, site: str) -> None:
+    """Each name that the packages export has an entry."""
+    page.goto(f"{site}/reference/api.html")
+    entries = set(page.locator("dl.py > dt").evaluate_all("found => found.map(each => each.id.split('.').pop())"))
+    exported = {*foldflight.__all__, *foldflight.spark.__all__, *foldflight.testing.__all__} - {"__version__"}
+    assert exported - entries == set()

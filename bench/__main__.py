@@ -13,13 +13,26 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import builtins, exchange, flink, fold, mapping, memory, numeric, report, spark_batch, spark_stream, sql
+from bench import (
+    builtins,
+    exchange,
+    flink,
+    fold,
+    gallery,
+    mapping,
+    memory,
+    numeric,
+    report,
+    spark_batch,
+    spark_stream,
+    sql,
+)
 from bench.data import Figure, Sizes
 from foldflight.cli.demo import server_process
 
 SUITES = {
     each.SUITE: each.measure
-    for each in (fold, builtins, numeric, exchange, memory, spark_batch, sql, spark_stream, mapping, flink)
+    for each in (fold, builtins, numeric, gallery, exchange, memory, spark_batch, sql, spark_stream, mapping, flink)
 }
 RESULTS = Path(__file__).with_name("results")
 

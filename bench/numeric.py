@@ -80,7 +80,7 @@ class RoundedVarPop:
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
     """Measure sums and variances of floats, and functions with lists, with given slots."""
-    registry = Registry.load([RoundedSum, RoundedVarPop, "examples.percentile", "examples.largest"])
+    registry = Registry.load([RoundedSum, RoundedVarPop, "examples.gallery.percentile", "examples.largest"])
     for groups in sizes.groups:
         data = table(sizes.rows, groups)
         slots = data.column("k").cast(pa.int32())

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.gallery.percentile import Percentile
 from examples.largest import Largest
-from examples.percentile import Percentile
 from examples.weighted_avg import WeightedAvg
 from examples.weighted_mean import WeightedMean
 from foldflight import RejectedError, udaf

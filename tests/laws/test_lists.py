@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.percentile import Percentile
+from examples.gallery.percentile import Percentile
 from foldflight import Lists
 from foldflight.fold.aggregate import tables
 from foldflight.fold.aggregate.vectorised import vectorised

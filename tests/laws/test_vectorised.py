@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from examples.gallery.percentile import Percentile
 from examples.largest import Largest
-from examples.percentile import Percentile
 from examples.weighted_mean import WeightedMean
 from foldflight import ExactSum, RejectedError, udaf
 from foldflight.fold.aggregate.interpreted import Interpreted

@@ -1,4 +1,22 @@
-"""An exact percentile: growing lists, with vectorised methods for the lists of all groups."""
+"""The exact percentile of the values, by linear interpolation.
+
+Arguments: `value` DOUBLE; NULL and NaN are ignored. Direct argument: `fraction`, from 0 to 1. Result: DOUBLE; NULL if
+there is no value. State: an array of all values, so its size grows with the group. Use `t_digest` for large groups.
+Error bound: none is needed, the result is exact up to the rounding of the interpolation. Merges and retracts exactly.
+
+Source: R. J. Hyndman and Y. Fan, "Sample quantiles in statistical packages" (1996), definition 7, which is also that
+of Spark's `percentile` and NumPy's `quantile`.
+
+>>> from foldflight import connect
+>>> from foldflight.testing import run_epochs
+>>> percentile = connect(Percentile)["percentile"]
+>>> first, second = run_epochs(
+...     {"median": percentile("amount", fraction=0.5)},
+...     epochs=[[{"amount": 1.0}, {"amount": 2.0}, {"amount": 4.0}], [("-D", {"amount": 2.0})]],
+... )
+>>> first.changelog[-1], second.changelog[-1]
+(('+I', {'median': 2.0}), ('+U', {'median': 2.5}))
+"""
 
 import math
 
@@ -12,6 +30,8 @@ class Percentile:
     """Find the value below which a fraction of the values lies, by linear interpolation; NaN is ignored."""
 
     def __init__(self, fraction: float = 0.5):
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"fraction is {fraction}; give a number from 0 to 1")
         self.fraction = fraction
 
     def create_accumulator(self) -> list[float]:

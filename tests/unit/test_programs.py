@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
 import logging
 import sys
@@ -24,6 +26,8 @@ from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
 from foldflight.functions.decorators import function_of
+from foldflight.shipping.bundles import unpickled
+from foldflight.shipping.pickling import pickled
 from foldflight.testing import check_laws
 
 ROOT = Path(__file__).parents[2]
@@ -274,6 +278,31 @@ def test_compile_true_fails_before_the_first_row() -> None:
             refuses()
     with pytest.raises(FoldflightError, match="must_take_nulls is declared"):
         connect(MustTakeNulls)
+
+
+def test_shipped_annotations_keep_their_meaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function with postponed annotations is compiled where its module is missing, as in Spark's workers."""
+    (tmp_path / "module_that_stays_here.py").write_text(
+        "from __future__ import annotations\nfrom typing import Annotated\nfrom foldflight import udaf\n\n"
+        "class Counts:\n    counts: Annotated[list[int], 4]\n    highest: int | None\n\n"
+        "@udaf(compile=True)\nclass Highest:\n    def create_accumulator(self) -> Counts:\n"
+        "        counts = Counts()\n        counts.counts = [0] * 4\n        counts.highest = None\n"
+        "        return counts\n"
+        "    def accumulate(self, a: Counts, x: int) -> None:\n        a.counts[x] += 1\n"
+        "        a.highest = x if a.highest is None else max(x, a.highest)\n"
+        "    def get_value(self, a: Counts) -> int | None:\n        return a.highest\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    here = function_of(importlib.import_module("module_that_stays_here").Highest)
+    assert here is not None
+    code = pickled([here])
+    monkeypatch.delitem(sys.modules, "module_that_stays_here")
+    (there,) = unpickled(code, hashlib.sha256(code).hexdigest())
+    columns = pa.schema([("slot", pa.int32()), ("x", pa.int64())])
+    fold = Fold(bind_calls(Registry([there]), [Call("highest", ("x",))], columns), accelerator=Programs())
+    fold.fold(pa.record_batch([pa.array([0, 0], pa.int32()), pa.array([1, 3])], schema=columns))
+    assert fold.kinds == ("compiled",)
+    assert fold.collect().column("output_0").to_pylist() == [3]
 
 
 def test_the_listing_refuses_it(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import pyarrow as pa
 from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import Refused
 from foldflight.compiler.records import Field, RecordLayout
-from foldflight.fold.aggregate.records import hints_of
 from foldflight.fold.moments import MOMENTS, moment_of
 from foldflight.functions.mapping import MapVerbs
 from foldflight.functions.shape import Nullable, may_be_none
@@ -193,7 +192,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
         bound.shape.to_arrow([fresh])
     except CastError as error:
         raise Refused(f"its state: {error}") from None
-    hints = hints_of(cls)
+    hints = bound.function.accumulator_hints
     fields = []
     for member in arrow:
         if inspect.isdatadescriptor(getattr(cls, member.name, None)) and not hasattr(cls, "__slots__"):

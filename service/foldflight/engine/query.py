@@ -291,5 +291,5 @@ def _written(call: Call) -> str:
 
 
 def _capabilities(call: OpenedCall) -> str:
-    known = (("merges", call.can_merge), ("retracts", call.can_retract), ("is invertible", call.is_invertible))
-    return ", ".join(name for name, can in known if can) or "append-only, does not merge"
+    retracts = "retracts in any order" if call.is_invertible else "retracts" if call.can_retract else "append-only"
+    return f"{retracts}, {'merges' if call.can_merge else 'no merge'}"

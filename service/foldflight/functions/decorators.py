@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import types
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, TypeVar, overload
 
@@ -151,6 +152,14 @@ def function_of(target: object) -> AnyFunction | None:
     return found if isinstance(found, Function) else None
 
 
+def _annotations(cls: type) -> dict[str, Any]:
+    """Return the annotations of an accumulator class; empty if they cannot be resolved."""
+    try:
+        return typing.get_type_hints(cls, include_extras=True)
+    except NameError:  # then only state_type gives the types of its states
+        return {}
+
+
 def _names_in(method: Any) -> Iterator[str]:
     """Yield the names that are looked up by the code of a method and of its nested functions."""
     codes = [method.__code__]
@@ -221,6 +230,7 @@ class _Builder(SignatureBuilder):
             declared_state=self.declared("state_type", state_type) if state_type is not None else None,
             shape=shape,
             accumulator_class=accumulator if isinstance(accumulator, type) else None,
+            accumulator_hints=_annotations(accumulator) if isinstance(accumulator, type) else {},
             skip_nulls=skip_nulls,
             capabilities=Capabilities(
                 retract=self.has("retract"),

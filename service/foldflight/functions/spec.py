@@ -307,6 +307,8 @@ class Function(Registered):
         declared_state: Type of the state if the author declares it, or a callable from the input types.
         shape: The typed layout of the accumulator, if its annotation defines one.
         accumulator_class: The class of the accumulator, if its annotation names one.
+        accumulator_hints: The annotations of this class by attribute; empty if they cannot be resolved. They are
+            resolved where the class is declared: where it is shipped to, the module of its names is missing.
         skip_nulls: Whether rows with a NULL argument are skipped.
         capabilities: Its capabilities.
         parameters: Its direct arguments.
@@ -335,6 +337,7 @@ class Function(Registered):
     returns: Literal["always", "some", "may"] = "may"
     compile: bool | Literal["auto"] = "auto"
     vectorised: bool = False
+    accumulator_hints: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +18,6 @@ __all__ = [
     "column_of",
     "fill_member",
     "filled",
-    "hints_of",
     "record_dtype",
     "records_of",
     "states_of",
@@ -62,15 +60,6 @@ def record_dtype(members: tuple[Member, ...]) -> np.dtype[Any]:
             "itemsize": max(8, -(-sum(sizes) // 8) * 8),
         }
     )
-
-
-@functools.lru_cache(maxsize=256)
-def hints_of(cls: type) -> Mapping[str, Any]:
-    """Return the annotations of an accumulator class; empty if they cannot be resolved."""
-    try:
-        return typing.get_type_hints(cls, include_extras=True)
-    except NameError:  # then only state_type gives the types of its states
-        return {}
 
 
 def bytes_of(records: Any) -> Any:

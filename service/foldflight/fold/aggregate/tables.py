@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, hints_of, record_dtype, struct_of, taken
+from foldflight.fold.aggregate.records import bytes_of, column_of, fill_member, record_dtype, struct_of, taken
 from foldflight.fold.failures import user_failure
 from foldflight.functions.columns import AttributeColumn, number_format
 from foldflight.functions.shape import Nullable, may_be_none, members_of
@@ -149,10 +149,9 @@ def fresh_table(bound: BoundFunction, verbs: Verbs) -> Table | str:
         raise user_failure(bound.function.name, "create_accumulator", error) from error
     except Exception as error:  # noqa: BLE001 - the interpreter raises it again, with its slot
         return str(error)
-    cls = bound.function.accumulator_class
     attributes = members_of(bound.shape)
     is_single = attributes is None
-    hints = hints_of(cls) if not is_single and cls is not None else {}
+    hints = {} if is_single else bound.function.accumulator_hints
     members = []
     for place, (name, shape) in enumerate([("value", bound.shape)] if attributes is None else attributes):
         begins = fresh if is_single else fresh.field(place)

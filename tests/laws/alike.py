@@ -120,7 +120,9 @@ def folds_alike(
             return
         if row_by_row:
             kept = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
-            if not same(lambda target, rows=rows, kept=kept: target.fold_each(rows, kept), one, other):
+            asked = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), np.bool_)
+            asked = data.draw(st.sampled_from([None, asked]))
+            if not same(lambda target, rows=rows, each=(kept, asked): target.fold_each(rows, *each), one, other):
                 return
         if data.draw(st.booleans()):
             same(lambda target: target.forget(every[1:2]), one, other)

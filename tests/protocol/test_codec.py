@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open, sliced_to
-from foldflight.exchange.engine import check_order
+from foldflight.exchange.engine import check_emits, check_order
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
@@ -60,13 +60,19 @@ OPEN = Open(
     returns=Returns(states=False, outputs=True),
     initial_outputs=True,
     row_outputs=True,
+    emits=True,
     job_parameters={"city": "NYC"},
     trace_context={"traceparent": "00-..."},
     isolate_errors=True,
 )
 LIMITS = Limits(1, 2, 3, 4, 5, 6.5, 7.5)
 OPENED = Opened(
-    "s1", 1, (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_()), is_ordered=True),), LIMITS, RESULTS
+    "s1",
+    1,
+    (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_()), is_ordered=True),),
+    LIMITS,
+    RESULTS,
+    knows_emits=True,
 )
 ENGINE_FRAMES = [
     States(BATCH),
@@ -399,6 +405,17 @@ def test_direct_arguments_are_bounded() -> None:
     with pytest.raises(RejectedError) as caught:
         decode_open(encode_open(Open(calls=(call,), columns=pa.schema([("v", pa.int64())]))))
     assert (caught.value.code, caught.value.limit) == ("LIMIT", "literals")
+
+
+def test_an_old_server_is_not_asked_for_some_outputs() -> None:
+    """A server that does not say `knows_emits` would return outputs after each row, so the engine refuses."""
+    asked = Open((Call("f", ("v",)),), COLUMNS, row_outputs=True, emits=True)
+    check_emits(OPENED, asked)
+    old = dataclasses.replace(OPENED, knows_emits=False)
+    with pytest.raises(RejectedError, match="too old to return outputs after some of the rows") as refused:
+        check_emits(old, asked)
+    assert refused.value.code == "PROTOCOL_VERSION"
+    check_emits(old, Open((Call("f", ("v",)),), COLUMNS, row_outputs=True))
 
 
 def test_an_old_server_is_not_asked_for_an_order() -> None:

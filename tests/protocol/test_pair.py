@@ -46,9 +46,14 @@ class Pair(ExchangePair):
     """The pair of the kit, over the columns of these tests."""
 
     def __init__(
-        self, calls: tuple[Call, ...] = CALLS, functions: Any = (WeightedAvg,), limits: Limits = LIMITS, **options: Any
+        self,
+        calls: tuple[Call, ...] = CALLS,
+        functions: Any = (WeightedAvg,),
+        limits: Limits = LIMITS,
+        columns: pa.Schema = COLUMNS,
+        **options: Any,
     ) -> None:
-        super().__init__(Open(calls, COLUMNS, **options), Registry.load(functions), limits=limits)
+        super().__init__(Open(calls, columns, **options), Registry.load(functions), limits=limits)
 
     def taken(self, number: int) -> dict[int, tuple[Any, ...]]:
         table = self.answers.pop()
@@ -167,6 +172,23 @@ def test_row_outputs_follow_each_chunk() -> None:
     (reply,) = pair.send(pair.engine.chunk(chunk((0, 0, 4, 1), (0, 0, 8, 1), (1, 0, 5, 1))))
     assert isinstance(reply, RowOutputs)
     assert [(row["output_0"], row["output_1"]) for row in reply.batch.to_pylist()] == [(4, 1), (6, 2), (5, 1)]
+
+
+def test_row_outputs_follow_the_rows_that_emit() -> None:
+    """With emits, a chunk is answered with the value after each row whose `emit` is true, by its number."""
+    rows = chunk((0, 0, 4, 1), (0, 0, 8, 1), (1, 0, 5, 1))
+    rows = rows.append_column("emit", pa.array([False, True, True]))
+    pair = Pair(row_outputs=True, emits=True, columns=rows.schema)
+    (reply,) = pair.send(pair.engine.chunk(rows))
+    assert isinstance(reply, RowOutputs)
+    found = [(row["slot"], row["output_0"], row["output_1"]) for row in reply.batch.to_pylist()]
+    assert found == [(1, 6, 2), (2, 5, 1)]
+    (reply,) = pair.send(pair.engine.chunk(rows.slice(0, 0)))
+    assert isinstance(reply, RowOutputs)
+    assert reply.batch.num_rows == 0
+    for columns in (COLUMNS, rows.schema.append(rows.schema.field("emit"))):
+        with pytest.raises(RejectedError, match="exactly one column `emit`"):
+            Pair(row_outputs=True, emits=True, columns=columns)
 
 
 def test_what_is_not_asked_for_does_not_travel() -> None:

@@ -233,6 +233,25 @@ def test_values_after_each_row() -> None:
     ]
 
 
+def test_values_after_some_rows_are_those_after_each_row() -> None:
+    """With `emits`, outputs are computed only after the rows whose `emit` is true."""
+    calls = (WEIGHTED, Call("count", filter="late"), Call("count", ("v",), distinct=True))
+    rows = chunk(
+        (0, INSERT, 2, 1, None, True),
+        (1, INSERT, 9, 1, None, False),
+        (0, INSERT, 4, 1, None, True),
+        (0, DELETE, 2, 1, None, True),
+    )
+    every = new_fold(*calls).fold_each(rows)
+    emit = pa.array([False, True, False, True])
+    some = new_fold(*calls, row_outputs=True, emits=True)
+    (found,) = some.chunk(rows.append_column("emit", emit))
+    assert found.column("slot").to_pylist() == [1, 3]
+    assert found.select(every.schema.names).to_pylist() == every.filter(emit).to_pylist()
+    with pytest.raises(RejectedError, match="the column emit has NULLs"):
+        some.chunk(rows.append_column("emit", pa.array([True, None, True, True])))
+
+
 def test_outputs_of_empty_slots_are_fresh() -> None:
     """The initial output of a slot without accumulator is the value of a new one."""
     fold = new_fold(Call("count"))

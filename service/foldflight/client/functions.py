@@ -14,6 +14,7 @@ import numpy as np
 
 from foldflight.client.uses import Use
 from foldflight.errors import RejectedError
+from foldflight.functions.frame import Frame, FrameBound, Insisted
 from foldflight.functions.literals import check_names
 from foldflight.functions.registry import Registry
 from foldflight.functions.spec import FunctionKind
@@ -77,6 +78,7 @@ class Aggregate:
         transport: The transport of the function.
         name: The name of the output; None before `alias`.
         order: The keys of the order in which the rows of a group are folded.
+        frame: The rows that it folds for each row, for `over`. None: SQL's default frame; all rows of a group.
     """
 
     function: FunctionInfo
@@ -87,6 +89,7 @@ class Aggregate:
     literals: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
     order: tuple[OrderKey, ...] = ()
+    frame: Frame | None = None
 
     def alias(self, name: str) -> Aggregate:
         """Return the same use with a name for its output: `agg(count().alias("n"))` is the same as `agg(n=count())`."""
@@ -128,12 +131,52 @@ class Aggregate:
             raise RejectedError("SIGNATURE", f"order_by() of {self.function.name} needs a key; give a column")
         return dataclasses.replace(self, order=tuple(map(OrderKey.of, keys)))
 
+    def rows(self, low: int | None, high: int | None, *, by: Insisted | None = None) -> Aggregate:
+        """Return the same use over a number of rows around each row, for `over`.
+
+        Args:
+            low: The first row: -99 is 99 rows before, 0 the row itself, 1 the next row, None the partition's first.
+            high: The last row; None is the last of the partition.
+            by: Insists on a way of folding where the plan would refuse or choose another one. `recompute` folds all
+                rows of each frame anew. `retract` takes rows that leave back, also for floats, whose rounding errors
+                may then add up.
+
+        Raises:
+            RejectedError: SIGNATURE.
+        """
+        return self._framed(Frame(low, high, by=by))
+
+    def range(self, low: FrameBound, high: FrameBound, *, by: Insisted | None = None) -> Aggregate:
+        """Return the same use over the rows within a distance of each row's order value, for `over`.
+
+        Args:
+            low: The smallest distance: a number, or an interval for dates and timestamps ("-1 hour"). 0 means the
+                first of the rows with the same order value, None the first row of the partition.
+            high: The largest distance. 0 means the last of the rows with the same order value.
+            by: As for `rows`.
+
+        Raises:
+            RejectedError: SIGNATURE.
+        """
+        return self._framed(Frame(low, high, is_range=True, by=by))
+
+    def _framed(self, frame: Frame) -> Aggregate:
+        if self.frame is not None:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{self.function.name} already has the frame {self.frame}; give each use one frame",
+                function=self.function.name,
+            )
+        return dataclasses.replace(self, frame=frame)
+
     def __repr__(self) -> str:
         given = [*map(repr, self.columns), *(f"{name}={value!r}" for name, value in self.literals.items())]
         text = f"{self.function.name}({', '.join(given)})"
         text += "" if self.condition is None else f".where({self.condition!r})"
         text += ".distinct()" if self.is_distinct else ""
         text += f".order_by({', '.join(map(repr, self.order))})" if self.order else ""
+        if self.frame is not None:
+            text += f".{self.frame.unit.lower()}({self.frame.low!r}, {self.frame.high!r})"
         return text if self.name is None else f"{text}.alias({self.name!r})"
 
 

@@ -71,8 +71,9 @@ class Compiled(Accumulators):
         self._leave()
         self.inner.fold(rows)
 
-    def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
+    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
         program = self._compiled_for(len(rows))
+        shows = np.ones(len(rows), np.bool_) if asked is None else asked
         done = 0
         shown = []
         if program is not None and len(rows):
@@ -82,15 +83,15 @@ class Compiled(Accumulators):
                 values, known = program.room(len(rows))
                 places = self._places(program, rows)
                 try:
-                    kernel(*places, columns, valid, kept, program.fresh, values, known)
+                    kernel(*places, columns, valid, kept, shows, program.fresh, values, known)
                 except RAISED:
                     done = int(self._progress[0])
-                    shown.append(self._cast(values[:done], known[:done]))
+                    shown.append(self._cast(values[:done][shows[:done]], known[:done][shows[:done]]))
                 else:
-                    return self._cast(values, known)
+                    return self._cast(values[shows], known[shows])
         self._leave()
         rest = rows.kept(np.arange(len(rows)) >= done) if done else rows
-        return pa.concat_arrays([*shown, self.inner.fold_each(rest, kept[done:])])
+        return pa.concat_arrays([*shown, self.inner.fold_each(rest, kept[done:], shows[done:])])
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         program = self._compiled_for(len(slots))

@@ -126,9 +126,10 @@ class Kernels:
         return self._get("fold_nulls" if nulls else "fold", lambda: self._fold(nulls))
 
     def each(self, *, nulls: bool) -> Any:
-        """Return `each(..., columns, valid, kept, fresh, values, known)`, which folds the rows flagged in `kept`.
+        """Return `each(..., columns, valid, kept, shows, fresh, values, known)`, which folds the rows in `kept`.
 
-        It writes n results and n flags: the output of each row's slot after that row.
+        It writes n results and n flags: the output of each row's slot after that row, for the rows in `shows`. Both
+        are flags, bool, shape (n,).
         """
         return self._get("each_nulls" if nulls else "each", lambda: self._each(nulls))
 
@@ -223,7 +224,7 @@ class Kernels:
         at, at_instance, local = self._at, self._at_instance, local_record(self.accumulator)
         shown, one_row, get_value = seen_as(self.shown), self._one_row(), self._get_value()
 
-        def each(table, present, instance, progress, slots, retracts, columns, valid, kept, fresh, found, known):
+        def each(table, present, instance, progress, slots, retracts, columns, valid, kept, shows, fresh, found, known):
             me, copy = at_instance(instance, 0), local()
             for row in range(len(slots)):
                 slot = slots[row]
@@ -231,7 +232,8 @@ class Kernels:
                 copy_record(copy, at(table, slot) if present[slot] or kept[row] else at(fresh, 0))
                 if kept[row]:
                     one_row(me, copy, retracts, columns, valid, row)
-                _show(found, known, row, get_value(me, shown(copy)))
+                if shows[row]:
+                    _show(found, known, row, get_value(me, shown(copy)))
                 if kept[row]:
                     copy_record(at(table, slot), copy)
                     present[slot] = True
@@ -240,6 +242,7 @@ class Kernels:
             *_TABLE,
             _PLACE,
             *self._columns(nulls),
+            _MASK,
             _MASK,
             _BYTES,
             _vector(number_type(self.plan.result)),

@@ -17,6 +17,7 @@ from foldflight.functions import RowKind
 __all__ = [
     "BUCKET",
     "DEAD_LETTER",
+    "EMIT",
     "FOLDED",
     "HASH",
     "KIND",
@@ -30,6 +31,7 @@ __all__ = [
 ]
 
 BUCKET, FOLDED, HASH, KIND, LIVE, REAL, SLOT = "bucket", "folded", "hash", "kind", "live", "real", "slot"
+EMIT = "emit"
 
 # The columns that a result may have in addition to keys and outputs.
 DEAD_LETTER = "dead_letter"

@@ -87,6 +87,7 @@ def encode_open(opening: Open) -> bytes:
         return_outputs=opening.returns.outputs,
         initial_outputs=opening.initial_outputs,
         row_outputs=opening.row_outputs,
+        emits=opening.emits,
         job_parameters=opening.job_parameters,
         trace_context=opening.trace_context,
         isolate_errors=opening.isolate_errors,
@@ -141,6 +142,7 @@ def decode_open(command: bytes) -> Open:
         returns=Returns(message.return_states, message.return_outputs),
         initial_outputs=message.initial_outputs,
         row_outputs=message.row_outputs,
+        emits=message.emits,
         job_parameters=dict(message.job_parameters),
         trace_context=dict(message.trace_context),
         isolate_errors=message.isolate_errors,
@@ -401,6 +403,7 @@ def _encode_opened(frame: Opened) -> pb.Opened:
         calls=calls,
         limits=pb.Limits(**dataclasses.asdict(frame.limits)),
         knows_if_reopen=frame.knows_if_reopen,
+        knows_emits=frame.knows_emits,
     )
 
 
@@ -423,6 +426,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
         limits=Limits.of(opened.limits),
         schema=schema,
         knows_if_reopen=opened.knows_if_reopen,
+        knows_emits=opened.knows_emits,
     )
 
 

@@ -27,7 +27,7 @@ from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.verbs import Verbs
 from foldflight.fold import ERROR, ROW
 
-__all__ = ["Answer", "EngineExchange", "Saved", "check_chunk", "check_isolates", "check_order"]
+__all__ = ["Answer", "EngineExchange", "Saved", "check_chunk", "check_emits", "check_isolates", "check_order"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,16 @@ def check_order(opened: Opened, opening: Open) -> None:
                 "leave the order out",
                 function=call.function,
             )
+
+
+def check_emits(opened: Opened, opening: Open) -> None:
+    """Raise RejectedError PROTOCOL_VERSION if Open has `emits` and the server would ignore it."""
+    if opening.emits and not opened.knows_emits:
+        raise RejectedError(
+            "PROTOCOL_VERSION",
+            f"server {opened.server_id} is too old to return outputs after some of the rows, which OVER needs; upgrade "
+            "it, or run the functions embedded",
+        )
 
 
 class EngineExchange(Verbs[Frame]):
@@ -157,6 +167,7 @@ class EngineExchange(Verbs[Frame]):
             )
         check_isolates(opened, self._opening)
         check_order(opened, self._opening)
+        check_emits(opened, self._opening)
         self.opened = opened
 
     def _collect_part(self, frame: Results | SavedStates | Mapped) -> Answer | None:

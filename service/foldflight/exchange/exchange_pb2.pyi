@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Open(_message.Message):
-    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors", "bundles", "steps", "outputs")
+    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors", "bundles", "steps", "outputs", "emits")
     class JobParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -35,6 +35,7 @@ class Open(_message.Message):
     BUNDLES_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    EMITS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     calls: _containers.RepeatedCompositeFieldContainer[Call]
     columns: bytes
@@ -48,7 +49,8 @@ class Open(_message.Message):
     bundles: _containers.RepeatedScalarFieldContainer[bytes]
     steps: _containers.RepeatedCompositeFieldContainer[Step]
     outputs: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ..., bundles: _Optional[_Iterable[bytes]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., outputs: _Optional[_Iterable[int]] = ...) -> None: ...
+    emits: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ..., bundles: _Optional[_Iterable[bytes]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., outputs: _Optional[_Iterable[int]] = ..., emits: _Optional[bool] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("function", "arguments", "literals", "fingerprint", "outer")
@@ -194,18 +196,20 @@ class ServerFrame(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., initial_outputs: _Optional[_Union[InitialOutputs, _Mapping]] = ..., results: _Optional[_Union[Results, _Mapping]] = ..., row_outputs: _Optional[_Union[RowOutputs, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., saved_states: _Optional[_Union[SavedStates, _Mapping]] = ..., mapped: _Optional[_Union[Mapped, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("server_id", "protocol_version", "calls", "limits", "knows_if_reopen")
+    __slots__ = ("server_id", "protocol_version", "calls", "limits", "knows_if_reopen", "knows_emits")
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     KNOWS_IF_REOPEN_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_EMITS_FIELD_NUMBER: _ClassVar[int]
     server_id: str
     protocol_version: int
     calls: _containers.RepeatedCompositeFieldContainer[OpenedCall]
     limits: Limits
     knows_if_reopen: bool
-    def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., knows_if_reopen: _Optional[bool] = ...) -> None: ...
+    knows_emits: bool
+    def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., knows_if_reopen: _Optional[bool] = ..., knows_emits: _Optional[bool] = ...) -> None: ...
 
 class OpenedCall(_message.Message):
     __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate", "is_ordered")

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from foldflight.fold.mode import Folding
 from foldflight.functions.call import Call
@@ -74,6 +75,8 @@ class Open:
         initial_outputs: Whether the server answers each States frame with the outputs of its slots. A frame with
             `unanswered` is the exception.
         row_outputs: Whether the server answers each Chunk with the outputs after each row.
+        emits: Whether chunks have a column `emit`, bool without NULLs: outputs are only computed and returned after the
+            rows where it is true. It needs `row_outputs`.
         job_parameters: Parameters that functions read from their context.
         trace_context: W3C trace context of the caller, for logs.
         isolate_errors: Whether a function that raises fails only its slot. Results then have a column `error`.
@@ -95,6 +98,7 @@ class Open:
     protocol_version: int = PROTOCOL_VERSION
     steps: tuple[Step, ...] = ()
     outputs: tuple[int, ...] = ()
+    emits: bool = False
 
     @property
     def functions(self) -> tuple[str, ...]:
@@ -125,6 +129,12 @@ class Open:
                 return self.row_outputs or bool(self.steps)
             case _:
                 return False
+
+    def rows_due(self, chunk: Chunk) -> int:
+        """Return the number of rows of the RowOutputs that answer a chunk."""
+        if not self.emits or "emit" not in chunk.batch.schema.names:
+            return chunk.batch.num_rows
+        return pc.sum(chunk.batch.column("emit"), min_count=0).as_py()
 
 
 @dataclass(frozen=True)
@@ -250,6 +260,7 @@ class Opened:
         schema: Schema of the server's batches: `slot`, then `state_i` and `output_i` of each call i. For steps: `row`
             if one is a table function, `output_i` of each output i, and `error` if errors are isolated.
         knows_if_reopen: Whether the server supports `Checkpoint.if_reopen`.
+        knows_emits: Whether the server supports `Open.emits`.
     """
 
     server_id: str
@@ -258,6 +269,7 @@ class Opened:
     limits: Limits
     schema: pa.Schema
     knows_if_reopen: bool = False
+    knows_emits: bool = False
 
     @property
     def fingerprints(self) -> tuple[str, ...]:

@@ -146,7 +146,10 @@ class Exchange:
             case States() if self._opening is not None and self._opening.is_answered(frame):
                 self._due[InitialOutputs].append(frame.batch.num_rows or 1)
             case Chunk() if self._opening is not None and self._opening.is_answered(frame):
-                self._due[Mapped if self._opening.steps else RowOutputs].append(frame.batch.num_rows)
+                if self._opening.steps:
+                    self._due[Mapped].append(frame.batch.num_rows)
+                else:
+                    self._due[RowOutputs].append(self._opening.rows_due(frame))
             case Barrier():
                 self._check_barrier(frame.epoch)
             case Checkpoint():

@@ -342,6 +342,7 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
         opening.calls,
         columns,
         row_outputs=opening.row_outputs,
+        emits=opening.emits,
         isolates=opening.isolate_errors,
         job_parameters=opening.job_parameters,
         where=f"on server {server_id}",
@@ -372,4 +373,5 @@ def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str) 
         limits=replace(limits, slots_max=max(limits.slots_max // max(len(bound.calls), 1), 1)),
         schema=bound.schema,
         knows_if_reopen=True,
+        knows_emits=True,
     )

@@ -33,6 +33,7 @@ class Request:
         calls: The calls.
         columns: The schema of the chunks.
         row_outputs: Whether the answer to each chunk has the outputs after each of its rows.
+        emits: Whether chunks have a column `emit`, bool: the answer has only the rows where it is true.
         isolates: Whether an error of a function fails only its slot.
         job_parameters: The job parameters in the context of functions.
         where: The location of the functions, for messages, because the servers of a fleet may differ.
@@ -43,6 +44,7 @@ class Request:
     calls: tuple[Call, ...]
     columns: pa.Schema
     row_outputs: bool = False
+    emits: bool = False
     isolates: bool = False
     job_parameters: Mapping[str, str] = field(default_factory=dict)
     where: str = "here"

@@ -2,6 +2,7 @@
 
 from foldflight.testing.epochs import Epoch, run_epochs
 from foldflight.testing.laws import LawResult, check_laws
+from foldflight.testing.over import run_over
 from foldflight.testing.pair import ExchangePair
 
-__all__ = ["Epoch", "ExchangePair", "LawResult", "check_laws", "run_epochs"]
+__all__ = ["Epoch", "ExchangePair", "LawResult", "check_laws", "run_epochs", "run_over"]

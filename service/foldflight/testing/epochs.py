@@ -42,7 +42,7 @@ from foldflight.engine.state.table import MemoryStore, StateTable
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, parse_type
 
-__all__ = ["Epoch", "Row", "run_epochs"]
+__all__ = ["Epoch", "Row", "calls_of", "conditions_of", "name_in_chunks", "run_epochs", "types_of"]
 
 Row = Mapping[str, Any] | tuple[str, Mapping[str, Any]]
 
@@ -150,7 +150,7 @@ def run_epochs(
     parsed = [[_row(row) for row in epoch] for epoch in epochs]
     if not aggregates:
         raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one call")
-    conditions = _conditions(aggregates)
+    conditions = conditions_of(aggregates)
     for name, condition in conditions.items():
         for epoch in parsed:
             for _, row in epoch:
@@ -158,13 +158,13 @@ def run_epochs(
     doubles = [name for name in aggregates if name in keys]
     if doubles:
         raise RejectedError("SIGNATURE", f"{doubles[0]!r} is a key and an output; give the output another name")
-    calls, names = _calls(aggregates)
-    columns = _columns([*keys, *names], [row for epoch in parsed for _, row in epoch], aggregates, types or {})
+    calls, names = calls_of(aggregates)
+    columns = types_of([*keys, *names], [row for epoch in parsed for _, row in epoch], aggregates, types or {})
     layout = QueryLayout(
         keys=pa.schema([(f"key_{place}", columns[name]) for place, name in enumerate(keys)]),
         names=tuple(keys),
         columns=pa.schema([(f"column_{place}", columns[name]) for place, name in enumerate(names)]),
-        shown=tuple(map(_in_chunks, names)),
+        shown=tuple(map(name_in_chunks, names)),
         has_kinds=any(kind.retracts for epoch in parsed for kind, _ in epoch),
     )
     # Functions arrive pickled in Spark's workers.
@@ -195,7 +195,8 @@ def _row(row: Row) -> tuple[RowKind, dict[str, Any]]:
     return RowKind.INSERT, dict(row)
 
 
-def _conditions(aggregates: Mapping[str, Aggregate]) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
+def conditions_of(aggregates: Mapping[str, Aggregate]) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
+    """Return the conditions that are Python functions, by the name of their column."""
     return {
         _condition_column(name, aggregate.condition): aggregate.condition
         for name, aggregate in aggregates.items()
@@ -207,12 +208,13 @@ def _condition_column(output: str, condition: object) -> str:
     return f"condition of {output}" if callable(condition) else str(condition)
 
 
-def _in_chunks(column: str) -> str:
+def name_in_chunks(column: str) -> str:
     """Return the name of a column in chunks. The names `slot` and `kind` are taken there."""
     return f"column {column}" if column in ("slot", "kind") else column
 
 
-def _calls(aggregates: Mapping[str, Aggregate]) -> tuple[dict[str, Call], list[str]]:
+def calls_of(aggregates: Mapping[str, Aggregate]) -> tuple[dict[str, Call], list[str]]:
+    """Return the calls by output name, and the names of the columns that they use, each once."""
     calls: dict[str, Call] = {}
     names: list[str] = []
     for name, aggregate in aggregates.items():
@@ -221,22 +223,29 @@ def _calls(aggregates: Mapping[str, Aggregate]) -> tuple[dict[str, Call], list[s
         condition = None if aggregate.condition is None else _condition_column(name, aggregate.condition)
         calls[name] = Call(
             aggregate.function.name,
-            tuple(map(_in_chunks, columns)),
-            filter=None if condition is None else _in_chunks(condition),
+            tuple(map(name_in_chunks, columns)),
+            filter=None if condition is None else name_in_chunks(condition),
             distinct=aggregate.is_distinct,
             literals=aggregate.literals,
-            order=tuple(Order(_in_chunks(str(key.column)), key.descending, key.nulls_first) for key in aggregate.order),
+            order=tuple(
+                Order(name_in_chunks(str(key.column)), key.descending, key.nulls_first) for key in aggregate.order
+            ),
         )
         names += [*columns, *keys, *([] if condition is None else [condition])]
     return calls, list(dict.fromkeys(names))
 
 
-def _columns(
+def types_of(
     names: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
     aggregates: Mapping[str, Aggregate],
     types: Mapping[str, str | pa.DataType],
 ) -> dict[str, pa.DataType]:
+    """Return the types of columns: those given, those that the functions declare, or those of the values.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, if a row lacks a column.
+    """
     declared: dict[str, pa.DataType] = {}
     for output, aggregate in aggregates.items():
         for column, type_ in zip(aggregate.columns, aggregate.function.input_types or (), strict=False):

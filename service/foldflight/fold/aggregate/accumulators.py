@@ -35,8 +35,14 @@ class Accumulators(ABC):
         """
 
     @abstractmethod
-    def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
-        """Apply the rows selected by the mask, in order, and return the value after each of the n rows."""
+    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
+        """Apply the rows selected by `kept`, in order, and return the value after each of the n rows.
+
+        Args:
+            rows: n rows.
+            kept: bool, shape (n,): which rows are applied.
+            asked: bool, shape (n,): the rows after which the value is computed and returned. None: all.
+        """
 
     @abstractmethod
     def merge(self, slots: Slots, states: pa.Array) -> None:

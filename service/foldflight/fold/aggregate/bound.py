@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from foldflight.errors import RejectedError
 from foldflight.fold.accelerator import Accelerator, demand_accelerated
 from foldflight.fold.aggregate.calls import bind_calls, demand_instance, result_schema
@@ -31,6 +33,12 @@ class BoundAggregates:
                 "Open has both row_outputs and isolate_errors, but outputs after each row cannot show errors; use "
                 "only one",
             )
+        emitting = [field.type for field in request.columns if field.name == "emit"]
+        if request.emits and not (request.row_outputs and emitting == [pa.bool_()]):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                "Open has emits, so it needs row_outputs and exactly one column `emit` of type bool",
+            )
         self._request = request
         self.calls = bind_calls(registry, request.calls, request.columns, where=request.where)
         self.schema = result_schema(self.calls, isolates=request.isolates)
@@ -57,5 +65,6 @@ class BoundAggregates:
             log=resources.log,
             isolates=self._request.isolates,
             row_outputs=self._request.row_outputs,
+            emits=self._request.emits,
             accelerator=resources.accelerator,
         )

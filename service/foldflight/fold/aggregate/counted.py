@@ -86,14 +86,15 @@ class Counted(Accumulators):
         if entry[1] == 0:
             del seen[key]
 
-    def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
+    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
         columns = [column.values for column in rows.arguments]
         outputs = []
         for index in range(len(rows)):
             if kept[index]:
                 retracting = rows.retracts is not None and bool(rows.retracts[index])
                 self._count(int(rows.slots[index]), tuple(column[index] for column in columns), -1 if retracting else 1)
-            outputs.append(self.outputs(rows.slots[index : index + 1]))
+            if asked is None or asked[index]:
+                outputs.append(self.outputs(rows.slots[index : index + 1]))
         return pa.concat_arrays(outputs) if outputs else pa.array([], self.inner.bound.result_type)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:

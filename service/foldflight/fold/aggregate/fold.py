@@ -29,7 +29,7 @@ from foldflight.functions.values import cast_arguments, exact_types
 
 __all__ = ["Fold"]
 
-_SLOT, _KIND = "slot", "kind"
+_SLOT, _KIND, _EMIT = "slot", "kind", "emit"
 # Marks of a slot: changed since results were last returned, and changed since states were last returned.
 _DIRTY, _UNSAVED = 1, 2
 _KIND_MAX = max(RowKind)
@@ -74,6 +74,7 @@ class Fold:
         log: Receives each line that a function logs.
         isolates: Whether errors of functions are isolated.
         row_outputs: Whether `chunk` returns the outputs after each row.
+        emits: Whether chunks have a column `emit`, which tells after which rows outputs are computed.
         accelerator: Folds calls faster than the interpreter. None: calls without vectorised methods are interpreted.
 
     Attributes:
@@ -100,6 +101,7 @@ class Fold:
         log: Callable[[LogRecord], None] | None = None,
         isolates: bool = False,
         row_outputs: bool = False,
+        emits: bool = False,
         accelerator: Accelerator | None = None,
     ) -> None:
         self.calls = tuple(calls)
@@ -109,6 +111,7 @@ class Fold:
         self.slot_count = 0
         self.state_bytes = 0
         self._row_outputs = row_outputs
+        self._emits = emits
         self._marks = np.zeros(0, np.uint8)
         # All slots below this one have all marks.
         self._marked_below = 0
@@ -200,32 +203,50 @@ class Fold:
             batch: n rows, as for `fold`.
 
         Returns:
-            n rows: `output_i` of each call i, after that row.
+            n rows: `output_i` of each call i, after that row. If the fold emits, only the rows where `emit` is true.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH, for a column `emit` with a NULL; and the errors of `fold`.
         """
+        asked = self._asked(batch)
         slots, retracts = self._begin(batch)
         columns = _Columns(batch)
         outputs = []
         for call, accumulators in zip(self.calls, self._accumulators, strict=True):
             rows = Rows(slots, retracts, [columns.get(*each) for each in _arguments(call)])
             mask = _mask(batch, call, rows)
-            outputs.append(accumulators.fold_each(rows, np.ones(len(rows), np.bool_) if mask is None else mask))
+            kept = np.ones(len(rows), np.bool_) if mask is None else mask
+            outputs.append(accumulators.fold_each(rows, kept, asked))
         return pa.RecordBatch.from_arrays(outputs, names=[f"output_{place}" for place in range(len(outputs))])
 
     def chunk(self, batch: pa.RecordBatch) -> Sequence[pa.RecordBatch]:
         """Apply rows with `fold`, or with `fold_each` if `row_outputs` is set. It raises the same errors.
 
         Returns:
-            With `row_outputs`, one batch of n rows in the schema `schema`: the row's position as its slot, NULL states
-            and the outputs after the row. Otherwise nothing.
+            With `row_outputs`, one batch in the schema `schema`, of a row for each row of `fold_each`: the position in
+            the chunk as its slot, NULL states and the outputs after the row. Otherwise nothing.
         """
         if not self._row_outputs:
             self.fold(batch)
             return ()
-        outputs = self.fold_each(batch)
-        columns: list[pa.Array] = [pa.array(np.arange(batch.num_rows, dtype=np.int32))]
+        asked, outputs = self._asked(batch), self.fold_each(batch)
+        places = np.arange(batch.num_rows, dtype=np.int32)
+        if asked is not None:
+            places = places[asked]
+        columns: list[pa.Array] = [pa.array(places)]
         for call, column in zip(self.calls, outputs.columns, strict=True):
-            columns += [pa.nulls(batch.num_rows, call.state_type), column]
+            columns += [pa.nulls(len(places), call.state_type), column]
         return (pa.RecordBatch.from_arrays(columns, schema=self.schema),)
+
+    def _asked(self, batch: pa.RecordBatch) -> Mask | None:
+        """Return after which rows outputs are asked for; None for all."""
+        if not self._emits:
+            return None
+        column = batch.column(_EMIT)
+        if column.null_count:
+            raise RejectedError("SCHEMA_MISMATCH", "the column emit has NULLs; it must be true or false in each row")
+        asked: Mask = column.to_numpy(zero_copy_only=False)
+        return asked
 
     @_calling
     def collect(self, *, states: bool = True, outputs: bool = True) -> pa.RecordBatch:

@@ -207,7 +207,7 @@ class Interpreted(Accumulators):
             accumulator = held[slot]
             held[slot] = method.kept(accumulator, method.call(accumulator, *arguments))
 
-    def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
+    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
         if self._retract is None and rows.retracts is not None and (rows.retracts & kept).any():
             raise cannot_retract(self.name)
         self._grow(rows.slots)
@@ -220,19 +220,20 @@ class Interpreted(Accumulators):
         values: list[Any] = []
         self._at_work = (slots, progress)
         try:
-            self._run_each(rows, zip(progress, arguments, kept.tolist(), retracts, strict=False), values)
+            shows = repeat(True) if asked is None else asked.tolist()
+            self._run_each(rows, zip(progress, arguments, kept.tolist(), retracts, shows, strict=False), values)
         finally:
             self._at_work = None
         if exact_types(self.bound.result_type) is None:
             return pa.concat_arrays(values) if values else pa.array([], self.bound.result_type)
-        return self._cast(values, rows.slots)
+        return self._cast(values, rows.slots if asked is None else rows.slots[asked])
 
-    def _run_each(self, rows: Rows, steps: Iterator[tuple[int, Any, bool, bool]], values: list[Any]) -> None:
-        """Apply rows, and append the value after each; values that may change later are cast at once."""
+    def _run_each(self, rows: Rows, steps: Iterator[tuple[int, Any, bool, bool, bool]], values: list[Any]) -> None:
+        """Apply rows, and append the value after each that shows it; values that may change later are cast at once."""
         held, get_value = self._held, self.verbs.get_value
         methods = (self._accumulate, self._accumulate if self._retract is None else self._retract)
         changeable = exact_types(self.bound.result_type) is None
-        for slot, arguments, folds, retracting in steps:
+        for row, (slot, arguments, folds, retracting, shows) in enumerate(steps):
             if folds:
                 method, accumulator = methods[retracting], held[slot]
                 try:
@@ -241,8 +242,10 @@ class Interpreted(Accumulators):
                         held[slot] = method.kept(accumulator, returned)
                 except (Exception, SystemExit) as error:
                     failure = method.failed(error)
-                    failure.slot, failure.row = slot, rows.describe(len(values))
+                    failure.slot, failure.row = slot, rows.describe(row)
                     raise failure from error
+            if not shows:
+                continue
             try:
                 # The value of an empty slot is that of a new accumulator. The slot stays empty.
                 value = get_value(self.verbs.create_accumulator() if held[slot] is _EMPTY else held[slot])
@@ -250,7 +253,7 @@ class Interpreted(Accumulators):
                 failure = user_failure(self.name, "get_value", error)
                 failure.slot = slot
                 raise failure from error
-            values.append(self._cast([value], rows.slots[len(values) :]) if changeable else value)
+            values.append(self._cast([value], rows.slots[row : row + 1]) if changeable else value)
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
         try:

@@ -92,21 +92,21 @@ class Vectorised(Accumulators):
         elif top > self._full:
             self._occupy(slots, top)
 
-    def fold_each(self, rows: Rows, kept: Mask) -> pa.Array:
+    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
         if self._is_left or not len(rows):
-            return self.inner.fold_each(rows, kept)
+            return self.inner.fold_each(rows, kept, asked)
         can_retract = self.inner.bound.function.capabilities.retract
         if rows.retracts is not None and not can_retract and (rows.retracts & kept).any():
             raise cannot_retract(self._name)
-        values = self._running(rows, kept)
+        values = self._running(rows, kept, asked)
         if values is None:
-            return self._fold_each_scalar(rows, kept)
+            return self._fold_each_scalar(rows, kept, asked)
         if kept.any():
             self.fold(rows.kept(kept))
         return values
 
-    def _running(self, rows: Rows, kept: Mask) -> pa.Array | None:
-        """Return the value after each row without changing anything; None if the vectorised methods cannot."""
+    def _running(self, rows: Rows, kept: Mask, asked: Mask | None) -> pa.Array | None:
+        """Return the value after each asked row without changing anything; None if the vectorised methods cannot."""
         method = self.inner.verbs.running_many
         if method is None:
             return None
@@ -120,9 +120,17 @@ class Vectorised(Accumulators):
                 running = method(self._table.shown, rows.slots.astype(np.intp), signs, *columns)
         except (Exception, SystemExit) as error:
             raise user_failure(self._name, "running_many", error) from error
-        return None if running is NotImplemented else self._valued(running, rows.slots)
+        if running is NotImplemented:
+            return None
+        if asked is None:
+            return self._valued(running, rows.slots)
+        if isinstance(running, dict) and all(isinstance(column, np.ndarray) for column in running.values()):
+            return self._valued({name: column[asked] for name, column in running.items()}, rows.slots[asked])
+        if isinstance(running, np.ndarray):
+            return self._valued(running[asked], rows.slots[asked])
+        return self._valued(running, rows.slots).filter(pa.array(asked))
 
-    def _fold_each_scalar(self, rows: Rows, kept: Mask) -> pa.Array:
+    def _fold_each_scalar(self, rows: Rows, kept: Mask, asked: Mask | None) -> pa.Array:
         """Fold rows by the scalar methods, and take the accumulators back if the table can hold them."""
         top = self._grow(rows.slots)
         lent = np.unique(rows.slots)
@@ -130,7 +138,7 @@ class Vectorised(Accumulators):
         states = self._table.take(held).states(self.inner.codec.arrow, narrow=False)
         assert states is not None
         self.inner.merge(held, states)
-        values = self.inner.fold_each(rows, kept)
+        values = self.inner.fold_each(rows, kept, asked)
         returned = self.inner.occupied()
         try:
             others = self._table.from_states(self.inner.states(returned))

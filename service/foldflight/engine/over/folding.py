@@ -1,0 +1,428 @@
+"""Folding of frames in exchanges, by four ways.
+
+*Accumulate* and *retract*: a frame differs from that of the row before by the rows that leave and those that enter.
+The chunk has these rows, one after another, and `emit` is true at the last one of each frame. A frame for which more
+rows would leave and enter than it has begins with a new accumulator, so no accumulator ever loses all its rows.
+
+*Merge*: rows are folded to nodes of 8, 16, 32... rows, at positions that are multiples of their size. A frame is folded
+from the few rows before its first node, the largest nodes in it, and the few rows after the last. So each row costs
+some rows and states, about as many as the logarithm of the length of its frame. A node is made once. Source: V. Leis et
+al., "Efficient processing of window functions in analytical SQL queries" (2015).
+
+*Recompute*: each frame is folded row by row.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.client import OpenExchange
+from foldflight.engine.blocks import one_batch
+from foldflight.engine.convert import convert
+from foldflight.engine.layout import KIND, REAL, SLOT
+from foldflight.engine.logs import forward, naming_group
+from foldflight.engine.over.frames import Positions
+from foldflight.engine.over.partitions import Store
+from foldflight.engine.over.query import Part, Way
+from foldflight.exchange.frames import Open
+from foldflight.functions import RowKind
+
+__all__ = ["FrameFold", "fold_of"]
+
+_EVENTS_MAX: Final = 1 << 17
+"""Rows of a chunk."""
+
+_NODE_ROWS: Final = 8
+_NONE: Final = np.zeros(0, np.int64)
+
+_Slots = npt.NDArray[np.int32]
+
+
+def fold_of(part: Part) -> FrameFold:
+    """Return what folds the frames of a part."""
+    return _Running(part) if part.way in (Way.ACCUMULATE, Way.RETRACT) else _Anew(part)
+
+
+class FrameFold(ABC):
+    """Folds the frames of one part; a context manager that closes its exchanges."""
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+        self._layout = part.query.layout
+        self._slot_rows = _NONE  # for each slot in use, the position of a row of its partition
+        self._store: Store | None = None
+        self._open: dict[int, OpenExchange] = {}  # by the identity of the Open command
+
+    def begin(self, store: Store) -> None:
+        """Use the rows of a store from here on."""
+        self._store = store
+
+    @abstractmethod
+    def outputs(self, low: Positions, high: Positions) -> list[pa.Array]:
+        """Return the n outputs of each call for the next n rows of the store.
+
+        Args:
+            low: int64, shape (n,): the first position of each frame.
+            high: int64, shape (n,): the position after the last one.
+
+        Raises:
+            FunctionError: With function and group.
+        """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
+        opened, self._open = self._open, {}
+        for exchange in opened.values():
+            exchange.__exit__(exception_type, *exception)
+
+    @contextmanager
+    def _exchange(self, opening: Open) -> Iterator[OpenExchange]:
+        """Yield the open exchange, and add the keys of partitions to errors and logs."""
+        with naming_group(self._name):
+            key = id(opening)
+            if key not in self._open:
+                self._open[key] = self._part.query.transport.open(opening)
+            yield self._open[key]
+            forward(self._open[key].take_logs(), self._name)
+
+    def _name(self, slot: int) -> dict[str, Any]:
+        assert self._store is not None
+        if slot >= len(self._slot_rows):
+            return {}
+        position = int(self._slot_rows[slot])
+        return self._layout.group(self._store.slice(position, position + 1).select(self._layout.keys.names))
+
+    def _rows(self, positions: Positions) -> pa.RecordBatch:
+        """Return the arguments at n positions."""
+        assert self._store is not None
+        if not len(self._layout.columns):
+            return pa.RecordBatch.from_arrays([pa.nulls(len(positions), pa.bool_())], names=[REAL])
+        return self._store.take(positions, self._layout.columns.names)
+
+    def _converted(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        columns = self._layout.outputs_of(batch)
+        return [convert(column, field.type) for column, field in zip(columns, self._layout.outputs, strict=True)]
+
+
+class _Running(FrameFold):
+    """Accumulates the rows that enter, and retracts those that leave."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self._opening = part.running
+        self._empty: list[pa.Array] | None = None
+        self._slot = -1  # that of the frame before; -1: there is none
+        self._low = self._high = 0
+        self._output: list[pa.Array] = []
+
+    def begin(self, store: Store) -> None:
+        super().begin(store)
+        if self._slot >= 0:
+            with self._exchange(self._opening) as exchange:
+                exchange.forget(pa.array([self._slot], pa.int32()))
+        self._slot = -1
+
+    def outputs(self, low: Positions, high: Positions) -> list[pa.Array]:
+        full = np.flatnonzero(low < high)
+        pool = [*([self._output] if self._slot >= 0 else [])]
+        before = len(pool) - 1
+        places = np.full(len(low), -1, np.int64)
+        if len(full):
+            # The output of a frame without events is that of the frame before.
+            places[full] = before + np.cumsum(self._fold(low[full], high[full], pool))
+        count = sum(len(outputs[0]) for outputs in pool)
+        if len(full) < len(low):
+            pool.append(self._of_nothing())
+            places[places < 0] = count
+        chosen = pa.array(places)
+        found = [pa.concat_arrays(list(columns)).take(chosen) for columns in zip(*pool, strict=True)]
+        if len(full):
+            self._output = [column.slice(int(full[-1]), 1) for column in found]
+        return found
+
+    def _fold(self, low: Positions, high: Positions, pool: list[list[pa.Array]]) -> npt.NDArray[np.bool_]:
+        """Fold n frames that are not empty, add the outputs to the pool, and return which frames have an output."""
+        assert self._store is not None
+        starts = self._store.order.starts
+        parts = np.searchsorted(starts, low, side="right")
+        low_before, high_before = np.append(self._low, low[:-1]), np.append(self._high, high[:-1])
+        part_before = np.append(np.searchsorted(starts, self._low, side="right"), parts[:-1])
+        leaving, entering = low - low_before, high - high_before
+        is_new = (parts != part_before) | (leaving < 0) | (entering < 0) | (leaving + entering > high - low)
+        is_new[0] |= self._slot < 0
+        leaving = np.where(is_new, 0, leaving)
+        enters_at = np.where(is_new, low, high_before)
+        entering = np.where(is_new, high - low, entering)
+        slots = self._numbered(is_new, low)
+        totals = leaving + entering
+        ends = np.cumsum(totals)
+        for start in range(0, int(ends[-1]), _EVENTS_MAX):
+            events: Positions = np.arange(start, min(start + _EVENTS_MAX, int(ends[-1])), dtype=np.int64)
+            frames = np.searchsorted(ends, events, side="right")
+            offsets = events - (ends[frames] - totals[frames])
+            retracts = offsets < leaving[frames]
+            positions = np.where(retracts, low_before[frames] + offsets, enters_at[frames] + offsets - leaving[frames])
+            pool.append(self._sent(slots[frames], positions, retracts, events == ends[frames] - 1))
+        self._low, self._high = int(low[-1]), int(high[-1])
+        self._keep_only(int(slots[-1]))
+        return totals > 0
+
+    def _numbered(self, is_new: npt.NDArray[np.bool_], low: Positions) -> _Slots:
+        """Return the slots of n frames. A new accumulator has a slot that no other one has."""
+        count = int(is_new.sum())
+        free = np.arange(count + 1, dtype=np.int32)
+        free = free[free != self._slot][:count]
+        slots = np.concatenate([np.array([self._slot], np.int32), free])[np.cumsum(is_new)]
+        self._slot_rows = np.zeros(int(slots.max()) + 1, np.int64)
+        self._slot_rows[slots] = low
+        return slots
+
+    def _sent(
+        self, slots: _Slots, positions: Positions, retracts: npt.NDArray[np.bool_], emit: npt.NDArray[np.bool_]
+    ) -> list[pa.Array]:
+        rows = self._rows(positions)
+        if self._layout.has_kinds:
+            kinds = np.where(retracts, int(RowKind.DELETE), int(RowKind.INSERT)).astype(np.int8)
+            rows = rows.append_column(KIND, pa.array(kinds))
+        chunk = self._layout.chunk_of(slots, rows)
+        chunk = pa.RecordBatch.from_arrays([*chunk.columns, pa.array(emit)], schema=self._opening.columns)
+        with self._exchange(self._opening) as exchange:
+            exchange.chunk(chunk)
+            return self._converted(exchange.row_outputs())
+
+    def _keep_only(self, slot: int) -> None:
+        others = np.setdiff1d(np.arange(max(len(self._slot_rows), self._slot + 1), dtype=np.int32), [slot])
+        if len(others):
+            with self._exchange(self._opening) as exchange:
+                exchange.forget(pa.array(others, pa.int32()))
+        self._slot = slot
+
+    def _of_nothing(self) -> list[pa.Array]:
+        """Return the value of a frame without rows: that of a new accumulator."""
+        if self._empty is None:
+            slot = np.array([self._slot + 1], np.int32)
+            nothing = [pa.nulls(1, field.type) for field in self._layout.states]
+            with self._exchange(self._opening) as exchange:
+                exchange.states(self._layout.states_of(slot, nothing))
+                self._empty = self._converted(exchange.initial_outputs())
+        return self._empty
+
+
+class _Anew(FrameFold):
+    """Folds each frame with an accumulator of its own, from nodes and rows."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self._opening = part.anew(states=False)
+        self._epochs: dict[int, int] = {}
+        self._nodes = _Nodes(self) if part.way is Way.MERGE else None
+
+    def begin(self, store: Store) -> None:
+        super().begin(store)
+        if self._nodes is not None:
+            self._nodes.clear()
+
+    def outputs(self, low: Positions, high: Positions) -> list[pa.Array]:
+        found: list[list[pa.Array]] = []
+        start = 0
+        slots_max = self._part.query.bounds.rows_max
+        # A frame of nodes costs a few rows, which are bounded by the number of frames.
+        sizes = high - low if self._nodes is None else np.minimum(high - low, 4 * _NODE_ROWS)
+        ends = np.cumsum(sizes)
+        while start < len(low):
+            before = int(ends[start - 1]) if start else 0
+            end = int(np.searchsorted(ends, before + _EVENTS_MAX, side="right"))
+            end = min(max(end, start + 1), start + slots_max, len(low))
+            found.append(self._converted(self._fold(low[start:end], high[start:end])))
+            start = end
+        return [pa.concat_arrays(list(columns)) for columns in zip(*found, strict=True)]
+
+    def _fold(self, low: Positions, high: Positions) -> pa.RecordBatch:
+        left, right = high, high
+        if self._nodes is not None:
+            first, last = -(-low // _NODE_ROWS), high // _NODE_ROWS
+            has_nodes = first < last
+            left, right = np.where(has_nodes, first * _NODE_ROWS, high), np.where(has_nodes, last * _NODE_ROWS, high)
+        if self._nodes is not None:
+            self._nodes.know(left // _NODE_ROWS, right // _NODE_ROWS, int(low.min()))
+        assert self._store is not None
+        self._slot_rows = np.minimum(low, len(self._store) - 1)
+        self.rows(self._opening, low, left)
+        nothing = np.flatnonzero(low >= high)
+        if len(nothing):
+            states = [pa.nulls(len(nothing), field.type) for field in self._layout.states]
+            self.states(self._opening, nothing, states)
+        if self._nodes is not None:
+            self._nodes.merge(self._opening, left // _NODE_ROWS, right // _NODE_ROWS)
+            self.rows(self._opening, right, high)
+        return self.results(self._opening, len(low))
+
+    def rows(self, opening: Open, low: Positions, high: Positions) -> None:
+        """Fold the rows from `low` to `high` into slots 0 to n - 1."""
+        ends = np.cumsum(high - low)
+        for start in range(0, int(ends[-1]) if len(ends) else 0, _EVENTS_MAX):
+            events: Positions = np.arange(start, min(start + _EVENTS_MAX, int(ends[-1])), dtype=np.int64)
+            slots = np.searchsorted(ends, events, side="right")
+            positions = (high[slots] - ends[slots] + events).astype(np.int64)
+            chunk = self._layout.chunk_of(slots.astype(np.int32), self._rows(positions))
+            with self._exchange(opening) as exchange:
+                exchange.chunk(chunk)
+
+    def states(self, opening: Open, slots: Positions, states: Sequence[pa.Array]) -> None:
+        """Merge n states of each call into n slots, in order."""
+        with self._exchange(opening) as exchange:
+            exchange.states(self._layout.states_of(slots.astype(np.int32), states))
+
+    def results(self, opening: Open, count: int) -> pa.RecordBatch:
+        """Return the results of slots 0 to `count` - 1, and drop their accumulators."""
+        epoch = self._epochs[id(opening)] = self._epochs.get(id(opening), 0) + 1
+        with self._exchange(opening) as exchange:
+            exchange.barrier(epoch)
+            found = one_batch(exchange.results(epoch))
+            exchange.forget(pa.array(np.arange(count, dtype=np.int32)))
+        assert found.column(SLOT).to_numpy().tolist() == list(range(count))
+        return found
+
+    def place(self, rows: Positions) -> None:
+        """Name the slots by the partitions of these rows."""
+        self._slot_rows = rows
+
+    @property
+    def part(self) -> Part:
+        """The part."""
+        return self._part
+
+
+class _Nodes:
+    """States of 8, 16, 32... adjacent rows. Node k of level l has the rows from k * 8 * 2**l on.
+
+    Args:
+        fold: Folds and merges.
+    """
+
+    def __init__(self, fold: _Anew) -> None:
+        self._fold = fold
+        self._opening = fold.part.anew(states=True)
+        self._known: list[tuple[Positions, list[pa.Array]]] = []
+
+    def clear(self) -> None:
+        """Drop all nodes."""
+        self._known = []
+
+    def know(self, first: Positions, last: Positions, oldest: int) -> None:
+        """Make the nodes of n frames that are not known, and drop those that no later frame has.
+
+        Args:
+            first: int64, shape (n,): the first node of level 0 of each frame.
+            last: int64, shape (n,): the node after the last one.
+            oldest: The first position that these frames and later ones have.
+        """
+        pieces = _pieces(first, last)
+        if pieces:
+            self._make(pieces, oldest)
+
+    def merge(self, opening: Open, first: Positions, last: Positions) -> None:
+        """Merge the nodes of n frames into slots 0 to n - 1. The arguments are those of `know`."""
+        pieces = _pieces(first, last)
+        if not pieces:
+            return
+        slots = np.concatenate([piece.slots for piece in pieces])
+        ranks = np.concatenate([np.full(len(piece.slots), rank) for rank, piece in enumerate(pieces)])
+        states = [self._states(piece.level, piece.nodes) for piece in pieces]
+        columns = [pa.concat_arrays(list(columns)) for columns in zip(*states, strict=True)]
+        by_slot = np.lexsort((ranks, slots))
+        for start in range(0, len(by_slot), _EVENTS_MAX):
+            chosen = by_slot[start : start + _EVENTS_MAX]
+            self._fold.states(opening, slots[chosen], [column.take(pa.array(chosen)) for column in columns])
+
+    def _states(self, level: int, nodes: Positions) -> list[pa.Array]:
+        """Return the states of n known nodes of a level."""
+        known, states = self._known[level]
+        places = pa.array(np.searchsorted(known, nodes))
+        return [column.take(places) for column in states]
+
+    def _make(self, pieces: Sequence[_Piece], oldest: int) -> None:
+        """Make the nodes of the pieces that are not known, and drop those that no later frame has."""
+        levels = max(piece.level for piece in pieces) + 1
+        while len(self._known) < levels:
+            self._known.append((_NONE, []))
+        wanted = [
+            np.unique(np.concatenate([_NONE, *(piece.nodes for piece in pieces if piece.level == level)]))
+            for level in range(levels)
+        ]
+        missing = [_NONE] * levels
+        for level in range(levels - 1, -1, -1):
+            missing[level] = np.setdiff1d(wanted[level], self._known[level][0])
+            if level:
+                children = np.concatenate([2 * missing[level], 2 * missing[level] + 1])
+                wanted[level - 1] = np.union1d(wanted[level - 1], children)
+        for level, nodes in enumerate(missing):
+            if len(nodes):
+                self._add(level, nodes)
+        for level, (known, states) in enumerate(self._known):
+            kept = np.flatnonzero((known + 1) * (_NODE_ROWS << level) > oldest)
+            if len(kept) < len(known):
+                self._known[level] = (known[kept], [column.take(pa.array(kept)) for column in states])
+
+    def _add(self, level: int, nodes: Positions) -> None:
+        known, states = self._known[level]
+        slots_max = self._fold.part.query.bounds.rows_max
+        made = [self._made(level, nodes[start : start + slots_max]) for start in range(0, len(nodes), slots_max)]
+        together = np.concatenate([known, nodes])
+        order = np.argsort(together)
+        columns = [pa.concat_arrays(list(parts)) for parts in zip(*([states] if states else []), *made, strict=True)]
+        self._known[level] = (together[order], [column.take(pa.array(order)) for column in columns])
+
+    def _made(self, level: int, nodes: Positions) -> list[pa.Array]:
+        """Return the states of n new nodes: folded from rows, or merged from two nodes of the level below."""
+        fold = self._fold
+        fold.place(nodes * (_NODE_ROWS << level))
+        if level:
+            halves = self._states(level - 1, np.repeat(2 * nodes, 2) + np.tile([0, 1], len(nodes)))
+            fold.states(self._opening, np.repeat(np.arange(len(nodes)), 2), halves)
+        else:
+            fold.rows(self._opening, nodes * _NODE_ROWS, (nodes + 1) * _NODE_ROWS)
+        found = fold.results(self._opening, len(nodes))
+        return [found.column(name) for name in fold.part.query.layout.states.names]
+
+
+class _Piece(NamedTuple):
+    """A part of some frames: one node of each.
+
+    Args:
+        slots: int64, shape (n,): the slots of the frames.
+        level: The level of the nodes.
+        nodes: int64, shape (n,): the nodes.
+    """
+
+    slots: Positions
+    level: int
+    nodes: Positions
+
+
+def _pieces(first: Positions, last: Positions) -> list[_Piece]:
+    """Return the largest nodes that together have the nodes of level 0 from `first` to `last`, in the order of rows."""
+    slots = np.flatnonzero(first < last)
+    first, last = first[slots], last[slots]
+    left: list[_Piece] = []
+    right: list[_Piece] = []
+    level = 0
+    while len(slots):
+        odd = first % 2 == 1
+        left.append(_Piece(slots[odd], level, first[odd]))
+        first = first + odd
+        odd = (last % 2 == 1) & (first < last)
+        last = last - odd
+        right.append(_Piece(slots[odd], level, last[odd]))
+        more = first < last
+        slots, first, last, level = slots[more], first[more] // 2, last[more] // 2, level + 1
+    return [piece for piece in (*left, *reversed(right)) if len(piece.slots)]

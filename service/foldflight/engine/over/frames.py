@@ -1,0 +1,138 @@
+"""The positions of frames in a sorted partition.
+
+Order values become whole numbers with the same order, so that every comparison is one of whole numbers. NaN is the
+largest float and equals itself, as in Spark. Where an end of a frame is a distance, rows without an order value have a
+frame of the rows like them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from foldflight.functions.frame import Frame
+
+__all__ = ["Codes", "OrderOf", "Positions", "codes_of", "positions_of"]
+
+Positions = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int64]
+
+_LARGEST = np.int64(0x7FFF_FFFF_FFFF_FFFF)
+
+
+@dataclass(frozen=True)
+class OrderOf:
+    """The order of the n rows of some partitions, each sorted.
+
+    Args:
+        starts: int64, shape (partitions + 1,): where partitions begin, and n.
+        peers: int64, shape (n,): a number that ascends, and is equal exactly for rows of a partition with equal order.
+        codes: int64, shape (n,): the order values, ascending within the rows of a partition that have one; None if no
+            frame has a distance.
+        lacking: int64, shape (partitions,): the number of rows of each partition without an order value.
+        nulls_first: Whether these rows come first in their partition.
+    """
+
+    starts: Positions
+    peers: Positions
+    codes: Codes | None
+    lacking: Positions
+    nulls_first: bool
+
+
+def codes_of(array: pa.Array, *, descending: bool) -> Codes:
+    """Return whole numbers that ascend as the values of an order do. Those of NULLs have no meaning.
+
+    Args:
+        array: Whole numbers, floats, dates, timestamps, or decimals of at most 18 digits.
+        descending: Whether larger values come first.
+    """
+    if pa.types.is_decimal(array.type):
+        words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
+        codes = words[array.offset : array.offset + len(array), 0].copy()
+    elif pa.types.is_floating(array.type):
+        # Adding 0 removes the sign of -0.0.
+        values = array.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0
+        values[np.isnan(values)] = np.nan
+        bits = values.view(np.int64)
+        codes = np.where(bits < 0, bits ^ _LARGEST, bits)
+    else:
+        number = array if pa.types.is_integer(array.type) else array.view(_width(array.type))
+        codes = number.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return ~codes if descending else codes
+
+
+def _width(type_: pa.DataType) -> pa.DataType:
+    return pa.int32() if type_.bit_width == 32 else pa.int64()
+
+
+def positions_of(
+    frame: Frame,
+    order: OrderOf,
+    rows: Positions,
+    low: pa.Array | None = None,
+    high: pa.Array | None = None,
+    *,
+    descending: bool = False,
+) -> tuple[Positions, Positions]:
+    """Return where the frames of n rows begin, and where they end (the position after their last row).
+
+    Args:
+        frame: The frame.
+        order: The order of the rows.
+        rows: int64, shape (n,): ascending positions.
+        low: The order values at which the frames of the n rows begin, if the lower end is a distance.
+        high: The order values at which they end, if the upper end is a distance.
+        descending: Whether larger order values come first.
+    """
+    parts = np.searchsorted(order.starts, rows, side="right") - 1
+    start, end = order.starts[parts], order.starts[parts + 1]
+    begin = _end_of(frame, frame.low, order, rows, (parts, start, end), low, descending=descending, is_high=False)
+    stop = _end_of(frame, frame.high, order, rows, (parts, start, end), high, descending=descending, is_high=True)
+    return begin, np.maximum(begin, stop)
+
+
+def _end_of(
+    frame: Frame,
+    bound: object,
+    order: OrderOf,
+    rows: Positions,
+    within: tuple[Positions, Positions, Positions],
+    values: pa.Array | None,
+    *,
+    descending: bool,
+    is_high: bool,
+) -> Positions:
+    parts, start, end = within
+    if bound is None:
+        return end if is_high else start
+    if not frame.is_range:
+        assert isinstance(bound, int)
+        return np.clip(rows + bound + is_high, start, end)
+    peers = np.searchsorted(order.peers, order.peers[rows], side="right" if is_high else "left")
+    if bound == 0:
+        return peers
+    assert values is not None
+    assert order.codes is not None
+    first = start + order.lacking[parts] if order.nulls_first else start
+    last = end if order.nulls_first else end - order.lacking[parts]
+    found = _bisected(order.codes, codes_of(values, descending=descending), first, last, is_high=is_high)
+    is_missing = values.is_null().to_numpy(zero_copy_only=False)
+    return np.where(is_missing, peers, found)
+
+
+def _bisected(codes: Codes, targets: Codes, low: Positions, high: Positions, *, is_high: bool) -> Positions:
+    """Return for each target the position in `codes[low:high]` where it belongs, after equal ones if `is_high`."""
+    low, high = low.copy(), high.copy()
+    while True:
+        active = low < high
+        if not active.any():
+            return low
+        middle = (low + high) // 2
+        there = codes[np.minimum(middle, len(codes) - 1)]
+        goes_right = active & ((there <= targets) if is_high else (there < targets))
+        low = np.where(goes_right, middle + 1, low)
+        high = np.where(active & ~goes_right, middle, high)

@@ -1,0 +1,251 @@
+"""Sorted rows gathered to whole partitions, in memory or, if a partition is large, in a temporary file.
+
+A frame may begin and end anywhere in its partition, so the rows of a partition must be at hand. Rows in a file are
+read by mapping it into memory: the system keeps the pages that are in use.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.engine.keys import KeyIndex
+from foldflight.engine.over.frames import Codes, OrderOf, Positions, codes_of
+from foldflight.engine.overflow import temporary_file
+
+__all__ = ["Ordering", "Partitions", "Store"]
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """The columns by which rows are sorted.
+
+    Args:
+        keys: The columns of the partition, which are first in the order.
+        order: The other columns of the order.
+        has_codes: Whether a frame has a distance of the order value; then `order` is one column.
+        descending: Whether larger values of that column come first.
+        nulls_first: Whether NULL comes first in that column.
+    """
+
+    keys: tuple[str, ...]
+    order: tuple[str, ...]
+    has_codes: bool = False
+    descending: bool = False
+    nulls_first: bool = True
+
+    def changes(self, rows: pa.RecordBatch, names: Sequence[str]) -> Positions:
+        """Return the positions, from 1 on, of the rows whose values differ from those of the row before."""
+        if not names or rows.num_rows < 2:
+            return np.zeros(0, np.int64)
+        columns = rows.select(list(names))
+        ids = KeyIndex(columns.schema).slots(columns.columns).to_numpy()
+        return np.flatnonzero(ids[1:] != ids[:-1]) + 1
+
+    def codes(self, rows: pa.RecordBatch) -> Codes:
+        """Return the codes of the order values."""
+        return codes_of(rows.column(self.order[0]), descending=self.descending)
+
+
+class Store:
+    """The rows of whole partitions, by position.
+
+    Args:
+        batches: The rows, in order.
+        order: Their order.
+        files: The files to close with the store.
+    """
+
+    def __init__(self, batches: Sequence[pa.RecordBatch], order: OrderOf, files: Sequence[Any] = ()) -> None:
+        self.order = order
+        self._batches = batches
+        self._ends = np.cumsum([batch.num_rows for batch in batches])
+        self._files = files
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def slice(self, start: int, end: int) -> pa.RecordBatch:
+        """Return the rows at the positions from `start` to `end`."""
+        first, last = np.searchsorted(self._ends, [start, max(end - 1, start)], side="right").tolist()
+        begins = int(self._ends[first]) - self._batches[first].num_rows
+        if first == last:
+            return self._batches[first].slice(start - begins, end - start)
+        return pa.concat_batches(self._batches[first : last + 1]).slice(start - begins, end - start)
+
+    def take(self, positions: Positions, names: Sequence[str]) -> pa.RecordBatch:
+        """Return these columns of the rows at n positions, in any order."""
+        if len(self._batches) == 1:
+            return self._batches[0].select(list(names)).take(pa.array(positions))
+        places = np.searchsorted(self._ends, positions, side="right")
+        used = np.unique(places)
+        if not len(used):
+            return self._batches[0].select(list(names)).slice(0, 0)
+        chosen = [self._batches[place].select(list(names)) for place in used.tolist()]
+        sizes = np.array([batch.num_rows for batch in chosen])
+        shift = np.zeros(len(self._batches), np.int64)
+        shift[used] = np.cumsum(sizes) - self._ends[used]
+        return pa.concat_batches(chosen).take(pa.array(positions + shift[places]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._batches = ()
+        for file in self._files:
+            file.close()
+
+
+class Partitions:
+    """Gathers sorted blocks to stores: many small partitions in one, a large one in a file.
+
+    Args:
+        ordering: The columns by which the rows are sorted.
+        bytes_max: Bytes of a partition in memory. A partition that has more is written to a file.
+    """
+
+    def __init__(self, ordering: Ordering, *, bytes_max: int) -> None:
+        self._ordering = ordering
+        self._bytes_max = bytes_max
+        self._held: list[pa.RecordBatch] = []
+        self._file: _File | None = None
+        self._last: pa.RecordBatch | None = None
+
+    def stores(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[Store]:
+        """Yield all rows, in order. Each store is closed when the next one is asked for."""
+        try:
+            for block in blocks:
+                for store in self._taken(block):
+                    with store:
+                        yield store
+            for store in self._rest():
+                with store:
+                    yield store
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    def _taken(self, block: pa.RecordBatch) -> Iterator[Store]:
+        """Hold the rows of the last partition, and yield those of the others."""
+        begins = self._begins(block)
+        self._last = block.slice(block.num_rows - 1)
+        if not len(begins):
+            self._hold(block)
+            return
+        first, cut = int(begins[0]), int(begins[-1])
+        if self._file is not None:
+            if first:
+                self._file.add(block.slice(0, first))
+            yield from self._rest()
+            if cut > first:
+                yield self._store([block.slice(first, cut - first)], begins[:-1] - first)
+        elif self._held or cut:
+            size = sum(batch.num_rows for batch in self._held)
+            pieces = [*self._held, block.slice(0, cut)]
+            starts = begins[:-1] + size
+            yield self._store(pieces, np.concatenate([[0], starts]) if self._held else starts)
+        self._held = []
+        self._hold(block.slice(cut))
+
+    def _begins(self, block: pa.RecordBatch) -> Positions:
+        """Return the positions in a block at which a partition begins."""
+        if self._last is None:
+            return np.concatenate([[0], self._ordering.changes(block, self._ordering.keys)])
+        both = pa.concat_batches([self._last, block])
+        return self._ordering.changes(both, self._ordering.keys) - 1
+
+    def _hold(self, rows: pa.RecordBatch) -> None:
+        if self._file is None:
+            self._held.append(rows)
+            if sum(batch.nbytes for batch in self._held) <= self._bytes_max:
+                return
+            self._file = _File(rows.schema, self._ordering)
+        else:
+            self._held = [rows]
+        for batch in self._held:
+            self._file.add(batch)
+        self._held = []
+
+    def _rest(self) -> Iterator[Store]:
+        """Yield the last partition."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            yield file.store()
+        elif self._held:
+            held, self._held = self._held, []
+            yield self._store(held, np.zeros(1, np.int64))
+
+    def _store(self, pieces: Sequence[pa.RecordBatch], starts: Positions) -> Store:
+        rows = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
+        ordering, count = self._ordering, rows.num_rows
+        begins = np.zeros(count, np.bool_)
+        begins[starts] = True
+        begins[ordering.changes(rows, ordering.order)] = True
+        bounds = np.append(starts, count).astype(np.int64)
+        codes, lacking = None, np.zeros(len(starts), np.int64)
+        if ordering.has_codes:
+            codes = ordering.codes(rows)
+            nulls = rows.column(ordering.order[0]).is_null().to_numpy(zero_copy_only=False)
+            lacking = np.add.reduceat(nulls.astype(np.int64), starts)
+        order = OrderOf(bounds, np.cumsum(begins), codes, lacking, ordering.nulls_first)
+        return Store([rows], order)
+
+
+class _File:
+    """One partition in temporary files: its rows, the numbers of their peers, and the codes of their order."""
+
+    def __init__(self, schema: pa.Schema, ordering: Ordering) -> None:
+        self._ordering = ordering
+        self._rows, self._peers, self._codes = temporary_file(), temporary_file(), temporary_file()
+        self._writer = pa.ipc.new_file(self._rows, schema)
+        self._last: pa.RecordBatch | None = None
+        self._count = self._lacking = self._peer = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Write n rows, at least one."""
+        ordering = self._ordering
+        self._writer.write_batch(rows)
+        begins = np.zeros(rows.num_rows, np.int64)
+        if self._last is None:
+            begins[ordering.changes(rows, ordering.order)] = 1
+        else:
+            begins[ordering.changes(pa.concat_batches([self._last, rows]), ordering.order) - 1] = 1
+        peers = self._peer + np.cumsum(begins)
+        self._peers.write(peers.tobytes())
+        if ordering.has_codes:
+            self._codes.write(ordering.codes(rows).tobytes())
+            self._lacking += rows.column(ordering.order[0]).null_count
+        self._count += rows.num_rows
+        self._peer, self._last = int(peers[-1]), rows.slice(rows.num_rows - 1)
+
+    def store(self) -> Store:
+        """Return the rows, which end here."""
+        self._writer.close()
+        for file in (self._rows, self._peers, self._codes):
+            file.flush()
+        mapped = mmap.mmap(self._rows.fileno(), 0, access=mmap.ACCESS_READ)
+        reader = pa.ipc.open_file(pa.py_buffer(mapped))
+        batches = [reader.get_batch(place) for place in range(reader.num_record_batches)]
+        codes = _mapped(self._codes, self._count) if self._ordering.has_codes else None
+        order = OrderOf(
+            np.array([0, self._count]),
+            _mapped(self._peers, self._count),
+            codes,
+            np.array([self._lacking]),
+            self._ordering.nulls_first,
+        )
+        return Store(batches, order, (self._rows, self._peers, self._codes))
+
+    def close(self) -> None:
+        """Drop the rows."""
+        for file in (self._rows, self._peers, self._codes):
+            file.close()
+
+
+def _mapped(file: IO[bytes], count: int) -> Positions:
+    return np.memmap(file, np.int64, mode="r", shape=(count,))

@@ -1,0 +1,277 @@
+"""An OVER query as a value: its calls by frame, and the way in which each frame is folded, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from foldflight.client import Transport
+from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.layout import EMIT, QueryLayout
+from foldflight.engine.over.partitions import Ordering
+from foldflight.engine.query import ARROW, HostTypes, Query
+from foldflight.errors import RejectedError
+from foldflight.exchange.engine import check_emits
+from foldflight.exchange.frames import Open, OpenedCall, Returns
+from foldflight.functions import Call
+from foldflight.functions.frame import Frame
+
+__all__ = ["Framed", "OverLayout", "OverQuery", "Part", "Way"]
+
+RECOMPUTED_ROWS_MAX: Final = 1000
+"""The largest frame that is folded anew for each row, unless the user insists."""
+
+
+class Way(Enum):
+    """How the frames of a call are folded."""
+
+    ACCUMULATE = "accumulate"
+    RETRACT = "retract"
+    MERGE = "merge"
+    RECOMPUTE = "recompute"
+
+
+class Framed(NamedTuple):
+    """A call with its frame.
+
+    Args:
+        call: The call.
+        frame: The frame.
+        low: The column of the order values at which the frames begin; None unless the lower end is a distance.
+        high: The column of the order values at which the frames end; None unless the upper end is a distance.
+    """
+
+    call: Call
+    frame: Frame
+    low: str | None = None
+    high: str | None = None
+
+
+@dataclass(frozen=True)
+class OverLayout:
+    """The columns of an OVER query between Spark and its exchanges.
+
+    Args:
+        payload: The columns of the input under internal names.
+        names: The user's names of these columns.
+        keys: The columns of the partition under internal names; none for one partition of all rows.
+        key_names: The user's names of the keys.
+        order: The columns of the order under internal names.
+        order_names: The user's texts of the order.
+        columns: The argument and filter columns under internal names.
+        shown: Their names in chunks.
+        bounds: The columns of the ends of frames.
+        descending: Whether larger values come first in the first column of the order.
+        nulls_first: Whether NULL comes first in it.
+    """
+
+    payload: pa.Schema
+    names: tuple[str, ...]
+    keys: pa.Schema
+    key_names: tuple[str, ...]
+    order: pa.Schema
+    order_names: tuple[str, ...]
+    columns: pa.Schema
+    shown: tuple[str, ...]
+    bounds: pa.Schema
+    descending: bool = False
+    nulls_first: bool = True
+
+    @property
+    def rows(self) -> pa.Schema:
+        """The schema of rows from Spark."""
+        return pa.schema([*self.payload, *self.keys, *self.order, *self.columns, *self.bounds])
+
+    def of(self, calls: Sequence[Call], *, retracts: bool) -> QueryLayout:
+        """Return the columns of the exchanges of some calls."""
+        used = {name for call in calls for name in (*call.columns, *([call.filter] if call.filter else []))}
+        fields = [(field, shown) for field, shown in zip(self.columns, self.shown, strict=True) if shown in used]
+        return QueryLayout(
+            keys=self.keys,
+            names=self.key_names,
+            columns=pa.schema([field for field, _ in fields]),
+            shown=tuple(shown for _, shown in fields),
+            has_kinds=retracts,
+        )
+
+
+@dataclass(frozen=True)
+class Part:
+    """The calls of an OVER query that share a frame and a way of folding, and so their exchanges.
+
+    Args:
+        query: The calls.
+        frame: The frame.
+        way: How it is folded.
+        why: The reason, as text for users.
+        low: As in `Framed`.
+        high: As in `Framed`.
+    """
+
+    query: Query
+    frame: Frame
+    way: Way
+    why: str
+    low: str | None
+    high: str | None
+
+    @property
+    def running(self) -> Open:
+        """The Open command of an exchange that gives outputs after some rows."""
+        return replace(
+            self.query.opening_for(states=False, outputs=False, initial_outputs=True),
+            columns=self.query.layout.chunk.append(pa.field(EMIT, pa.bool_())),
+            row_outputs=True,
+            emits=True,
+        )
+
+    def anew(self, *, states: bool) -> Open:
+        """Return the Open command of an exchange that gives the states, or else the outputs, of rows folded anew."""
+        return replace(self.query.opening, returns=Returns(states=states, outputs=not states))
+
+
+@dataclass(frozen=True)
+class OverQuery:
+    """An OVER query, resolved and checked.
+
+    Args:
+        layout: The columns.
+        parts: The calls.
+        outputs: The output columns, in the user's order.
+        bounds: The limits of the data that a task holds at once.
+    """
+
+    layout: OverLayout
+    parts: tuple[Part, ...]
+    outputs: pa.Schema
+    bounds: BlockBounds
+
+    @classmethod
+    def of(
+        cls, transport: Transport, calls: Mapping[str, Framed], layout: OverLayout, *, types: HostTypes = ARROW
+    ) -> OverQuery:
+        """Describe the calls through the transport, check them, and choose how each is folded.
+
+        Args:
+            transport: The connection to the functions.
+            calls: The calls by output name.
+            layout: The columns.
+            types: The carrier types of the host.
+
+        Raises:
+            RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH; CANNOT_RETRACT or CANNOT_MERGE, if a frame
+                cannot be folded at a bounded cost; PROTOCOL_VERSION, if a server is too old.
+            RetryableError: UNREACHABLE or DEADLINE, if no server answers.
+        """
+        plain = [each.call for each in calls.values()]
+        every = Query.of(
+            transport, {name: each.call for name, each in calls.items()}, layout.of(plain, retracts=False), types=types
+        )
+        groups: dict[tuple[Frame, str | None, str | None, Way, str], dict[str, Call]] = {}
+        for place, (name, each) in enumerate(calls.items()):
+            opened = every.opened[place]
+            way, why = _chosen(each, opened, every.layout.states.field(place).type)
+            group = groups.setdefault((each.frame, each.low, each.high, way, why), {})
+            group[name] = replace(each.call, fingerprint=opened.fingerprint)
+        parts = []
+        for (frame, low, high, way, why), chosen in groups.items():
+            inner = layout.of(list(chosen.values()), retracts=way is Way.RETRACT)
+            query = Query.of(transport, chosen, inner, types=types)
+            part = Part(query, frame, way, why, low, high)
+            if way in (Way.ACCUMULATE, Way.RETRACT):
+                check_emits(transport.describe(part.running), part.running)
+            parts.append(part)
+        return cls(layout, tuple(parts), every.layout.outputs, every.bounds)
+
+    @property
+    def results(self) -> pa.Schema:
+        """The columns of the result: those of the input, then the outputs."""
+        payload = [field.with_name(name) for field, name in zip(self.layout.payload, self.layout.names, strict=True)]
+        return pa.schema([*payload, *self.outputs])
+
+    @property
+    def ordering(self) -> Ordering:
+        """The order of the rows."""
+        layout = self.layout
+        return Ordering(
+            tuple(layout.keys.names),
+            tuple(layout.order.names),
+            has_codes=any(part.frame.has_offset for part in self.parts),
+            descending=layout.descending,
+            nulls_first=layout.nulls_first,
+        )
+
+    def explain(self) -> str:
+        """Return a description of the query: each call with its frame, and how that is folded."""
+        layout = self.layout
+        by, order = ", ".join(layout.key_names), ", ".join(layout.order_names)
+        lines = [f"over: partition by {by or 'nothing (one partition)'}; order by {order or 'nothing'}"]
+        for part in self.parts:
+            for name, call in zip(part.query.layout.outputs.names, part.query.opening.calls, strict=True):
+                lines.append(f"  {name}: {call.function}({', '.join(call.arguments)}) {part.frame}")
+                lines.append(f"      folded: {part.way.value}, because {part.why}")
+        lines.append("plan: rows > shuffle by key > sort > fold frames > rows with outputs")
+        lines.append(
+            f"  blocks of at most {self.bounds.rows_max:,} rows; a partition of more than "
+            f"{self.bounds.bytes_max >> 20:,} MiB is written to a file"
+        )
+        return "\n".join(lines)
+
+
+def _chosen(framed: Framed, opened: OpenedCall, state: pa.DataType) -> tuple[Way, str]:
+    """Return how a call is folded, and why. Raises RejectedError CANNOT_MERGE or CANNOT_RETRACT."""
+    call, frame = framed.call, framed.frame
+    if frame.by == "recompute":
+        return Way.RECOMPUTE, "by='recompute' insists"
+    is_short = frame.rows_max is not None and frame.rows_max <= RECOMPUTED_ROWS_MAX
+    if (call.distinct or call.order) and not is_short and not frame.is_whole:
+        raise RejectedError(
+            "CANNOT_MERGE",
+            f"{call.function} with DISTINCT or an order folds all rows of a frame for each value, and a frame of "
+            f"{frame} may have more than {RECOMPUTED_ROWS_MAX:,} rows; shorten it, or insist with by='recompute'",
+            function=call.function,
+        )
+    if frame.low is None:
+        return Way.ACCUMULATE, "its frames only grow"
+    if frame.by == "retract" and not opened.can_retract:
+        raise RejectedError(
+            "CANNOT_RETRACT",
+            f"{call.function} has no retract, and by='retract' insists on it; leave by out, or define retract",
+            function=call.function,
+        )
+    if frame.by == "retract":
+        return Way.RETRACT, "by='retract' insists"
+    if call.distinct or call.order:
+        return Way.RETRACT, "it keeps the rows of its frame"
+    if opened.can_retract and opened.is_invertible:
+        return Way.RETRACT, "it is invertible"
+    if opened.can_retract and not any(map(_has_floats, (*opened.input_types, state))):
+        return Way.RETRACT, "it retracts, and no float is in its arguments and its state"
+    if opened.can_merge:
+        return Way.MERGE, "it merges" + (", and retracting floats would add up rounding errors" * opened.can_retract)
+    if is_short:
+        return Way.RECOMPUTE, "it neither merges nor retracts exactly, and its frames are short"
+    raise RejectedError(
+        "CANNOT_MERGE",
+        f"{call.function} has no merge"
+        + (
+            " and retracts floats, which would add up rounding errors; define merge, insist with by='retract',"
+            if opened.can_retract
+            else " and no retract; define one of them,"
+        )
+        + f" or fold each frame anew with by='recompute' (a frame of {frame} may have more than "
+        f"{RECOMPUTED_ROWS_MAX:,} rows)",
+        function=call.function,
+    )
+
+
+def _has_floats(type_: pa.DataType) -> bool:
+    if pa.types.is_floating(type_):
+        return True
+    if isinstance(type_, pa.BaseExtensionType):
+        return _has_floats(type_.storage_type)
+    return any(_has_floats(type_.field(place).type) for place in range(type_.num_fields))

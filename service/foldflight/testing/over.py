@@ -1,0 +1,173 @@
+"""Run functions over the frames of an OVER window, with the engine of this package but without Spark or a server.
+
+>>> from foldflight import connect
+>>> functions = connect("embedded:")
+>>> rows = run_over(
+...     {"last_two": functions["sum"]("amount").rows(-1, 0), "all": functions["count"]().rows(None, None)},
+...     [{"customer": "ann", "day": 2, "amount": 5}, {"customer": "ann", "day": 1, "amount": 3}],
+...     keys=["customer"],
+...     order_by=["day"],
+... )
+>>> for row in rows:
+...     print(row)
+{'customer': 'ann', 'day': 2, 'amount': 5, 'last_two': 8, 'all': 2}
+{'customer': 'ann', 'day': 1, 'amount': 3, 'last_two': 3, 'all': 2}
+"""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.client import Aggregate
+from foldflight.client.functions import OrderKey
+from foldflight.engine.keys import KeyIndex
+from foldflight.engine.over.query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.task import OverFold
+from foldflight.errors import RejectedError
+from foldflight.functions.frame import Frame
+from foldflight.testing.epochs import calls_of, conditions_of, name_in_chunks, types_of
+
+__all__ = ["run_over"]
+
+_INTERVAL: Final = re.compile(r"([-+]?)\s*(\d+)\s*(week|day|hour|minute|second|millisecond|microsecond)s?")
+
+
+def run_over(
+    aggregates: Mapping[str, Aggregate],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    keys: Sequence[str] = (),
+    order_by: Sequence[str] = (),
+    types: Mapping[str, str | pa.DataType] | None = None,
+) -> list[dict[str, Any]]:
+    """Compute calls over the frame of each row, as `over(df, *keys, order_by=order_by).agg(...)` does in Spark.
+
+    Args:
+        aggregates: The calls by output name, all from one `connect`. Their columns and conditions are names of columns;
+            a condition may also be a Python function of the row.
+        rows: The rows: column to value.
+        keys: The columns of the partition. Without any there is one partition.
+        order_by: The columns of the order. A text may end with ASC or DESC, and with NULLS FIRST or NULLS LAST.
+        types: Types of columns. Default: the types that the functions declare, or those of the values.
+
+    Returns:
+        The rows with their outputs, in the order in which they were given.
+
+    Raises:
+        FunctionError: USER_CODE, RESULT_TYPE or OVERFLOW, with function and group.
+        RejectedError: SIGNATURE, SCHEMA_MISMATCH, CANNOT_RETRACT or CANNOT_MERGE, as for `over`. Intervals of months
+            and years are refused here, because Spark computes them.
+    """
+    if not aggregates:
+        raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one call")
+    given = [dict(row) for row in rows]
+    extended = [dict(row) for row in given]
+    for name, condition in conditions_of(aggregates).items():
+        for row in extended:
+            row[name] = None if condition(row) is None else bool(condition(row))
+    calls, names = calls_of(aggregates)
+    order = [OrderKey.of(text) for text in order_by]
+    found = types_of([*keys, *(str(each.column) for each in order), *names], extended, aggregates, types or {})
+    frames = {name: each.frame or default_frame(has_order=bool(order)) for name, each in aggregates.items()}
+    framed, ends = _framed(calls, frames, order, found, extended)
+    layout = OverLayout(
+        payload=pa.schema([("in_0", pa.int64())]),
+        names=("row",),
+        keys=pa.schema([(f"key_{place}", found[name]) for place, name in enumerate(keys)]),
+        key_names=tuple(keys),
+        order=pa.schema([(f"order_{place}", found[str(each.column)]) for place, each in enumerate(order)]),
+        order_names=tuple(order_by),
+        columns=pa.schema([(f"column_{place}", found[name]) for place, name in enumerate(names)]),
+        shown=tuple(map(name_in_chunks, names)),
+        bounds=pa.schema([(name, array.type) for name, array in ends.items()]),
+        descending=bool(order) and order[0].descending,
+        nulls_first=not order or order[0].nulls_first,
+    )
+    # Functions arrive pickled in Spark's workers.
+    transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
+    query = OverQuery.of(transport, framed, layout)
+    columns = [pa.array(range(len(given)), pa.int64())]
+    used = (*keys, *(str(each.column) for each in order), *names)
+    columns += [pa.array([row[name] for row in extended], found[name]) for name in used]
+    batch = pa.RecordBatch.from_arrays([*columns, *ends.values()], schema=layout.rows)
+    outputs: list[dict[str, Any]] = [{} for _ in given]
+    for block in OverFold(query)([batch.take(_sorted(batch, layout, order))]):
+        for found_row in block.to_pylist(maps_as_pydicts="strict"):
+            outputs[found_row.pop("row")] = found_row
+    return [{**row, **output} for row, output in zip(given, outputs, strict=True)]
+
+
+def default_frame(*, has_order: bool) -> Frame:
+    """Return SQL's frame for a call without one: up to the rows with the same order, or the whole partition."""
+    return Frame(None, 0, is_range=True) if has_order else Frame(None, None)
+
+
+def _sorted(batch: pa.RecordBatch, layout: OverLayout, order: Sequence[OrderKey]) -> pa.Array:
+    """Return the positions of rows by key and order."""
+    places = list(range(batch.num_rows))
+    for place, each in reversed(list(enumerate(order))):
+        values = batch.column(f"order_{place}").to_pylist()
+        sort_keys = [_sort_key(each, value) for value in values]
+        places.sort(key=sort_keys.__getitem__, reverse=each.descending)
+    if len(layout.keys):
+        slots = KeyIndex(layout.keys).slots([batch.column(name) for name in layout.keys.names]).to_numpy()
+        places = np.array(places, np.int64)[np.argsort(slots[places], kind="stable")].tolist()
+    return pa.array(places, pa.int64())
+
+
+def _sort_key(order: OrderKey, value: Any) -> tuple[bool, bool, Any]:
+    if value is None:
+        return (order.nulls_first == order.descending, False, 0)
+    is_nan = isinstance(value, float) and value != value  # noqa: PLR0124 - only NaN differs from itself
+    return (order.nulls_first != order.descending, is_nan, 0 if is_nan else value)
+
+
+def _framed(
+    calls: Mapping[str, Any],
+    frames: Mapping[str, Frame],
+    order: Sequence[OrderKey],
+    types: Mapping[str, pa.DataType],
+    rows: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, Framed], dict[str, pa.Array]]:
+    """Return the calls with their frames, and the columns of the ends of frames."""
+    ends: dict[str, pa.Array] = {}
+    framed = {}
+    for name, call in calls.items():
+        frame = frames[name]
+        columns: list[str | None] = []
+        if frame.has_offset and len(order) != 1:
+            raise RejectedError(
+                "SIGNATURE", f"the frame {frame} of {name} has a distance, so it needs one order column"
+            )
+        for side, bound in (("low", frame.low), ("high", frame.high)):
+            if not frame.is_range or bound is None or bound == 0:
+                columns.append(None)
+                continue
+            column, distance = str(order[0].column), _distance(bound)
+            values = [row[column] for row in rows]
+            moved = [
+                None if value is None else value - distance if order[0].descending else value + distance
+                for value in values
+            ]
+            end = f"{side}_{len(ends)}"
+            columns.append(end)
+            ends[end] = pa.array(moved, types[column])
+        framed[name] = Framed(call, frame, *columns)
+    return framed, ends
+
+
+def _distance(bound: Any) -> Any:
+    if not isinstance(bound, str):
+        return bound
+    found = _INTERVAL.fullmatch(bound.strip().lower())
+    if found is None:
+        raise RejectedError("SIGNATURE", f"without Spark, an interval is like '-1 hour' or '7 days', and not {bound!r}")
+    sign, number, unit = found.groups()
+    return datetime.timedelta(**{f"{unit}s": int(sign + number)})

@@ -1,0 +1,316 @@
+"""The value of each row of an OVER window is that of the rows of its frame, whatever way the frame is folded."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foldflight import connect, udaf
+from foldflight.client import Functions
+from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.over import folding, task
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.functions.frame import Frame
+from foldflight.testing import over, run_over
+from tests.effort import examples
+
+
+@udaf(input_types=["BIGINT"], result_type="STRING", state_type="STRING")
+class Joined:
+    """The values as text, in their order. It neither merges nor retracts."""
+
+    def create_accumulator(self) -> str:
+        return ""
+
+    def accumulate(self, accumulator: str, value: int | None) -> str:
+        return f"{accumulator},{value}"
+
+    def get_value(self, accumulator: str) -> str:
+        return accumulator
+
+
+@udaf(input_types=["BIGINT"], result_type="STRING", state_type="STRING")
+class JoinedParts(Joined):
+    """The same, from parts."""
+
+    def merge(self, accumulator: str, other: str) -> str:
+        return accumulator + other
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="ARRAY<BIGINT>")
+class Oldest:
+    """The oldest value. It retracts, holds no floats, and fails if it is asked for a value that no frame has."""
+
+    def create_accumulator(self) -> list[Any]:
+        return []
+
+    def accumulate(self, accumulator: list[Any], value: int | None) -> None:
+        accumulator.append(value)
+
+    def retract(self, accumulator: list[Any], value: int | None) -> None:
+        assert accumulator.pop(0) == value
+
+    def get_value(self, accumulator: list[Any]) -> int | None:
+        return accumulator[0] if accumulator else -1
+
+
+FUNCTIONS = connect("embedded:").register(Joined, JoinedParts, Oldest)
+
+
+def expected_of(name: str, frame: list[dict[str, Any]]) -> Any:
+    values = [row["v"] for row in frame]
+    known = [value for value in values if value is not None]
+    match name:
+        case "joined" | "parts":
+            return "".join(f",{value}" for value in values)
+        case "oldest":
+            return values[0] if values else -1
+        case "total":
+            return sum(known) if known else None
+        case "most":
+            return max(known, default=None)
+        case "some":
+            return sum(row["ok"] is True and row["v"] is not None for row in frame)
+        case "kinds":
+            return len(set(known))
+        case "mean":
+            return math.fsum(row["x"] for row in frame) / len(frame) if frame else None
+    raise AssertionError(name)
+
+
+def calls_of(functions: Functions, frame: Frame | None) -> dict[str, Any]:
+    """Return calls that are folded by each way."""
+    calls = {
+        "oldest": functions["oldest"]("v"),
+        "parts": functions["joined_parts"]("v"),
+        "total": functions["sum"]("v"),
+        "most": functions["max"]("v"),
+        "some": functions["count"]("v").where("ok"),
+        "mean": functions["avg"]("x"),
+    }
+    if frame is None:
+        return calls | {"joined": functions["joined"]("v")}
+    calls |= {
+        "joined": functions["joined"]("v"),
+        "kinds": functions["count"]("v").distinct(),
+    }
+    insisting = dataclasses.replace(frame, by="recompute")
+    return {
+        name: dataclasses.replace(call, frame=insisting if name in ("joined", "kinds") else frame)
+        for name, call in calls.items()
+    }
+
+
+def place(value: Any) -> tuple[int, Any]:
+    """Return a value's place in an ascending order: NULL first, NaN last, -0.0 equal to 0.0."""
+    if value is None:
+        return (0, 0)
+    return (2, 0) if isinstance(value, float) and math.isnan(value) else (1, value)
+
+
+def is_within(frame: Frame, rows: list[dict[str, Any]], row: int, other: int, *, descending: bool) -> bool:
+    """Whether a row is in the frame of another one, by the definition of SQL."""
+    if not frame.is_range:
+        distance = other - row
+        return (frame.low is None or distance >= frame.low) and (frame.high is None or distance <= frame.high)
+    mine, its = place(rows[row]["at"]), place(rows[other]["at"])
+    sign = -1 if descending else 1
+
+    def edge(bound: Any) -> Any:
+        value = rows[row]["at"]
+        return mine if value is None or bound == 0 else place(value + sign * distance_of(bound))
+
+    def before(one: Any, two: Any) -> bool:
+        return one > two if descending else one < two
+
+    return not (frame.low is not None and before(its, edge(frame.low))) and not (
+        frame.high is not None and before(edge(frame.high), its)
+    )
+
+
+def distance_of(bound: Any) -> Any:
+    return datetime.timedelta(days=int(bound.split()[0])) if isinstance(bound, str) else bound
+
+
+def brute_force(
+    rows: list[dict[str, Any]], names: list[str], frame: Frame, *, descending: bool
+) -> list[dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    for key in dict.fromkeys(row["k"] for row in rows):
+        numbers = [number for number, row in enumerate(rows) if row["k"] == key]
+        numbers.sort(key=lambda number: place(rows[number]["at"]), reverse=descending)
+        part = [rows[number] for number in numbers]
+        for row, number in enumerate(numbers):
+            inside = [other for at, other in enumerate(part) if is_within(frame, part, row, at, descending=descending)]
+            found[number] = {name: expected_of(name, inside) for name in names}
+    return [{**row, **found[number]} for number, row in enumerate(rows)]
+
+
+def frames(offsets: st.SearchStrategy[Any], *, is_range: bool) -> st.SearchStrategy[Frame]:
+    def framed(low: Any, high: Any) -> Frame | None:
+        try:
+            return Frame(low, high, is_range=is_range)
+        except RejectedError:
+            return None
+
+    return st.builds(framed, st.none() | offsets, st.none() | offsets).filter(lambda frame: frame is not None)
+
+
+ORDERS = {
+    "BIGINT": (st.integers(-6, 6), frames(st.integers(-3, 3), is_range=True)),
+    "DOUBLE": (
+        st.sampled_from([-0.0, 0.0, 0.5, 1.5, -2.0, math.inf, -math.inf, math.nan]),
+        frames(st.sampled_from([-1.5, -0.5, 0, 1.0, 2.0]), is_range=True),
+    ),
+    "DATE": (
+        st.integers(0, 9).map(lambda day: datetime.date(2013, 1, 1) + datetime.timedelta(day)),
+        frames(st.sampled_from(["-3 days", "-1 day", 0, "1 day", "2 days"]), is_range=True),
+    ),
+}
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[list[dict[str, Any]], str, bool, Frame]:
+    type_ = draw(st.sampled_from(sorted(ORDERS)))
+    values, ranges = ORDERS[type_]
+    rows = draw(
+        st.lists(
+            st.fixed_dictionaries(
+                {
+                    "k": st.sampled_from(["a", "b", None]),
+                    "at": st.none() | values,
+                    "v": st.none() | st.integers(-9, 9),
+                    "x": st.integers(-4, 4).map(float),
+                    "ok": st.sampled_from([True, False, None]),
+                }
+            ),
+            max_size=40,
+        )
+    )
+    return rows, type_, draw(st.booleans()), draw(frames(st.integers(-20, 20), is_range=False) | ranges)
+
+
+def equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
+    return repr(found) == repr(expected)
+
+
+@examples(100)
+@given(windows(), st.sampled_from([1, 2, 7, 1000]), st.sampled_from([1, 5, 1000]), st.sampled_from([1, 2000]))
+def test_outputs_are_those_of_the_frames(
+    window: tuple[list[dict[str, Any]], str, bool, Frame], at_once: int, events: int, bytes_max: int
+) -> None:
+    """ROWS and RANGE give what brute force gives, wherever blocks, chunks and files are cut."""
+    rows, type_, descending, frame = window
+    calls = calls_of(FUNCTIONS, frame)
+    bounds = BlockBounds(rows_max=max(events, 2), bytes_max=bytes_max)
+
+    def cut(query: Any) -> Any:
+        return task.OverFold(dataclasses.replace(query, bounds=bounds), rows=at_once)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(over, "OverFold", cut)
+        patch.setattr(folding, "_EVENTS_MAX", events)
+        found = run_over(
+            calls,
+            rows,
+            keys=["k"],
+            order_by=["at DESC" if descending else "at"],
+            types={"k": "STRING", "at": type_, "v": "BIGINT", "x": "DOUBLE", "ok": "BOOLEAN"},
+        )
+    assert equal(found, brute_force(rows, list(calls), frame, descending=descending))
+
+
+def test_a_long_frame_is_merged_from_nodes() -> None:
+    """Long frames have nodes of several levels, which are made once and dropped behind the frames."""
+    rows = [{"k": "ab"[row > 270], "at": row, "v": row % 13, "x": 0.0, "ok": None} for row in range(400)]
+    for frame in (Frame(-150, -7), Frame(-2, None), Frame(-60, 60, is_range=True)):
+        calls = {"parts": dataclasses.replace(FUNCTIONS["joined_parts"]("v"), frame=frame)}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(over, "OverFold", lambda query: task.OverFold(query, rows=50))
+            found = run_over(calls, rows, keys=["k"], order_by=["at"])
+        assert found == brute_force(rows, ["parts"], frame, descending=False)
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_rows_without_an_order_value_and_nan_have_their_peers(descending: bool) -> None:
+    """A distance from NULL is NULL, and one from NaN is NaN: the frame is that of the rows like it."""
+    rows = [{"k": 1, "at": at, "v": 1, "x": 1.0, "ok": True} for at in (math.nan, 0.0, None, 0.5, None, math.nan, -0.0)]
+    for frame, expected in (
+        (Frame(-0.5, 0.5, is_range=True), [2, 3, 2, 3, 2, 2, 3]),
+        (Frame(-9.0, -1.0, is_range=True), [2, 0, 2, 0, 2, 2, 0]),
+    ):
+        calls = {"some": dataclasses.replace(FUNCTIONS["count"]("v").where("ok"), frame=frame)}
+        order, types = "at DESC" if descending else "at", {"at": "DOUBLE"}
+        assert [row["some"] for row in run_over(calls, rows, order_by=[order], types=types)] == expected
+        assert [
+            row["some"]
+            for row in run_over(calls, rows, order_by=[f"{order} NULLS {'FIRST' if descending else 'LAST'}"])
+        ] == expected
+
+
+def test_without_a_frame_it_is_that_of_sql() -> None:
+    """With an order the default frame ends with the rows of the same order; without, it is the partition."""
+    rows = [{"k": 1, "at": at, "v": at + 1, "x": 1.0, "ok": True} for at in (3, 1, 1, 2)]
+    calls = calls_of(FUNCTIONS, None)
+    ordered = run_over(calls, rows, keys=["k"], order_by=["at"])
+    assert ordered == brute_force(rows, list(calls), Frame(None, 0, is_range=True), descending=False)
+    rows.sort(key=lambda row: row["at"])
+    whole = run_over(calls, rows)
+    assert whole == brute_force(rows, list(calls), Frame(None, None), descending=False)
+    assert run_over(calls, [], keys=["k"], types={"k": "BIGINT"}) == []
+
+
+def test_an_error_names_the_partition() -> None:
+    """A function that raises in a frame tells the key of the partition."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT")
+    class Picky:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return 100 // value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    picky = connect("embedded:").register(Picky)["picky"]
+    rows = [{"k": key, "at": 1, "v": value} for key, value in (("a", 1), ("b", 0))]
+    for call in (picky("v"), picky("v").rows(-1, 0)):
+        with pytest.raises(FunctionError) as raised:
+            run_over({"n": call}, rows, keys=["k"], order_by=["at"])
+        assert raised.value.group == {"k": "b"}
+
+
+def test_frames_without_a_bounded_cost_are_refused() -> None:
+    """A frame that would be folded anew for each row, and has no small bound, needs an insisting user."""
+    rows = [{"at": 1, "v": 2}]
+    for call, remedy in (
+        (FUNCTIONS["joined"]("v").rows(-1000, 0), "no merge and no retract"),
+        (FUNCTIONS["joined"]("v").range(-1, 0), "by='recompute'"),
+        (FUNCTIONS["count"]("v").distinct().rows(None, 0), "with DISTINCT"),
+        (FUNCTIONS["joined"]("v").rows(-3, 0, by="retract"), "has no retract"),
+    ):
+        with pytest.raises(RejectedError, match=remedy):
+            run_over({"n": call}, rows, order_by=["at"])
+    assert run_over({"n": FUNCTIONS["joined"]("v").rows(-999, 0)}, rows, order_by=["at"])[0]["n"] == ",2"
+
+
+@pytest.mark.parametrize("frame", [(1, -1), (True, 0), (0.5, 1), ("-1 hour", 0), (1 << 31, None)])
+def test_wrong_ends_of_rows_are_refused(frame: tuple[Any, Any]) -> None:
+    """ROWS has whole numbers of rows, in their order."""
+    with pytest.raises(RejectedError, match="SIGNATURE"):
+        FUNCTIONS["count"]().rows(*frame)
+
+
+@pytest.mark.parametrize("frame", [("1 hour", 0), (0, "-1 hour"), (math.nan, 0), ("it's", 0), ("", 0), (2, 1.5)])
+def test_wrong_ends_of_range_are_refused(frame: tuple[Any, Any]) -> None:
+    """RANGE has finite numbers or intervals, in their order."""
+    with pytest.raises(RejectedError, match="SIGNATURE"):
+        FUNCTIONS["count"]().range(*frame)

@@ -36,6 +36,7 @@ nb_merge_streams = True
 
 # Docstrings are written in the style of Google, with `code` in single backticks.
 default_role = "code"
+highlight_language = "text"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -92,7 +93,7 @@ def read_docstring(_app: Sphinx, _what: str, _name: str, _of: object, _options: 
     for place in range(len(lines) - 2, 0, -1):
         before, blank, after = lines[place - 1 : place + 2]
         if before and not before.startswith(" ") and not blank and after.startswith("    "):
-            lines[place:place] = ["", "::"]
+            lines[place:place] = ["", ".. code-block:: python"]
 
 
 def setup(app: Sphinx) -> None:

@@ -429,7 +429,7 @@ def test_functions_without_merge_refuse_a_second_state() -> None:
     [
         ("slot", pa.array([-1], pa.int32()), "slots are 0 or more"),
         ("slot", pa.array([None], pa.int32()), "int32 without NULLs, but it is int32 with 1 NULLs"),
-        ("slot", pa.array([0], pa.int64()), "int32 without NULLs, but it is int64$"),
+        ("slot", pa.array([0], pa.int64()), "int32 without NULLs, but it is int64\n"),
         ("kind", pa.array([4], pa.int8()), "4 is no row kind"),
         ("kind", pa.array([-1], pa.int8()), "-1 is no row kind"),
         (

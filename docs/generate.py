@@ -125,6 +125,23 @@ the statements and windows below is written by `docs/generate.py` from `service/
 define a class, or the functions `create_state`, `accumulate`, `retract`, `merge` and `finish`. `APPEND ONLY` declares
 that the function needs no `retract`. `USING LINK` names a server that has the function, or that runs the source code.
 
+## Scalar and table functions
+
+```sql
+CREATE FUNCTION words(STRING) RETURNS TABLE (word STRING, at INT) LANGUAGE python AS $$
+def words(text):
+    for at, word in enumerate((text or "").split()):
+        yield word, at
+$$;
+SELECT id, word FROM documents, LATERAL words(title);
+SELECT id, word FROM documents LATERAL VIEW OUTER words(title) w AS word, at;
+SHOW FOLDFLIGHT FUNCTIONS; DROP FUNCTION words;
+```
+
+`RETURNS` is followed by a type, or by `TABLE` and the columns. `AS` and `USING LINK` are those of `CREATE AGGREGATE`.
+Spark knows these functions under their names, in all expressions and behind `FROM` and `LATERAL`. In `sql`,
+`name => value` is a direct argument. Other statements with `CREATE FUNCTION` and `DROP FUNCTION` are Spark's.
+
 ## Calls
 
 ```text
@@ -215,9 +232,11 @@ def _commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Co
 
 def sql_page() -> str:
     """Return the page of SQL: its grammar from the code, and what surrounds it."""
-    _, _, grammar = (statements.__doc__ or "").partition("\n\n")
+    # The grammar is all of the docstring between its first line and the prose behind the statements.
+    paragraphs = (statements.__doc__ or "").strip().split("\n\n")
+    grammar = "\n\n".join(each for each in paragraphs if each.startswith(("CREATE", "DROP", "SHOW")))
     shapes = "\n".join(windows.SHAPES.values())
-    return SQL.format(statements=grammar.strip(), windows=shapes)
+    return SQL.format(statements=grammar, windows=shapes)
 
 
 def messages_page() -> str:

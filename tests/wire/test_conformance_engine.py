@@ -1,7 +1,7 @@
 """The conformance kit tests engines: ours and the sample keep every rule, and mistakes are detected.
 
-The sample engine is `examples/plain_engine.py`; here it uses this package's copy of the protocol's messages, since two
-copies do not go into one process. Outside of it, see `test_plain_engine.py`.
+The sample engine is `examples/engine_from_the_wire.py`; here it uses this package's copy of the protocol's messages,
+since two copies do not go into one process. Outside of it, see `test_engine_from_the_wire.py`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from foldflight.exchange.frames import Open
 from foldflight.functions.call import Call
 from foldflight.testing.conformance import ENGINE_RULES, Outcome, check_engine
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "plain_engine.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "engine_from_the_wire.py"
 EPOCHS, ROWS, KEYS = 4, 3000, 5
 # A busy machine must not take a server that is there for one that is lost.
 DEADLINE_S = 3.0
 SILENCE_S = 12.0
 
 
-def plain_engine() -> ModuleType:
+def sample_engine() -> ModuleType:
     """Return the sample engine as a module."""
     sys.modules["exchange_pb2"] = exchange_pb2
     try:
-        spec = importlib.util.spec_from_file_location("plain_engine", EXAMPLE)
+        spec = importlib.util.spec_from_file_location("engine_from_the_wire", EXAMPLE)
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -45,7 +45,7 @@ def plain_engine() -> ModuleType:
     return module
 
 
-plain = plain_engine()
+plain = sample_engine()
 pb = exchange_pb2
 
 

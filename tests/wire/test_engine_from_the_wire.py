@@ -7,17 +7,21 @@ import random
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 from foldflight.cli.main import cli
 from foldflight.functions import builtin
 from foldflight.server.run.lifecycle import serving
+from tests.wire.kit import DEADLINE_S, ServerProcess
+from tests.wire.test_conformance_engine import plain
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples" / "plain_engine.py"
+EXAMPLE = ROOT / "examples" / "engine_from_the_wire.py"
 TOKEN = "a token for the plain engine"
 # Runs a script and says, on its standard error, which of this package's modules it has loaded.
 ALONE = (
@@ -62,6 +66,21 @@ def test_the_sample_folds_without_this_package(folder: Path) -> None:
         refused = subprocess.run(command(folder, server.url), capture_output=True, text=True, check=False, cwd=folder)
         assert refused.returncode == 1
         assert refused.stderr.startswith("RejectedError UNAUTHENTICATED: ")
+
+
+def test_another_server_continues(fork: Callable[..., ServerProcess]) -> None:
+    """The sample loads its states into the next server after a loss, and after a server that is not there."""
+    servers = [fork(), fork()]
+    urls = ",".join(["grpc://127.0.0.1:1", *(each.url for each in servers)])
+    engine = plain.Engine(urls, deadline_s=DEADLINE_S)
+    outputs = engine.epoch(["a", "b", "a"], pa.array([1, 2, 3]))
+    assert outputs == {"a": [4, 2], "b": [2, 1]}
+    lost = next(each for each in servers if each.url == engine.urls[0])
+    lost.process.kill()
+    outputs |= engine.epoch(["a", "c"], pa.array([10, 20]))
+    assert outputs == {"a": [14, 3], "b": [2, 1], "c": [20, 1]}
+    assert engine.urls[0] == next(each for each in servers if each is not lost).url
+    engine.end()
 
 
 def test_the_sample_is_short() -> None:

@@ -1,10 +1,11 @@
 """A complete engine that uses only foldflight's protocol: `select key, sum(value), count(value) group by key`.
 
     python -m grpc_tools.protoc -I proto/foldflight/v1 --python_out=. exchange.proto
-    python plain_engine.py grpc://127.0.0.1:8815 rows.csv    # a CSV with the columns key and value
+    python engine_from_the_wire.py grpc://127.0.0.1:8815,grpc://127.0.0.1:8816 rows.csv    # with the columns key, value
 
-It owns keys and states, so the result is the same if a server fails, is full or restarts at any time. It follows the
-rules of proto/README.md, which `foldflight conform engine` checks.
+It owns keys and states, so the result is the same if a server fails, is full or restarts at any time. After a loss it
+continues on the next of its servers. It follows the rules of proto/README.md, which `foldflight conform engine` checks;
+docs/how-to/engine-author.md explains them.
 """
 
 import argparse
@@ -31,8 +32,8 @@ class Engine:
     columns = pa.schema([("slot", pa.int32()), ("value", pa.int64())])
     calls = (pb.Call(function="sum", arguments=["value"]), pb.Call(function="count", arguments=["value"]))
 
-    def __init__(self, url, token=None, deadline_s=10.0, patience_s=60.0):
-        self.url, self.deadline_s, self.patience_s = url, deadline_s, patience_s
+    def __init__(self, urls, token=None, deadline_s=10.0, patience_s=60.0):
+        self.urls, self.deadline_s, self.patience_s = urls.split(","), deadline_s, patience_s
         self.headers = [(b"authorization", b"Bearer " + token.encode())] if token else []
         self.slots = {}  # key -> slot: dense, and the same in every exchange
         self.states = None  # slots and states of the last barrier, with the metadata of their columns
@@ -91,7 +92,7 @@ class Engine:
         descriptor = fl.FlightDescriptor.for_command(self.command().SerializeToString())
         with self.lost():
             # Use a separate connection pool, so that a lost connection is not reused.
-            self.client = fl.FlightClient(self.url, generic_options=[("grpc.use_local_subchannel_pool", 1)])
+            self.client = fl.FlightClient(self.urls[0], generic_options=[("grpc.use_local_subchannel_pool", 1)])
             self.writer, self.reader = self.client.do_exchange(descriptor, fl.FlightCallOptions(headers=self.headers))
             self.writer.begin(self.columns)
         self.limits = self.read()[0].opened.limits
@@ -157,6 +158,8 @@ class Engine:
         self.hang_up()
 
     def hang_up(self):
+        """Drop the exchange. The next one is opened on the next server."""
+        self.urls.append(self.urls.pop(0))
         writer, self.writer = self.writer, None
         if writer is not None:
             self.reader.cancel()
@@ -167,13 +170,13 @@ class Engine:
 
 if __name__ == "__main__":
     options = argparse.ArgumentParser()
-    options.add_argument("url")
+    options.add_argument("urls", help="servers, separated by commas")
     options.add_argument("csv")
     options.add_argument("--token")
     options.add_argument("--rows", type=int, default=1000, help="rows of an epoch")
     options.add_argument("--deadline-s", type=float, default=10.0)
     given = options.parse_args()
-    engine, outputs = Engine(given.url, given.token, given.deadline_s), {}
+    engine, outputs = Engine(given.urls, given.token, given.deadline_s), {}
     table = pa.csv.read_csv(given.csv)
     for start in range(0, table.num_rows, given.rows):
         rows = table.slice(start, given.rows).combine_chunks()

@@ -161,8 +161,10 @@ shows the plan of each `SELECT`, with the reason.
 ## Streams
 
 A query over a streaming view needs the fold plan. It ends with `EMIT CHANGES` (rows with row kinds) or
-`EMIT ON WINDOW CLOSE` (the final row of each window); without either it gives updates. Windows are Spark's
-`window(...)` or these table functions:
+`EMIT ON WINDOW CLOSE` (the final row of each window); without either it gives updates. Aggregates over the changes of
+another aggregate need two statements: `CREATE TEMPORARY VIEW v AS SELECT ... EMIT CHANGES`, and then
+`sql(spark, "SELECT ... FROM v GROUP BY ...", row_kind="row_kind")`. Windows are Spark's `window(...)` or these table
+functions:
 
 ```text
 {windows}

@@ -45,6 +45,9 @@ def orders(db: Any, folder: Path, text: str, *, mode: str = "update", **options:
     return Orders(db, folder, query, mode)
 
 
+SUMS = "SELECT customer, my_sum(amount) AS n FROM orders GROUP BY customer"
+
+
 def order(customer: str, amount: int, minute: int = 0, op: str = "+I") -> dict[str, Any]:
     return {"op": op, "customer": customer, "amount": amount, "qty": 1, "at": at(minute)}
 
@@ -108,6 +111,23 @@ def test_order_in_a_call_retracts(db: Any, tmp_path: Path) -> None:
     assert shown(second, "customer", "amounts") == [("a", "2,1")]
 
 
+@pytest.mark.slow
+def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
+    """Aggregates over aggregates, in the two steps that a refusal tells: a view of changes, which have row kinds."""
+
+    def query(df: Any) -> Any:
+        df.createOrReplaceTempView("orders")
+        sql(db, f"CREATE OR REPLACE TEMPORARY VIEW sums AS {SUMS} EMIT CHANGES")
+        return sql(db, "SELECT n, my_count(*) AS c FROM sums GROUP BY n", row_kind="row_kind")
+
+    stream = Orders(db, tmp_path, query, "update")
+    stream.write([order("a", 1), order("b", 3)])
+    stream.write([order("a", 2)])
+    first, second = stream.run()
+    assert shown(first, "n", "c") == [(1, 1), (3, 1)]
+    assert shown(second, "row_kind", "n", "c") == [("+U", 3, 2), ("-D", 1, 1)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -119,6 +139,10 @@ def test_order_in_a_call_retracts(db: Any, tmp_path: Path) -> None:
         ("SELECT customer, my_sum(amount) FROM orders GROUP BY customer EMIT ON WINDOW CLOSE", "window"),
         ("SELECT customer, my_sum(amount) FROM orders GROUP BY customer EMIT FINAL", "CHANGES or ON WINDOW CLOSE"),
         ("SELECT my_sum(v) FROM hav EMIT CHANGES", "EMIT is for streams"),
+        (f"SELECT n, my_count(*) FROM ({SUMS}) GROUP BY n", "aggregates over aggregates of a stream"),
+        (f"SELECT n, count(*) FROM (SELECT * FROM ({SUMS})) GROUP BY n EMIT CHANGES", "CREATE TEMPORARY VIEW v"),
+        (f"WITH s AS ({SUMS}), t AS (SELECT n FROM s) SELECT max(n) FROM t", "aggregates over aggregates"),
+        (f"SELECT n, my_max(n) OVER (PARTITION BY n) FROM ({SUMS})", "aggregates over aggregates"),
         ("SELECT my_sum(amount) FROM CUMULATE(TABLE orders, DESCRIPTOR(at))", "CUMULATE(TABLE t"),
     ],
 )

@@ -37,11 +37,11 @@ _STREAM_SETTINGS = {
 }
 _SETTINGS = {**_STREAM_SETTINGS, "spark.sql.shuffle.partitions": "4", "spark.sql.session.timeZone": "UTC"}
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".orc": "orc"}
-_HELP = r"""Statements end with ; and may have several lines.
+_HELP = r"""Statements end with ; and may have several lines. Ctrl-C stops a statement.
   \d          tables and views       \d NAME   columns of a table or view
   \df         functions of foldflight
   \timing     show the seconds of each statement
-  \q          quit
+  \?, help    this help               \q, quit, exit, Ctrl-D   quit
 EXPLAIN FOLDFLIGHT SELECT ... shows how each part of a query is computed."""
 
 
@@ -63,7 +63,7 @@ EXPLAIN FOLDFLIGHT SELECT ... shows how each part of a query is computed."""
 @click.option(
     "--catalog",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Run the statements in this file at the start, and store CREATE AGGREGATE statements in it.",
+    help="Run the statements in this file at the start, and store CREATE AGGREGATE and CREATE FUNCTION in it.",
 )
 @click.option(
     "--watch",
@@ -97,7 +97,7 @@ def sql(
     bundle_key_file: Path | None,
     **connection: Any,
 ) -> None:
-    """Run SQL with aggregates in Python over files and tables.
+    """Run SQL with functions in Python over files and tables.
 
     Example: foldflight sql --table t=t.parquet --functions my_module -e "SELECT k, my_avg(v) FROM t GROUP BY k"
 
@@ -200,11 +200,11 @@ class _Runner:
                 spark_progress(self.spark, self.console, "running"),
             ):
                 df = self.spark.sql(statement)
-                rows = [] if df.isStreaming else df.limit(_ROWS_MAX + 1).collect()
-                if self.output != "table" and not df.isStreaming:
-                    rows = df.collect()
+                shown = df.limit(_ROWS_MAX + 1) if self.output == "table" else df
+                rows = [] if df.isStreaming else shown.collect()
             if df.isStreaming:
-                self._watch(statement, df)
+                with errors_as_text(), placed_errors(self.spark, statement):
+                    self._watch(statement, df)
             else:
                 self._print(df.columns, [tuple(row) for row in rows])
         except (FoldflightError, click.ClickException) as error:
@@ -216,7 +216,7 @@ class _Runner:
         return True
 
     def _print(self, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
-        if list(columns) == ["ok"] and not rows:
+        if not columns or (list(columns) == ["ok"] and not rows):  # a statement without a result
             return
         if self.output == "csv":
             text = io.StringIO()
@@ -283,10 +283,11 @@ def _shell(runner: _Runner) -> None:
             continue
         except EOFError:
             return
-        if not held and line.startswith("\\"):
-            if line.strip().rstrip(";") == "\\q":
-                return
-            _command(runner, line.strip().rstrip(";"))
+        word = line.strip().rstrip(";").rstrip()
+        if not held and word.lower() in _QUIT:
+            return
+        if not held and (word.startswith("\\") or word.lower() == "help"):
+            _command(runner, word)
             continue
         held = _run_complete(runner, held + line + "\n")
 
@@ -299,8 +300,13 @@ def _run_complete(runner: _Runner, held: str) -> str:
         found, rest = split_statements(held)
     except SqlError:
         return held  # a string or comment that continues on the next line
-    for statement in found:
-        runner.run(statement)
+    try:
+        for statement in found:
+            runner.run(statement)
+    except KeyboardInterrupt:
+        runner.spark.sparkContext.cancelAllJobs()
+        click.echo("\nstopped", err=True)
+        return ""
     return rest
 
 
@@ -310,6 +316,7 @@ def _command(runner: _Runner, line: str) -> None:
         runner.run(f"DESCRIBE {argument}" if argument else "SHOW TABLES")
     elif name == "\\df":
         runner.run("SHOW AGGREGATES")
+        runner.run("SHOW FOLDFLIGHT FUNCTIONS")
     elif name == "\\timing":
         runner.timing = not runner.timing
         click.echo(f"timing is {'on' if runner.timing else 'off'}")
@@ -328,23 +335,33 @@ def _prompt(spark: SparkSession) -> Any:
         return input
 
     class Words(Completer):  # type: ignore[misc, unused-ignore]
+        words: Sequence[str] = ()
+
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Any]:  # noqa: ARG002
             word = document.get_word_before_cursor(WORD=False)
             if word:
-                for each in _words(spark):
+                for each in self.words:
                     if each.lower().startswith(word.lower()):
                         yield Completion(each, start_position=-len(word))
 
     folder = Path(click.get_app_dir("foldflight"))
     folder.mkdir(parents=True, exist_ok=True)
-    session: Any = PromptSession(history=FileHistory(str(folder / "sql_history")), completer=Words())
-    return session.prompt
+    words = Words()
+    session: Any = PromptSession(history=FileHistory(str(folder / "sql_history")), completer=words)
+
+    def ask(prompt: str) -> str:
+        words.words = _words(spark)  # Spark takes too long for them to be asked for at each key
+        return str(session.prompt(prompt))
+
+    return ask
 
 
+_QUIT = ("\\q", "quit", "exit")
 _KEYWORDS = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "ORDER BY", "LIMIT", "JOIN", "LEFT JOIN", "USING", "WITH"),
     *("DISTINCT", "FILTER", "CREATE AGGREGATE", "RETURNS", "APPEND ONLY", "LANGUAGE python", "USING LINK"),
     *("DROP AGGREGATE", "SHOW AGGREGATES", "EXPLAIN FOLDFLIGHT", "EMIT CHANGES", "EMIT ON WINDOW CLOSE"),
+    *("CREATE FUNCTION", "RETURNS TABLE", "DROP FUNCTION", "SHOW FOLDFLIGHT FUNCTIONS", "LATERAL", "LATERAL VIEW"),
     *("TUMBLE", "HOP", "CUMULATE", "SESSION", "DESCRIPTOR", "INTERVAL"),
 )
 
@@ -355,4 +372,5 @@ def _words(spark: SparkSession) -> list[str]:
 
     tables = [table.name for table in spark.catalog.listTables()]
     columns = [column for table in tables for column in spark.table(table).columns]
-    return [*tables, *sorted(set(columns)), *sorted(catalog_of(spark).entries), *_KEYWORDS]
+    known = catalog_of(spark)
+    return [*tables, *sorted(set(columns)), *sorted({*known.entries, *known.mapped}), *_KEYWORDS]

@@ -17,6 +17,7 @@ from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, Query
+from foldflight.sql.calls import AGGREGATES, calls_in
 from foldflight.sql.folding import BlockFold, Folded, item_names
 from foldflight.sql.meaning import own_calls, rewrite_all, rewrite_call, rewrite_rest
 from foldflight.sql.text import Span
@@ -70,6 +71,8 @@ class Planner:
         self._lists = self.analysis.edits.copy()
         as_plain_tables(self.analysis.text, self._tables, self._lists)
         self._folds = self._lists.copy()
+        self._of_streams: list[Span] = []  # the blocks over streams that are folded
+        self._has_unfolded_stream = False
 
     def result(self, query: Query) -> DataFrame:
         """Return the result of a query.
@@ -101,11 +104,12 @@ class Planner:
         """Return the result with all provable blocks folded; None if no block is, or the whole is not the same."""
         for each in query.walk():
             for block in each.blocks:
+                self._refuse_changes(each, block)
                 if own_calls(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, meaning):
                     is_whole = each is query and query.is_sole(block)
                     self._fold_block(each, block, meaning if is_whole else None)
         rewrite_rest(self.analysis, self._folds, query)
-        if not any(decision.plan == "fold" for decision in self.decisions):
+        if self._has_unfolded_stream or not any(decision.plan == "fold" for decision in self.decisions):
             return None
         wanted = _shape(self._named(meaning, query).schema)
         try:
@@ -127,6 +131,7 @@ class Planner:
             folded = fold.planned(self._columns(query, block, meaning))
         except CannotFoldError as error:
             self._decide(block, "lists", str(error))
+            self._has_unfolded_stream |= _is_stream(fold)
             for call in own_calls(self.analysis, query, block):
                 rewrite_call(self.analysis, self._folds, call, query, block)
             return
@@ -134,6 +139,46 @@ class Planner:
             self._folds.replace(query.tails[name], sql)
         self._folds.replace(block.span, folded.sql)
         self._decide(block, "fold", _folding(folded))
+        if folded.result.isStreaming:
+            self._of_streams.append(block.span)
+
+    def _refuse_changes(self, query: Query, block: Block) -> None:
+        """Refuse aggregates over the changes of a folded stream, which would count each change as a row.
+
+        The rows of EMIT ON WINDOW CLOSE are final. Over these Spark decides which aggregates a stream can have.
+        """
+        if self.options.get("emit") == "append" or not self._reads_changes(query, block):
+            return
+        items = [block.clause(name) for name in ("SELECT", "HAVING", "QUALIFY")]
+        names = AGGREGATES | self.analysis.catalog.names
+        calls = (call for span in items for call in calls_in(self.analysis.text, span, names, skip=block.inner))
+        if next(calls, None) is not None or "GROUP BY" in block.clauses or block.quantifier == "DISTINCT":
+            raise self.analysis.text.error(
+                "aggregates over aggregates of a stream: the inner SELECT gives changes of its groups, not rows. Write "
+                "CREATE TEMPORARY VIEW v AS SELECT ... GROUP BY ... EMIT CHANGES for the inner one, and then "
+                "sql(spark, 'SELECT ... FROM v GROUP BY ...', row_kind='row_kind')",
+                block.span,
+            )
+
+    def _reads_changes(self, query: Query, block: Block) -> bool:
+        """Return whether a block reads a folded stream: a subquery, or a common table expression by its name."""
+        source, tokens = block.clause("FROM"), self.analysis.text.tokens
+        if any(source.holds(span) for span in self._of_streams):
+            return True
+        names = {tokens[place].name.lower() for place in source.places if tokens[place].is_name}
+        each: Query | None = query
+        while each is not None:
+            for table in each.tables:
+                is_before = table.span.stop <= block.span.start
+                if is_before and tokens[table.span.start].name.lower() in names and self._has_changes(table.query):
+                    return True
+            each = each.parent
+        return False
+
+    def _has_changes(self, query: Query) -> bool:
+        if any(query.span.holds(span) for span in self._of_streams):
+            return True
+        return any(self._reads_changes(each, block) for each in query.walk() for block in each.blocks)
 
     def _columns(self, query: Query, block: Block, meaning: DataFrame | None) -> Sequence[str]:
         """Return the names that Spark gives the columns of a block."""
@@ -189,6 +234,13 @@ class Planner:
         if query.blocks and query.is_sole(query.blocks[0]):
             names = item_names(self.analysis, query.blocks[0], df.columns)
         return df if names == df.columns else df.toDF(*names)
+
+
+def _is_stream(fold: BlockFold) -> bool:
+    try:
+        return fold.is_streaming
+    except CannotFoldError:
+        return False
 
 
 def _folding(folded: Folded) -> str:

@@ -127,7 +127,7 @@ that the function needs no `retract`. `USING LINK` names a server that has the f
 
 ## Scalar and table functions
 
-```sql
+```text
 CREATE FUNCTION words(STRING) RETURNS TABLE (word STRING, at INT) LANGUAGE python AS $$
 def words(text):
     for at, word in enumerate((text or "").split()):

@@ -102,6 +102,7 @@ def compared(spark: Any, functions: Functions, names: list[str]) -> None:
         assert list(map(repr, found)) == list(map(repr, wanted)), order
 
 
+@pytest.mark.slow
 def test_every_frame_is_that_of_spark(sessions: dict[str, Any], embedded: Functions) -> None:
     """ROWS, and RANGE over timestamps, dates and numbers: NULL, NaN, zeros, ties and both directions are as in SQL."""
     compared(sessions["classic"], embedded, list(WINDOWS))
@@ -112,6 +113,7 @@ def test_on_servers(sessions: dict[str, Any], server_url: str) -> None:
     compared(sessions["classic"], connect(server_url), ["rows", "whole"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spark", ["connect"], indirect=True)
 def test_in_connect(spark: Any, embedded: Functions) -> None:
     """Several frames in one pass, through Spark Connect."""

@@ -1,6 +1,7 @@
 """The functions on Spark.
 
 group_by(df, "key").agg(delay=weighted_avg("arr_delay", "distance"))     # aggregate
+over(df, "key", order_by="at").agg(delay=weighted_avg("arr_delay", "distance").rows(-99, 0))
 with_columns(df, m=multiply("a", "b"))                                   # scalar
 join_lateral(df, split("text"))                                          # table
 
@@ -17,6 +18,7 @@ from foldflight.spark.deadletters import dead_letters, results
 from foldflight.spark.frame import GroupedFrame, group_by
 from foldflight.spark.lateral import join_lateral
 from foldflight.spark.mapping import with_columns
+from foldflight.spark.over import OverFrame, over
 from foldflight.spark.settings import configure
 from foldflight.spark.stored import state_table
 from foldflight.spark.windows import PROCESSING_TIME, Window, cumulate, hop, session, tumble
@@ -28,6 +30,7 @@ __all__ = [
     "DELTA_CHANGES",
     "PROCESSING_TIME",
     "GroupedFrame",
+    "OverFrame",
     "Window",
     "column",
     "configure",
@@ -40,6 +43,7 @@ __all__ = [
     "group_by",
     "hop",
     "join_lateral",
+    "over",
     "register",
     "results",
     "session",

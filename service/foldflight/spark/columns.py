@@ -69,12 +69,14 @@ class Columns:
         keys: The keys.
         names: The names of the keys.
         kind: The row kind; None if rows have none.
+        reserved: Names that no column may have in chunks.
     """
 
     df: DataFrame
     keys: Sequence[Column] = ()
     names: Sequence[str] = ()
     kind: Column | None = None
+    reserved: tuple[str, ...] = (SLOT, KIND)
     _found: dict[tuple[str, object], _Found] = field(default_factory=dict)  # by the user's text or column
     _held: list[object] = field(default_factory=list)
 
@@ -99,7 +101,7 @@ class Columns:
         key = (prefix, written if isinstance(written, str) else id(written))
         if key not in self._found:
             # Errors show rows under these names, so the names are the user's texts.
-            taken = {SLOT, KIND, *self.shown}
+            taken = {*self.reserved, *self.shown}
             text = written if isinstance(written, str) else self._shown_as(column, role)
             names = (prefix + text + suffix for suffix in chain([""], (f" ({n})" for n in count(2))))
             self._found[key] = _Found(next(name for name in names if name not in taken), column, role)

@@ -21,11 +21,20 @@ from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.stream import stream_result
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 
-__all__ = ["GroupedFrame", "OnError", "group_by"]
+__all__ = [
+    "SPARK",
+    "GroupedFrame",
+    "OnError",
+    "group_by",
+    "listed",
+    "named_outputs",
+    "one_transport",
+    "refuse_doubles",
+]
 
 OnError = Literal["fail", "isolate"]
 _BUCKETS_MAX = 1 << 15
-_SPARK = HostTypes(carrier=carrier_type, results=result_types)
+SPARK = HostTypes(carrier=carrier_type, results=result_types)
 
 
 def group_by(
@@ -80,7 +89,7 @@ def group_by(
         RejectedError: SIGNATURE, SCHEMA_MISMATCH.
     """
     _check_input(df, window)
-    chosen = _listed(keys)
+    chosen = listed(keys)
     if window is not None:
         df = window.timed(df)
     _check_stream_options(df, emit, buckets, allowed_lateness_s)
@@ -97,7 +106,7 @@ def group_by(
         chosen = (*chosen, WINDOW_START, WINDOW_END)
     columns = tuple(column_of(df, key, _role(key)) for key in chosen)
     names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
-    _refuse_doubles(names, "is twice among the keys")
+    refuse_doubles(names, "is twice among the keys")
     kind = kind_of(df, row_kind, row_kinds)
     if on_error not in ("fail", "isolate"):
         raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
@@ -112,7 +121,7 @@ def group_by(
     )
 
 
-def _listed(keys: Sequence[Any]) -> tuple[Any, ...]:
+def listed(keys: Sequence[Any]) -> tuple[Any, ...]:
     """Return the keys, which may be passed as one list."""
     return tuple(keys[0]) if len(keys) == 1 and isinstance(keys[0], (list, tuple)) else tuple(keys)
 
@@ -229,9 +238,17 @@ class GroupedFrame:
 
     def _resolved(self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> tuple[Query, DataFrame]:
         """Return the query, and the input reduced to the columns that it reads."""
-        aggregates = _outputs(aliased, named)
-        transport = _transport_of(aggregates)
-        _refuse_doubles((*self.names, *aggregates), "is the name of two columns of the result")
+        aggregates = named_outputs(aliased, named)
+        for name, each in aggregates.items():
+            if each.frame is not None:
+                raise RejectedError(
+                    "SIGNATURE",
+                    f"{name} has the frame {each.frame}, and a group has none; use over(df, ...).agg(...), or leave "
+                    "the frame out",
+                    function=each.function.name,
+                )
+        transport = one_transport(aggregates)
+        refuse_doubles((*self.names, *aggregates), "is the name of two columns of the result")
         _refuse_own((*self.names, *aggregates), self._own_columns())
         columns = Columns(self.df, self.keys, self.names, self.kind)
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
@@ -245,7 +262,7 @@ class GroupedFrame:
                 layout,
                 stream=self.stream if self.df.isStreaming else None,
                 materialize=self.materialize,
-                types=_SPARK,
+                types=SPARK,
             )
         except RejectedError as error:
             if error.code == "SCHEMA_MISMATCH":
@@ -272,7 +289,7 @@ class GroupedFrame:
         return own
 
 
-def _outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Aggregate]:
+def named_outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Aggregate]:
     """Return the calls by output name. Raises RejectedError SIGNATURE."""
     outputs: dict[str, Aggregate] = {}
     for name, given in (*(("an output", each) for each in aliased), *named.items()):
@@ -298,17 +315,18 @@ def _outputs(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Aggr
     for given in aliased:
         if given.name is None:
             raise RejectedError("SIGNATURE", f"{given!r} has no name; write {given!r}.alias('name'), or name={given!r}")
-        _refuse_doubles((*outputs, given.name), "is the name of two outputs")
+        refuse_doubles((*outputs, given.name), "is the name of two outputs")
         outputs[given.name] = given
     for name, given in named.items():
         if given.name not in (None, name):
             raise RejectedError("SIGNATURE", f"{name}={given!r} gives one output two names; remove one")
-        _refuse_doubles((*outputs, name), "is the name of two outputs")
+        refuse_doubles((*outputs, name), "is the name of two outputs")
         outputs[name] = given
     return outputs
 
 
-def _transport_of(aggregates: Mapping[str, Aggregate]) -> Transport:
+def one_transport(aggregates: Mapping[str, Aggregate]) -> Transport:
+    """Return the transport of all calls. Raises RejectedError SIGNATURE."""
     if not aggregates:
         raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one output, as in n=count()")
     first, *others = aggregates.items()
@@ -322,7 +340,8 @@ def _transport_of(aggregates: Mapping[str, Aggregate]) -> Transport:
     return first[1].transport
 
 
-def _refuse_doubles(names: Sequence[str], why: str) -> None:
+def refuse_doubles(names: Sequence[str], why: str) -> None:
+    """Refuse a name that occurs twice. Raises RejectedError SIGNATURE."""
     seen: dict[str, str] = {}
     for name in names:
         folded = name.casefold()  # Spark compares names without case

@@ -150,6 +150,9 @@ def run_epochs(
     parsed = [[_row(row) for row in epoch] for epoch in epochs]
     if not aggregates:
         raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one call")
+    for name, aggregate in aggregates.items():
+        if aggregate.frame is not None:
+            raise RejectedError("SIGNATURE", f"{name} has the frame {aggregate.frame}; use run_over, or leave it out")
     conditions = conditions_of(aggregates)
     for name, condition in conditions.items():
         for epoch in parsed:

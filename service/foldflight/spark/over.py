@@ -1,0 +1,289 @@
+"""`over(df, ...).agg(...)`: the value of functions for each row, over a frame of the rows around it.
+
+The plan is `rows > repartition(keys) > sort within partitions > mapInArrow(OverFold)`. The last step computes all
+frames in one pass. It is a mapInArrow, because Spark removes a sort below a projection if another sort follows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+from pyspark.sql.pandas.types import from_arrow_type
+
+from foldflight.client import Aggregate
+from foldflight.client.functions import OrderKey
+from foldflight.engine.layout import EMIT, KIND, SLOT
+from foldflight.engine.over.query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.task import OverFold
+from foldflight.errors import RejectedError
+from foldflight.functions.frame import Frame
+from foldflight.spark.columns import (
+    Columns,
+    arrow_fields,
+    check_keys,
+    column_named,
+    column_of,
+    key_name,
+    rejecting,
+    spark_name,
+    text_of,
+)
+from foldflight.spark.frame import SPARK, listed, named_outputs, one_transport, refuse_doubles
+from foldflight.spark.settings import advise
+from foldflight.spark.steps import mapping, step_name
+
+__all__ = ["OverFrame", "over"]
+
+# Codes of decimals are whole numbers of 64 bits, and the end of a frame may have one digit more than the order value.
+_DIGITS_MAX = 17
+_MOMENTS = (st.DateType, st.TimestampType, st.TimestampNTZType)
+
+
+def over(
+    df: DataFrame,
+    *keys: str | Column | Sequence[str | Column],
+    order_by: str | Column | Sequence[str | Column] = (),
+) -> OverFrame:
+    """Compute functions for each row of a batch DataFrame, over the rows around it (SQL's OVER).
+
+    Args:
+        df: A batch DataFrame, of classic PySpark or of Spark Connect.
+        keys: The columns of PARTITION BY: column names, SQL expressions, or Columns; or one list of them. Without keys
+            all rows are one partition, which one task computes.
+        order_by: The columns of ORDER BY. A text may end with ASC or DESC, and with NULLS FIRST or NULLS LAST. By
+            default the order is ascending; NULL comes first in ascending and last in descending order.
+
+    Returns:
+        OverFrame: Call its `agg` to get the result.
+
+    Raises:
+        RejectedError: SIGNATURE, also for a stream; SCHEMA_MISMATCH.
+    """
+    if not isinstance(df, DataFrame):
+        raise RejectedError("SIGNATURE", f"over takes a DataFrame of Spark, and this is {type(df).__qualname__}")
+    if df.isStreaming:
+        raise RejectedError(
+            "SIGNATURE",
+            "over takes a batch DataFrame, and this one is a stream; use group_by with a window, or over in "
+            "foreachBatch, which sees the rows of one epoch",
+        )
+    chosen = listed(keys)
+    roles = [f"the key {text_of(key)!r}" for key in chosen]
+    columns = tuple(column_of(df, key, role) for key, role in zip(chosen, roles, strict=True))
+    names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
+    ordered = order_by if isinstance(order_by, (list, tuple)) else (order_by,)
+    return OverFrame(df, columns, names, tuple(map(OrderKey.of, ordered)))
+
+
+@dataclass(frozen=True)
+class OverFrame:
+    """A DataFrame with the partition and order of a window; made by `over`."""
+
+    df: DataFrame
+    keys: tuple[Column, ...]
+    names: tuple[str, ...]
+    order: tuple[OrderKey, ...]
+
+    def agg(self, /, *aliased: Aggregate, **named: Aggregate) -> DataFrame:
+        """Compute each call for each row.
+
+        A call has the frame of its `rows` or `range`. Without one it has that of SQL: with an order, all rows up to the
+        last one with the same order values; without an order, the whole partition. The query is checked now and
+        computed when an action needs the result.
+
+        Args:
+            aliased: Calls of functions with their output's name: `weighted_avg("price", "qty").alias("w")`.
+            named: Calls of functions by output name: `w=weighted_avg("price", "qty").rows(-99, 0)`. All functions must
+                come from one `connect`.
+
+        Returns:
+            DataFrame: All columns of the input, then the outputs. The order of its rows is not defined.
+
+        Raises:
+            RejectedError: SIGNATURE for mistakes in frames and names; SCHEMA_MISMATCH for columns that cannot be
+                resolved or do not fit; CANNOT_RETRACT or CANNOT_MERGE for a frame that cannot be folded at a bounded
+                cost; UNKNOWN_FUNCTION; PROTOCOL_VERSION if a server is too old.
+            RetryableError: UNREACHABLE or DEADLINE, if no server answers.
+        """
+        query, rows = self._resolved(aliased, named)
+        pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
+        advise(self.df)
+        keys = [sf.col(name) for name in query.layout.keys.names]
+        together = rows.repartition(*keys) if keys else rows.repartition(1)
+        sorting = [*keys, *(_sorted(sf.col(f"order_{place}"), each) for place, each in enumerate(self.order))]
+        arrived = together.sortWithinPartitions(*sorting) if sorting else together
+        functions = [call.function for part in query.parts for call in part.query.opening.calls]
+        fields = [st.StructField(field.name, field.dataType) for field in self.df.schema]
+        fields += [st.StructField(field.name, from_arrow_type(field.type)) for field in query.outputs]
+        return arrived.mapInArrow(mapping(OverFold(query), step_name("over", functions)), st.StructType(fields))
+
+    def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
+        """Print the query of `agg`: each call with its frame, how that is folded, and why. Raises its errors."""
+        print(self._resolved(aliased, named)[0].explain())  # noqa: T201 - as DataFrame.explain does
+
+    def _resolved(self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> tuple[OverQuery, DataFrame]:
+        """Return the query, and the rows that its task reads, unsorted."""
+        aggregates = named_outputs(aliased, named)
+        transport = one_transport(aggregates)
+        refuse_doubles((*self.df.columns, *aggregates), "is the name of two columns of the result")
+        columns = Columns(self.df, self.keys, self.names, reserved=(SLOT, KIND, EMIT))
+        calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
+        columns.rows()  # resolves keys and arguments; its errors name the one that is wrong
+        order = self._order_columns()
+        default = Frame(None, 0, is_range=True) if order else Frame(None, None)
+        frames = {name: each.frame or default for name, each in aggregates.items()}
+        framed, ends = self._framed(calls, frames, order)
+        rows = self._rows(columns, order, ends)
+        layout = self._layout(columns, rows, list(ends))
+        try:
+            return OverQuery.of(transport, framed, layout, types=SPARK), rows
+        except RejectedError as error:
+            if error.code == "SCHEMA_MISMATCH":
+                plain = [dataclasses.replace(each, frame=None) for each in aggregates.values()]
+                columns.refuse_types(plain, layout.of(list(calls.values()), retracts=False).chunk)
+            raise
+
+    def _order_columns(self) -> list[Column]:
+        return [column_of(self.df, each.column, f"the order {text_of(each.column)!r}") for each in self.order]
+
+    def _rows(self, columns: Columns, order: Sequence[Column], ends: Mapping[str, Column]) -> DataFrame:
+        chosen = [column_named(name).alias(f"in_{place}") for place, name in enumerate(self.df.columns)]
+        chosen += [column.alias(f"key_{place}") for place, column in enumerate(self.keys)]
+        chosen += [column.alias(f"order_{place}") for place, column in enumerate(order)]
+        chosen += [column.alias(f"column_{place}") for place, column in enumerate(columns.expressions)]
+        chosen += [column.alias(name) for name, column in ends.items()]
+        with rejecting("SCHEMA_MISMATCH", "Spark cannot resolve the order or a frame of the query"):
+            rows = self.df.select(chosen)
+            rows.schema  # noqa: B018 - resolves the columns now
+        return rows
+
+    def _layout(self, columns: Columns, rows: DataFrame, ends: Sequence[str]) -> OverLayout:
+        order = [text_of(each.column) for each in self.order]
+        roles = [f"the column {name!r}" for name in self.df.columns]
+        roles += [f"the key {name!r}" for name in self.names]
+        roles += [f"the order {name!r}" for name in order]
+        roles += columns.roles()[len(self.names) :]
+        roles += [f"the end {name} of a frame" for name in ends]
+        given, width = rows.schema, len(self.df.columns)
+        compared = st.StructType(given.fields[width : width + len(self.names) + len(order)])
+        check_keys(compared, [*self.names, *order])
+        fields = iter(arrow_fields(given, roles))
+
+        def take(count: int) -> pa.Schema:
+            return pa.schema([next(fields) for _ in range(count)])
+
+        return OverLayout(
+            payload=take(width),
+            names=tuple(self.df.columns),
+            keys=take(len(self.names)),
+            key_names=self.names,
+            order=take(len(order)),
+            order_names=tuple(map(repr, self.order)),
+            columns=take(len(columns.expressions)),
+            shown=tuple(columns.shown),
+            bounds=take(len(ends)),
+            descending=bool(self.order) and self.order[0].descending,
+            nulls_first=not self.order or self.order[0].nulls_first,
+        )
+
+    def _framed(
+        self, calls: Mapping[str, Any], frames: Mapping[str, Frame], order: Sequence[Column]
+    ) -> tuple[dict[str, Framed], dict[str, Column]]:
+        """Return the calls with their frames, and the columns of the ends of frames, which Spark computes."""
+        ends: dict[str, Column] = {}
+        known: dict[object, str] = {}
+        type_: st.DataType | None = None
+        framed = {}
+        for name, call in calls.items():
+            frame = frames[name]
+            columns: list[str | None] = []
+            for bound in (frame.low, frame.high):
+                if not frame.is_range or bound is None or bound == 0:
+                    columns.append(None)
+                    continue
+                if type_ is None:
+                    type_ = self._order_type(frame, order)
+                key = (type(bound), bound)
+                if key not in known:
+                    known[key] = f"end_{len(ends)}"
+                    ends[known[key]] = self._end(order[0], type_, bound)
+                columns.append(known[key])
+            framed[name] = Framed(call, frame, *columns)
+        return framed, ends
+
+    def _order_type(self, frame: Frame, order: Sequence[Column]) -> st.DataType:
+        if len(order) != 1:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{frame} has a distance of the order value, so it needs one column in order_by, and there are "
+                f"{len(order)}",
+            )
+        with rejecting("SCHEMA_MISMATCH", f"Spark cannot resolve the order {text_of(self.order[0].column)!r}"):
+            return self.df.select(order[0]).schema[0].dataType
+
+    def _end(self, order: Column, type_: st.DataType, bound: Any) -> Column:
+        """Return the order value at a distance. Raises RejectedError SCHEMA_MISMATCH."""
+        distance = _distance(type_, bound)
+        if distance is None:
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"RANGE with the distance {bound!r} does not fit the order {text_of(self.order[0].column)!r}, which is "
+                f"{type_.simpleString()}; {_fitting(type_)}",
+            )
+        end = order - distance if self.order[0].descending else order + distance
+        if isinstance(type_, st.DecimalType):
+            return end.cast(st.DecimalType(type_.precision + 1, type_.scale))
+        with rejecting("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
+            found = self.df.select(end).schema[0].dataType
+        if found != type_:
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the order {text_of(self.order[0].column)!r} is {type_.simpleString()}, and at the distance {bound!r} "
+                f"it is {found.simpleString()}; order by CAST(... AS {found.simpleString().upper()})",
+            )
+        return end
+
+
+def _distance(type_: st.DataType, bound: Any) -> Column | None:
+    """Return a distance as a column that can be added to an order of a type; None if it does not fit."""
+    if isinstance(bound, str):
+        if not isinstance(type_, _MOMENTS):
+            return None
+        return sf.expr(f"INTERVAL '{bound.strip()}'")
+    if isinstance(type_, st.IntegralType):
+        return sf.lit(int(bound)).cast(type_) if int(bound) == bound else None
+    if isinstance(type_, st.DecimalType):
+        exact = decimal.Decimal(str(bound))
+        fits = type_.precision <= _DIGITS_MAX and exact == round(exact, type_.scale)
+        return sf.lit(exact).cast(type_) if fits else None
+    return sf.lit(float(bound)).cast(type_) if isinstance(type_, st.FractionalType) else None
+
+
+def _fitting(type_: st.DataType) -> str:
+    if isinstance(type_, _MOMENTS):
+        return "give an interval such as '-1 hour' or '7 days'"
+    if isinstance(type_, st.IntegralType):
+        return "give a whole number"
+    if isinstance(type_, st.DecimalType):
+        return (
+            f"the order may have at most {_DIGITS_MAX} digits, and the distance at most {type_.scale} after the point; "
+            "CAST the order to a DECIMAL that fits"
+        )
+    if isinstance(type_, st.FractionalType):
+        return "give a number"
+    return f"order by a number, a date or a timestamp; {spark_name(pa.string())} has no distances"
+
+
+def _sorted(column: Column, key: OrderKey) -> Column:
+    if key.descending:
+        return column.desc_nulls_first() if key.nulls_first else column.desc_nulls_last()
+    return column.asc_nulls_first() if key.nulls_first else column.asc_nulls_last()

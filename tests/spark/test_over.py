@@ -1,0 +1,175 @@
+"""`over(...).agg(...)` beside OVER of Spark SQL."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import random
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from foldflight import connect
+from foldflight.client import Functions
+from foldflight.errors import RejectedError
+from foldflight.functions.frame import Frame
+from foldflight.spark import group_by, over
+
+SCHEMA = "id int, k string, at timestamp, day date, x double, d decimal(9,2), n int, v bigint, w int, emit boolean"
+START = dt.datetime(2013, 1, 1, 12)
+
+# By name: the order, the frame, and both in SQL.
+WINDOWS = {
+    "rows": ("id", Frame(-2, 1), "id ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING"),
+    "whole": ("id", Frame(None, None), "id ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"),
+    "peers": ("n, w", None, "n, w"),
+    "hour": (
+        "at",
+        Frame("-1 hour", 0, is_range=True),
+        "at RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW",
+    ),
+    "days": (
+        "day DESC",
+        Frame("-2 days", "1 day", is_range=True),
+        "day DESC RANGE BETWEEN INTERVAL '2' DAY PRECEDING AND INTERVAL '1' DAY FOLLOWING",
+    ),
+    "number": ("n NULLS LAST", Frame(-2, 3, is_range=True), "n NULLS LAST RANGE BETWEEN 2 PRECEDING AND 3 FOLLOWING"),
+    "real": (
+        "x DESC NULLS FIRST",
+        Frame(-0.5, None, is_range=True),
+        "x DESC NULLS FIRST RANGE BETWEEN 0.5D PRECEDING AND UNBOUNDED FOLLOWING",
+    ),
+    "money": ("d", Frame(-1.25, 0, is_range=True), "d RANGE BETWEEN 1.25 PRECEDING AND CURRENT ROW"),
+}
+CALLS = {
+    "total": "sum(v) OVER {0}",
+    "some": "count(v) FILTER (WHERE emit) OVER {0}",
+    "most": "max(v) OVER {0}",
+    "mean": "CAST(sum(v * w) OVER {0} / nullif(sum(IF(v IS NULL, 0, w)) OVER {0}, 0) AS BIGINT)",
+}
+
+
+def random_rows(count: int) -> list[tuple[Any, ...]]:
+    chosen = random.Random(17)
+
+    def maybe(value: Any) -> Any:
+        return chosen.choice([value, value, value, None])
+
+    return [
+        (
+            number,
+            maybe(chosen.choice("ab")),
+            maybe(START + dt.timedelta(minutes=20 * chosen.randrange(20))),
+            maybe(START.date() + dt.timedelta(chosen.randrange(8))),
+            maybe(chosen.choice([0.0, -0.0, 0.5, 1.25, float("nan"), float("inf")])),
+            maybe(Decimal(chosen.randrange(20)) / 4),
+            maybe(chosen.randrange(12)),
+            maybe(chosen.randrange(-20, 20)),
+            chosen.randrange(1, 4),
+            maybe(chosen.random() < 0.5),
+        )
+        for number in range(count)
+    ]
+
+
+def compared(spark: Any, functions: Functions, names: list[str]) -> None:
+    """Compute some of the windows with `over` and with SQL, and compare all columns of the results."""
+    df = spark.createDataFrame(random_rows(60), SCHEMA)
+    df.createOrReplaceTempView("rows_of_over")
+    uses = {
+        "total": functions["sum"]("v"),
+        "some": functions["count"]("v").where("emit"),
+        "most": functions["max"]("v"),
+        "mean": functions["weighted_avg"]("v", "w"),
+    }
+    selected = ["*"]
+    for name in names:
+        clause = f"(PARTITION BY k ORDER BY {WINDOWS[name][2]})"
+        selected += [f"{CALLS[use].format(clause)} AS {name}_{use}" for use in uses]
+    expected = spark.sql(f"SELECT {', '.join(selected)} FROM rows_of_over ORDER BY id").toArrow().to_pylist()
+    for order in dict.fromkeys(WINDOWS[name][0] for name in names):
+        calls = {
+            f"{name}_{use}": dataclasses.replace(uses[use], frame=WINDOWS[name][1])
+            for name in names
+            if WINDOWS[name][0] == order
+            for use in uses
+        }
+        result = over(df, "k", order_by=order.split(", ")).agg(**calls)
+        assert result.columns == [*df.columns, *calls]
+        found = sorted(result.toArrow().to_pylist(), key=lambda row: row["id"])
+        wanted = [{name: row[name] for name in result.columns} for row in expected]
+        assert list(map(repr, found)) == list(map(repr, wanted)), order
+
+
+@pytest.mark.slow
+def test_every_frame_is_that_of_spark(sessions: dict[str, Any], embedded: Functions) -> None:
+    """ROWS, and RANGE over timestamps, dates and numbers: NULL, NaN, zeros, ties and both directions are as in SQL."""
+    compared(sessions["classic"], embedded, list(WINDOWS))
+
+
+def test_on_servers(sessions: dict[str, Any], server_url: str) -> None:
+    """Several frames in one pass, on a server."""
+    compared(sessions["classic"], connect(server_url), ["rows", "whole"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spark", ["connect"], indirect=True)
+def test_in_connect(spark: Any, embedded: Functions) -> None:
+    """Several frames in one pass, through Spark Connect."""
+    compared(spark, embedded, ["rows", "whole"])
+
+
+def test_no_keys_no_order_and_any_column(sessions: dict[str, Any], embedded: Functions) -> None:
+    """Without keys there is one partition; columns of any type come back, also under names that chunks reserve."""
+    df = sessions["classic"].sql("SELECT id AS emit, map('a', id) AS slot, struct(id) AS `in 0` FROM range(5)")
+    found = over(df).agg(embedded["sum"]("emit").alias("total"), n=embedded["count"]()).collect()
+    assert sorted((row.emit, row.slot, row["in 0"].id, row.total, row.n) for row in found) == [
+        (number, {"a": number}, number, 10, 5) for number in range(5)
+    ]
+    assert over(df.limit(0), "emit").agg(n=embedded["count"]()).collect() == []
+
+
+def test_mistakes_are_refused_before_anything_runs(
+    sessions: dict[str, Any], embedded: Functions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error says what does not fit, and what to do; `explain` says how each frame is folded."""
+    spark, count = sessions["classic"], embedded["count"]()
+    df = spark.createDataFrame([], SCHEMA)
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(RejectedError, match="this one is a stream"):
+        over(stream, "value")
+    with pytest.raises(RejectedError, match="n has the frame ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING, and a group"):
+        group_by(df, "k").agg(n=count.rows(0, 1))
+    for order, frame, message in (
+        (["at", "id"], ("-1 hour", 0), "needs one column in order_by, and there are 2"),
+        ("n", ("-1 hour", 0), "'n', which is int; give a whole number"),
+        ("n", (-0.5, 0), "give a whole number"),
+        ("at", (-1, 0), "give an interval such as"),
+        ("at", ("-1 parsec", 0), "Spark cannot add the distance '-1 parsec'"),
+        ("day", ("-1 hour", 0), "order by CAST"),
+        ("k", (-1, 0), "order by a number, a date or a timestamp"),
+        ("d", (-0.001, 0), "at most 2 after the point"),
+        ("nowhere", (None, 0), "Spark cannot resolve"),
+    ):
+        with pytest.raises(RejectedError) as refused:
+            over(df, "k", order_by=order).agg(times=count.range(*frame))
+        assert message in str(refused.value)
+    with pytest.raises(RejectedError, match="'ID' is the name of two columns"):
+        over(df, "k").agg(ID=count)
+    with pytest.raises(RejectedError, match="median with DISTINCT or an order folds all rows of a frame"):
+        over(df, "k", order_by="x").agg(half=embedded["median"]("v").distinct().rows(-2000, 0))
+    over(df, "k", order_by="id").explain(
+        times=count.rows(-5, 0),
+        m=embedded["max"]("v").rows(-5, 0),
+        s=count,
+        p=embedded["max"]("v").rows(-5, 0, by="recompute"),
+    )
+    shown = capsys.readouterr().out
+    for way in (
+        "retract, because it is invertible",
+        "merge, because it merges",
+        "accumulate, because",
+        "recompute, because",
+    ):
+        assert f"folded: {way}" in shown

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,16 @@ from bench.data import Figure, Sizes, table
 from bench.spark_batch import PEERS, TIME_LIMIT_S, ours, python_peers, seconds_of, session, written
 from foldflight.client import connect
 from foldflight.spark import register, sql
+from tests.sql import tpch
+from tests.sql.conftest import NAMES
+from tests.sql.statements import ours as ours_of
+from tests.sql.statements import statements
 
 SUITE = "sql"
 GROUP_BY, FOLD, LISTS = "group_by", "SQL, fold plan", "SQL, list plan"
 GROUPED_PEERS = PEERS[:2]
 PLANNING, PLANNED, ANALYSED = "planning", "foldflight.spark.sql", "spark.sql"
+_PLANS = 3
 _QUERY = "SELECT k, weighted_avg(v, w) AS o FROM rows GROUP BY k"
 _NESTED = """WITH sums AS (
         SELECT k, weighted_avg(v, w) AS o, count(*) AS n, max(v) AS m FROM rows WHERE v > 1 GROUP BY k)
@@ -52,12 +58,24 @@ def _query(spark: Any, frame: Any, plan: Any) -> Any:
 
 
 def _planning(spark: Any) -> Iterator[Figure]:
-    """Measure the planning of a statement with two folded blocks, beside Spark's analysis with its own aggregate."""
+    """Measure the planning of statements, beside Spark's analysis of the same ones with its own aggregates.
+
+    One has two folded blocks; the others are TPC-H's queries over tables without rows.
+    """
     plain = _NESTED.replace("weighted_avg(v, w)", "avg(v * w)").replace("weighted_avg(o, CAST(n AS INT))", "avg(o * n)")
-    for way, plan in ((PLANNED, lambda: sql(spark, _NESTED)), (ANALYSED, lambda: spark.sql(plain))):
-        times = []
-        for _ in range(7):
-            start = time.perf_counter()
-            plan()
-            times.append(time.perf_counter() - start)
-        yield Figure(SUITE, PLANNING, way, min(times) * 1000, "ms")
+    cases = {PLANNING: (_NESTED, plain)}
+    for name, schema in tpch.SCHEMAS.items():
+        spark.createDataFrame([], schema).createOrReplaceTempView(name)
+    register(spark, connect("embedded:"), NAMES)
+    for number, statement in enumerate(statements("tpch"), 1):
+        (query,) = statement.values
+        cases[f"{PLANNING}, TPC-H {number}"] = (ours_of(query), query)
+    for case, (own, built_in) in cases.items():
+        for way, plan in ((PLANNED, partial(sql, spark, own)), (ANALYSED, partial(spark.sql, built_in))):
+            yield Figure(SUITE, case, way, min(_seconds(plan) for _ in range(_PLANS)) * 1000, "ms")
+
+
+def _seconds(plan: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    plan()
+    return time.perf_counter() - start

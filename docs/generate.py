@@ -152,6 +152,17 @@ name ( [ DISTINCT ] argument, ... [ ORDER BY key [ ASC | DESC ], ... ] )
 Calls may stand in subqueries and common table expressions, in `HAVING` and `ORDER BY`, in `GROUPING SETS`, `ROLLUP`,
 `CUBE` and `PIVOT`, and in `CREATE TABLE ... AS` and `INSERT INTO ... SELECT`.
 
+Functions take the arguments and types that they declare. These statements of Spark's own aggregates are refused with
+functions of foldflight, even with built-in ones of the same meaning:
+
+| Spark | with functions of foldflight |
+|---|---|
+| `count(DISTINCT a, b)` | `count(DISTINCT struct(a, b))`, which also counts rows with NULL in one of them |
+| `string_agg(x, '-')` | `string_agg(x, delimiter => '-')` |
+| `sum` of texts and of intervals | `sum(CAST(x AS DOUBLE))`; intervals as numbers of seconds or months |
+| an interval of years and months as an argument | Arrow and Python have no such type; cast it |
+| an aggregate of the outer query within a subquery of HAVING | compute it in a subquery of FROM, and compare there |
+
 ## Plans
 
 Spark parses and analyses each statement. A `SELECT` is evaluated by `group_by` if Spark confirms that the result is the

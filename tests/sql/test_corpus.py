@@ -50,3 +50,13 @@ def test_statements_that_spark_refuses(db: Any, statement: str) -> None:
     with pytest.raises(SqlError) as refused:
         sql(db, ours(statement))
     assert 0 <= refused.value.start < refused.value.stop <= len(ours(statement)) + 1
+
+
+@pytest.mark.parametrize("statement", statements("ours_only"))
+def test_statements_that_only_foldflight_refuses(db: Any, statement: str) -> None:
+    """What docs/reference/sql.md says of arguments and types: Spark takes these statements, and we refuse the call."""
+    db.sql(statement).schema  # noqa: B018
+    with pytest.raises(SqlError) as refused:
+        sql(db, ours(statement))
+    written = ours(statement)[refused.value.start : refused.value.stop]
+    assert written.startswith("my_")

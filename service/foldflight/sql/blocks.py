@@ -12,7 +12,7 @@ from typing import Final
 
 from foldflight.sql.text import Span, Text
 
-__all__ = ["Block", "CommonTable", "Query", "parse"]
+__all__ = ["Block", "CommonTable", "Query", "parse", "queries_in"]
 
 _SETS: Final = ("UNION", "INTERSECT", "EXCEPT", "MINUS")
 _STARTS: Final = ("SELECT", "WITH", "VALUES", "TABLE", "FROM", "MAP", "REDUCE")
@@ -112,7 +112,7 @@ def parse(text: Text, span: Span, parent: Query | None = None) -> Query:
     for place in text.flat(Span(begin, stop)):
         if text.upper(place) == "|>":
             query.opaque, stop = "|>", place
-            query.inner += _nested(text, Span(place, span.stop), query)
+            query.inner += queries_in(text, Span(place, span.stop), query)
             break
     operands = _operands(text, Span(begin, stop))
     query.is_union = len(operands) > 1
@@ -120,7 +120,7 @@ def parse(text: Text, span: Span, parent: Query | None = None) -> Query:
         is_last = number == len(operands) - 1
         _add_operand(text, query, Span(each.start, _take_tails(text, query, each)) if is_last else each)
     for tail in query.tails.values():
-        query.inner += _nested(text, tail, query)
+        query.inner += queries_in(text, tail, query)
     return query
 
 
@@ -132,7 +132,7 @@ def _add_operand(text: Text, query: Query, span: Span) -> None:
     elif text.says(span.start, "SELECT"):
         query.blocks.append(_block(text, span, query))
     else:
-        query.inner += _nested(text, span, query)
+        query.inner += queries_in(text, span, query)
         if text.upper(span.start) not in ("VALUES", "TABLE"):
             query.opaque = query.opaque or text.tokens[span.start].text
 
@@ -241,11 +241,11 @@ def _block(text: Text, span: Span, query: Query) -> Block:
         current, begin = found[0], at + found[1]
     block.clauses[current] = Span(begin, span.stop)
     for clause in block.clauses.values():
-        block.inner += _nested(text, clause, query)
+        block.inner += queries_in(text, clause, query)
     return block
 
 
-def _nested(text: Text, span: Span, query: Query) -> list[Query]:
+def queries_in(text: Text, span: Span, query: Query | None = None) -> list[Query]:
     """Return the outermost queries in parentheses of a range."""
     found, place = [], span.start
     while place < span.stop:

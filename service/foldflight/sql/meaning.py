@@ -18,7 +18,7 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
 from foldflight.spark.columns import arrow_fields, spark_name
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
-from foldflight.sql.blocks import Block, Query
+from foldflight.sql.blocks import Block, Query, queries_in
 from foldflight.sql.calls import Call, calls_in
 from foldflight.sql.catalog import Entry
 from foldflight.sql.text import Edits, Span, Text
@@ -99,7 +99,7 @@ def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict
         SqlError: For a wrong number of columns, a direct argument that is not constant, or an aggregate in a column.
     """
     columns, literals = given_arguments(analysis, call, analysis.catalog.entries[call.name].handle.info)
-    nested = next((n for each in columns for n in calls_in(analysis.text, each, analysis.catalog.names)), None)
+    nested = next((n for each in columns for n in _nested_calls(analysis, each)), None)
     if nested is not None and not call.is_over:  # over a window, an aggregate of aggregates is a sum over groups
         raise analysis.text.error(
             f"{nested.name} is an aggregate in the arguments of the aggregate {call.name}; aggregate in two steps, the "
@@ -107,6 +107,12 @@ def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict
             nested.head,
         )
     return columns, literals
+
+
+def _nested_calls(analysis: Analysis, span: Span) -> list[Call]:
+    """Return the aggregates in an argument. Those of a subquery in it are aggregates of its own rows."""
+    text = analysis.text
+    return list(calls_in(text, span, analysis.catalog.names, skip=queries_in(text, span)))
 
 
 def given_arguments(analysis: Analysis, call: Call, info: FunctionInfo) -> tuple[tuple[Span, ...], dict[str, Any]]:
@@ -160,7 +166,7 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
     entry = analysis.catalog.entries[call.name]
     fields, places = _fields(analysis, call, columns)
     for each in fields:
-        for nested in list(calls_in(analysis.text, each, analysis.catalog.names)):
+        for nested in _nested_calls(analysis, each):
             rewrite_call(analysis, edits, nested, query, block)
     actual = _types(analysis, edits, call, fields, query, block)
     types = _argument_types(analysis, entry, call, columns, actual)

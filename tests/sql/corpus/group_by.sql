@@ -39,3 +39,6 @@ SELECT a, SUM(b) AS s, ROUND(AVG(b), 1) AS r FROM testData GROUP BY 1 ORDER BY 1
 SELECT x, COUNT(*) AS n FROM odd GROUP BY x;
 SELECT flag, SUM(x) AS s, MIN(x) AS m FROM odd GROUP BY flag;
 SELECT concat('it''s ;', max(k)) AS t FROM hav;
+SELECT COUNT(*) AS n FROM VALUES (map(1, 2)), (map(1, 2)), (map(2, 3)) AS t(a) GROUP BY a;
+SELECT if(not(a IS NULL), 2, 1) AS f, COUNT(*) AS n FROM testData GROUP BY a IS NULL;
+SELECT k, SUM(v) AS s, s * 2 AS t, t + MAX(v) AS u FROM hav GROUP BY k;

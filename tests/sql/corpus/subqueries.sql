@@ -2,7 +2,11 @@ SELECT * FROM emp e WHERE salary >= (SELECT AVG(i.salary) FROM emp i WHERE i.dep
 SELECT dept_name, SUM(salary) AS s, COUNT(*) FROM dept LEFT JOIN emp USING (dept_id) GROUP BY dept_name;
 WITH t AS (WITH u AS (SELECT * FROM emp WHERE id > 100) SELECT dept_id, AVG(salary) AS a FROM u GROUP BY 1) SELECT MIN(a), MAX(a) FROM t;
 SELECT dept_id, SUM(salary) AS s FROM emp GROUP BY dept_id UNION ALL SELECT -1, SUM(salary) FROM emp;
+SELECT SUM(CASE WHEN v > (SELECT AVG(v) FROM hav) THEN v ELSE 0 END) AS above FROM hav;
 -- slow
+SELECT k, MAX(v - (SELECT MIN(a) FROM testData)) AS gap FROM hav GROUP BY k;
+SELECT dept_id, AVG(salary) FILTER (WHERE EXISTS (SELECT 1 FROM dept WHERE dept.dept_id = emp.dept_id)) AS a FROM emp GROUP BY dept_id;
+SELECT dept_id, SUM(salary) FILTER (WHERE dept_id NOT IN (SELECT dept_id FROM dept)) AS s FROM emp GROUP BY dept_id;
 SELECT * FROM emp WHERE salary > (SELECT AVG(salary) FROM emp);
 SELECT d.dept_name, x.s FROM dept d JOIN (SELECT dept_id, SUM(salary) AS s FROM emp GROUP BY dept_id) x ON x.dept_id = d.dept_id;
 SELECT state, AVG(salary) FROM emp e INNER JOIN dept d ON e.dept_id = d.dept_id WHERE e.id > 100 GROUP BY d.state;

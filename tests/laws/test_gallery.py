@@ -217,6 +217,16 @@ def test_results_are_those_of_brute_force(calls: dict[str, Oracle], seed: int) -
             assert alike(found[key][name], wanted[key][name]), (key, name)
 
 
+def test_a_step_of_a_funnel_comes_later_than_the_step_before_it() -> None:
+    """Two steps at the same time do not follow each other, in whatever order their rows arrive."""
+    reached = connect("embedded:examples.gallery.funnel")["funnel"]("step", "at", steps="a,b", within_s=10.0)
+    for steps in ("ab", "ba"):
+        rows = [{"step": step, "at": EPOCH} for step in steps]
+        later = [{"step": "b", "at": EPOCH + datetime.timedelta(seconds=10)}]
+        found = [epoch.changelog[-1][1] for epoch in run_epochs({"reached": reached}, [rows, later])]
+        assert found == [{"reached": 1}, {"reached": 2}]
+
+
 # --- bounds of the estimates ---
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from foldflight.cli.main import cli
+from foldflight.cli.sql import _run_complete
 
 MODULE = "tests.sql.sql_functions"
 
@@ -80,3 +82,13 @@ def test_standard_input(run: Callable[..., Result]) -> None:
     """Without a terminal, the shell reads statements from standard input."""
     found = run("--output", "csv", input="SELECT max(v) AS m\nFROM t;\nSHOW AGGREGATES;\n")
     assert found.output == "m\n3\nname,arguments,append_only,where\n"
+
+
+def test_ctrl_c_stops_the_statement(capsys: pytest.CaptureFixture[str]) -> None:
+    """The shell goes on after Ctrl-C in a statement, whose jobs are cancelled; the text behind it is dropped."""
+    runner = Mock()
+    runner.run.side_effect = KeyboardInterrupt
+    assert _run_complete(runner, "SELECT 1; SELECT 2; SELECT") == ""
+    runner.run.assert_called_once_with("SELECT 1")
+    runner.spark.sparkContext.cancelAllJobs.assert_called_once_with()
+    assert "stopped" in capsys.readouterr().err

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests in two lanes, one for each processor of a small machine: those with Spark, and beside them all others.
-# More lanes are not faster, and some tests watch time limits.
+# The tests in three lanes beside each other: with Spark, on the wire, and all others. The first two wait as much as they
+# work, so this suits two processors.
 # Usage: scripts/test.sh PYTEST [OPTION...]
 #   OPTION...  of pytest; by default those that leave out what takes minutes
 set -euo pipefail
@@ -10,7 +10,6 @@ options=("${@:2}")
 # Tests start Python by the hundred: what one process has compiled of the modules, the others read.
 unset PYTHONDONTWRITEBYTECODE
 
-parts=(wire others simulation)
 declare -A tests=(
   [wire]="tests/wire tests/docs tests/deploy"
   [others]="tests --ignore=tests/spark --ignore=tests/sql --ignore=tests/wire --ignore=tests/docs --ignore=tests/deploy --ignore=tests/simulation"
@@ -18,10 +17,10 @@ declare -A tests=(
 )
 mkdir -p build
 
-beside() { # one part after the other; each ends in its log
+lane() { # PART...: one part after the other; each ends in its log
   local part failed=0
   trap 'kill $(jobs -p) 2>/dev/null; exit 1' TERM
-  for part in "${parts[@]}"; do
+  for part; do
     # shellcheck disable=SC2086
     "$pytest" "${options[@]}" ${tests[$part]} >"build/$part.log" 2>&1 &
     wait $! || failed=1
@@ -29,14 +28,18 @@ beside() { # one part after the other; each ends in its log
   return $failed
 }
 
-beside &
-beside=$!
-trap 'kill "$beside" 2>/dev/null || true' EXIT
+lane wire &
+beside=($!)
+lane others simulation &
+beside+=($!)
+trap 'kill "${beside[@]}" 2>/dev/null || true' EXIT
 
 failed=no
 "$pytest" "${options[@]}" tests/spark tests/sql || failed=yes
-wait "$beside" || failed=yes
-for part in "${parts[@]}"; do
+for each in "${beside[@]}"; do
+  wait "$each" || failed=yes
+done
+for part in "${!tests[@]}"; do
   printf '\nThe tests that ran beside these, build/%s.log:\n' "$part"
   cat "build/$part.log"
 done

@@ -18,7 +18,7 @@ from tests.spark.test_stream import SCHEMA, Model, apply
 
 ROOT = Path(__file__).parents[2]
 EPOCHS = 40
-KILLS = 24
+KILLS = 12
 WORKER_KILLS = 12
 SEED = 20130101
 
@@ -63,7 +63,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 def test_the_driver_may_be_killed_at_any_instant(tmp_path: Path) -> None:
-    """Killed with SIGKILL at dozens of random moments and restarted, the query ends with the batch result."""
+    """Killed with SIGKILL at a dozen random moments and restarted, the query ends with the batch result."""
     rows = prepared(tmp_path)
     chance = random.Random(SEED)
     kills = 0

@@ -107,6 +107,7 @@ def test_unreachable_server_is_a_clear_error(foldflight):
     assert "Traceback" not in errors
 
 
+@pytest.mark.slow
 def test_the_demos_server_ends_with_the_demo(tmp_path):
     """The process has ended after the block, also after an error."""
     with contextlib.suppress(KeyboardInterrupt), demo.server_process(tmp_path / "log") as url:

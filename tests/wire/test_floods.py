@@ -252,6 +252,7 @@ def test_silent_streams_do_not_keep_engines_out(fork: Fork) -> None:
     assert_back(server, before)
 
 
+@pytest.mark.slow
 def test_calls_without_a_token_get_no_thread(fork: Fork) -> None:
     """If tokens are required, a stream without one is refused before it gets a thread."""
     token = "a token for the floods"
@@ -267,6 +268,7 @@ def test_calls_without_a_token_get_no_thread(fork: Fork) -> None:
     assert_back(server, before)
 
 
+@pytest.mark.slow
 def test_few_files(fork: Fork) -> None:
     """With a low limit of open files a server accepts fewer connections on all ports, and keeps files for the rest."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -286,7 +288,8 @@ def test_few_files(fork: Fork) -> None:
 HTTP_ATTACKS = {"idle": b"", "half a request": b"GET /metr", "headers without end": b"GET / HTTP/1.1\r\nX: y\r\n"}
 
 
-@pytest.mark.parametrize("attack", mostly_slow(HTTP_ATTACKS, "idle"))
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", HTTP_ATTACKS)
 def test_http_port(fork: Fork, attack: str) -> None:
     """The pages are served while incomplete requests are open, and these are disconnected."""
     server = fork()
@@ -332,7 +335,8 @@ def is_alive(channel: grpc.Channel) -> bool:
     return False
 
 
-@pytest.mark.parametrize("attack", mostly_slow(["idle", "a preface", "silent checks"], "silent checks"))
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["idle", "a preface", "silent checks"])
 def test_health_port(fork: Fork, attack: str) -> None:
     """Probes are answered during silent calls; otherwise an orchestrator would kill the server."""
     server = fork()

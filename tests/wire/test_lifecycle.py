@@ -124,6 +124,7 @@ def send_for_ever(exchange: OpenExchange, batch: pa.RecordBatch) -> None:
         exchange.chunk(batch)
 
 
+@pytest.mark.slow
 def test_blocked_write_meets_the_deadline(spawn: Spawn) -> None:
     """A write that the server does not read is ended after deadline_s, too."""
     server = spawn()

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from foldflight.client import FlightTransport
 from foldflight.functions.call import Call
 from foldflight.functions.decorators import function_of
@@ -42,6 +44,7 @@ def test_functions_are_compiled_before_the_server_is_ready(spawn: Spawn, tmp_pat
     assert 'foldflight_function_compiled{function="careful"} 0.0' in body
 
 
+@pytest.mark.slow
 def test_workers_compile_once(spawn: Spawn, tmp_path: Path) -> None:
     """The first worker stores the compiled code, and the second adds nothing."""
     folder = tmp_path / "compiled"

@@ -77,7 +77,7 @@ def test_workers_share_the_port_and_the_page(fork: Fork) -> None:
     assert server.process.wait(20) == EXIT_DRAINED
 
 
-@pytest.mark.parametrize("hang", ["paused", "locked"])
+@pytest.mark.parametrize("hang", [pytest.param("paused", marks=pytest.mark.slow), "locked"])
 def test_a_worker_that_hangs_is_replaced(fork: Fork, hang: str) -> None:
     """A worker that is paused, or whose code holds the global lock for ever, is killed and replaced."""
     server = fork(workers=2, fold_s_max=3, modules=MODULE)
@@ -109,6 +109,7 @@ def alone(module: str, folder: Path, log: io.StringIO) -> Iterator[_Worker]:
         worker.kill()
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_while_it_starts_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that does not report within the time of a start is killed, and the next one becomes ready."""
     monkeypatch.setenv("HANGS_AT_FIRST_MARK", str(tmp_path / "mark"))
@@ -146,6 +147,7 @@ def test_a_worker_that_cannot_start_ends_by_itself(tmp_path: Path, monkeypatch: 
     assert '"exit_code": 1,' in log.getvalue()
 
 
+@pytest.mark.slow
 def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(fork: Fork) -> None:
     """The worker drains and ends, and another one starts; the exchange of the other worker continues."""
     server = fork(workers=2, fold_s_max=3, drain_s=0.2, modules=MODULE)
@@ -162,6 +164,7 @@ def test_a_worker_whose_function_cannot_be_interrupted_is_replaced(fork: Fork) -
     assert eventually(lambda: "foldflight_workers 2.0" in page(server.ready["http"], "/metrics")[1], 30)
 
 
+@pytest.mark.slow
 def test_all_processes_may_be_told_to_end(spawn: Spawn) -> None:
     """If SIGTERM is also sent to each worker, as service managers do, exchanges still reach their barrier."""
     server = spawn(modules=MODULE, workers=2, drain_s=20)
@@ -185,6 +188,7 @@ def refuses(server: ServerProcess) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_drain_of_workers_has_an_end(spawn: Spawn) -> None:
     """A worker whose exchange is open after drain_s is ended, and the parent's exit code tells it."""
     server = spawn(modules=MODULE, workers=2, drain_s=0.3)

@@ -15,11 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.spark.test_stream import SCHEMA, Model, apply
+from tests.wire.kit import eventually
 
 ROOT = Path(__file__).parents[2]
-EPOCHS = 40
-KILLS = 12
-WORKER_KILLS = 12
+EPOCHS = 24
+KILLS = 8
+# The share of kills after the first epoch of a start. The others come while the query starts.
+AFTER_AN_EPOCH = 0.75
+WORKER_KILLS = 6
+# The share of kills after the first epoch of a start. The others come while the query starts.
+AFTER_AN_EPOCH = 0.75
 SEED = 20130101
 
 
@@ -56,6 +61,14 @@ def result(folder: Path) -> dict[Any, dict[str, Any]]:
     return table
 
 
+def await_epoch(process: subprocess.Popen[str], folder: Path) -> None:
+    """Wait until a query has written the output of an epoch, or has ended."""
+    before = len(list((folder / "output").glob("*.json")))
+    eventually(
+        lambda: process.poll() is not None or len(list((folder / "output").glob("*.json"))) > before, timeout_s=120
+    )
+
+
 def kill_group(process: subprocess.Popen[str]) -> None:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -63,7 +76,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.slow
 def test_the_driver_may_be_killed_at_any_instant(tmp_path: Path) -> None:
-    """Killed with SIGKILL at a dozen random moments and restarted, the query ends with the batch result."""
+    """Killed with SIGKILL at random moments and restarted, the query ends with the batch result."""
     rows = prepared(tmp_path)
     chance = random.Random(SEED)
     kills = 0
@@ -73,10 +86,11 @@ def test_the_driver_may_be_killed_at_any_instant(tmp_path: Path) -> None:
             assert process.stdout is not None
             if process.stdout.readline() != "STARTED\n":
                 pytest.fail("the query did not start")
-            # An epoch takes some tenths of a second: within these times it is reading, folding, committing or writing.
-            patience = chance.uniform(0.05, 4) if kills < KILLS else 240
             try:
-                code = process.wait(patience)
+                if kills < KILLS and chance.random() < AFTER_AN_EPOCH:
+                    await_epoch(process, tmp_path)
+                # An epoch takes some tenths of a second: within these times it reads, folds, commits or writes.
+                code = process.wait(chance.uniform(0.05, 1.5) if kills < KILLS else 240)
                 break
             except subprocess.TimeoutExpired:
                 assert kills < KILLS, "the query did not end"

@@ -35,15 +35,11 @@ FENCE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 MARK = "===== the next block ====="
-# The session of the README is this one, so that no port but the loopback's is bound.
-BEFORE = """
-import os
-from foldflight.spark.java import prepare_local
-prepare_local(os.environ)
-from pyspark.sql import SparkSession
-SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config(
-    "spark.driver.bindAddress", "127.0.0.1").config("spark.sql.shuffle.partitions", "2").getOrCreate()
-"""
+# The settings with which the README's own session starts: two threads, and no port is bound but on the loopback.
+SUBMIT_ARGS = (
+    "--master local[2] --conf spark.ui.enabled=false --conf spark.driver.bindAddress=127.0.0.1 "
+    "--conf spark.sql.shuffle.partitions=2 pyspark-shell"
+)
 
 
 def blocks(document, language):
@@ -84,9 +80,12 @@ def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
         for match in FENCE.finditer((ROOT / document).read_text(encoding="utf-8"))
         if match["language"] == "python"
     ]
-    code = f"\nprint({MARK!r}, flush=True)\n".join([BEFORE, *(text for _, text, _ in shown), "spark.stop()"])
+    code = f"\nprint({MARK!r}, flush=True)\n".join(["", *(text for _, text, _ in shown), "spark.stop()"])
     script = tmp_path / "blocks.py"
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'service'}"}
+    # The first block itself finds Java and the Python of the workers, as on a machine where nothing is set.
+    unset = {"JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'service'}", "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGS}
     with serving(WeightedAvg, http_port=0, health_port=0) as server:
         script.write_text(code.replace("grpc://127.0.0.1:8815", server.url), encoding="utf-8")
         run = subprocess.run(

@@ -47,7 +47,7 @@ FROM ${BASE_IMAGE} AS base
 ARG VERSION=dev
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="foldflight" \
-      org.opencontainers.image.description="Python aggregate functions for engines that own the state" \
+      org.opencontainers.image.description="Aggregate, scalar and table functions in Python for Spark and other engines" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

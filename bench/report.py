@@ -275,6 +275,7 @@ def draw(path: Path, records: Sequence[Record], title: str, *, highlights: str |
             place += 1
         place += 0.6
     panel.set_xscale("log")
+    panel.set_xlabel("logarithmic scale", fontsize=_FONT)
     panel.set_yticks([tick for tick, _ in ticks], [subject for _, subject in ticks], fontsize=_FONT)
     panel.tick_params(axis="y", length=0)
     panel.set_ylim(place - 0.6, -0.8)

@@ -152,8 +152,8 @@ name ( [ DISTINCT ] argument, ... [ ORDER BY key [ ASC | DESC ], ... ] )
 Calls may stand in subqueries and common table expressions, in `HAVING` and `ORDER BY`, in `GROUPING SETS`, `ROLLUP`,
 `CUBE` and `PIVOT`, and in `CREATE TABLE ... AS` and `INSERT INTO ... SELECT`.
 
-Functions take the arguments and types that they declare. These statements of Spark's own aggregates are refused with
-functions of foldflight, even with built-in ones of the same meaning:
+Functions take the arguments and types that they declare. Spark accepts these forms for its own aggregates; functions
+of foldflight refuse them, also built-in ones of the same meaning:
 
 | Spark | with functions of foldflight |
 |---|---|

@@ -25,7 +25,7 @@ from foldflight.spark.java import prepare_local
 
 MONTHS = range(13)  # epoch 0 only publishes January
 SETTINGS = {
-    # The state table needs the first two; the README explains the others.
+    # The state table needs the first two; docs/reference/spark.md explains the others.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),

@@ -6,9 +6,9 @@ Unlike `first` and `last`, the result does not depend on the order in which rows
 `at`, `first_by` takes the least and `last_by` the greatest.
 
 Arguments: `value` and `at` of any types whose values can be compared, such as numbers, texts, dates and timestamps;
-rows with NULL are ignored. Result: the type of `value`; NULL if there is no row. State: a struct of both. Merges. Does
-not retract: the runner-up is not kept. The result is exact. Both are compiled if value and
-key are numbers, dates or timestamps without zone.
+rows with NULL, or with NaN as `at`, are ignored. A `value` that is NaN is greater than all others, as in Spark. Result:
+the type of `value`; NULL if there is no row. State: a struct of both. Merges. Does not retract: the runner-up is not
+kept. The result is exact. Both are compiled if value and key are numbers, dates or timestamps without zone.
 
 Source: the maximum of pairs (`argmax`; `max_by` in Presto and Spark), with a rule for ties that makes it commutative.
 
@@ -48,8 +48,11 @@ class FirstBy:
         return Chosen()
 
     def accumulate(self, accumulator, value, at):
+        if at != at:  # noqa: PLR0124 - only NaN differs from itself
+            return
         earlier = accumulator.at is None or at < accumulator.at
-        if earlier or (at == accumulator.at and value < accumulator.value):
+        less = accumulator.value is None or value < accumulator.value or accumulator.value != accumulator.value
+        if earlier or (at == accumulator.at and less):
             accumulator.value = value
             accumulator.at = at
 
@@ -69,8 +72,11 @@ class LastBy:
         return Chosen()
 
     def accumulate(self, accumulator, value, at):
+        if at != at:  # noqa: PLR0124 - only NaN differs from itself
+            return
         later = accumulator.at is None or at > accumulator.at
-        if later or (at == accumulator.at and value > accumulator.value):
+        greater = accumulator.value is None or value > accumulator.value or value != value  # noqa: PLR0124
+        if later or (at == accumulator.at and greater):
             accumulator.value = value
             accumulator.at = at
 

@@ -72,7 +72,8 @@ class GeographicCentroid:
 
     def get_value(self, accumulator):
         x, y, z = accumulator.x, accumulator.y, accumulator.z
-        if math.hypot(x, y, z) <= BALANCED * accumulator.count:
+        # After retractions of all points the sums are what is left by rounding, so the count decides.
+        if not accumulator.count or math.hypot(x, y, z) <= BALANCED * accumulator.count:
             return None
         return {
             "latitude": math.degrees(math.atan2(z, math.hypot(x, y))),
@@ -105,6 +106,7 @@ class GeographicCentroid:
     def get_values(self, accumulators):
         x, y, z = (accumulators[name] for name in "xyz")
         level = np.hypot(x, y)
-        none = np.hypot(level, z) <= BALANCED * accumulators["count"]
+        count = accumulators["count"]
+        none = (count == 0) | (np.hypot(level, z) <= BALANCED * count)
         columns = [pa.array(np.degrees(np.arctan2(z, level))), pa.array(np.degrees(np.arctan2(y, x)))]
         return pa.StructArray.from_arrays(columns, fields=list(POINT), mask=pa.array(none))

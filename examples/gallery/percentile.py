@@ -2,7 +2,8 @@
 
 Arguments: `value` DOUBLE; NULL and NaN are ignored. Direct argument: `fraction`, from 0 to 1. Result: DOUBLE; NULL if
 there is no value. State: an array of all values, so its size grows with the group. Use `t_digest` for large groups.
-Error bound: none is needed, the result is exact up to the rounding of the interpolation. Merges and retracts exactly.
+Error bound: none is needed, the result is exact up to the rounding of the interpolation. Between an infinity and a
+finite value it is the infinity, and between both infinities NaN. Merges and retracts exactly.
 
 Source: R. J. Hyndman and Y. Fan, "Sample quantiles in statistical packages" (1996), definition 7, which is also that
 of Spark's `percentile` and NumPy's `quantile`.
@@ -54,7 +55,9 @@ class Percentile:
         ordered = sorted(accumulator)
         place = self.fraction * (len(ordered) - 1)
         low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-        return low + (high - low) * (place - math.floor(place))
+        part = place - math.floor(place)
+        # Without the first case, an infinity times zero would give NaN. Zero is added, so that no result is -0.0.
+        return (low if low == high else low * (1 - part) + high * part) + 0.0
 
     # The same for whole chunks: `accumulators` is a foldflight.Lists with the lists of all slots.
 
@@ -72,4 +75,7 @@ class Percentile:
         below = np.floor(place)
         items = np.append(ordered.items, 0.0)  # an empty list at the end starts at this item
         low, high = (items[ordered.starts + step.astype(int)] for step in (below, np.ceil(place)))
-        return np.ma.array(low + (high - low) * (place - below), mask=ordered.lengths == 0)
+        part = place - below
+        with np.errstate(invalid="ignore"):  # an infinity times zero, where low and high are equal
+            results = np.where(low == high, low, low * (1 - part) + high * part) + 0.0
+        return np.ma.array(results, mask=ordered.lengths == 0)

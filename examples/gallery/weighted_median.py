@@ -46,11 +46,11 @@ class WeightedMedian:
             self.add(accumulator, value, weight)
 
     def get_value(self, accumulator):
-        half = sum(accumulator.values()) / 2
+        total = sum(accumulator.values())
         weight = 0
         for value in sorted(accumulator):
             weight += accumulator[value]
-            if weight >= half:
+            if 2 * weight >= total:  # in whole numbers: a half as a float is rounded above 2**53
                 return value
         return None
 

@@ -1,4 +1,4 @@
-"""Python functions for engines that own the state: aggregate, scalar and table functions.
+"""Aggregate, scalar and table functions in Python for Spark and other engines; the engine stores the state.
 
 The three ways in:
 

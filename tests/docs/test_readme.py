@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -19,7 +20,14 @@ from foldflight.server.run.lifecycle import serving
 ROOT = Path(__file__).parents[2]
 GUIDES = tuple(f"docs/how-to/{path.name}" for path in sorted((ROOT / "docs" / "how-to").glob("*.md")))
 REFERENCE = tuple(f"docs/reference/{path.name}" for path in sorted((ROOT / "docs" / "reference").glob("*.md")))
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", *GUIDES, *REFERENCE)
+PAGES = tuple(
+    str(path.relative_to(ROOT))
+    for folder in (".", "tutorials", "explanation", "gallery")
+    for path in sorted((ROOT / "docs" / folder).glob("*.md"))
+    if path.name != "changelog.md"  # it includes the file of the root
+)
+OTHERS = ("bench/README.md", "proto/README.md", "helm/foldflight/README.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", *GUIDES, *REFERENCE, *PAGES, *OTHERS)
 # The guides with Python that runs, in an order in which names are defined before they are used.
 EXECUTED = (
     "README.md",
@@ -30,20 +38,16 @@ EXECUTED = (
     "docs/how-to/write-a-vectorised-function.md",
 )
 FENCE = re.compile(
-    r"^ *(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<language>\w*)\n(?P<text>.*?)^ *```$"
+    r"^ *(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<language>[^\n`]*)\n(?P<text>.*?)^ *```$"
     r"(?:\n<!-- prints -->\n```text\n(?P<printed>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
 MARK = "===== the next block ====="
-# The session of the README is this one, so that no port but the loopback's is bound.
-BEFORE = """
-import os
-from foldflight.spark.java import prepare_local
-prepare_local(os.environ)
-from pyspark.sql import SparkSession
-SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config(
-    "spark.driver.bindAddress", "127.0.0.1").config("spark.sql.shuffle.partitions", "2").getOrCreate()
-"""
+# The settings with which the README's own session starts: two threads, and no port is bound but on the loopback.
+SUBMIT_ARGS = (
+    "--master local[2] --conf spark.ui.enabled=false --conf spark.driver.bindAddress=127.0.0.1 "
+    "--conf spark.sql.shuffle.partitions=2 pyspark-shell"
+)
 
 
 def blocks(document, language):
@@ -84,9 +88,12 @@ def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
         for match in FENCE.finditer((ROOT / document).read_text(encoding="utf-8"))
         if match["language"] == "python"
     ]
-    code = f"\nprint({MARK!r}, flush=True)\n".join([BEFORE, *(text for _, text, _ in shown), "spark.stop()"])
+    code = f"\nprint({MARK!r}, flush=True)\n".join(["", *(text for _, text, _ in shown), "spark.stop()"])
     script = tmp_path / "blocks.py"
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'service'}"}
+    # The first block itself finds Java and the Python of the workers, as on a machine where nothing is set.
+    unset = {"JAVA_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'service'}", "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGS}
     with serving(WeightedAvg, http_port=0, health_port=0) as server:
         script.write_text(code.replace("grpc://127.0.0.1:8815", server.url), encoding="utf-8")
         run = subprocess.run(
@@ -109,7 +116,8 @@ def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
 
 def test_the_blocks_of_other_guides_are_not_said_to_be_python():
     """Each Python block shows a file, or is in a document whose blocks run: none is left out by mistake."""
-    others = [each for each in DOCUMENTS if each not in EXECUTED]
+    # The tutorials have cells and files to save; tests/spark runs the pages of the gallery.
+    others = [each for each in DOCUMENTS if each not in (*EXECUTED, *PAGES)]
     assert [each for each in others if any(file is None for file, _ in blocks(each, "python"))] == []
     found = [match for each in EXECUTED for match in FENCE.finditer((ROOT / each).read_text(encoding="utf-8"))]
     assert sum(match["printed"] is not None for match in found) > 6
@@ -126,10 +134,17 @@ def test_blocks_that_show_a_file_show_that_file():
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_command_lines_name_commands_and_options_that_exist(words):
     """Each command has a help text that lists each option shown with it."""
-    run = CliRunner().invoke(cli, [words[1], "--help"])
+    command, path = cli, []
+    for word in words[1:]:
+        if not isinstance(command, click.Group) or word not in command.commands:
+            break
+        command = command.commands[word]
+        path.append(word)
+    assert path, words
+    run = CliRunner().invoke(cli, [*path, "--help"])
     assert run.exit_code == 0, run.output
-    for option in (word for word in words if word.startswith("--")):
-        assert option in run.output
+    options = set(re.findall(r"(?<![\w-])--[\w-]+", run.output))
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} - {"--"} <= options
 
 
 def test_the_documents_show_every_command():

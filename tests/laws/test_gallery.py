@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from examples.gallery import hyperloglog, t_digest, top_k
+from examples.gallery import geographic_centroid, hyperloglog, percentile, t_digest, top_k
+from examples.gallery import weighted_median as weighted_median_of
 from foldflight import FunctionError, connect
 from foldflight.functions import Registry
 from foldflight.testing import check_laws, run_epochs
@@ -225,6 +226,60 @@ def test_a_step_of_a_funnel_comes_later_than_the_step_before_it() -> None:
         later = [{"step": "b", "at": EPOCH + datetime.timedelta(seconds=10)}]
         found = [epoch.changelog[-1][1] for epoch in run_epochs({"reached": reached}, [rows, later])]
         assert found == [{"reached": 1}, {"reached": 2}]
+
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    ("values", "fraction", "result"),
+    [
+        ([INF], 0.5, INF),
+        ([-INF], 0.5, -INF),
+        ([INF, INF], 0.5, INF),
+        ([-INF, -INF, 1.0], 0.25, -INF),
+        ([-INF, 1.0, INF], 0.5, 1.0),
+        ([-INF, 1.0], 0.5, -INF),
+        ([1.0, INF], 0.5, INF),
+        ([-0.0, 0.0], 0.5, 0.0),
+    ],
+)
+def test_a_percentile_may_be_an_infinity(values: list[float], fraction: float, result: float) -> None:
+    """Infinities are ordinary values of a percentile, interpreted and for whole chunks."""
+    one = percentile.Percentile(fraction)
+    assert str(one.get_value(values)) == str(result)
+    many = connect(percentile)["percentile"]("value", fraction=fraction)
+    (epoch,) = run_epochs({"found": many}, [[{"value": value} for value in values]])
+    assert str(epoch.changelog[-1][1]["found"]) == str(result)
+
+
+def test_a_centroid_of_no_points_is_null() -> None:
+    """After all points were retracted, what is left by rounding is no point."""
+    function = geographic_centroid.GeographicCentroid()
+    accumulator = function.create_accumulator()
+    accumulator.x = 2.0**-53
+    assert function.get_value(accumulator) is None
+    chunk = np.array([(0, 2.0**-53, 0.0, 0.0)], [("count", "i8"), ("x", "f8"), ("y", "f8"), ("z", "f8")])
+    assert function.get_values(chunk).to_pylist() == [None]
+
+
+def test_a_weighted_median_does_not_round_its_weights() -> None:
+    """Just less than half of the weight is not half of it, above 2**53, too."""
+    function = weighted_median_of.WeightedMedian()
+    assert function.get_value({1.0: 2**60, 2.0: 2**60 + 2}) == 2.0
+    assert function.get_value({1.0: 2**60, 2.0: 2**60}) == 1.0
+
+
+@pytest.mark.parametrize("name", ["first_by", "last_by"])
+def test_first_and_last_ignore_the_order_of_rows_with_nan(name: str) -> None:
+    """A row without a key is ignored, and of equal keys the value NaN is the greatest, in any order of the rows."""
+    function = connect("embedded:examples.gallery.first_last")[name]("value", "at")
+    for rows in itertools.permutations([(9.0, NAN), (1.0, 5.0), (NAN, 5.0), (2.0, 5.0)]):
+        (epoch,) = run_epochs({"found": function}, [[{"value": value, "at": at} for value, at in rows]])
+        found = epoch.changelog[-1][1]["found"]
+        assert found == 1.0 if name == "first_by" else math.isnan(found)
+    (epoch,) = run_epochs({"found": function}, [[{"value": 9.0, "at": NAN}]])
+    assert epoch.changelog[-1][1] == {"found": None}
 
 
 # --- bounds of the estimates ---

@@ -42,7 +42,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, prog_name="foldflight")
 def cli() -> None:
-    """Python aggregate functions for engines that own the state."""
+    """Aggregate, scalar and table functions in Python for Spark and other engines; the engine stores the state."""
     # Modules are also found in the working directory, as with `python -m`. An installed script does not add it.
     if str(folder := os.getcwd()) not in sys.path:  # noqa: PTH109 (sys.path has strings)
         sys.path.insert(0, folder)

@@ -319,6 +319,25 @@ def test_what_is_no_column_is_an_error_of_the_function(form: Any, returned: Any,
         list(program.chunk(chunk([(1, 0, ""), (2, 0, "")])))
 
 
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=10))
+@settings(max_examples=30)
+def test_integers_reach_pandas_unchanged(values: list[int | None]) -> None:
+    """A Series has nullable integers, with and without NULLs: as floats, those beyond 2**53 would be rounded."""
+    dtypes = []
+
+    def plain(x: Any) -> Any:
+        dtypes.append(str(x.dtype))
+        return x
+
+    function = udf(input_types=["BIGINT"], result_type="BIGINT", vectorised="pandas", name="plain")(plain)
+    request = Request((), COLUMNS, steps=(Step("plain", (X,)),), outputs=(0,))
+    program = Opened(bind(request, Registry.load([function])).open(Resources()))
+    for given_values in (values, [2**53 + 1, None, 2**63 - 1], [2**53 + 1]):
+        found = program.chunk(chunk([(x, None, None) for x in given_values]))
+        assert found.column("output_0").to_pylist() == given_values
+    assert set(dtypes) == {"Int64"}
+
+
 def test_a_value_that_pandas_does_not_have_is_named() -> None:
     """A date after the year 9999 is an error of the argument, as for functions that take one row."""
     function = udf(input_types=["DATE"], result_type="BIGINT", vectorised="pandas", name="days")(lambda x: [1] * len(x))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -138,7 +139,7 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
     if form == "arrow":
         return array
     if form == "pandas":
-        return array.to_pandas()
+        return array.to_pandas(types_mapper=_nullable_integers().get)
     if number_format(array.type) is None or pa.types.is_decimal(array.type):
         return array.to_numpy(zero_copy_only=False)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
@@ -146,6 +147,16 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
         return array.to_numpy(zero_copy_only=False)
     filled = array.fill_null(_zero(array.type))
     return np.ma.MaskedArray(filled.to_numpy(zero_copy_only=False), mask=~valid)
+
+
+@cache
+def _nullable_integers() -> dict[pa.DataType, Any]:
+    """Return pandas' types for integers with NULLs. Without them a Series with a NULL holds rounded floats."""
+    import pandas as pd  # type: ignore[import-untyped]
+
+    signed = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype()}
+    unsigned = {pa.uint8(): pd.UInt8Dtype(), pa.uint16(): pd.UInt16Dtype(), pa.uint32(): pd.UInt32Dtype()}
+    return {**signed, **unsigned, pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}
 
 
 def _zero(type_: pa.DataType) -> pa.Scalar:

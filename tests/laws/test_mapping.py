@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from foldflight.client.embedded import PROGRAMS_AT_ONCE
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold import Mode, Request, Resources, bind
-from foldflight.fold.mapping import table
-from foldflight.functions import Registry, Step, StepArgument, udf
+from foldflight.fold.mapping import mapper, table
+from foldflight.functions import Registry, Step, StepArgument, udf, udtf
+from foldflight.functions.values import cast_results
 from foldflight.testing import check_laws
 from foldflight.testing.laws import rows_of
 from tests import map_functions as functions
@@ -347,6 +348,31 @@ def test_a_value_that_pandas_does_not_have_is_named() -> None:
     days = pa.RecordBatch.from_arrays([pa.array([0, 2**30], pa.int32()).cast(pa.date32())], schema=columns)
     with pytest.raises(RejectedError, match=r"the argument day \(DATE\) has no Python value in row 1"):
         list(program.chunk(days))
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_many_wrong_results_cost_a_window_each(monkeypatch: pytest.MonkeyPatch, is_table: bool) -> None:
+    """Each wrong result is found among some hundred values after the last one, not among all that remain."""
+    scanned = []
+
+    def counting(values: Any, type_: pa.DataType) -> pa.Array:
+        scanned.append(len(values))
+        return cast_results(values, type_)
+
+    monkeypatch.setattr(mapper, "cast_results", counting)
+    if is_table:
+        function = udtf(input_types=["BIGINT"], result_types={"n": "INT"}, name="wide")(lambda x: [(x,), (1,)])
+    else:
+        function = udf(input_types=["BIGINT"], result_type="INT", name="wide")(lambda x: x)
+    request = Request((), COLUMNS, isolates=True, steps=(Step("wide", (X,)),), outputs=(0,))
+    program = Opened(bind(request, Registry.load([function])).open(Resources()))
+    values = [2**40 if place % 2 else place for place in range(4000)]
+    found = program.chunk(chunk([(x, None, None) for x in values]))
+    assert sum(scanned) < 2000 * 300 + 20_000
+    errors = [row["error"]["code"] for row in found.to_pylist() if row["error"]]
+    assert errors == ["OVERFLOW"] * 2000
+    right = [row["output_0"]["n"] if is_table else row["output_0"] for row in found.to_pylist() if not row["error"]]
+    assert right == ([n for place in range(0, 4000, 2) for n in (place, 1)] if is_table else list(range(0, 4000, 2)))
 
 
 @pytest.mark.parametrize("result", ["STRUCT<a T, b T>", "ARRAY<T>"])

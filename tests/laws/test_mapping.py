@@ -308,6 +308,9 @@ def test_composed_table_functions_are_limited_together(monkeypatch: pytest.Monke
         ("numpy", lambda _: "ab", "STRING", "returned a str; return a column"),
         ("numpy", lambda _: {1: 2, 3: 4}, "BIGINT", "returned a dict; return a column"),
         ("pandas", lambda x: pd.DataFrame({"a": x}), "BIGINT", "returned a DataFrame; return a column"),
+        ("arrow", lambda _: None, "BIGINT", "returned None; return a column"),
+        ("arrow", lambda x: x[0], "BIGINT", "returned a Int64Scalar; return a column"),
+        ("arrow", lambda _: pa.scalar([1, 2]), "BIGINT", "returned a ListScalar; return a column"),
         ("arrow", lambda _: pa.array([2**60, 0], pa.timestamp("us")), "DATE", "cannot be read as DATE: OverflowError"),
     ],
 )

@@ -78,6 +78,11 @@ def size(values):
     return len(values)
 
 
+@udf(input_types=["MAP<DECIMAL(5, 2), STRING>"], result_type="MAP<DECIMAL(5, 2), STRING>")
+def priced(names):
+    return names
+
+
 @udf(input_types=["T"], result_type=lambda type_: {"int64": "INT"}[str(type_)])
 def narrow(value):
     return value
@@ -96,7 +101,7 @@ def series(n):
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serving(
-        map_functions, third, tagged, after, total, lowest, first_document, size, narrow, shown, series
+        map_functions, third, tagged, after, total, lowest, first_document, size, narrow, shown, priced, series
     ) as running:
         yield running
 
@@ -186,6 +191,14 @@ def test_members_of_structs_are_taken_by_position(client: Any, first: Any, secon
     values = pa.StructArray.from_arrays([pa.array([1, 3], first[1]), pa.array([2, 4], second[1])], fields=list(type_))
     lists = pa.ListArray.from_arrays([0, 2], values)
     assert call(client, "shown", values[1:], lists).to_pydict() == {"shown": ["3 4; 1 2; 3 4"]}
+
+
+def test_keys_of_maps_keep_their_metadata(client: Any) -> None:
+    """A decimal that is the key of a map is written and described as a decimal, not as a text."""
+    found = call(client, "priced", pa.array([[("1.50", "a")]], pa.map_(pa.string(), pa.string())))
+    for field in (described(client, "priced").schema.field("names"), found.schema.field("priced")):
+        assert "arrowudf.decimal" in f"{field.type.key_field.metadata} {field.type.key_type}"
+    assert [(str(price), name) for price, name in found.column(0)[0].as_py()] == [("1.50", "a")]
 
 
 def test_table_calls(client: Any) -> None:

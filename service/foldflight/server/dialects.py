@@ -70,7 +70,8 @@ class Dialect(ABC):
         if kinds.is_struct(type_):
             return pa.field(name, pa.struct([self.field(each.name, each.type) for each in type_]))
         if kinds.is_map(type_):
-            return pa.field(name, pa.map_(self.field("key", type_.key_type).type, self.field("value", type_.item_type)))
+            key = self.field("key", type_.key_type).with_nullable(False)
+            return pa.field(name, pa.map_(key, self.field("value", type_.item_type)))
         wire, metadata = self.leaf(type_)
         return pa.field(name, wire, metadata=metadata or None)
 

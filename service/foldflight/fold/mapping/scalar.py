@@ -21,8 +21,8 @@ from foldflight.functions.values import cast_arguments
 
 __all__ = ["InterpretedScalar", "VectorisedScalar"]
 
-# They have a length, and are not a column.
-_NO_COLUMN: Final = (str, bytes, Mapping, AbstractSet)
+# They may have a length, and are not a column.
+_NO_COLUMN: Final = (str, bytes, Mapping, AbstractSet, pa.Scalar)
 
 
 class InterpretedScalar(Instance, Scalar):
@@ -89,11 +89,12 @@ class VectorisedScalar(Instance, Scalar):
             returned = self.verbs.eval(*columns)
             if isinstance(returned, pa.ChunkedArray):
                 returned = returned.combine_chunks()
-            found = len(returned)
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, self.verb, error) from error
-        if isinstance(returned, _NO_COLUMN) or getattr(returned, "ndim", 1) != 1:
-            raise self._wrong(f"returned a {type(returned).__name__}; return a column with one value for each row")
+        found = _length(returned)
+        if found is None:
+            kind = "None" if returned is None else f"a {type(returned).__name__}"
+            raise self._wrong(f"returned {kind}; return a column with one value for each row")
         if found != len(rows):
             raise self._wrong(f"returned {found} values for {len(rows)} rows; return one for each row")
         return self._cast(rows, returned)
@@ -164,6 +165,16 @@ def _zero(type_: pa.DataType) -> pa.Scalar:
     if pa.types.is_boolean(type_):
         return pa.scalar(False)
     return pa.scalar(0, pa.int32() if type_ == pa.date32() else pa.int64()).cast(type_)
+
+
+def _length(returned: Any) -> int | None:
+    """Return the number of values of a column; None for what is no column."""
+    if isinstance(returned, _NO_COLUMN) or getattr(returned, "ndim", 1) != 1:
+        return None
+    try:
+        return len(returned)
+    except Exception:  # noqa: BLE001 - an object of the author
+        return None
 
 
 def _array(returned: Any) -> pa.Array | None:

@@ -15,7 +15,7 @@ from foldflight.client.embedded import PROGRAMS_AT_ONCE
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold import Mode, Request, Resources, bind
 from foldflight.fold.mapping import mapper, table
-from foldflight.functions import Registry, Step, StepArgument, udf, udtf
+from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
 from foldflight.functions.values import cast_results
 from foldflight.testing import check_laws
 from foldflight.testing.laws import rows_of
@@ -210,6 +210,34 @@ def test_a_function_that_must_be_compiled_is_or_is_refused() -> None:
         bound.check(PROGRAMS_AT_ONCE)
     with pytest.raises(RejectedError, match="there is no compiler here"):
         bound.check(None)
+
+
+@udf
+class Fragile:
+    """Cannot be closed."""
+
+    def eval(self, x: int) -> int:
+        return x
+
+    def close(self) -> None:
+        raise ValueError("cannot be closed")
+
+
+def test_the_error_of_open_is_not_replaced_by_one_of_close() -> None:
+    """If a function cannot be opened, those before it are closed, and their errors do not hide the cause."""
+
+    @udf(name="unopened")
+    class Unopened:
+        def open(self, context: FunctionContext) -> None:
+            raise LookupError("no model")
+
+        def eval(self, x: int) -> int:
+            return x
+
+    steps = (Step("fragile", (X,)), Step("unopened", (X,)))
+    bound = bind(Request((), COLUMNS, steps=steps, outputs=(0, 1)), Registry.load([Fragile, Unopened]))
+    with pytest.raises(FunctionError, match="open raised LookupError: no model"):
+        bound.open(Resources())
 
 
 def test_programs_are_checked_before_any_row() -> None:

@@ -116,6 +116,18 @@ def split(text: str):
         yield word, at
 
 
+@udtf(result_types={"at": "BIGINT"})
+class Told:
+    """Logs each row, and returns it three times."""
+
+    def open(self, context) -> None:
+        self.context = context
+
+    def eval(self, x: int):
+        self.context.logger.info("told", x=x)
+        return [(x,)] * 3
+
+
 @udtf(result_types={"word": "STRING"})
 def words(text: str):
     return None if text is None else text.split()

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from foldflight.client.embedded import PROGRAMS_AT_ONCE
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.fold import Mode, Request, Resources, bind
-from foldflight.fold.mapping import table
-from foldflight.functions import Registry, Step, StepArgument, udf
+from foldflight.fold.mapping import mapper, table
+from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
+from foldflight.functions.values import cast_results
 from foldflight.testing import check_laws
 from foldflight.testing.laws import rows_of
 from tests import map_functions as functions
@@ -211,6 +212,34 @@ def test_a_function_that_must_be_compiled_is_or_is_refused() -> None:
         bound.check(None)
 
 
+@udf
+class Fragile:
+    """Cannot be closed."""
+
+    def eval(self, x: int) -> int:
+        return x
+
+    def close(self) -> None:
+        raise ValueError("cannot be closed")
+
+
+def test_the_error_of_open_is_not_replaced_by_one_of_close() -> None:
+    """If a function cannot be opened, those before it are closed, and their errors do not hide the cause."""
+
+    @udf(name="unopened")
+    class Unopened:
+        def open(self, context: FunctionContext) -> None:
+            raise LookupError("no model")
+
+        def eval(self, x: int) -> int:
+            return x
+
+    steps = (Step("fragile", (X,)), Step("unopened", (X,)))
+    bound = bind(Request((), COLUMNS, steps=steps, outputs=(0, 1)), Registry.load([Fragile, Unopened]))
+    with pytest.raises(FunctionError, match="open raised LookupError: no model"):
+        bound.open(Resources())
+
+
 def test_programs_are_checked_before_any_row() -> None:
     """Steps that refer to later steps, to unknown columns or members, or to aggregates are refused."""
     wrong = {
@@ -307,6 +336,9 @@ def test_composed_table_functions_are_limited_together(monkeypatch: pytest.Monke
         ("numpy", lambda _: "ab", "STRING", "returned a str; return a column"),
         ("numpy", lambda _: {1: 2, 3: 4}, "BIGINT", "returned a dict; return a column"),
         ("pandas", lambda x: pd.DataFrame({"a": x}), "BIGINT", "returned a DataFrame; return a column"),
+        ("arrow", lambda _: None, "BIGINT", "returned None; return a column"),
+        ("arrow", lambda x: x[0], "BIGINT", "returned a Int64Scalar; return a column"),
+        ("arrow", lambda _: pa.scalar([1, 2]), "BIGINT", "returned a ListScalar; return a column"),
         ("arrow", lambda _: pa.array([2**60, 0], pa.timestamp("us")), "DATE", "cannot be read as DATE: OverflowError"),
     ],
 )
@@ -319,6 +351,25 @@ def test_what_is_no_column_is_an_error_of_the_function(form: Any, returned: Any,
         list(program.chunk(chunk([(1, 0, ""), (2, 0, "")])))
 
 
+@given(st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=10))
+@settings(max_examples=30)
+def test_integers_reach_pandas_unchanged(values: list[int | None]) -> None:
+    """A Series has nullable integers, with and without NULLs: as floats, those beyond 2**53 would be rounded."""
+    dtypes = []
+
+    def plain(x: Any) -> Any:
+        dtypes.append(str(x.dtype))
+        return x
+
+    function = udf(input_types=["BIGINT"], result_type="BIGINT", vectorised="pandas", name="plain")(plain)
+    request = Request((), COLUMNS, steps=(Step("plain", (X,)),), outputs=(0,))
+    program = Opened(bind(request, Registry.load([function])).open(Resources()))
+    for given_values in (values, [2**53 + 1, None, 2**63 - 1], [2**53 + 1]):
+        found = program.chunk(chunk([(x, None, None) for x in given_values]))
+        assert found.column("output_0").to_pylist() == given_values
+    assert set(dtypes) == {"Int64"}
+
+
 def test_a_value_that_pandas_does_not_have_is_named() -> None:
     """A date after the year 9999 is an error of the argument, as for functions that take one row."""
     function = udf(input_types=["DATE"], result_type="BIGINT", vectorised="pandas", name="days")(lambda x: [1] * len(x))
@@ -328,6 +379,31 @@ def test_a_value_that_pandas_does_not_have_is_named() -> None:
     days = pa.RecordBatch.from_arrays([pa.array([0, 2**30], pa.int32()).cast(pa.date32())], schema=columns)
     with pytest.raises(RejectedError, match=r"the argument day \(DATE\) has no Python value in row 1"):
         list(program.chunk(days))
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_many_wrong_results_cost_a_window_each(monkeypatch: pytest.MonkeyPatch, is_table: bool) -> None:
+    """Each wrong result is found among some hundred values after the last one, not among all that remain."""
+    scanned = []
+
+    def counting(values: Any, type_: pa.DataType) -> pa.Array:
+        scanned.append(len(values))
+        return cast_results(values, type_)
+
+    monkeypatch.setattr(mapper, "cast_results", counting)
+    if is_table:
+        function = udtf(input_types=["BIGINT"], result_types={"n": "INT"}, name="wide")(lambda x: [(x,), (1,)])
+    else:
+        function = udf(input_types=["BIGINT"], result_type="INT", name="wide")(lambda x: x)
+    request = Request((), COLUMNS, isolates=True, steps=(Step("wide", (X,)),), outputs=(0,))
+    program = Opened(bind(request, Registry.load([function])).open(Resources()))
+    values = [2**40 if place % 2 else place for place in range(4000)]
+    found = program.chunk(chunk([(x, None, None) for x in values]))
+    assert sum(scanned) < 2000 * 300 + 20_000
+    errors = [row["error"]["code"] for row in found.to_pylist() if row["error"]]
+    assert errors == ["OVERFLOW"] * 2000
+    right = [row["output_0"]["n"] if is_table else row["output_0"] for row in found.to_pylist() if not row["error"]]
+    assert right == ([n for place in range(0, 4000, 2) for n in (place, 1)] if is_table else list(range(0, 4000, 2)))
 
 
 @pytest.mark.parametrize("result", ["STRUCT<a T, b T>", "ARRAY<T>"])

@@ -180,6 +180,9 @@ def test_mistakes_are_refused_at_once(classic: Any, embedded: Any) -> None:
         "not a use of a function": lambda: with_columns(df, m="a"),
         "which needs groups": lambda: with_columns(df, m=f["sum"]("a")),
         "use join_lateral": lambda: with_columns(df, m=f["split"]("text")),
+        "an argument of m is the table function words.*; use join_lateral for words first": lambda: with_columns(
+            df, m=f["spelled"]("a", f["words"]("text")["word"])
+        ),
         "has no name; write": lambda: with_columns(df, f["multiply"]("a", "b")),
         "is the name of two outputs": lambda: with_columns(df, f["multiply"]("a", "b").alias("m"), M=f["same"]("a")),
         "Spark cannot resolve the argument 'z'": lambda: with_columns(df, m=f["multiply"]("a", "z")),
@@ -213,6 +216,18 @@ def test_joined_trips_mean_what_two_trips_mean(classic: Any, embedded: Any) -> N
     for _ in range(64):
         deep = f["larger"](deep, deep)
     assert {row.d for row in with_columns(df, d=deep).collect()} == {None}
+
+
+@pytest.mark.every_way
+def test_a_cached_frame_is_read(spark: Any, embedded: Any) -> None:
+    """Outputs over a cached DataFrame have its values; a trip that joins the trip before would compute others."""
+    df = spark.createDataFrame([(10**9,)] * 4, "a bigint").coalesce(1)
+    once = with_columns(df, c=embedded["dice"]("a")).cache()
+    try:
+        rolled = [row.c for row in once.collect()]
+        assert [row.d for row in with_columns(once, d=embedded["same"]("c")).collect()] == rolled
+    finally:
+        once.unpersist()
 
 
 def test_errors_of_udfs_name_the_arguments(classic: Any, embedded: Any) -> None:

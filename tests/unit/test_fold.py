@@ -676,3 +676,30 @@ def test_marks_come_back_after_they_were_taken() -> None:
     assert fold.collect().column("slot").to_pylist() == [0]
     fold.fold(batch)
     assert fold.collect().column("output_0").to_pylist() == [14, 2]
+
+
+def test_the_error_of_open_is_not_replaced_by_one_of_close() -> None:
+    """If a function cannot be opened, those before it are closed, and their errors do not hide the cause."""
+
+    class Counts:
+        def create_accumulator(self) -> list[int]:
+            return [0]
+
+        def accumulate(self, accumulator: list[int], value: int) -> None:
+            accumulator[0] += 1
+
+        def get_value(self, accumulator: list[int]) -> int:
+            return accumulator[0]
+
+    @udaf(name="fragile", compile=False)
+    class Fragile(Counts):
+        def close(self) -> None:
+            raise ValueError("cannot be closed")
+
+    @udaf(name="unopened", compile=False)
+    class Unopened(Counts):
+        def open(self, context: object) -> None:
+            raise LookupError("no model")
+
+    with pytest.raises(FunctionError, match="open raised LookupError: no model"):
+        new_fold(Call("fragile", ("v",)), Call("unopened", ("v",)), functions=(Fragile, Unopened))

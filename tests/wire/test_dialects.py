@@ -78,9 +78,19 @@ def size(values):
     return len(values)
 
 
+@udf(input_types=["MAP<DECIMAL(5, 2), STRING>"], result_type="MAP<DECIMAL(5, 2), STRING>")
+def priced(names):
+    return names
+
+
 @udf(input_types=["T"], result_type=lambda type_: {"int64": "INT"}[str(type_)])
 def narrow(value):
     return value
+
+
+@udf(input_types=["STRUCT<a BIGINT, b BIGINT>", "STRUCT<a BIGINT, b BIGINT>[]"], result_type="STRING")
+def shown(pair, pairs):
+    return "; ".join(f"{each['a']} {each['b']}" for each in [pair, *pairs])
 
 
 @udtf(input_types=["INT"], result_types={"n": "INT"})
@@ -90,7 +100,9 @@ def series(n):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving(map_functions, third, tagged, after, total, lowest, first_document, size, narrow, series) as running:
+    with serving(
+        map_functions, third, tagged, after, total, lowest, first_document, size, narrow, shown, priced, series
+    ) as running:
         yield running
 
 
@@ -170,6 +182,25 @@ def test_types_of_other_engines(client: Any) -> None:
     assert (str(low["low"]), low["name"]) == ("1.00", "low")
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [(("x", pa.int64()), ("y", pa.int64())), (("", pa.int64()), ("", pa.int32()))]
+)
+def test_members_of_structs_are_taken_by_position(client: Any, first: Any, second: Any) -> None:
+    """Names of members do not matter, also in lists, and also where a type is widened."""
+    type_ = pa.struct([first, second])
+    values = pa.StructArray.from_arrays([pa.array([1, 3], first[1]), pa.array([2, 4], second[1])], fields=list(type_))
+    lists = pa.ListArray.from_arrays([0, 2], values)
+    assert call(client, "shown", values[1:], lists).to_pydict() == {"shown": ["3 4; 1 2; 3 4"]}
+
+
+def test_keys_of_maps_keep_their_metadata(client: Any) -> None:
+    """A decimal that is the key of a map is written and described as a decimal, not as a text."""
+    found = call(client, "priced", pa.array([[("1.50", "a")]], pa.map_(pa.string(), pa.string())))
+    for field in (described(client, "priced").schema.field("names"), found.schema.field("priced")):
+        assert "arrowudf.decimal" in f"{field.type.key_field.metadata} {field.type.key_type}"
+    assert [(str(price), name) for price, name in found.column(0)[0].as_py()] == [("1.50", "a")]
+
+
 def test_table_calls(client: Any) -> None:
     """A table function answers with the row and its value."""
     found = call(client, "series", pa.array([2, 0, 1], pa.int32()))
@@ -194,6 +225,7 @@ def test_table_calls(client: Any) -> None:
         ("third", [pa.array(["NaN"])], "cannot be read as DECIMAL"),
         ("size", [pa.array([[("a", "1"), ("a", "2")]], pa.map_(pa.string(), pa.string()))], "SCHEMA_MISMATCH"),
         ("tagged", [pa.array(["[" * 100_000])], r"SCHEMA_MISMATCH.*JSON. has no Python value in row 0"),
+        ("shown", [pa.array([{"a": 1}]), pa.array([[{"a": 1}]])], "has 1 members, and 2 are declared"),
         ("narrow", [pa.array(["a"])], "the callable that declares the types of narrow raised KeyError"),
         ("words", [pa.array([1], pa.int64()).dictionary_encode()], "only plain types are"),
     ],

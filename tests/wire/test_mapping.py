@@ -18,6 +18,7 @@ from foldflight.engine.mapping import MapQuery, Steps, transport_of
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
+from foldflight.fold.mapping import table
 from foldflight.functions import Registry, Step, StepArgument
 from foldflight.server.run.lifecycle import Server, serving
 from tests import map_functions
@@ -84,6 +85,20 @@ def test_a_program_in_one_exchange(transport: Any) -> None:
         exchange.mapped()
         logs = exchange.take_logs()
     assert [(log.message, log.fields) for log in logs] == [("opened", {"greeting": "hi"}), ("row", {"x": "7"})]
+
+
+def test_a_table_function_may_log_between_the_parts_of_an_answer(
+    transport: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row of the chunk is a part of the answer, and what is logged for the parts comes with the answer."""
+    monkeypatch.setattr(table, "_PART_ROWS", 1)
+    opening = Open((), COLUMNS, steps=(Step("told", (X,)),), outputs=(0,))
+    with transport.open(opening) as exchange:
+        for _ in range(2):
+            exchange.chunk(rows((1, None), (2, None), (3, None)))
+            found = exchange.mapped().column("output_0").flatten()[0].to_pylist()
+            assert found == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+            assert [log.fields for log in exchange.take_logs()] == [{"x": "1"}, {"x": "2"}, {"x": "3"}]
 
 
 def test_large_chunks_and_answers_are_split(transport: Any) -> None:

@@ -361,7 +361,9 @@ class SavedStates:
 
 @dataclass(frozen=True)
 class Log:
-    """The log records of functions since the last barrier or checkpoint.
+    """The log records of functions since the last barrier, checkpoint or answer to a chunk.
+
+    They precede the last part of the next of these answers.
 
     Args:
         records: The records, oldest first.

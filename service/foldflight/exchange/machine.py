@@ -88,6 +88,7 @@ TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
         (State.SAVING, SavedStates): State.SAVING,
         (State.OPEN, Mapped): State.MAPPED,
         (State.MAPPED, Mapped): State.MAPPED,
+        (State.MAPPED, Log): State.MAPPED,
     },
 }
 

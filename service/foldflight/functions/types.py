@@ -58,6 +58,7 @@ _WITH_PRECISION: Final = frozenset(
     {"TIME", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "FLOAT", "INTERVAL"}
 )
 _TOKEN: Final = re.compile(r"\s*([A-Za-z_][A-Za-z_0-9]*|\d+|[<>(),:\[\]]|`[^`]+`)")
+_IDENTIFIER: Final = re.compile("[A-Za-z_][A-Za-z_0-9]*")
 _DAY_TIME: Final = re.compile("INTERVAL (DAY|HOUR|MINUTE|SECOND)")
 _VARIABLE: Final = re.compile(r"^(?:[A-Z]|ANY)$")
 
@@ -292,8 +293,13 @@ def sql_name(type_: pa.DataType, *, zoneless: str = "TIMESTAMP", zoned: str = "T
     if pa.types.is_map(type_):
         return f"MAP<{named(type_.key_type)}, {named(type_.item_type)}>"
     if pa.types.is_struct(type_):
-        return f"STRUCT<{', '.join(f'{field.name} {named(field.type)}' for field in type_)}>"
+        return f"STRUCT<{', '.join(f'{_quoted(field.name)} {named(field.type)}' for field in type_)}>"
     return str(type_)
+
+
+def _quoted(name: str) -> str:
+    """Return the name of a member as `parse_type` reads it: with backticks, unless it is a plain identifier."""
+    return name if _IDENTIFIER.fullmatch(name) else f"`{name}`"
 
 
 # The plain types of variable width. All types of fixed width are plain, too.

@@ -70,7 +70,8 @@ class Dialect(ABC):
         if kinds.is_struct(type_):
             return pa.field(name, pa.struct([self.field(each.name, each.type) for each in type_]))
         if kinds.is_map(type_):
-            return pa.field(name, pa.map_(self.field("key", type_.key_type).type, self.field("value", type_.item_type)))
+            key = self.field("key", type_.key_type).with_nullable(False)
+            return pa.field(name, pa.map_(key, self.field("value", type_.item_type)))
         wire, metadata = self.leaf(type_)
         return pa.field(name, wire, metadata=metadata or None)
 
@@ -245,6 +246,7 @@ def _read(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Return a column of a client as an array of the declared type."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
+    array = _renamed(array, type_)
     if array.type == type_:
         return array
     if isinstance(type_, pa.JsonType):
@@ -257,6 +259,64 @@ def _read(array: pa.Array, type_: pa.DataType) -> pa.Array:
         found = cast_results(to_python(array), plain)
         return found if plain == type_ else found.cast(type_)
     return array.cast(type_)
+
+
+def _renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Return an array whose members of structs have the declared names.
+
+    Arrow casts structs by the names of their members, and gives NULL for a member that it does not find.
+    """
+    names = _with_names(array.type, type_)
+    return array if names == array.type else pa.array(_Relabelled(array, names))
+
+
+def _with_names(given: pa.DataType, declared: pa.DataType) -> pa.DataType:
+    """Return a client's type with the declared names of members. The same names in another order stay as they are.
+
+    Raises:
+        TypeError: A struct does not have as many members as are declared.
+    """
+    kinds = pa.types
+    if kinds.is_struct(given) and kinds.is_struct(declared):
+        if given.num_fields != declared.num_fields:
+            raise TypeError(f"{given} has {given.num_fields} members, and {declared.num_fields} are declared")
+        fields = list(given)
+        names = [field.name for field in declared]
+        if sorted(names) == sorted(field.name for field in fields):
+            inner = [declared.field(field.name).type for field in fields]
+            names = [field.name for field in fields]
+        else:
+            inner = [field.type for field in declared]
+        return pa.struct(
+            [
+                field.with_name(name).with_type(_with_names(field.type, type_))
+                for field, name, type_ in zip(fields, names, inner, strict=True)
+            ]
+        )
+    if kinds.is_map(given) and kinds.is_map(declared):
+        return pa.map_(_with_names(given.key_type, declared.key_type), _with_names(given.item_type, declared.item_type))
+    if not (_is_list(given) and _is_list(declared)):
+        return given
+    value = given.value_field.with_type(_with_names(given.value_type, declared.value_type))
+    if kinds.is_fixed_size_list(given):
+        return pa.list_(value, given.list_size)
+    return pa.large_list(value) if kinds.is_large_list(given) else pa.list_(value)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_))
+
+
+class _Relabelled:
+    """An array under a type that differs in names only, for `pa.array`. The values are not copied."""
+
+    def __init__(self, array: pa.Array, type_: pa.DataType) -> None:
+        self._array = array
+        self._type = type_
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._type.__arrow_c_schema__(), self._array.__arrow_c_array__()[1]
 
 
 def _with_texts(type_: pa.DataType) -> pa.DataType:

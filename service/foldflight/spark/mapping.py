@@ -69,7 +69,7 @@ def with_columns(
     """Add columns that scalar functions compute: `with_columns(df, m=multiply("a", "b"))`.
 
     Functions nest: `score(normalise("text"), "a")` is evaluated in one trip to Python, with all other outputs. A
-    `with_columns` directly after another one joins it, so both need one trip together.
+    `with_columns` directly after another one joins it, so both need one trip together, unless `df` is cached.
 
     Args:
         df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect. All its columns are kept; a column
@@ -95,16 +95,11 @@ def with_columns(
     check_frame(df, "with_columns")
     uses = named_uses(aliased, named)
     for name, use in uses.items():
-        if use.is_table:
-            raise RejectedError(
-                "SIGNATURE",
-                f"{name} is the table function {use.function.name}, which gives several rows; use join_lateral",
-                function=use.function.name,
-            )
+        _refuse_tables(name, use)
     if on_error not in ("fail", "isolate"):
         raise RejectedError("SIGNATURE", f"on_error is 'fail' or 'isolate', and here it is {on_error!r}")
     check_kinds(df, row_kind, uses)
-    history = _History(df, {}, on_error).joined(vars(df).get(_HISTORY), uses)
+    history = _History(df, {}, on_error).joined(_history_of(df), uses)
     mapped = _mapped(history)
     setattr(mapped, _HISTORY, history)
     return mapped
@@ -147,6 +142,18 @@ class _History:
         except RejectedError:  # two connections are two trips
             return alone
         return replace(before, uses={**before.uses, **over})
+
+
+def _history_of(df: DataFrame) -> _History | None:
+    """Return what `with_columns` has added; None if there is nothing, or if `df` is cached.
+
+    What follows a cached DataFrame has to read it. Over the DataFrame before it, everything would be computed again.
+    """
+    history: _History | None = vars(df).get(_HISTORY)
+    if history is None:
+        return None
+    level = df.storageLevel
+    return None if level.useMemory or level.useDisk else history
 
 
 def _over(uses: Mapping[str, Use], outputs: Mapping[str, Use]) -> dict[str, Use]:
@@ -290,6 +297,20 @@ def named_uses(aliased: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Us
     if not uses:
         raise RejectedError("SIGNATURE", "there is nothing to compute; give an output, as in m=multiply('a', 'b')")
     return uses
+
+
+def _refuse_tables(name: str, use: Use) -> None:
+    """Raise RejectedError SIGNATURE for a table function in a use, also inside its arguments."""
+    for each in uses_in([use]):
+        if each.is_table:
+            table = each.function.name
+            where = f"{name} is" if each is use else f"an argument of {name} is"
+            raise RejectedError(
+                "SIGNATURE",
+                f"{where} the table function {table}, which gives several rows; use join_lateral"
+                + ("" if each is use else f" for {table} first, and give its columns as arguments"),
+                function=table,
+            )
 
 
 def check_kinds(df: DataFrame, row_kind: str | None, uses: Mapping[str, Use]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -130,7 +131,8 @@ class Fold:
                 else:
                     self._accumulators[-1] = vectorised(inner) or accelerated(inner, accelerator)
         except FoldflightError:
-            self.close()
+            with contextlib.suppress(FunctionError):  # the first error is the cause
+                self.close()
             raise
 
     @property

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat, starmap
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,9 @@ from foldflight.functions.context import FunctionContext
 from foldflight.functions.mapping import BoundMap
 from foldflight.functions.values import CastError, cast_results
 
-__all__ = ["Mapper", "Scalar", "cast", "null_rows"]
+__all__ = ["Instance", "Mapper", "Scalar", "cast", "cast_around", "null_rows"]
+
+_WINDOW: Final = 256
 
 
 class Mapper(ABC):
@@ -125,18 +127,42 @@ def cast(step: Instance, rows: Rows, values: Sequence[Any], type_: pa.DataType) 
     Raises:
         FunctionError: RESULT_TYPE or OVERFLOW, with the row, if errors are not isolated.
     """
+
+    def refuse(index: int, error: CastError) -> int:
+        step.take(rows, index, FunctionError(error.code, f"{step.verb} returned {error}", function=step.name))
+        return index + 1
+
+    return cast_around(values, type_, refuse)
+
+
+def cast_around(values: Sequence[Any], type_: pa.DataType, refuse: Callable[[int, CastError], int]) -> pa.Array:
+    """Return n values as an array of `type_`, NULL where values do not fit.
+
+    The values are cast at once. After the first that does not fit they are cast in windows, so that each further one
+    costs a window and not all values that remain.
+
+    Args:
+        values: The values.
+        type_: The type.
+        refuse: Called with the index of a value that does not fit, and the error. It returns the index from which to
+            continue.
+    """
     found: list[pa.Array] = []
-    start = 0
+    start, stop = 0, len(values)
     while True:
+        window = values[start:stop] if start or stop < len(values) else values
         try:
-            found.append(cast_results(values[start:] if start else values, type_))
+            found.append(cast_results(window, type_))
         except CastError as error:
             index = start + error.index
-            step.take(rows, index, FunctionError(error.code, f"{step.verb} returned {error}", function=step.name))
-            found += [cast_results(values[start:index], type_), pa.nulls(1, type_)]
-            start = index + 1
+            following = refuse(index, error)
+            found += [cast_results(values[start:index], type_), pa.nulls(following - index, type_)]
+            start = following
         else:
-            return found[0] if len(found) == 1 else pa.concat_arrays(found)
+            start = stop
+            if start >= len(values):
+                return found[0] if len(found) == 1 else pa.concat_arrays(found)
+        stop = min(start + _WINDOW, len(values))
 
 
 def null_rows(values: pa.Array, mask: Mask) -> pa.Array:

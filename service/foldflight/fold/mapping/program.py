@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -79,7 +80,8 @@ class OpenProgram(Stateless):
                 )
                 self._mappers.append(self._opened(step, each, context, resources))
         except FoldflightError:
-            self.close()
+            with contextlib.suppress(FunctionError):  # the first error is the cause
+                self.close()
             raise
 
     def _opened(
@@ -93,7 +95,8 @@ class OpenProgram(Stateless):
         try:
             return mapped(inner, resources.accelerator)
         except FoldflightError:
-            inner.close()
+            with contextlib.suppress(FunctionError):
+                inner.close()
             raise
 
     @property

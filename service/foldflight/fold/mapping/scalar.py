@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -20,8 +21,8 @@ from foldflight.functions.values import cast_arguments
 
 __all__ = ["InterpretedScalar", "VectorisedScalar"]
 
-# They have a length, and are not a column.
-_NO_COLUMN: Final = (str, bytes, Mapping, AbstractSet)
+# They may have a length, and are not a column.
+_NO_COLUMN: Final = (str, bytes, Mapping, AbstractSet, pa.Scalar)
 
 
 class InterpretedScalar(Instance, Scalar):
@@ -88,11 +89,12 @@ class VectorisedScalar(Instance, Scalar):
             returned = self.verbs.eval(*columns)
             if isinstance(returned, pa.ChunkedArray):
                 returned = returned.combine_chunks()
-            found = len(returned)
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, self.verb, error) from error
-        if isinstance(returned, _NO_COLUMN) or getattr(returned, "ndim", 1) != 1:
-            raise self._wrong(f"returned a {type(returned).__name__}; return a column with one value for each row")
+        found = _length(returned)
+        if found is None:
+            kind = "None" if returned is None else f"a {type(returned).__name__}"
+            raise self._wrong(f"returned {kind}; return a column with one value for each row")
         if found != len(rows):
             raise self._wrong(f"returned {found} values for {len(rows)} rows; return one for each row")
         return self._cast(rows, returned)
@@ -138,7 +140,7 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
     if form == "arrow":
         return array
     if form == "pandas":
-        return array.to_pandas()
+        return array.to_pandas(types_mapper=_nullable_integers().get)
     if number_format(array.type) is None or pa.types.is_decimal(array.type):
         return array.to_numpy(zero_copy_only=False)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
@@ -148,11 +150,31 @@ def _column(array: pa.Array | None, form: str | None) -> Any:
     return np.ma.MaskedArray(filled.to_numpy(zero_copy_only=False), mask=~valid)
 
 
+@cache
+def _nullable_integers() -> dict[pa.DataType, Any]:
+    """Return pandas' types for integers with NULLs. Without them a Series with a NULL holds rounded floats."""
+    import pandas as pd  # type: ignore[import-untyped]
+
+    signed = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype()}
+    unsigned = {pa.uint8(): pd.UInt8Dtype(), pa.uint16(): pd.UInt16Dtype(), pa.uint32(): pd.UInt32Dtype()}
+    return {**signed, **unsigned, pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}
+
+
 def _zero(type_: pa.DataType) -> pa.Scalar:
     """Return the value that a masked array has in place of NULL."""
     if pa.types.is_boolean(type_):
         return pa.scalar(False)
     return pa.scalar(0, pa.int32() if type_ == pa.date32() else pa.int64()).cast(type_)
+
+
+def _length(returned: Any) -> int | None:
+    """Return the number of values of a column; None for what is no column."""
+    if isinstance(returned, _NO_COLUMN) or getattr(returned, "ndim", 1) != 1:
+        return None
+    try:
+        return len(returned)
+    except Exception:  # noqa: BLE001 - an object of the author
+        return None
 
 
 def _array(returned: Any) -> pa.Array | None:

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from foldflight.errors import FunctionError
 from foldflight.fold.failures import Failures
-from foldflight.fold.mapping.mapper import Instance
+from foldflight.fold.mapping.mapper import Instance, cast_around
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Rows, Slots
 from foldflight.functions.context import FunctionContext
 from foldflight.functions.mapping import BoundMap
-from foldflight.functions.values import CastError, cast_results
+from foldflight.functions.values import CastError
 
 __all__ = ["ROWS_MAX", "Part", "TableInstance"]
 
@@ -145,18 +145,15 @@ class TableInstance(Instance):
         columns = []
         split = list(zip(*found, strict=True)) if found else [()] * len(self._names)
         for values, field in zip(split, self.bound.result_type, strict=True):
-            start = 0
-            while True:
-                try:
-                    columns.append(cast_results(values[start:], field.type))
-                except CastError as error:
-                    place = int(places[start + error.index])
-                    message = f"{self.verb} returned a row whose column {field.name} is wrong: {error}"
-                    self.take(rows, place, FunctionError(error.code, message, function=self.name))
-                    wrong.append(place)
-                    start = int(np.searchsorted(places, place, side="right"))
-                else:
-                    break
+
+            def refuse(index: int, error: CastError, name: str = field.name) -> int:
+                place = int(places[index])
+                message = f"{self.verb} returned a row whose column {name} is wrong: {error}"
+                self.take(rows, place, FunctionError(error.code, message, function=self.name))
+                wrong.append(place)
+                return int(np.searchsorted(places, place, side="right"))
+
+            columns.append(cast_around(values, field.type, refuse))
         return wrong, columns
 
     def _iterable(self, returned: Any) -> Iterable[Any]:

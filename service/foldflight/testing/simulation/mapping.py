@@ -17,7 +17,7 @@ from foldflight.client.failover import SurvivingLink
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
-from foldflight.functions import Registry, Step, StepArgument, udf, udtf
+from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
 from foldflight.testing.simulation.scenario import Report, SimulatedTransport
 from foldflight.testing.simulation.workloads import LIMITS, limits_of
 from foldflight.testing.simulation.world import EngineCrashed, World
@@ -33,11 +33,16 @@ def _registry(version: str = "1") -> Registry:
     def doubled(x: int) -> int:
         return 2 * x
 
-    @udtf(result_types={"n": "BIGINT"}, version=version)
-    def steps(x: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
-        return list(range(x % 4))
+    @udtf(name="steps", result_types={"n": "BIGINT"}, version=version)
+    class Steps:
+        def open(self, context: FunctionContext) -> None:
+            self.context = context
 
-    return Registry.load([doubled, steps])
+        def eval(self, x: int) -> list[int]:
+            self.context.logger.info("steps", x=x)
+            return list(range(x % 4))
+
+    return Registry.load([doubled, Steps])
 
 
 def _opening(chance: random.Random) -> Open:

@@ -302,6 +302,36 @@ def test_frames_without_a_bounded_cost_are_refused() -> None:
     assert run_over({"n": FUNCTIONS["joined"]("v").rows(-999, 0)}, rows, order_by=["at"])[0]["n"] == ",2"
 
 
+class Drifting:
+    """A mean whose accumulator has floats of which no annotation tells."""
+
+    def create_accumulator(self) -> Any:
+        return [0.0, 0]
+
+    def accumulate(self, accumulator: Any, value: int) -> None:
+        accumulator[0] += value / 3
+        accumulator[1] += 1
+
+    def retract(self, accumulator: Any, value: int) -> None:
+        accumulator[0] -= value / 3
+        accumulator[1] -= 1
+
+    def get_value(self, accumulator: Any) -> float:
+        return accumulator[0] / accumulator[1]
+
+
+def test_states_of_unknown_content_are_not_retracted() -> None:
+    """A pickled state may have floats, so only an insisting user gets it retracted over long frames."""
+    functions = connect("embedded:").register(udaf(input_types=["BIGINT"], result_type="DOUBLE")(Drifting))
+    rows = [{"at": at, "v": value} for at, value in enumerate([3 << 52, 1, 1])]
+    with pytest.raises(RejectedError, match=r"may have floats \(pickle codec\)"):
+        run_over({"n": functions["drifting"]("v").rows(-1000, 0)}, rows, order_by=["at"])
+    last = run_over({"n": functions["drifting"]("v").rows(0, 0)}, rows, order_by=["at"])
+    assert [row["n"] for row in last] == [float(1 << 52), 1 / 3, 1 / 3]
+    insisted = {"n": functions["drifting"]("v").rows(-1000, 0, by="retract")}
+    assert run_over(insisted, rows, order_by=["at"])[0]["n"] == float(1 << 52)
+
+
 @pytest.mark.parametrize("frame", [(1, -1), (True, 0), (0.5, 1), ("-1 hour", 0), (1 << 31, None)])
 def test_wrong_ends_of_rows_are_refused(frame: tuple[Any, Any]) -> None:
     """ROWS has whole numbers of rows, in their order."""

@@ -174,7 +174,7 @@ class OverQuery:
         groups: dict[tuple[Frame, str | None, str | None, Way, str], dict[str, Call]] = {}
         for place, (name, each) in enumerate(calls.items()):
             opened = every.opened[place]
-            way, why = _chosen(each, opened, every.layout.states.field(place).type)
+            way, why = _chosen(each, opened, every.layout.states.field(place))
             group = groups.setdefault((each.frame, each.low, each.high, way, why), {})
             group[name] = replace(each.call, fingerprint=opened.fingerprint)
         parts = []
@@ -222,7 +222,7 @@ class OverQuery:
         return "\n".join(lines)
 
 
-def _chosen(framed: Framed, opened: OpenedCall, state: pa.DataType) -> tuple[Way, str]:
+def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Way, str]:
     """Return how a call is folded, and why. Raises RejectedError CANNOT_MERGE or CANNOT_RETRACT."""
     call, frame = framed.call, framed.frame
     if frame.by == "recompute":
@@ -249,17 +249,18 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.DataType) -> tuple[Way
         return Way.RETRACT, "it keeps the rows of its frame"
     if opened.can_retract and opened.is_invertible:
         return Way.RETRACT, "it is invertible"
-    if opened.can_retract and not any(map(_has_floats, (*opened.input_types, state))):
+    inexact = _inexact(opened, state)
+    if opened.can_retract and not inexact:
         return Way.RETRACT, "it retracts, and no float is in its arguments and its state"
     if opened.can_merge:
-        return Way.MERGE, "it merges" + (", and retracting floats would add up rounding errors" * opened.can_retract)
+        return Way.MERGE, "it merges" + (f", and {inexact}" * opened.can_retract)
     if is_short:
         return Way.RECOMPUTE, "it neither merges nor retracts exactly, and its frames are short"
     raise RejectedError(
         "CANNOT_MERGE",
         f"{call.function} has no merge"
         + (
-            " and retracts floats, which would add up rounding errors; define merge, insist with by='retract',"
+            f", and {inexact}; define merge, insist with by='retract',"
             if opened.can_retract
             else " and no retract; define one of them,"
         )
@@ -267,6 +268,17 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.DataType) -> tuple[Way
         f"{RECOMPUTED_ROWS_MAX:,} rows)",
         function=call.function,
     )
+
+
+def _inexact(opened: OpenedCall, state: pa.Field) -> str:
+    """Return why retracting may not be exact; empty if it is, because no float is in the arguments and the state."""
+    if any(map(_has_floats, (*opened.input_types, state.type))):
+        return "retracting floats would add up rounding errors"
+    codec = (state.metadata or {}).get(b"codec", b"unknown").decode()
+    # Only the type of a typed state tells what is in it.
+    if codec != "typed":
+        return f"its state may have floats ({codec} codec), and retracting floats would add up rounding errors"
+    return ""
 
 
 def _has_floats(type_: pa.DataType) -> bool:

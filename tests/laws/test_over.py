@@ -288,6 +288,41 @@ def test_an_error_names_the_partition() -> None:
         assert raised.value.group == {"k": "b"}
 
 
+@udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT")
+class NotEmpty:
+    """A sum that fails for no rows."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def retract(self, accumulator: int, value: int) -> int:
+        return accumulator - value
+
+    def get_value(self, accumulator: int) -> int:
+        if not accumulator:
+            raise ValueError("no rows")
+        return accumulator
+
+
+@pytest.mark.parametrize("by", [None, "recompute"])
+@pytest.mark.parametrize("order", ["b", "dc"])
+def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(by: Any, order: str) -> None:
+    """The frame of a partition's last row begins at the next partition, or after all rows, but is not of that."""
+    call = connect("embedded:").register(NotEmpty)["not_empty"]("v").rows(1, 2, by=by)
+    rows = [{"k": key, "at": at, "v": 1} for at, key in enumerate("aaaaa")]
+    rows += [{"k": key, "at": at, "v": 1} for key in order for at in range(2)]
+    with pytest.raises(FunctionError) as raised:
+        run_over({"n": call}, rows[-2 * len(order):], keys=["k"], order_by=["at"])
+    assert raised.value.group == {"k": order[0]}
+    with pytest.raises(FunctionError) as raised, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(over, "OverFold", lambda query: task.OverFold(query, rows=1))
+        run_over({"n": call}, rows, keys=["k"], order_by=["at"])
+    assert raised.value.group == {"k": "a"}
+
+
 def test_frames_without_a_bounded_cost_are_refused() -> None:
     """A frame that would be folded anew for each row, and has no small bound, needs an insisting user."""
     rows = [{"at": 1, "v": 2}]

@@ -62,13 +62,14 @@ class FrameFold(ABC):
 
     def begin(self, store: Store) -> None:
         """Use the rows of a store from here on."""
-        self._store = store
+        self._store, self._slot_rows = store, _NONE
 
     @abstractmethod
-    def outputs(self, low: Positions, high: Positions) -> list[pa.Array]:
+    def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         """Return the n outputs of each call for the next n rows of the store.
 
         Args:
+            rows: int64, shape (n,): their positions.
             low: int64, shape (n,): the first position of each frame.
             high: int64, shape (n,): the position after the last one.
 
@@ -131,7 +132,7 @@ class _Running(FrameFold):
                 exchange.forget(pa.array([self._slot], pa.int32()))
         self._slot = -1
 
-    def outputs(self, low: Positions, high: Positions) -> list[pa.Array]:
+    def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         full = np.flatnonzero(low < high)
         pool = [*([self._output] if self._slot >= 0 else [])]
         before = len(pool) - 1
@@ -141,7 +142,7 @@ class _Running(FrameFold):
             places[full] = before + np.cumsum(self._fold(low[full], high[full], pool))
         count = sum(len(outputs[0]) for outputs in pool)
         if len(full) < len(low):
-            pool.append(self._of_nothing())
+            pool.append(self._of_nothing(int(rows[np.argmax(low >= high)])))
             places[places < 0] = count
         chosen = pa.array(places)
         found = [pa.concat_arrays(list(columns)).take(chosen) for columns in zip(*pool, strict=True)]
@@ -206,14 +207,16 @@ class _Running(FrameFold):
                 exchange.forget(pa.array(others, pa.int32()))
         self._slot = slot
 
-    def _of_nothing(self) -> list[pa.Array]:
-        """Return the value of a frame without rows: that of a new accumulator."""
+    def _of_nothing(self, row: int) -> list[pa.Array]:
+        """Return the value of the frame of a row if it has no rows: that of a new accumulator."""
         if self._empty is None:
             slot = np.array([self._slot + 1], np.int32)
+            self._slot_rows = np.append(self._slot_rows[: self._slot + 1], row)
             nothing = [pa.nulls(1, field.type) for field in self._layout.states]
             with self._exchange(self._opening) as exchange:
                 exchange.states(self._layout.states_of(slot, nothing))
                 self._empty = self._converted(exchange.initial_outputs())
+                exchange.forget(pa.array(slot))
         return self._empty
 
 
@@ -231,7 +234,7 @@ class _Anew(FrameFold):
         if self._nodes is not None:
             self._nodes.clear()
 
-    def outputs(self, low: Positions, high: Positions) -> list[pa.Array]:
+    def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         found: list[list[pa.Array]] = []
         start = 0
         slots_max = self._part.query.bounds.rows_max
@@ -242,11 +245,11 @@ class _Anew(FrameFold):
             before = int(ends[start - 1]) if start else 0
             end = int(np.searchsorted(ends, before + _EVENTS_MAX, side="right"))
             end = min(max(end, start + 1), start + slots_max, len(low))
-            found.append(self._converted(self._fold(low[start:end], high[start:end])))
+            found.append(self._converted(self._fold(rows[start:end], low[start:end], high[start:end])))
             start = end
         return [pa.concat_arrays(list(columns)) for columns in zip(*found, strict=True)]
 
-    def _fold(self, low: Positions, high: Positions) -> pa.RecordBatch:
+    def _fold(self, rows: Positions, low: Positions, high: Positions) -> pa.RecordBatch:
         left, right = high, high
         if self._nodes is not None:
             first, last = -(-low // _NODE_ROWS), high // _NODE_ROWS
@@ -254,8 +257,7 @@ class _Anew(FrameFold):
             left, right = np.where(has_nodes, first * _NODE_ROWS, high), np.where(has_nodes, last * _NODE_ROWS, high)
         if self._nodes is not None:
             self._nodes.know(left // _NODE_ROWS, right // _NODE_ROWS, int(low.min()))
-        assert self._store is not None
-        self._slot_rows = np.minimum(low, len(self._store) - 1)
+        self.place(rows)
         self.rows(self._opening, low, left)
         nothing = np.flatnonzero(low >= high)
         if len(nothing):

@@ -62,7 +62,7 @@ class OverFold:
                 None if part.high is None else block.column(part.high),
                 descending=query.layout.descending,
             )
-            columns |= zip(part.query.layout.outputs.names, fold.outputs(low, high), strict=True)
+            columns |= zip(part.query.layout.outputs.names, fold.outputs(rows, low, high), strict=True)
         payload = [block.column(name) for name in query.layout.payload.names]
         outputs = [columns[name] for name in query.outputs.names]
         return pa.RecordBatch.from_arrays([*payload, *outputs], schema=query.results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import decimal
 import math
 from typing import Any
 
@@ -309,16 +310,18 @@ class NotEmpty:
 
 @pytest.mark.parametrize("by", [None, "recompute"])
 @pytest.mark.parametrize("order", ["b", "dc"])
-def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(by: Any, order: str) -> None:
+def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(
+    by: Any, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The frame of a partition's last row begins at the next partition, or after all rows, but is not of that."""
     call = connect("embedded:").register(NotEmpty)["not_empty"]("v").rows(1, 2, by=by)
     rows = [{"k": key, "at": at, "v": 1} for at, key in enumerate("aaaaa")]
     rows += [{"k": key, "at": at, "v": 1} for key in order for at in range(2)]
     with pytest.raises(FunctionError) as raised:
-        run_over({"n": call}, rows[-2 * len(order):], keys=["k"], order_by=["at"])
+        run_over({"n": call}, rows[-2 * len(order) :], keys=["k"], order_by=["at"])
     assert raised.value.group == {"k": order[0]}
-    with pytest.raises(FunctionError) as raised, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(over, "OverFold", lambda query: task.OverFold(query, rows=1))
+    monkeypatch.setattr(over, "OverFold", lambda query: task.OverFold(query, rows=1))
+    with pytest.raises(FunctionError) as raised:
         run_over({"n": call}, rows, keys=["k"], order_by=["at"])
     assert raised.value.group == {"k": "a"}
 
@@ -374,8 +377,67 @@ def test_wrong_ends_of_rows_are_refused(frame: tuple[Any, Any]) -> None:
         FUNCTIONS["count"]().rows(*frame)
 
 
-@pytest.mark.parametrize("frame", [("1 hour", 0), (0, "-1 hour"), (math.nan, 0), ("it's", 0), ("", 0), (2, 1.5)])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        ("1 hour", 0),
+        (0, "-1 hour"),
+        (math.nan, 0),
+        ("it's", 0),
+        ("", 0),
+        (2, 1.5),
+        ("-1 hour", "-2 hours"),
+        ("-1 day", "-1 day -1 minute"),
+        ("2 years", "23 months"),
+    ],
+)
 def test_wrong_ends_of_range_are_refused(frame: tuple[Any, Any]) -> None:
     """RANGE has finite numbers or intervals, in their order."""
     with pytest.raises(RejectedError, match="SIGNATURE"):
         FUNCTIONS["count"]().range(*frame)
+
+
+@pytest.mark.parametrize("frame", [("-2 hours", "-1 hour"), ("-1 month", "-28 days"), ("-1.5 hours", "-2 hours")])
+def test_ends_that_depend_on_the_row_are_accepted(frame: tuple[Any, Any]) -> None:
+    """Spark knows the length of a month, and intervals in other forms."""
+    assert FUNCTIONS["count"]().range(*frame)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "bound", "message"),
+    [
+        ("DATE", datetime.date(2013, 1, 1), "-1 hour", "is TIMESTAMP"),
+        ("DATE", datetime.date(1, 1, 1), "-1 day", "does not fit DATE"),
+        ("DATE", datetime.date(2013, 1, 1), -1, "give an interval"),
+        ("STRING", "a", -1, "STRING has no distances"),
+        ("BIGINT", 1, -0.5, "give a whole number"),
+        ("BIGINT", 1, "-1 hour", "give a whole number"),
+        ("BIGINT", -2, -(2**63) + 1, "does not fit BIGINT"),
+        ("DOUBLE", 1.0, "-1 hour", "give a number"),
+        ("DECIMAL(4, 2)", decimal.Decimal(1), -0.001, "at most 2 after the point"),
+        ("DECIMAL(4, 2)", decimal.Decimal(1), -1e30, "17 in total"),
+    ],
+)
+def test_distances_that_do_not_fit_the_order_are_refused(type_: str, value: Any, bound: Any, message: str) -> None:
+    """They are refused as in Spark, and not with an error of Python."""
+    with pytest.raises(RejectedError, match=message) as refused:
+        run_over({"n": FUNCTIONS["count"]().range(bound, None)}, [{"at": value}], order_by=["at"], types={"at": type_})
+    assert refused.value.code == "SCHEMA_MISMATCH"
+
+
+@pytest.mark.parametrize(
+    ("type_", "values", "bound", "expected"),
+    [
+        ("TINYINT", [-128, 0, 127], -300, [1, 2, 3]),
+        ("TINYINT", [-128, 0, 127], -127, [1, 1, 2]),
+        ("DECIMAL(4, 2)", [decimal.Decimal(-90), decimal.Decimal(90)], -1000, [1, 2]),
+        ("DECIMAL(4, 2)", [decimal.Decimal(0), decimal.Decimal(1)], -0.5, [1, 1]),
+        ("DATE", [datetime.date(2013, 1, 1), datetime.date(2013, 1, 8)], "-1 week", [1, 2]),
+    ],
+)
+def test_a_distance_may_exceed_the_type_of_the_order(type_: str, values: Any, bound: Any, expected: Any) -> None:
+    """The ends of frames have a wider type than the order."""
+    found = run_over(
+        {"n": FUNCTIONS["count"]().range(bound, 0)}, [{"at": at} for at in values], order_by=["at"], types={"at": type_}
+    )
+    assert [row["n"] for row in found] == expected

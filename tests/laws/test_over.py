@@ -326,6 +326,26 @@ def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(
     assert raised.value.group == {"k": "a"}
 
 
+@pytest.mark.parametrize("by", [None, "retract", "recompute"])
+def test_log_lines_name_the_partition(by: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """What a function logs arrives, whatever way its frames are folded, and with the key of the partition."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT")
+    class Telling(NotEmpty):
+        def open(self, context: Any) -> None:
+            self.logger = context.logger
+
+        def get_value(self, accumulator: int) -> int:
+            self.logger.info("value", n=accumulator)
+            return accumulator
+
+    call = connect("embedded:").register(Telling)["telling"]("v").rows(-1 if by else None, -1, by=by)
+    rows = [{"k": key, "at": at, "v": v} for at, (key, v) in enumerate([("a", 1), ("b", 2), ("b", 3)])]
+    with caplog.at_level("INFO", "foldflight.functions"):
+        assert [row["n"] for row in run_over({"n": call}, rows, keys=["k"], order_by=["at"])] == [0, 0, 2]
+    assert {"value n=0 k='a'", "value n=2 k='b'"} <= {record.getMessage() for record in caplog.records}
+
+
 def test_frames_without_a_bounded_cost_are_refused() -> None:
     """A frame that would be folded anew for each row, and has no small bound, needs an insisting user."""
     rows = [{"at": 1, "v": 2}]

@@ -361,7 +361,7 @@ class SavedStates:
 
 @dataclass(frozen=True)
 class Log:
-    """The log records of functions since the last barrier or checkpoint.
+    """The log records of functions since the last barrier, checkpoint, or answer to a chunk.
 
     Args:
         records: The records, oldest first.

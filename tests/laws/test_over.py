@@ -16,6 +16,7 @@ from foldflight import connect, udaf
 from foldflight.client import Functions
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import folding, task
+from foldflight.engine.over.query import OverQuery
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.frame import Frame
 from foldflight.testing import over, run_over
@@ -324,6 +325,34 @@ def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(
     with pytest.raises(FunctionError) as raised:
         run_over({"n": call}, rows, keys=["k"], order_by=["at"])
     assert raised.value.group == {"k": "a"}
+
+
+def test_calls_share_exchanges_by_frame_and_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reasons for a way may differ. The description has everything that a call has."""
+    queries: list[OverQuery] = []
+
+    def kept(query: OverQuery) -> task.OverFold:
+        queries.append(query)
+        return task.OverFold(query)
+
+    monkeypatch.setattr(over, "OverFold", kept)
+    calls = {
+        "some": FUNCTIONS["count"]("v").where("ok").rows(-1, 0),
+        "oldest": FUNCTIONS["oldest"]("v").rows(-1, 0),
+        "again": FUNCTIONS["oldest"]("v").rows(-1, 0, by="retract"),
+        "kinds": FUNCTIONS["count"]("v").distinct().rows(-1, 0),
+    }
+    row = {"at": 1, "v": 2, "ok": None}
+    assert run_over(calls, [row], order_by=["at"]) == [{**row, "some": 0, "oldest": 2, "again": 2, "kinds": 1}]
+    (query,) = queries
+    assert len(query.parts) == 1
+    for text in (
+        "count(v) FILTER (ok)",
+        "count(DISTINCT v)",
+        "because by='retract' insists\n      mode: ",
+        "mode: counted",
+    ):
+        assert text in query.explain()
 
 
 @pytest.mark.parametrize("by", [None, "retract", "recompute"])

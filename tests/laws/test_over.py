@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import connect, udaf
-from foldflight.client import Functions
+from foldflight.client import Functions, OpenExchange
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import folding, task
 from foldflight.engine.over.query import OverQuery
@@ -239,6 +239,32 @@ def test_a_long_frame_is_merged_from_nodes() -> None:
         assert found == brute_force(rows, ["parts"], frame, descending=False)
 
 
+def test_a_merge_does_not_depend_on_other_partitions() -> None:
+    """Floats are merged in the same order for a partition alone and behind others, so they are rounded alike."""
+
+    @udaf(input_types=["DOUBLE"], result_type="DOUBLE", state_type="DOUBLE")
+    class Rounded:
+        def create_accumulator(self) -> float:
+            return 0.0
+
+        def accumulate(self, accumulator: float, value: float) -> float:
+            return accumulator + value
+
+        def merge(self, accumulator: float, other: float) -> float:
+            return accumulator + other
+
+        def get_value(self, accumulator: float) -> float:
+            return accumulator
+
+    calls = {"n": connect("embedded:").register(Rounded)["rounded"]("v").rows(-60, 0)}
+    alone = [{"k": "b", "at": at, "v": 1 / (at + 3)} for at in range(150)]
+    other = [{"k": "a", "at": at, "v": 1.0} for at in range(13)]
+    expected = run_over(calls, alone, keys=["k"], order_by=["at"])
+    last = {"k": "c", "at": 0, "v": 1.0}  # the last partition is folded by itself
+    found = run_over(calls, [*other, *alone, last], keys=["k"], order_by=["at"])
+    assert found[len(other) : -1] == expected
+
+
 @pytest.mark.parametrize("descending", [False, True])
 def test_rows_without_an_order_value_and_nan_have_their_peers(descending: bool) -> None:
     """A distance from NULL is NULL, and one from NaN is NaN: the frame is that of the rows like it."""
@@ -325,6 +351,21 @@ def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(
     with pytest.raises(FunctionError) as raised:
         run_over({"n": call}, rows, keys=["k"], order_by=["at"])
     assert raised.value.group == {"k": "a"}
+
+
+def test_every_exchange_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange that fails when it is closed does not leave the others open."""
+    closed: list[OpenExchange] = []
+
+    def failing(exchange: OpenExchange, *exception: object) -> None:
+        closed.append(exchange)
+        raise RejectedError("LIMIT", "closed")
+
+    monkeypatch.setattr(OpenExchange, "__exit__", failing)
+    rows = [{"at": at, "v": at} for at in range(40)]
+    with pytest.raises(RejectedError, match="closed"):
+        run_over({"n": FUNCTIONS["joined_parts"]("v").rows(-30, 0)}, rows, order_by=["at"])
+    assert len(closed) == 2  # that of the frames and that of the nodes
 
 
 def test_calls_share_exchanges_by_frame_and_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import connect, udaf
-from foldflight.client import Functions, OpenExchange
+from foldflight.client import Functions, OpenExchange, embedded
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import folding, task
 from foldflight.engine.over.query import OverQuery
@@ -351,6 +351,16 @@ def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(
     with pytest.raises(FunctionError) as raised:
         run_over({"n": call}, rows, keys=["k"], order_by=["at"])
     assert raised.value.group == {"k": "a"}
+
+
+@pytest.mark.parametrize("name", ["total", "parts", "joined"])
+def test_slots_are_within_the_limit_of_a_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each frame begins a new accumulator here, and so needs a slot of its own."""
+    monkeypatch.setattr(embedded, "_LIMITS", dataclasses.replace(embedded._LIMITS, slots_max=6))
+    rows = [{"k": "a", "at": 10 * at, "v": at} for at in range(20)]
+    frame = Frame(-11, -9, is_range=True, by="recompute" if name == "joined" else None)
+    calls = {name: dataclasses.replace(calls_of(FUNCTIONS, None)[name], frame=frame)}
+    assert run_over(calls, rows, keys=["k"], order_by=["at"]) == brute_force(rows, [name], frame, descending=False)
 
 
 def test_every_exchange_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,8 +171,9 @@ class OverFrame:
         roles += columns.roles()[len(self.names) :]
         roles += [f"the end {name} of a frame" for name in ends]
         given, width = rows.schema, len(self.df.columns)
-        compared = st.StructType(given.fields[width : width + len(self.names) + len(order)])
-        check_keys(compared, [*self.names, *order])
+        ends_at = width + len(self.names)
+        check_keys(st.StructType(given.fields[width:ends_at]), self.names)
+        check_keys(st.StructType(given.fields[ends_at : ends_at + len(order)]), order, is_order=True)
         fields = iter(arrow_fields(given, roles))
 
         def take(count: int) -> pa.Schema:

@@ -79,7 +79,10 @@ def expected_of(name: str, frame: list[dict[str, Any]]) -> Any:
             return max(known, default=None)
         case "some":
             return sum(row["ok"] is True and row["v"] is not None for row in frame)
-        case "kinds":
+        case "sorted":
+            ordered = [*sorted(known, reverse=True), *[None] * (len(values) - len(known))]
+            return "".join(f",{value}" for value in ordered)
+        case "kinds" | "kinds_anew":
             return len(set(known))
         case "mean":
             return math.fsum(row["x"] for row in frame) / len(frame) if frame else None
@@ -101,11 +104,16 @@ def calls_of(functions: Functions, frame: Frame | None) -> dict[str, Any]:
     calls |= {
         "joined": functions["joined"]("v"),
         "kinds": functions["count"]("v").distinct(),
+        "kinds_anew": functions["count"]("v").distinct(),
+        "sorted": functions["joined"]("v").order_by("v DESC"),
     }
     insisting = dataclasses.replace(frame, by="recompute")
+    # Over short frames, DISTINCT and calls with an order are retracted unless the user insists.
+    insist = (
+        {"joined", "kinds_anew"} if frame.rows_max or frame.is_whole else {"joined", "kinds_anew", "kinds", "sorted"}
+    )
     return {
-        name: dataclasses.replace(call, frame=insisting if name in ("joined", "kinds") else frame)
-        for name, call in calls.items()
+        name: dataclasses.replace(call, frame=insisting if name in insist else frame) for name, call in calls.items()
     }
 
 

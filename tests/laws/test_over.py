@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import decimal
 import math
 from typing import Any
 
@@ -12,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import connect, udaf
-from foldflight.client import Functions
+from foldflight.client import Functions, OpenExchange, embedded
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import folding, task
+from foldflight.engine.over.query import OverQuery
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.frame import Frame
 from foldflight.testing import over, run_over
@@ -77,7 +79,10 @@ def expected_of(name: str, frame: list[dict[str, Any]]) -> Any:
             return max(known, default=None)
         case "some":
             return sum(row["ok"] is True and row["v"] is not None for row in frame)
-        case "kinds":
+        case "sorted":
+            ordered = [*sorted(known, reverse=True), *[None] * (len(values) - len(known))]
+            return "".join(f",{value}" for value in ordered)
+        case "kinds" | "kinds_anew":
             return len(set(known))
         case "mean":
             return math.fsum(row["x"] for row in frame) / len(frame) if frame else None
@@ -99,11 +104,16 @@ def calls_of(functions: Functions, frame: Frame | None) -> dict[str, Any]:
     calls |= {
         "joined": functions["joined"]("v"),
         "kinds": functions["count"]("v").distinct(),
+        "kinds_anew": functions["count"]("v").distinct(),
+        "sorted": functions["joined"]("v").order_by("v DESC"),
     }
     insisting = dataclasses.replace(frame, by="recompute")
+    # Over short frames, DISTINCT and calls with an order are retracted unless the user insists.
+    insist = (
+        {"joined", "kinds_anew"} if frame.rows_max or frame.is_whole else {"joined", "kinds_anew", "kinds", "sorted"}
+    )
     return {
-        name: dataclasses.replace(call, frame=insisting if name in ("joined", "kinds") else frame)
-        for name, call in calls.items()
+        name: dataclasses.replace(call, frame=insisting if name in insist else frame) for name, call in calls.items()
     }
 
 
@@ -237,6 +247,32 @@ def test_a_long_frame_is_merged_from_nodes() -> None:
         assert found == brute_force(rows, ["parts"], frame, descending=False)
 
 
+def test_a_merge_does_not_depend_on_other_partitions() -> None:
+    """Floats are merged in the same order for a partition alone and behind others, so they are rounded alike."""
+
+    @udaf(input_types=["DOUBLE"], result_type="DOUBLE", state_type="DOUBLE")
+    class Rounded:
+        def create_accumulator(self) -> float:
+            return 0.0
+
+        def accumulate(self, accumulator: float, value: float) -> float:
+            return accumulator + value
+
+        def merge(self, accumulator: float, other: float) -> float:
+            return accumulator + other
+
+        def get_value(self, accumulator: float) -> float:
+            return accumulator
+
+    calls = {"n": connect("embedded:").register(Rounded)["rounded"]("v").rows(-60, 0)}
+    alone = [{"k": "b", "at": at, "v": 1 / (at + 3)} for at in range(150)]
+    other = [{"k": "a", "at": at, "v": 1.0} for at in range(13)]
+    expected = run_over(calls, alone, keys=["k"], order_by=["at"])
+    last = {"k": "c", "at": 0, "v": 1.0}  # the last partition is folded by itself
+    found = run_over(calls, [*other, *alone, last], keys=["k"], order_by=["at"])
+    assert found[len(other) : -1] == expected
+
+
 @pytest.mark.parametrize("descending", [False, True])
 def test_rows_without_an_order_value_and_nan_have_their_peers(descending: bool) -> None:
     """A distance from NULL is NULL, and one from NaN is NaN: the frame is that of the rows like it."""
@@ -288,6 +324,116 @@ def test_an_error_names_the_partition() -> None:
         assert raised.value.group == {"k": "b"}
 
 
+@udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT")
+class NotEmpty:
+    """A sum that fails for no rows."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def accumulate(self, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def retract(self, accumulator: int, value: int) -> int:
+        return accumulator - value
+
+    def get_value(self, accumulator: int) -> int:
+        if not accumulator:
+            raise ValueError("no rows")
+        return accumulator
+
+
+@pytest.mark.parametrize("by", [None, "recompute"])
+@pytest.mark.parametrize("order", ["b", "dc"])
+def test_an_error_of_an_empty_frame_names_the_partition_of_its_row(
+    by: Any, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frame of a partition's last row begins at the next partition, or after all rows, but is not of that."""
+    call = connect("embedded:").register(NotEmpty)["not_empty"]("v").rows(1, 2, by=by)
+    rows = [{"k": key, "at": at, "v": 1} for at, key in enumerate("aaaaa")]
+    rows += [{"k": key, "at": at, "v": 1} for key in order for at in range(2)]
+    with pytest.raises(FunctionError) as raised:
+        run_over({"n": call}, rows[-2 * len(order) :], keys=["k"], order_by=["at"])
+    assert raised.value.group == {"k": order[0]}
+    monkeypatch.setattr(over, "OverFold", lambda query: task.OverFold(query, rows=1))
+    with pytest.raises(FunctionError) as raised:
+        run_over({"n": call}, rows, keys=["k"], order_by=["at"])
+    assert raised.value.group == {"k": "a"}
+
+
+@pytest.mark.parametrize("name", ["total", "parts", "joined"])
+def test_slots_are_within_the_limit_of_a_server(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each frame begins a new accumulator here, and so needs a slot of its own."""
+    monkeypatch.setattr(embedded, "_LIMITS", dataclasses.replace(embedded._LIMITS, slots_max=6))
+    rows = [{"k": "a", "at": 10 * at, "v": at} for at in range(20)]
+    frame = Frame(-11, -9, is_range=True, by="recompute" if name == "joined" else None)
+    calls = {name: dataclasses.replace(calls_of(FUNCTIONS, None)[name], frame=frame)}
+    assert run_over(calls, rows, keys=["k"], order_by=["at"]) == brute_force(rows, [name], frame, descending=False)
+
+
+def test_every_exchange_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange that fails when it is closed does not leave the others open."""
+    closed: list[OpenExchange] = []
+
+    def failing(exchange: OpenExchange, *exception: object) -> None:
+        closed.append(exchange)
+        raise RejectedError("LIMIT", "closed")
+
+    monkeypatch.setattr(OpenExchange, "__exit__", failing)
+    rows = [{"at": at, "v": at} for at in range(40)]
+    with pytest.raises(RejectedError, match="closed"):
+        run_over({"n": FUNCTIONS["joined_parts"]("v").rows(-30, 0)}, rows, order_by=["at"])
+    assert len(closed) == 2  # that of the frames and that of the nodes
+
+
+def test_calls_share_exchanges_by_frame_and_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reasons for a way may differ. The description has everything that a call has."""
+    queries: list[OverQuery] = []
+
+    def kept(query: OverQuery) -> task.OverFold:
+        queries.append(query)
+        return task.OverFold(query)
+
+    monkeypatch.setattr(over, "OverFold", kept)
+    calls = {
+        "some": FUNCTIONS["count"]("v").where("ok").rows(-1, 0),
+        "oldest": FUNCTIONS["oldest"]("v").rows(-1, 0),
+        "again": FUNCTIONS["oldest"]("v").rows(-1, 0, by="retract"),
+        "kinds": FUNCTIONS["count"]("v").distinct().rows(-1, 0),
+    }
+    row = {"at": 1, "v": 2, "ok": None}
+    assert run_over(calls, [row], order_by=["at"]) == [{**row, "some": 0, "oldest": 2, "again": 2, "kinds": 1}]
+    (query,) = queries
+    assert len(query.parts) == 1
+    for text in (
+        "count(v) FILTER (ok)",
+        "count(DISTINCT v)",
+        "because by='retract' insists\n      mode: ",
+        "mode: counted",
+    ):
+        assert text in query.explain()
+
+
+@pytest.mark.parametrize("by", [None, "retract", "recompute"])
+def test_log_lines_name_the_partition(by: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """What a function logs arrives, whatever way its frames are folded, and with the key of the partition."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT")
+    class Telling(NotEmpty):
+        def open(self, context: Any) -> None:
+            self.logger = context.logger
+
+        def get_value(self, accumulator: int) -> int:
+            self.logger.info("value", n=accumulator)
+            return accumulator
+
+    call = connect("embedded:").register(Telling)["telling"]("v").rows(-1 if by else None, -1, by=by)
+    rows = [{"k": key, "at": at, "v": v} for at, (key, v) in enumerate([("a", 1), ("b", 2), ("b", 3)])]
+    with caplog.at_level("INFO", "foldflight.functions"):
+        assert [row["n"] for row in run_over({"n": call}, rows, keys=["k"], order_by=["at"])] == [0, 0, 2]
+    assert {"value n=0 k='a'", "value n=2 k='b'"} <= {record.getMessage() for record in caplog.records}
+
+
 def test_frames_without_a_bounded_cost_are_refused() -> None:
     """A frame that would be folded anew for each row, and has no small bound, needs an insisting user."""
     rows = [{"at": 1, "v": 2}]
@@ -302,6 +448,36 @@ def test_frames_without_a_bounded_cost_are_refused() -> None:
     assert run_over({"n": FUNCTIONS["joined"]("v").rows(-999, 0)}, rows, order_by=["at"])[0]["n"] == ",2"
 
 
+class Drifting:
+    """A mean whose accumulator has floats of which no annotation tells."""
+
+    def create_accumulator(self) -> Any:
+        return [0.0, 0]
+
+    def accumulate(self, accumulator: Any, value: int) -> None:
+        accumulator[0] += value / 3
+        accumulator[1] += 1
+
+    def retract(self, accumulator: Any, value: int) -> None:
+        accumulator[0] -= value / 3
+        accumulator[1] -= 1
+
+    def get_value(self, accumulator: Any) -> float:
+        return accumulator[0] / accumulator[1]
+
+
+def test_states_of_unknown_content_are_not_retracted() -> None:
+    """A pickled state may have floats, so only an insisting user gets it retracted over long frames."""
+    functions = connect("embedded:").register(udaf(input_types=["BIGINT"], result_type="DOUBLE")(Drifting))
+    rows = [{"at": at, "v": value} for at, value in enumerate([3 << 52, 1, 1])]
+    with pytest.raises(RejectedError, match=r"may have floats \(pickle codec\)"):
+        run_over({"n": functions["drifting"]("v").rows(-1000, 0)}, rows, order_by=["at"])
+    last = run_over({"n": functions["drifting"]("v").rows(0, 0)}, rows, order_by=["at"])
+    assert [row["n"] for row in last] == [float(1 << 52), 1 / 3, 1 / 3]
+    insisted = {"n": functions["drifting"]("v").rows(-1000, 0, by="retract")}
+    assert run_over(insisted, rows, order_by=["at"])[0]["n"] == float(1 << 52)
+
+
 @pytest.mark.parametrize("frame", [(1, -1), (True, 0), (0.5, 1), ("-1 hour", 0), (1 << 31, None)])
 def test_wrong_ends_of_rows_are_refused(frame: tuple[Any, Any]) -> None:
     """ROWS has whole numbers of rows, in their order."""
@@ -309,8 +485,67 @@ def test_wrong_ends_of_rows_are_refused(frame: tuple[Any, Any]) -> None:
         FUNCTIONS["count"]().rows(*frame)
 
 
-@pytest.mark.parametrize("frame", [("1 hour", 0), (0, "-1 hour"), (math.nan, 0), ("it's", 0), ("", 0), (2, 1.5)])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        ("1 hour", 0),
+        (0, "-1 hour"),
+        (math.nan, 0),
+        ("it's", 0),
+        ("", 0),
+        (2, 1.5),
+        ("-1 hour", "-2 hours"),
+        ("-1 day", "-1 day -1 minute"),
+        ("2 years", "23 months"),
+    ],
+)
 def test_wrong_ends_of_range_are_refused(frame: tuple[Any, Any]) -> None:
     """RANGE has finite numbers or intervals, in their order."""
     with pytest.raises(RejectedError, match="SIGNATURE"):
         FUNCTIONS["count"]().range(*frame)
+
+
+@pytest.mark.parametrize("frame", [("-2 hours", "-1 hour"), ("-1 month", "-28 days"), ("-1.5 hours", "-2 hours")])
+def test_ends_that_depend_on_the_row_are_accepted(frame: tuple[Any, Any]) -> None:
+    """Spark knows the length of a month, and intervals in other forms."""
+    assert FUNCTIONS["count"]().range(*frame)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "bound", "message"),
+    [
+        ("DATE", datetime.date(2013, 1, 1), "-1 hour", "is TIMESTAMP"),
+        ("DATE", datetime.date(1, 1, 1), "-1 day", "does not fit DATE"),
+        ("DATE", datetime.date(2013, 1, 1), -1, "give an interval"),
+        ("STRING", "a", -1, "STRING has no distances"),
+        ("BIGINT", 1, -0.5, "give a whole number"),
+        ("BIGINT", 1, "-1 hour", "give a whole number"),
+        ("BIGINT", -2, -(2**63) + 1, "does not fit BIGINT"),
+        ("DOUBLE", 1.0, "-1 hour", "give a number"),
+        ("DECIMAL(4, 2)", decimal.Decimal(1), -0.001, "at most 2 after the point"),
+        ("DECIMAL(4, 2)", decimal.Decimal(1), -1e30, "17 in total"),
+    ],
+)
+def test_distances_that_do_not_fit_the_order_are_refused(type_: str, value: Any, bound: Any, message: str) -> None:
+    """They are refused as in Spark, and not with an error of Python."""
+    with pytest.raises(RejectedError, match=message) as refused:
+        run_over({"n": FUNCTIONS["count"]().range(bound, None)}, [{"at": value}], order_by=["at"], types={"at": type_})
+    assert refused.value.code == "SCHEMA_MISMATCH"
+
+
+@pytest.mark.parametrize(
+    ("type_", "values", "bound", "expected"),
+    [
+        ("TINYINT", [-128, 0, 127], -300, [1, 2, 3]),
+        ("TINYINT", [-128, 0, 127], -127, [1, 1, 2]),
+        ("DECIMAL(4, 2)", [decimal.Decimal(-90), decimal.Decimal(90)], -1000, [1, 2]),
+        ("DECIMAL(4, 2)", [decimal.Decimal(0), decimal.Decimal(1)], -0.5, [1, 1]),
+        ("DATE", [datetime.date(2013, 1, 1), datetime.date(2013, 1, 8)], "-1 week", [1, 2]),
+    ],
+)
+def test_a_distance_may_exceed_the_type_of_the_order(type_: str, values: Any, bound: Any, expected: Any) -> None:
+    """The ends of frames have a wider type than the order."""
+    found = run_over(
+        {"n": FUNCTIONS["count"]().range(bound, 0)}, [{"at": at} for at in values], order_by=["at"], types={"at": type_}
+    )
+    assert [row["n"] for row in found] == expected

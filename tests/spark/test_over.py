@@ -40,6 +40,7 @@ WINDOWS = {
         Frame(-0.5, None, is_range=True),
         "x DESC NULLS FIRST RANGE BETWEEN 0.5D PRECEDING AND UNBOUNDED FOLLOWING",
     ),
+    "far": ("CAST(n AS TINYINT)", Frame(-300, 0, is_range=True), "n RANGE BETWEEN 300 PRECEDING AND CURRENT ROW"),
     "money": ("d", Frame(-1.25, 0, is_range=True), "d RANGE BETWEEN 1.25 PRECEDING AND CURRENT ROW"),
 }
 CALLS = {
@@ -155,6 +156,8 @@ def test_mistakes_are_refused_before_anything_runs(
         with pytest.raises(RejectedError) as refused:
             over(df, "k", order_by=order).agg(times=count.range(*frame))
         assert message in str(refused.value)
+    with pytest.raises(RejectedError, match=r"the order 'map\(k, n\)' .* cannot be an order.*; order by parts of it"):
+        over(df, "k", order_by="map(k, n)").agg(times=count)
     with pytest.raises(RejectedError, match="'ID' is the name of two columns"):
         over(df, "k").agg(ID=count)
     with pytest.raises(RejectedError, match="median with DISTINCT or an order folds all rows of a frame"):

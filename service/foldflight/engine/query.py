@@ -21,7 +21,7 @@ from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
 from foldflight.fold import Mode
 from foldflight.functions import Call, sql_name
 
-__all__ = ["ARROW", "Choice", "Emit", "HostTypes", "Query", "StreamOptions"]
+__all__ = ["ARROW", "Choice", "Emit", "HostTypes", "Query", "StreamOptions", "mode_of", "written"]
 
 Emit = Literal["update", "changelog", "append"]
 
@@ -191,9 +191,8 @@ class Query:
         lines = [f"{kind}: group by {', '.join(layout.names) or 'nothing (one group)'}"]
         rows = list(zip(layout.outputs, self.opening.calls, self.opened, strict=True))
         for place, (output, call, opened) in enumerate(rows):
-            lines.append(f"  {output.name}: {sql_name(output.type)} = {_written(call)}")
-            folded = Mode.COUNTED if call.distinct or call.materialize or call.order else infos.get(call.function)
-            lines.append(f"      folded: {folded or 'not told'}")
+            lines.append(f"  {output.name}: {sql_name(output.type)} = {written(call)}")
+            lines.append(f"      folded: {mode_of(call, infos)}")
             lines.append(f"      state: {layout.states.field(place).type}; {_capabilities(opened)}")
         lines.append(f"plan: {self._steps()}")
         lines.append(f"  rows are {'' if folds.taken else 'not '}folded before the shuffle: {folds.why}")
@@ -278,7 +277,19 @@ def _materialized(calls: Sequence[Call], opened: Opened, needs: _Needs) -> Itera
         yield call if needs.are_met(found) else replace(call, materialize=True)
 
 
-def _written(call: Call) -> str:
+def mode_of(call: Call, folded: Mapping[str, str]) -> str:
+    """Return how a call is evaluated, as text for users.
+
+    Args:
+        call: The call.
+        folded: `FunctionInfo.folded` of each function.
+    """
+    is_counted = call.distinct or call.materialize or call.order
+    return Mode.COUNTED if is_counted else folded.get(call.function) or "not told"
+
+
+def written(call: Call) -> str:
+    """Return a call as text for users: arguments, DISTINCT, ORDER BY and FILTER."""
     literals: Mapping[str, Any] = dict(call.literals)
     arguments = [*call.arguments, *(f"{name} => {value!r}" for name, value in literals.items())]
     keys = [

@@ -174,7 +174,9 @@ class ServerExchange:
         self._evaluator.merge_states(batch)
         if self._opening.initial_outputs and not frame.unanswered:
             slots = batch.column("slot") if batch.num_rows else pa.array([0], pa.int32())
-            yield InitialOutputs(self._evaluator.outputs(slots))
+            outputs = self._evaluator.outputs(slots)
+            yield from self._log_without_barrier()
+            yield InitialOutputs(outputs)
 
     def _chunk(self, batch: pa.RecordBatch) -> Iterator[Frame]:
         if batch.schema != self._opening.columns:
@@ -196,6 +198,7 @@ class ServerExchange:
         if self._opening.steps:
             yield from self._mapped(outputs)
         else:
+            yield from self._log_without_barrier()
             yield from map(RowOutputs, outputs)
         self.stats.rows += batch.num_rows
         self.stats.chunks += 1
@@ -248,6 +251,11 @@ class ServerExchange:
     def _pending_log(self) -> Iterator[Frame]:
         if self._logs or self._logs_dropped:
             yield Log(self._take_records())
+
+    def _log_without_barrier(self) -> Iterator[Frame]:
+        # An engine that asks for outputs after some rows may never send a barrier. Others get their logs with it.
+        if self._opening.emits:
+            yield from self._pending_log()
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
         """Yield the parts of a batch that fit into messages, each with whether it is the last."""

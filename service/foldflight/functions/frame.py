@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import decimal
 import math
+import re
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from foldflight.errors import RejectedError
 
-__all__ = ["Frame", "FrameBound", "Insisted"]
+__all__ = ["Frame", "FrameBound", "Insisted", "Interval", "interval_of"]
 
 FrameBound: TypeAlias = int | float | decimal.Decimal | str | None
 """One end of a frame: negative for preceding, 0 for the current row, positive for following, None for unbounded. A text
@@ -18,6 +19,48 @@ is an interval, such as "-1 hour"."""
 Insisted: TypeAlias = Literal["recompute", "retract"]
 
 _OFFSET_MAX: Final = 1 << 31
+
+_MONTHS: Final = {"year": 12, "month": 1}
+_DAYS: Final = {"week": 7, "day": 1}
+_MICROSECONDS: Final = {
+    "hour": 3_600_000_000,
+    "minute": 60_000_000,
+    "second": 1_000_000,
+    "millisecond": 1000,
+    "microsecond": 1,
+}
+_UNITS: Final = "|".join([*_MONTHS, *_DAYS, *_MICROSECONDS])
+_TERM: Final = re.compile(rf"\s*([-+]?)\s*(\d+)\s*({_UNITS})s?\b", re.IGNORECASE)
+_DAY: Final = 24 * _MICROSECONDS["hour"]
+_MONTH_DAYS_MIN, _MONTH_DAYS_MAX = 28, 31
+
+
+class Interval(NamedTuple):
+    """The text of an interval, as numbers."""
+
+    months: int
+    days: int
+    microseconds: int
+
+
+def interval_of(text: str) -> Interval | None:
+    """Return the interval that a text means; None if only Spark may know.
+
+    >>> interval_of("-1 day 2 hours")
+    Interval(months=0, days=-1, microseconds=7200000000)
+    """
+    months = days = microseconds = place = 0
+    text = text.rstrip()
+    while place < len(text):
+        found = _TERM.match(text, place)
+        if found is None:
+            return None
+        sign, digits, unit = found.groups()
+        number, unit, place = int(sign + digits), unit.lower(), found.end()
+        months += number * _MONTHS.get(unit, 0)
+        days += number * _DAYS.get(unit, 0)
+        microseconds += number * _MICROSECONDS.get(unit, 0)
+    return Interval(months, days, microseconds)
 
 
 @dataclass(frozen=True)
@@ -48,8 +91,7 @@ class Frame:
             _check_bound(bound, is_range=self.is_range)
         if self.by not in (None, "recompute", "retract"):
             raise RejectedError("SIGNATURE", f"by is 'recompute' or 'retract', and here it is {self.by!r}")
-        low, high = _signed(self.low), _signed(self.high)
-        if low is not None and high is not None and low > high:
+        if self.low is not None and self.high is not None and _is_after(self.low, self.high):
             raise RejectedError("SIGNATURE", f"the frame {self} ends before it begins; give the earlier end first")
 
     @property
@@ -95,8 +137,18 @@ def _check_bound(bound: object, *, is_range: bool) -> None:
     )
 
 
-def _signed(bound: FrameBound) -> float | decimal.Decimal | None:
-    """Return a number that tells the side of a bound. Two intervals on the same side are not compared."""
+def _is_after(low: float | decimal.Decimal | str, high: float | decimal.Decimal | str) -> bool:
+    """Whether one end is after another one at every row. Months have 28 to 31 days."""
+    one, two = (interval_of(bound) if isinstance(bound, str) else Interval(0, 0, 0) for bound in (low, high))
+    if (isinstance(low, str) or isinstance(high, str)) and one is not None and two is not None:
+        months = one.months - two.months
+        days = one.days - two.days + months * (_MONTH_DAYS_MIN if months > 0 else _MONTH_DAYS_MAX)
+        return days * _DAY + one.microseconds - two.microseconds > 0
+    return _signed(low) > _signed(high)
+
+
+def _signed(bound: float | decimal.Decimal | str) -> float | decimal.Decimal:
+    """Return a number that tells the side of a bound."""
     if not isinstance(bound, str):
         return bound
     return float("-inf") if bound.strip().startswith("-") else float("inf")

@@ -389,25 +389,31 @@ def arrow_fields(schema: st.StructType, roles: Sequence[str]) -> pa.Schema:
     return pa.schema(fields)
 
 
-def check_keys(schema: st.StructType, names: Sequence[str]) -> None:
-    """Refuse keys that cannot be grouped by.
+def check_keys(schema: st.StructType, names: Sequence[str], *, is_order: bool = False) -> None:
+    """Refuse keys that cannot be grouped by, or an order that cannot be compared.
+
+    Args:
+        schema: The columns.
+        names: The user's names of the columns.
+        is_order: Whether they are the order of rows.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH.
     """
     for column, name in zip(schema, names, strict=False):
-        role = f"the key {name!r}"
+        kind, verb = ("order", "order") if is_order else ("key", "group")
+        role, cannot = f"the {kind} {name!r}", f"cannot be {'an order' if is_order else 'a key'}"
         if _contains(column.dataType, _UNGROUPABLE):
             raise _unsupported(
                 role,
                 column.dataType,
-                "cannot be a key, because its values cannot be compared; group by parts of it, or by its text",
+                f"{cannot}, because its values cannot be compared; {verb} by parts of it, or by its text",
             )
         if isinstance(column.dataType, st.StringType) and column.dataType.collation != "UTF8_BINARY":
             raise _unsupported(
                 role,
                 column.dataType,
-                "cannot be a key, because it does not compare texts by their bytes; group by collation_key(...) or by "
+                f"{cannot}, because it does not compare texts by their bytes; {verb} by collation_key(...) or by "
                 "lower(...)",
             )
 

@@ -7,21 +7,21 @@ frames in one pass. It is a mapInArrow, because Spark removes a sort below a pro
 from __future__ import annotations
 
 import dataclasses
-import decimal
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
-from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
 from foldflight.engine.layout import EMIT, KIND, SLOT
+from foldflight.engine.over.frames import distance_of, end_type
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
 from foldflight.errors import RejectedError
@@ -34,7 +34,6 @@ from foldflight.spark.columns import (
     column_of,
     key_name,
     rejecting,
-    spark_name,
     text_of,
 )
 from foldflight.spark.frame import SPARK, listed, named_outputs, one_transport, refuse_doubles
@@ -43,9 +42,7 @@ from foldflight.spark.steps import mapping, step_name
 
 __all__ = ["OverFrame", "over"]
 
-# Codes of decimals are whole numbers of 64 bits, and the end of a frame may have one digit more than the order value.
-_DIGITS_MAX = 17
-_MOMENTS = (st.DateType, st.TimestampType, st.TimestampNTZType)
+_MEASURED: Final = (st.NumericType, st.DateType, st.TimestampType, st.TimestampNTZType)
 
 
 def over(
@@ -174,8 +171,9 @@ class OverFrame:
         roles += columns.roles()[len(self.names) :]
         roles += [f"the end {name} of a frame" for name in ends]
         given, width = rows.schema, len(self.df.columns)
-        compared = st.StructType(given.fields[width : width + len(self.names) + len(order)])
-        check_keys(compared, [*self.names, *order])
+        ends_at = width + len(self.names)
+        check_keys(st.StructType(given.fields[width:ends_at]), self.names)
+        check_keys(st.StructType(given.fields[ends_at : ends_at + len(order)]), order, is_order=True)
         fields = iter(arrow_fields(given, roles))
 
         def take(count: int) -> pa.Schema:
@@ -232,55 +230,27 @@ class OverFrame:
 
     def _end(self, order: Column, type_: st.DataType, bound: Any) -> Column:
         """Return the order value at a distance. Raises RejectedError SCHEMA_MISMATCH."""
-        distance = _distance(type_, bound)
-        if distance is None:
-            raise RejectedError(
-                "SCHEMA_MISMATCH",
-                f"RANGE with the distance {bound!r} does not fit the order {text_of(self.order[0].column)!r}, which is "
-                f"{type_.simpleString()}; {_fitting(type_)}",
-            )
+        arrow = to_arrow_type(type_, timezone="UTC") if isinstance(type_, _MEASURED) else pa.string()
+        name = text_of(self.order[0].column)
+        chosen = distance_of(arrow, bound, order=name, shown=type_.simpleString())
+        if isinstance(chosen, str):
+            distance = sf.expr(f"INTERVAL '{chosen.strip()}'")
+        else:
+            # A narrower type would wrap, or give NULL, where Spark is not in ANSI mode.
+            type_ = from_arrow_type(end_type(arrow))
+            order, distance = order.cast(type_), sf.lit(chosen).cast(type_)
         end = order - distance if self.order[0].descending else order + distance
         if isinstance(type_, st.DecimalType):
-            return end.cast(st.DecimalType(type_.precision + 1, type_.scale))
+            return end.cast(type_)
         with rejecting("SCHEMA_MISMATCH", f"Spark cannot add the distance {bound!r} to the order"):
             found = self.df.select(end).schema[0].dataType
         if found != type_:
             raise RejectedError(
                 "SCHEMA_MISMATCH",
-                f"the order {text_of(self.order[0].column)!r} is {type_.simpleString()}, and at the distance {bound!r} "
+                f"the order {name!r} is {type_.simpleString()}, and at the distance {bound!r} "
                 f"it is {found.simpleString()}; order by CAST(... AS {found.simpleString().upper()})",
             )
         return end
-
-
-def _distance(type_: st.DataType, bound: Any) -> Column | None:
-    """Return a distance as a column that can be added to an order of a type; None if it does not fit."""
-    if isinstance(bound, str):
-        if not isinstance(type_, _MOMENTS):
-            return None
-        return sf.expr(f"INTERVAL '{bound.strip()}'")
-    if isinstance(type_, st.IntegralType):
-        return sf.lit(int(bound)).cast(type_) if int(bound) == bound else None
-    if isinstance(type_, st.DecimalType):
-        exact = decimal.Decimal(str(bound))
-        fits = type_.precision <= _DIGITS_MAX and exact == round(exact, type_.scale)
-        return sf.lit(exact).cast(type_) if fits else None
-    return sf.lit(float(bound)).cast(type_) if isinstance(type_, st.FractionalType) else None
-
-
-def _fitting(type_: st.DataType) -> str:
-    if isinstance(type_, _MOMENTS):
-        return "give an interval such as '-1 hour' or '7 days'"
-    if isinstance(type_, st.IntegralType):
-        return "give a whole number"
-    if isinstance(type_, st.DecimalType):
-        return (
-            f"the order may have at most {_DIGITS_MAX} digits, and the distance at most {type_.scale} after the point; "
-            "CAST the order to a DECIMAL that fits"
-        )
-    if isinstance(type_, st.FractionalType):
-        return "give a number"
-    return f"order by a number, a date or a timestamp; {spark_name(pa.string())} has no distances"
 
 
 def _sorted(column: Column, key: OrderKey) -> Column:

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import datetime
 import pickle
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,15 +27,15 @@ import pyarrow as pa
 from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
 from foldflight.engine.keys import KeyIndex
+from foldflight.engine.over.frames import distance_of, end_type
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
 from foldflight.errors import RejectedError
-from foldflight.functions.frame import Frame
+from foldflight.functions.frame import Frame, interval_of
+from foldflight.functions.types import sql_name
 from foldflight.testing.epochs import calls_of, conditions_of, name_in_chunks, types_of
 
 __all__ = ["run_over"]
-
-_INTERVAL: Final = re.compile(r"([-+]?)\s*(\d+)\s*(week|day|hour|minute|second|millisecond|microsecond)s?")
 
 
 def run_over(
@@ -150,24 +149,38 @@ def _framed(
             if not frame.is_range or bound is None or bound == 0:
                 columns.append(None)
                 continue
-            column, distance = str(order[0].column), _distance(bound)
-            values = [row[column] for row in rows]
-            moved = [
-                None if value is None else value - distance if order[0].descending else value + distance
-                for value in values
-            ]
+            column = str(order[0].column)
+            values = pa.array([row[column] for row in rows], types[column])
             end = f"{side}_{len(ends)}"
             columns.append(end)
-            ends[end] = pa.array(moved, types[column])
+            ends[end] = _moved(values, bound, order[0])
         framed[name] = Framed(call, frame, *columns)
     return framed, ends
 
 
-def _distance(bound: Any) -> Any:
-    if not isinstance(bound, str):
-        return bound
-    found = _INTERVAL.fullmatch(bound.strip().lower())
-    if found is None:
-        raise RejectedError("SIGNATURE", f"without Spark, an interval is like '-1 hour' or '7 days', and not {bound!r}")
-    sign, number, unit = found.groups()
-    return datetime.timedelta(**{f"{unit}s": int(sign + number)})
+def _moved(values: pa.Array, bound: Any, order: OrderKey) -> pa.Array:
+    """Return the order values at a distance. Raises RejectedError SIGNATURE and SCHEMA_MISMATCH, as in Spark."""
+    name, shown = str(order.column), sql_name(values.type)
+    distance: Any = distance_of(values.type, bound, order=name, shown=shown)
+    if isinstance(distance, str):
+        interval = interval_of(distance)
+        if interval is None or interval.months:
+            raise RejectedError(
+                "SIGNATURE", f"without Spark, an interval is like '-1 hour' or '7 days', and not {bound!r}"
+            )
+        if interval.microseconds and pa.types.is_date(values.type):
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the order {name!r} is {shown}, and at the distance {bound!r} it is TIMESTAMP; order by a TIMESTAMP",
+            )
+        distance = datetime.timedelta(days=interval.days, microseconds=interval.microseconds)
+    try:
+        moved = [
+            None if value is None else value - distance if order.descending else value + distance
+            for value in values.to_pylist()
+        ]
+        return pa.array(moved, end_type(values.type))
+    except (OverflowError, pa.ArrowInvalid) as error:
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"the order {name!r} at the distance {bound!r} does not fit {shown}: {error}"
+        ) from None

@@ -2,12 +2,14 @@
 
 *Accumulate* and *retract*: a frame differs from that of the row before by the rows that leave and those that enter.
 The chunk has these rows, one after another, and `emit` is true at the last one of each frame. A frame for which more
-rows would leave and enter than it has begins with a new accumulator, so no accumulator ever loses all its rows.
+rows would leave and enter than it has begins with a new accumulator, so no accumulator loses all its rows. But
+those that are left may not count, by FILTER or because NULLs are skipped.
 
-*Merge*: rows are folded to nodes of 8, 16, 32... rows, at positions that are multiples of their size. A frame is folded
-from the few rows before its first node, the largest nodes in it, and the few rows after the last. So each row costs
-some rows and states, about as many as the logarithm of the length of its frame. A node is made once. Source: V. Leis et
-al., "Efficient processing of window functions in analytical SQL queries" (2015).
+*Merge*: rows are folded to nodes of 8, 16, 32... rows, at multiples of their size from the beginning of the partition,
+so that the rounding of floats does not depend on other partitions. A frame is folded from the few rows before its first
+node, the largest nodes in it, and the few rows after the last. So each row costs some rows and states, about as many as
+the logarithm of the length of its frame. A node is made once. Source: V. Leis et al., "Efficient processing of window
+functions in analytical SQL queries" (2015).
 
 *Recompute*: each frame is folded row by row.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -62,13 +64,14 @@ class FrameFold(ABC):
 
     def begin(self, store: Store) -> None:
         """Use the rows of a store from here on."""
-        self._store = store
+        self._store, self._slot_rows = store, _NONE
 
     @abstractmethod
-    def outputs(self, low: Positions, high: Positions) -> list[pa.Array]:
+    def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         """Return the n outputs of each call for the next n rows of the store.
 
         Args:
+            rows: int64, shape (n,): their positions.
             low: int64, shape (n,): the first position of each frame.
             high: int64, shape (n,): the position after the last one.
 
@@ -81,8 +84,10 @@ class FrameFold(ABC):
 
     def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
         opened, self._open = self._open, {}
-        for exchange in opened.values():
-            exchange.__exit__(exception_type, *exception)
+        stack = ExitStack()
+        for each in opened.values():
+            stack.push(each.__exit__)
+        stack.__exit__(exception_type, *exception)
 
     @contextmanager
     def _exchange(self, opening: Open) -> Iterator[OpenExchange]:
@@ -131,7 +136,7 @@ class _Running(FrameFold):
                 exchange.forget(pa.array([self._slot], pa.int32()))
         self._slot = -1
 
-    def outputs(self, low: Positions, high: Positions) -> list[pa.Array]:
+    def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         full = np.flatnonzero(low < high)
         pool = [*([self._output] if self._slot >= 0 else [])]
         before = len(pool) - 1
@@ -141,7 +146,7 @@ class _Running(FrameFold):
             places[full] = before + np.cumsum(self._fold(low[full], high[full], pool))
         count = sum(len(outputs[0]) for outputs in pool)
         if len(full) < len(low):
-            pool.append(self._of_nothing())
+            pool.append(self._of_nothing(int(rows[np.argmax(low >= high)])))
             places[places < 0] = count
         chosen = pa.array(places)
         found = [pa.concat_arrays(list(columns)).take(chosen) for columns in zip(*pool, strict=True)]
@@ -206,14 +211,16 @@ class _Running(FrameFold):
                 exchange.forget(pa.array(others, pa.int32()))
         self._slot = slot
 
-    def _of_nothing(self) -> list[pa.Array]:
-        """Return the value of a frame without rows: that of a new accumulator."""
+    def _of_nothing(self, row: int) -> list[pa.Array]:
+        """Return the value of the frame of a row if it has no rows: that of a new accumulator."""
         if self._empty is None:
             slot = np.array([self._slot + 1], np.int32)
+            self._slot_rows = np.append(self._slot_rows[: self._slot + 1], row)
             nothing = [pa.nulls(1, field.type) for field in self._layout.states]
             with self._exchange(self._opening) as exchange:
                 exchange.states(self._layout.states_of(slot, nothing))
                 self._empty = self._converted(exchange.initial_outputs())
+                exchange.forget(pa.array(slot))
         return self._empty
 
 
@@ -229,9 +236,9 @@ class _Anew(FrameFold):
     def begin(self, store: Store) -> None:
         super().begin(store)
         if self._nodes is not None:
-            self._nodes.clear()
+            self._nodes.begin(store.order.starts)
 
-    def outputs(self, low: Positions, high: Positions) -> list[pa.Array]:
+    def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         found: list[list[pa.Array]] = []
         start = 0
         slots_max = self._part.query.bounds.rows_max
@@ -242,27 +249,28 @@ class _Anew(FrameFold):
             before = int(ends[start - 1]) if start else 0
             end = int(np.searchsorted(ends, before + _EVENTS_MAX, side="right"))
             end = min(max(end, start + 1), start + slots_max, len(low))
-            found.append(self._converted(self._fold(low[start:end], high[start:end])))
+            found.append(self._converted(self._fold(rows[start:end], low[start:end], high[start:end])))
             start = end
         return [pa.concat_arrays(list(columns)) for columns in zip(*found, strict=True)]
 
-    def _fold(self, low: Positions, high: Positions) -> pa.RecordBatch:
-        left, right = high, high
+    def _fold(self, rows: Positions, low: Positions, high: Positions) -> pa.RecordBatch:
+        left = right = high
+        first = last = _NONE
         if self._nodes is not None:
-            first, last = -(-low // _NODE_ROWS), high // _NODE_ROWS
+            shift = self._nodes.shift(rows)
+            first, last = -(-(low + shift) // _NODE_ROWS), (high + shift) // _NODE_ROWS
             has_nodes = first < last
-            left, right = np.where(has_nodes, first * _NODE_ROWS, high), np.where(has_nodes, last * _NODE_ROWS, high)
-        if self._nodes is not None:
-            self._nodes.know(left // _NODE_ROWS, right // _NODE_ROWS, int(low.min()))
-        assert self._store is not None
-        self._slot_rows = np.minimum(low, len(self._store) - 1)
+            left = np.where(has_nodes, first * _NODE_ROWS - shift, high)
+            right = np.where(has_nodes, last * _NODE_ROWS - shift, high)
+            self._nodes.know(first, last, int((low + shift).min()))
+        self.place(rows)
         self.rows(self._opening, low, left)
         nothing = np.flatnonzero(low >= high)
         if len(nothing):
             states = [pa.nulls(len(nothing), field.type) for field in self._layout.states]
             self.states(self._opening, nothing, states)
         if self._nodes is not None:
-            self._nodes.merge(self._opening, left // _NODE_ROWS, right // _NODE_ROWS)
+            self._nodes.merge(self._opening, first, last)
             self.rows(self._opening, right, high)
         return self.results(self._opening, len(low))
 
@@ -303,7 +311,10 @@ class _Anew(FrameFold):
 
 
 class _Nodes:
-    """States of 8, 16, 32... adjacent rows. Node k of level l has the rows from k * 8 * 2**l on.
+    """States of 8, 16, 32... adjacent rows of a partition. Node k of level l has the places from k * 8 * 2**l on.
+
+    The places of a partition's rows are adjacent, and begin at a multiple of `_stride`, a power of two that is not less
+    than the length of any partition.
 
     Args:
         fold: Folds and merges.
@@ -313,10 +324,23 @@ class _Nodes:
         self._fold = fold
         self._opening = fold.part.anew(states=True)
         self._known: list[tuple[Positions, list[pa.Array]]] = []
+        self._starts = _NONE
+        self._stride = _NODE_ROWS
 
-    def clear(self) -> None:
-        """Drop all nodes."""
+    def begin(self, starts: Positions) -> None:
+        """Drop all nodes. From here on partitions begin at these positions; the last one is the end."""
         self._known = []
+        self._starts = starts
+        self._stride = max(1 << (int(np.diff(starts).max()) - 1).bit_length(), _NODE_ROWS)
+
+    def shift(self, rows: Positions) -> Positions:
+        """Return the distance from position to place in the partitions of n rows."""
+        parts = np.searchsorted(self._starts, rows, side="right") - 1
+        return parts * self._stride - self._starts[parts]
+
+    def _positions(self, places: Positions) -> Positions:
+        """Return the positions of the rows at n places."""
+        return self._starts[places // self._stride] + places % self._stride
 
     def know(self, first: Positions, last: Positions, oldest: int) -> None:
         """Make the nodes of n frames that are not known, and drop those that no later frame has.
@@ -324,7 +348,7 @@ class _Nodes:
         Args:
             first: int64, shape (n,): the first node of level 0 of each frame.
             last: int64, shape (n,): the node after the last one.
-            oldest: The first position that these frames and later ones have.
+            oldest: The first place that these frames and later ones have.
         """
         pieces = _pieces(first, last)
         if pieces:
@@ -385,12 +409,13 @@ class _Nodes:
     def _made(self, level: int, nodes: Positions) -> list[pa.Array]:
         """Return the states of n new nodes: folded from rows, or merged from two nodes of the level below."""
         fold = self._fold
-        fold.place(nodes * (_NODE_ROWS << level))
+        begins = self._positions(nodes * (_NODE_ROWS << level))
+        fold.place(begins)
         if level:
             halves = self._states(level - 1, np.repeat(2 * nodes, 2) + np.tile([0, 1], len(nodes)))
             fold.states(self._opening, np.repeat(np.arange(len(nodes)), 2), halves)
         else:
-            fold.rows(self._opening, nodes * _NODE_ROWS, (nodes + 1) * _NODE_ROWS)
+            fold.rows(self._opening, begins, begins + _NODE_ROWS)
         found = fold.results(self._opening, len(nodes))
         return [found.column(name) for name in fold.part.query.layout.states.names]
 

@@ -7,20 +7,27 @@ frame of the rows like them.
 
 from __future__ import annotations
 
+import decimal
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from foldflight.errors import RejectedError
 from foldflight.functions.frame import Frame
 
-__all__ = ["Codes", "OrderOf", "Positions", "codes_of", "positions_of"]
+__all__ = ["Codes", "OrderOf", "Positions", "codes_of", "distance_of", "end_type", "positions_of"]
 
 Positions = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int64]
 
 _LARGEST = np.int64(0x7FFF_FFFF_FFFF_FFFF)
+
+# Codes of decimals are whole numbers of 64 bits, and the end of a frame may have one digit more than the order value.
+_DIGITS_MAX: Final = 17
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,56 @@ class OrderOf:
     codes: Codes | None
     lacking: Positions
     nulls_first: bool
+
+
+def distance_of(
+    type_: pa.DataType, bound: float | decimal.Decimal | str, *, order: str, shown: str
+) -> float | decimal.Decimal | str:
+    """Return a distance that can be added to an order value: a number of its kind, or the text of an interval.
+
+    Args:
+        type_: The type of the order.
+        bound: The end of a frame.
+        order: The user's text of the order.
+        shown: The name of its type.
+
+    Raises:
+        RejectedError: SCHEMA_MISMATCH, for a distance that does not fit the order.
+    """
+    fitting = f"order by a number, a date or a timestamp; {shown} has no distances"
+    if pa.types.is_date(type_) or pa.types.is_timestamp(type_):
+        if isinstance(bound, str):
+            return bound
+        fitting = "give an interval such as '-1 hour' or '7 days'"
+    elif pa.types.is_integer(type_):
+        if not isinstance(bound, str) and int(bound) == bound and abs(int(bound)) <= int(_LARGEST):
+            return int(bound)
+        fitting = "give a whole number of 64 bits"
+    elif pa.types.is_decimal(type_):
+        if not isinstance(bound, str) and type_.precision <= _DIGITS_MAX:
+            exact = decimal.Decimal(str(bound))
+            digits = Fraction(exact) * 10**type_.scale
+            if digits.denominator == 1 and abs(digits) < 10**_DIGITS_MAX:
+                return exact
+        fitting = (
+            f"the order may have at most {_DIGITS_MAX} digits, and the distance at most {type_.scale} after the point "
+            f"and {_DIGITS_MAX} in total; CAST the order to a DECIMAL that fits"
+        )
+    elif pa.types.is_floating(type_):
+        if not isinstance(bound, str):
+            return float(bound)
+        fitting = "give a number"
+    raise RejectedError(
+        "SCHEMA_MISMATCH",
+        f"RANGE with the distance {bound!r} does not fit the order {order!r}, which is {shown}; {fitting}",
+    )
+
+
+def end_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the ends of frames over an order of a type: one that has the sum with any distance."""
+    if pa.types.is_integer(type_):
+        return pa.int64()
+    return pa.decimal128(_DIGITS_MAX + 1, type_.scale) if pa.types.is_decimal(type_) else type_
 
 
 def codes_of(array: pa.Array, *, descending: bool) -> Codes:

@@ -13,7 +13,7 @@ from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.layout import EMIT, QueryLayout
 from foldflight.engine.over.partitions import Ordering
-from foldflight.engine.query import ARROW, HostTypes, Query
+from foldflight.engine.query import ARROW, HostTypes, Query, mode_of, written
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_emits
 from foldflight.exchange.frames import Open, OpenedCall, Returns
@@ -107,7 +107,7 @@ class Part:
         query: The calls.
         frame: The frame.
         way: How it is folded.
-        why: The reason, as text for users.
+        why: The reason for each call, as text for users.
         low: As in `Framed`.
         high: As in `Framed`.
     """
@@ -115,7 +115,7 @@ class Part:
     query: Query
     frame: Frame
     way: Way
-    why: str
+    why: tuple[str, ...]
     low: str | None
     high: str | None
 
@@ -171,17 +171,20 @@ class OverQuery:
         every = Query.of(
             transport, {name: each.call for name, each in calls.items()}, layout.of(plain, retracts=False), types=types
         )
-        groups: dict[tuple[Frame, str | None, str | None, Way, str], dict[str, Call]] = {}
+        groups: dict[tuple[Frame, str | None, str | None, Way], dict[str, Call]] = {}
+        reasons: dict[str, str] = {}
         for place, (name, each) in enumerate(calls.items()):
             opened = every.opened[place]
-            way, why = _chosen(each, opened, every.layout.states.field(place).type)
-            group = groups.setdefault((each.frame, each.low, each.high, way, why), {})
+            way, reasons[name] = _chosen(each, opened, every.layout.states.field(place))
+            # How the user insists only matters for the choice.
+            frame = replace(each.frame, by=None)
+            group = groups.setdefault((frame, each.low, each.high, way), {})
             group[name] = replace(each.call, fingerprint=opened.fingerprint)
         parts = []
-        for (frame, low, high, way, why), chosen in groups.items():
+        for (frame, low, high, way), chosen in groups.items():
             inner = layout.of(list(chosen.values()), retracts=way is Way.RETRACT)
             query = Query.of(transport, chosen, inner, types=types)
-            part = Part(query, frame, way, why, low, high)
+            part = Part(query, frame, way, tuple(map(reasons.__getitem__, chosen)), low, high)
             if way in (Way.ACCUMULATE, Way.RETRACT):
                 check_emits(transport.describe(part.running), part.running)
             parts.append(part)
@@ -206,14 +209,21 @@ class OverQuery:
         )
 
     def explain(self) -> str:
-        """Return a description of the query: each call with its frame, and how that is folded."""
+        """Return a description of the query: each call with its frame, and how that is folded.
+
+        Raises:
+            RetryableError: UNREACHABLE or DEADLINE, if no server answers.
+        """
         layout = self.layout
+        infos = {info.name: info.folded for info in self.parts[0].query.transport.infos(look=True)}
         by, order = ", ".join(layout.key_names), ", ".join(layout.order_names)
         lines = [f"over: partition by {by or 'nothing (one partition)'}; order by {order or 'nothing'}"]
         for part in self.parts:
-            for name, call in zip(part.query.layout.outputs.names, part.query.opening.calls, strict=True):
-                lines.append(f"  {name}: {call.function}({', '.join(call.arguments)}) {part.frame}")
-                lines.append(f"      folded: {part.way.value}, because {part.why}")
+            calls = zip(part.query.layout.outputs.names, part.query.opening.calls, part.why, strict=True)
+            for name, call, why in calls:
+                lines.append(f"  {name}: {written(call)} {part.frame}")
+                lines.append(f"      folded: {part.way.value}, because {why}")
+                lines.append(f"      mode: {mode_of(call, infos)}")
         lines.append("plan: rows > shuffle by key > sort > fold frames > rows with outputs")
         lines.append(
             f"  blocks of at most {self.bounds.rows_max:,} rows; a partition of more than "
@@ -222,7 +232,7 @@ class OverQuery:
         return "\n".join(lines)
 
 
-def _chosen(framed: Framed, opened: OpenedCall, state: pa.DataType) -> tuple[Way, str]:
+def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Way, str]:
     """Return how a call is folded, and why. Raises RejectedError CANNOT_MERGE or CANNOT_RETRACT."""
     call, frame = framed.call, framed.frame
     if frame.by == "recompute":
@@ -249,17 +259,18 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.DataType) -> tuple[Way
         return Way.RETRACT, "it keeps the rows of its frame"
     if opened.can_retract and opened.is_invertible:
         return Way.RETRACT, "it is invertible"
-    if opened.can_retract and not any(map(_has_floats, (*opened.input_types, state))):
+    inexact = _inexact(opened, state)
+    if opened.can_retract and not inexact:
         return Way.RETRACT, "it retracts, and no float is in its arguments and its state"
     if opened.can_merge:
-        return Way.MERGE, "it merges" + (", and retracting floats would add up rounding errors" * opened.can_retract)
+        return Way.MERGE, "it merges" + (f", and {inexact}" * opened.can_retract)
     if is_short:
         return Way.RECOMPUTE, "it neither merges nor retracts exactly, and its frames are short"
     raise RejectedError(
         "CANNOT_MERGE",
         f"{call.function} has no merge"
         + (
-            " and retracts floats, which would add up rounding errors; define merge, insist with by='retract',"
+            f", and {inexact}; define merge, insist with by='retract',"
             if opened.can_retract
             else " and no retract; define one of them,"
         )
@@ -267,6 +278,17 @@ def _chosen(framed: Framed, opened: OpenedCall, state: pa.DataType) -> tuple[Way
         f"{RECOMPUTED_ROWS_MAX:,} rows)",
         function=call.function,
     )
+
+
+def _inexact(opened: OpenedCall, state: pa.Field) -> str:
+    """Return why retracting may not be exact; empty if it is, because no float is in the arguments and the state."""
+    if any(map(_has_floats, (*opened.input_types, state.type))):
+        return "retracting floats would add up rounding errors"
+    codec = (state.metadata or {}).get(b"codec", b"unknown").decode()
+    # Only the type of a typed state tells what is in it.
+    if codec != "typed":
+        return f"its state may have floats ({codec} codec), and retracting floats would add up rounding errors"
+    return ""
 
 
 def _has_floats(type_: pa.DataType) -> bool:

@@ -27,7 +27,8 @@ class OverFold:
 
     Args:
         query: The query.
-        rows: The number of rows whose outputs are computed at once.
+        rows: The largest number of rows whose outputs are computed at once. A frame may need a slot of its own, so the
+            bounds of the query apply, too.
     """
 
     query: OverQuery
@@ -40,14 +41,15 @@ class OverFold:
             batches: Rows in the schema of the layout, sorted by the keys of the partition and then by the order.
         """
         query = self.query
+        at_once = min(self.rows, query.bounds.rows_max)
         blocks = gather(batches, query.layout.rows, query.bounds)
         with ExitStack() as stack:
             folds = [stack.enter_context(fold_of(part)) for part in query.parts]
             for store in Partitions(query.ordering, bytes_max=query.bounds.bytes_max).stores(blocks):
                 for fold in folds:
                     fold.begin(store)
-                for start in range(0, len(store), self.rows):
-                    yield self._outputs(folds, store, start, min(start + self.rows, len(store)))
+                for start in range(0, len(store), at_once):
+                    yield self._outputs(folds, store, start, min(start + at_once, len(store)))
 
     def _outputs(self, folds: list[FrameFold], store: Store, start: int, end: int) -> pa.RecordBatch:
         query, block = self.query, store.slice(start, end)
@@ -62,7 +64,7 @@ class OverFold:
                 None if part.high is None else block.column(part.high),
                 descending=query.layout.descending,
             )
-            columns |= zip(part.query.layout.outputs.names, fold.outputs(low, high), strict=True)
+            columns |= zip(part.query.layout.outputs.names, fold.outputs(rows, low, high), strict=True)
         payload = [block.column(name) for name in query.layout.payload.names]
         outputs = [columns[name] for name in query.outputs.names]
         return pa.RecordBatch.from_arrays([*payload, *outputs], schema=query.results)

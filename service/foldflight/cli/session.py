@@ -89,7 +89,7 @@ def _stderr_to(log: Path) -> Iterator[None]:
 @contextmanager
 def errors_as_text() -> Iterator[None]:
     """Raise the original error of a Spark worker, without the tracebacks of three processes."""
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped, unused-ignore]
     from pyspark.errors import PySparkException
 
     from foldflight.spark.errors import error_of

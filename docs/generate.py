@@ -174,8 +174,9 @@ shows the plan of each `SELECT`, with the reason.
 A query over a streaming view needs the fold plan. It ends with `EMIT CHANGES` (rows with row kinds) or
 `EMIT ON WINDOW CLOSE` (the final row of each window); without either it gives updates. Aggregates over the changes of
 another aggregate need two statements: `CREATE TEMPORARY VIEW v AS SELECT ... EMIT CHANGES`, and then
-`sql(spark, "SELECT ... FROM v GROUP BY ...", row_kind="row_kind")`. Windows are Spark's `window(...)` or these table
-functions:
+`sql(spark, "SELECT ... FROM v GROUP BY ...", row_kind="row_kind")`. Over updates, `WHERE` and `JOIN` are refused, and
+over changes so is an outer `SELECT` that leaves `row_kind` out. In a batch `row_kind` retracts rows, too. Windows are
+Spark's `window(...)` or these table functions:
 
 ```text
 {windows}
@@ -185,7 +186,8 @@ functions:
 
 - `register(spark, functions)` makes the functions of `connect(...)` known.
 - `enable(spark, "catalog.sql")` lets `spark.sql` itself take these statements, and keeps the functions that they create
-  in a file. The file is executed when it is read.
+  in a file. The file is executed when it is read. Each statement changes its own function in it, so several sessions
+  may use one file.
 - `column(spark, "weighted_avg", "v", "w")` is a use of a function as a Column, for `df.groupBy(...).agg(...)`.
 
 ## On a terminal

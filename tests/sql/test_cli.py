@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from foldflight.cli.main import cli
-from foldflight.cli.sql import _run_complete
+from foldflight.cli.sql import _run_complete, _words
 
 MODULE = "tests.sql.sql_functions"
 
@@ -92,3 +92,26 @@ def test_ctrl_c_stops_the_statement(capsys: pytest.CaptureFixture[str]) -> None:
     runner.run.assert_called_once_with("SELECT 1")
     runner.spark.sparkContext.cancelAllJobs.assert_called_once_with()
     assert "stopped" in capsys.readouterr().err
+
+
+def test_tables_with_odd_names_and_contents(run: Callable[..., Result], tmp_path: Path) -> None:
+    """A name may have any characters; a file that Spark cannot read is an error without a traceback."""
+    found = run("--table", "my-data=t.parquet", "--output", "csv", "-e", "SELECT max(v) AS m FROM `my-data`")
+    assert found.output == "m\n3\n"
+    (tmp_path / "broken.parquet").write_text("this is no Parquet file")
+    found = run("--table", "broken=broken.parquet", "-e", "SELECT 1")
+    assert isinstance(found.exception, SystemExit)
+    assert "broken.parquet" in found.stderr
+
+
+def test_completion_passes_over_views_that_cannot_be_read(db: Any) -> None:
+    """A view with a blank in its name has words; one whose function is gone has none, and does not end the shell."""
+    session = db.newSession()
+    session.sql("CREATE TEMP VIEW `a b` AS SELECT 1 AS odd_one")
+    session.sql("CREATE TABLE gone (x INT) USING parquet")
+    session.sql("CREATE TEMP VIEW stale AS SELECT x AS never FROM gone")
+    session.sql("DROP TABLE gone")
+    words = _words(session)
+    assert "odd_one" in words
+    assert "stale" in words
+    assert "never" not in words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,3 +77,9 @@ def test_random_queries(db: Any, seed: int) -> None:
         found = sql(db, ours(text), plan=plan)
         assert types(found) == types(expected), text
         assert rows(found) == rows(expected), text
+
+
+def test_random_queries_are_folded(db: Any, plans_of: Callable[[Any, str], list[str]]) -> None:
+    """Most blocks of these queries have the fold plan, so the comparison above is one of two plans."""
+    plans = [plan for seed in range(6) for plan in plans_of(db, ours(Queries(seed).query()))]
+    assert plans.count("fold") >= 5, plans

@@ -157,11 +157,14 @@ def test_source_is_shipped_to_a_server(db: Any) -> None:
         linked = f"{created} USING LINK '{server.url}'"
         with pytest.raises(SqlError, match="bundle_key"):
             session.sql(linked)
-        enable(session.newSession(), bundle_key=key)
-        keyed = db.newSession()
-        enable(keyed, bundle_key=key)
+        keyed = enable(session, bundle_key=key)  # after the error, in the same session
         keyed.sql(linked)
+        lists = "SELECT spread(v) OVER () AS s FROM VALUES (1L), (3L) AS t(v)"
         assert values(keyed.sql("SELECT spread(v) FROM VALUES (1L), (3L) AS t(v)")) == [(2,)]
+        assert values(keyed.sql(lists)) == [(2,), (2,)]
+        keyed.sql(linked.replace("state[1] - state[0]", "state[0] - state[1]"))
+        assert values(keyed.sql(lists)) == [(-2,), (-2,)]
+        keyed.sql(linked)
         keyed.sql(f"CREATE AGGREGATE total(BIGINT) RETURNS BIGINT AS 'sum' USING LINK '{server.url}'")
         assert values(keyed.sql("SELECT total(v), spread(v) FROM VALUES (1L), (3L) AS t(v)")) == [(4, 2)]
 

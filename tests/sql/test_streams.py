@@ -144,6 +144,10 @@ def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
         (f"WITH s AS ({SUMS}), t AS (SELECT n FROM s) SELECT max(n) FROM t", "aggregates over aggregates"),
         (f"SELECT n, my_max(n) OVER (PARTITION BY n) FROM ({SUMS})", "aggregates over aggregates"),
         ("SELECT my_sum(amount) FROM CUMULATE(TABLE orders, DESCRIPTOR(at))", "CUMULATE(TABLE t"),
+        (f"SELECT customer, n FROM ({SUMS}) EMIT CHANGES", "changes without their kinds"),
+        (f"SELECT customer, n FROM ({SUMS}) WHERE n > 1", "WHERE or JOIN over a stream of updates"),
+        (f"SELECT s.n FROM ({SUMS}) s JOIN hav ON s.n = hav.v", "WHERE or JOIN over a stream of updates"),
+        (f"SELECT * FROM ({SUMS}) LIMIT 3 EMIT CHANGES", "count the changes of a stream"),
     ],
 )
 def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str) -> None:

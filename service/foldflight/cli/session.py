@@ -89,6 +89,7 @@ def _stderr_to(log: Path) -> Iterator[None]:
 @contextmanager
 def errors_as_text() -> Iterator[None]:
     """Raise the original error of a Spark worker, without the tracebacks of three processes."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped, unused-ignore]
     from pyspark.errors import PySparkException
 
     from foldflight.spark.errors import error_of
@@ -97,3 +98,5 @@ def errors_as_text() -> Iterator[None]:
         yield
     except PySparkException as error:
         raise error_of(error) or click.ClickException(str(error)) from None
+    except Py4JJavaError as error:  # what PySpark has no class for, such as a file that is damaged
+        raise click.ClickException(str(error.java_exception.toString())) from None

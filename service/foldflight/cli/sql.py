@@ -149,18 +149,21 @@ def _functions_of(target: str, connection: dict[str, Any]) -> Any:
 
 def _add_table(spark: SparkSession, name: str, path: Path, *, is_stream: bool) -> None:
     """Create a temporary view of a file or folder. As a stream, it reads files that are added to the folder."""
+    from foldflight.sql.text import quoted
+
     first = next((each for each in sorted(path.rglob("*")) if each.suffix in _FORMATS), path) if path.is_dir() else path
     if first.suffix not in _FORMATS:
         known = ", ".join(_FORMATS)
         raise click.BadParameter(f"the format of {str(path)!r} is unknown; known are {known}", param_hint="--table")
     format_ = _FORMATS[first.suffix]
     options = {"header": "true", "inferSchema": "true"} if format_ == "csv" else {}
-    df = spark.read.format(format_).options(**options).load(str(path))
+    if is_stream and not path.is_dir():
+        raise click.BadParameter(f"--watch needs a folder, but {str(path)!r} is a file", param_hint="--table")
+    with errors_as_text():
+        df = spark.read.format(format_).options(**options).load(str(path))
     if is_stream:
-        if not path.is_dir():
-            raise click.BadParameter(f"--watch needs a folder, but {str(path)!r} is a file", param_hint="--table")
         df = spark.readStream.schema(df.schema).format(format_).options(**options).load(str(path))
-    df.createOrReplaceTempView(name)
+    df.createOrReplaceTempView(quoted(name))
 
 
 def _statements(script: str) -> Iterator[str]:
@@ -371,6 +374,18 @@ def _words(spark: SparkSession) -> list[str]:
     from foldflight.sql.catalog import catalog_of
 
     tables = [table.name for table in spark.catalog.listTables()]
-    columns = [column for table in tables for column in spark.table(table).columns]
+    columns = {column for table in tables for column in _columns(spark, table)}
     known = catalog_of(spark)
-    return [*tables, *sorted(set(columns)), *sorted({*known.entries, *known.mapped}), *_KEYWORDS]
+    return [*tables, *sorted(columns), *sorted({*known.entries, *known.mapped}), *_KEYWORDS]
+
+
+def _columns(spark: SparkSession, table: str) -> list[str]:
+    """Return the columns of a table or view; none if Spark cannot read it, such as a view of a dropped table."""
+    from pyspark.errors import PySparkException
+
+    from foldflight.sql.text import quoted
+
+    try:
+        return list(spark.table(quoted(table)).columns)
+    except PySparkException:
+        return []

@@ -63,6 +63,7 @@ class Analysis:
         self.spark = spark
         self.catalog = catalog
         self.text = text
+        text.is_case_sensitive = spark.conf.get("spark.sql.caseSensitive") == "true"
         self.edits = Edits(text)
         self.count = 0
         self._args = self._named(args)

@@ -21,6 +21,14 @@ _CLAUSES: Final = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "QUALIFY")
 _TAILS: Final = ("WINDOW", "ORDER BY", "CLUSTER BY", "DISTRIBUTE BY", "SORT BY", "LIMIT", "OFFSET")
 _WITH_BY: Final = ("GROUP", "ORDER", "CLUSTER", "DISTRIBUTE", "SORT")
 _EMPTY: Final = Span(0, 0)
+# LIMIT and OFFSET are also names of columns: behind one of these words, and before one of those.
+_BEFORE_NAMES: Final = frozenset(
+    "SELECT DISTINCT BY WHERE HAVING QUALIFY ON AND OR NOT CASE WHEN THEN ELSE BETWEEN IN LIKE".split()  # noqa: SIM905
+)
+_AFTER_NAMES: Final = frozenset(
+    """FROM WHERE GROUP HAVING QUALIFY ORDER CLUSTER DISTRIBUTE SORT LIMIT OFFSET UNION INTERSECT EXCEPT MINUS JOIN ON
+    AND OR IS NOT IN LIKE BETWEEN ASC DESC NULLS AS THEN ELSE END""".split()  # noqa: SIM905 - as in a dictionary
+)
 
 
 @dataclass
@@ -107,6 +115,7 @@ def parse(text: Text, span: Span, parent: Query | None = None) -> Query:
     query = Query(span, parent=parent)
     begin = _parse_tables(text, query) if text.says(span.start, "WITH") else span.start
     stop = span.stop
+    _refuse_changes_of_tables(text, Span(begin, stop))
     if text.upper(begin) in ("MAP", "REDUCE", "FROM"):
         query.opaque = text.upper(begin)
     for place in text.flat(Span(begin, stop)):
@@ -122,6 +131,23 @@ def parse(text: Text, span: Span, parent: Query | None = None) -> Query:
     for tail in query.tails.values():
         query.inner += queries_in(text, tail, query)
     return query
+
+
+def _refuse_changes_of_tables(text: Text, body: Span) -> None:
+    """Refuse INSERT, DELETE, UPDATE and MERGE behind WITH or FROM: Spark would execute them to analyse the query."""
+    if text.upper(body.start) in ("DELETE", "UPDATE", "MERGE"):
+        raise text.error(
+            f"{text.upper(body.start)} cannot stand behind WITH in a statement with functions of foldflight; write the "
+            "query with them as a temporary view first: CREATE TEMPORARY VIEW v AS SELECT ...",
+            Span(body.start, body.start + 1),
+        )
+    for place in text.flat(body):
+        if text.says(place, "INSERT") and text.upper(place + 1) in ("INTO", "OVERWRITE"):
+            raise text.error(
+                "INSERT stands before WITH and FROM in a statement with functions of foldflight; write INSERT INTO t "
+                "WITH ... SELECT ...",
+                Span(place, place + 1),
+            )
 
 
 def _add_operand(text: Text, query: Query, span: Span) -> None:
@@ -201,9 +227,19 @@ def _keyword(text: Text, place: int, names: Sequence[str]) -> tuple[str, int] | 
         return None
     if place + 1 >= len(text) or text.upper(place + 1) in (",", ".", ")", "=", "|>"):
         return None  # a name
+    if word in ("LIMIT", "OFFSET") and _is_column(text, place):
+        return None
     if word == "WINDOW" and not (text.says(place + 2, "AS") or text.says(place + 2, "(")):
         return None
     return word, 1
+
+
+def _is_column(text: Text, place: int) -> bool:
+    """Return whether LIMIT or OFFSET at a place is the name of a column or of a relation, not a keyword."""
+    before, after = text.upper(place - 1), text.upper(place + 1)
+    is_operand = text.tokens[place - 1].kind == "op" and before not in (")", "]", "?")
+    is_operated = text.tokens[place + 1].kind == "op" and after not in ("(", "?", ":", "-", "+")
+    return is_operand or is_operated or before in _BEFORE_NAMES or after in _AFTER_NAMES
 
 
 def _take_tails(text: Text, query: Query, span: Span) -> int:

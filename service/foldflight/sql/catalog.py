@@ -173,6 +173,12 @@ class Catalog:
             )
         return self.entries[name.lower()]
 
+    def connect_with(self, connection: Mapping[str, Any]) -> None:
+        """Set the arguments of `connect` for `USING LINK`. Servers are connected to again if they have changed."""
+        if connection != self.connection:
+            self._links.clear()
+        self.connection = connection
+
     def link(self, url: str) -> Functions:
         """Return the functions of a server, connected to once."""
         if url not in self._links:
@@ -184,14 +190,40 @@ class Catalog:
 
         All functions that statements create so move to one new connection, so that one query can fold them together.
         """
-        before = self.embedded.transport
         own = function.name if name in Registry() else name
-        self._embedded[name] = replace(function, name=own)
-        self._functions = connect(list(self._embedded.values()))
+        self._connect_embedded({**self._embedded, name: replace(function, name=own)}, without=name)
+        return self.embedded[own]
+
+    def release(self, name: str) -> None:
+        """Forget a function that this process folds for a statement.
+
+        Raises:
+            RejectedError: UNKNOWN_FUNCTION, if another function of the catalogue is an alias of it.
+        """
+        if name not in self._embedded:
+            return
+        alias = next((each for each in self.entries.values() if self._is_alias(each, name)), None)
+        if alias is not None:
+            raise RejectedError(
+                "UNKNOWN_FUNCTION",
+                f"{alias.name} was created AS '{name}' and would lose its function; write DROP AGGREGATE {alias.name} "
+                "before",
+                function=name,
+            )
+        others = {each: function for each, function in self._embedded.items() if each != name}
+        self._connect_embedded(others, without=name)
+
+    def _is_alias(self, entry: Entry, name: str) -> bool:
+        return entry.name != name and entry.handle.transport is self.embedded.transport and entry.handle.name == name
+
+    def _connect_embedded(self, functions: dict[str, Function], without: str) -> None:
+        """Move the functions that this process folds to one new connection, besides the one that is replaced."""
+        before = self.embedded.transport
+        self._embedded = functions
+        self._functions = connect(list(functions.values())) if functions else connect(EMBEDDED)
         for entry in list(self.entries.values()):
-            if entry.handle.transport is before:
+            if entry.handle.transport is before and entry.name != without:
                 self.entries[entry.name] = replace(entry, handle=self._functions[entry.handle.name])
-        return self._functions[own]
 
     @contextmanager
     def unchanged_on_error(self) -> Iterator[None]:
@@ -204,12 +236,16 @@ class Catalog:
             raise
 
     def drop(self, spark: SparkSession, name: str) -> None:
-        """Remove a function, also from plain SQL. Results that use it stay valid."""
+        """Remove a function, also from plain SQL. Results that use it stay valid.
+
+        Raises:
+            RejectedError: UNKNOWN_FUNCTION, if another function of the catalogue is an alias of it.
+        """
         if name in self.mapped:
             is_plain = self.mapped.pop(name).has_plain_calls
         else:
+            self.release(name)
             is_plain = self.entries.pop(name).has_plain_calls
-            self._embedded.pop(name, None)
         if is_plain:
             plain_sql(spark, f"DROP TEMPORARY FUNCTION IF EXISTS {quoted(name)}")
 
@@ -248,10 +284,12 @@ class Catalog:
         """
         given = dict(literals or {})
         handle = entry.handle
+        # The transport stays the same if source code is shipped again to its server; the statement then differs.
         key = (
             entry.name,
+            entry.statement,
             handle.name,
-            id(handle.transport),
+            handle.transport,
             tuple(types),
             distinct,
             tuple(order),
@@ -383,10 +421,14 @@ class Catalog:
         given = [*map(text_of, use.columns), *(f"{name} => {value!r}" for name, value in use.literals.items())]
         return f"{use.function.name}({'DISTINCT ' * use.is_distinct}{', '.join(given)})"
 
-    def statements(self) -> Iterator[str]:
-        """Yield the CREATE statements of the functions that statements made."""
-        yield from (entry.statement for entry in self.entries.values() if entry.statement)
-        yield from (entry.statement for entry in self.mapped.values() if entry.statement)
+    def statements(self) -> dict[str, str]:
+        """Return the CREATE statements of the functions that statements made, by name."""
+        known: list[Entry | MapEntry] = [*self.entries.values(), *self.mapped.values()]
+        return {entry.name: entry.statement for entry in known if entry.statement}
+
+    def is_alias(self, name: str) -> bool:
+        """Return whether a function of the catalogue is folded by a function of another name."""
+        return name in self.entries and self.entries[name].handle.name != name
 
 
 def _ddl(columns: pa.StructType) -> str:

@@ -182,6 +182,10 @@ class BlockFold:
         """
         if self.query.opaque:
             raise CannotFoldError(f"it is a query with {self.query.opaque}")
+        ranges = {**self.block.clauses, **self.query.tails}
+        empty = next((name for name, span in ranges.items() if span.is_empty), None)
+        if empty is not None:
+            raise CannotFoldError(f"{empty}, read as a keyword, has nothing behind it")
         own = own_calls(self.analysis, self.query, self.block)
         if any(call.is_over for call in own):
             raise CannotFoldError("OVER: each row has a value of its own")
@@ -278,7 +282,7 @@ class BlockFold:
 
     def _groups_by(self, table: WindowedTable) -> bool:
         """Return whether the windows are those of `group_by`: in streams, and where Spark has no such windows."""
-        return table.kind in ("CUMULATE", "SESSION") or self.is_streaming
+        return not table.has_equivalent or self.is_streaming
 
     @property
     def is_streaming(self) -> bool:
@@ -337,7 +341,10 @@ class BlockFold:
             return named[sql]
 
         table = self._table()
-        if any(key.window is not None for key in keys):
+        bounds = {key.path[-1] for key in keys if key.window is not None}
+        if table is not None and not table.has_equivalent and bounds != {WINDOW_START, WINDOW_END}:
+            raise table.misused(self.analysis.text)
+        if bounds:
             if table is not None:
                 edits = edits.copy()
                 edits.replace(table.span, edits.render(table.relation))
@@ -345,10 +352,6 @@ class BlockFold:
             else:
                 call = next(c for key in keys if key.window for c in calls_in(text, key.span, _WINDOW_CALLS))
                 select.append(f"{edits.render(call.arguments[0])} AS {quoted(TIME)}")
-        elif table is not None and table.kind in ("CUMULATE", "SESSION"):
-            raise self.analysis.text.error(
-                f"{table.kind} needs GROUP BY window_start, window_end: its windows exist for groups only", table.span
-            )
         if row_kind := self.options.get("row_kind"):
             select.append(f"{quoted(row_kind)} AS `row_kind`")
         aggregates: dict[str, Aggregate] = {}
@@ -361,7 +364,18 @@ class BlockFold:
             rows = analysis.frame(analysis.below(self.query, self.block, ", ".join(select) or "1 AS one", edits))
         except REFUSALS as error:
             raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
+        self._check_collations(rows, uses, aggregates)
         return rows, aggregates
+
+    def _check_collations(self, rows: DataFrame, uses: Mapping[Call, str], aggregates: Mapping[str, Aggregate]) -> None:
+        """Refuse Spark's aggregates that compare collated texts: a fold compares texts by their bytes."""
+        for call, output in uses.items():
+            is_compared = call.distinct or call.name in ("min", "max")
+            if call.name in self.analysis.catalog.entries or not is_compared:
+                continue
+            types = (rows.schema[str(name)].dataType.simpleString() for name in aggregates[output].columns)
+            if any(" collate " in each for each in types):
+                raise CannotFoldError(f"Spark's {call.name} compares texts by their collation")
 
     def _aggregate(self, call: Call, column: Any) -> Aggregate:
         """Return the use of a function that a call is."""
@@ -376,6 +390,8 @@ class BlockFold:
             if not twin:
                 raise CannotFoldError(f"Spark's {call.name} beside functions of foldflight")
             is_all = self.analysis.text.slice(call.arguments[0]) == "*"
+            if is_all and call.distinct:
+                raise CannotFoldError("Spark's count(DISTINCT *), whose arguments are all columns")
             use = twin() if is_all else twin(column(call.arguments[0]))
         if call.condition is not None:
             use = use.where(column(call.condition))
@@ -389,8 +405,8 @@ class BlockFold:
         if window is not None:
             options["window"] = window
         if not rows.isStreaming:
-            options = {name: value for name, value in options.items() if name == "window"}
-        elif "row_kind" in options:
+            options.pop("emit", None)
+        if options.get("row_kind"):
             options["row_kind"] = "row_kind"
         if rows.isStreaming and "HAVING" in self.block.clauses and options.get("emit", "update") == "update":
             raise self.analysis.text.error(

@@ -147,7 +147,7 @@ def given_arguments(analysis: Analysis, call: Call, info: FunctionInfo) -> tuple
 def _constant(analysis: Analysis, span: Span) -> Any:
     """Return the value of a direct argument, which Spark computes."""
     token = analysis.text.tokens[span.start]
-    if len(span.places) == 1 and token.kind == "string":
+    if len(span.places) == 1 and token.kind == "string" and "\\" not in token.text:
         return token.value
     try:
         value = analysis.frame(f"SELECT {analysis.edits.render(span)}").collect()[0][0]

@@ -72,6 +72,8 @@ class Planner:
         as_plain_tables(self.analysis.text, self._tables, self._lists)
         self._folds = self._lists.copy()
         self._of_streams: list[Span] = []  # the blocks over streams that are folded
+        self._has_row_kinds = False  # whether the results of some of them have row kinds
+        self._windows = [table for table in self._tables if not table.has_equivalent]  # that no block has folded
         self._has_unfolded_stream = False
 
     def result(self, query: Query) -> DataFrame:
@@ -96,8 +98,7 @@ class Planner:
             raise self._refused_stream(query)
         if self.plan == "lists":
             self._decide_all(query)
-        if any(table.kind in ("CUMULATE", "SESSION") for table in self._tables):
-            raise self._refused(query, "CUMULATE and SESSION need the fold plan")
+        self._check_lists(query)
         return self._named(meaning, query)
 
     def _folded(self, query: Query, meaning: DataFrame) -> DataFrame | None:
@@ -108,9 +109,14 @@ class Planner:
                 if own_calls(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, meaning):
                     is_whole = each is query and query.is_sole(block)
                     self._fold_block(each, block, meaning if is_whole else None)
+        self._refuse_limit(query)
         rewrite_rest(self.analysis, self._folds, query)
         if self._has_unfolded_stream or not any(decision.plan == "fold" for decision in self.decisions):
             return None
+        if not meaning.isStreaming:
+            self._check_lists(query)
+        if self._windows:
+            raise self._windows[0].misused(self.analysis.text)
         wanted = _shape(self._named(meaning, query).schema)
         try:
             result = self.analysis.frame(self._folds.render(query.span))
@@ -121,7 +127,25 @@ class Planner:
         if not meaning.isStreaming and found != wanted:
             self._reject_folds(f"its result would be {_listed(found, wanted)} instead of {_listed(wanted, found)}")
             return None
+        if self._has_row_kinds and "row_kind" not in result.columns:
+            raise self.analysis.text.error(
+                "the result has changes without their kinds, so that old values cannot be told from new ones; write "
+                "SELECT * over the inner SELECT, which keeps its column row_kind, or leave the outer SELECT out",
+                query.span,
+            )
         return result
+
+    def _check_lists(self, query: Query) -> None:
+        """Refuse a batch whose lists would mean something else: without row kinds, or without windows."""
+        reasons = [each.why for each in self.decisions if each.plan == "lists"]
+        if self.options.get("row_kind") and (reasons or not self.decisions):
+            why = "; ".join(dict.fromkeys(reasons)) or "it uses no aggregate of foldflight"
+            raise self.analysis.text.error(
+                f"row_kind needs the fold plan for each SELECT with functions, as lists have rows without kinds: {why}",
+                Span(query.span.start, query.span.start + 1),
+            )
+        if self._windows:
+            raise self._windows[0].misused(self.analysis.text)
 
     def _fold_block(self, query: Query, block: Block, meaning: DataFrame | None) -> None:
         fold = BlockFold(
@@ -139,11 +163,14 @@ class Planner:
             self._folds.replace(query.tails[name], sql)
         self._folds.replace(block.span, folded.sql)
         self._decide(block, "fold", _folding(folded))
+        start = block.clause("FROM").start
+        self._windows = [table for table in self._windows if table.span.start != start]
         if folded.result.isStreaming:
             self._of_streams.append(block.span)
+            self._has_row_kinds |= "row_kind" in folded.result.columns
 
     def _refuse_changes(self, query: Query, block: Block) -> None:
-        """Refuse aggregates over the changes of a folded stream, which would count each change as a row.
+        """Refuse what takes each change of a folded stream for a row: aggregates count it, filters and joins lose it.
 
         The rows of EMIT ON WINDOW CLOSE are final. Over these Spark decides which aggregates a stream can have.
         """
@@ -159,6 +186,30 @@ class Planner:
                 "sql(spark, 'SELECT ... FROM v GROUP BY ...', row_kind='row_kind')",
                 block.span,
             )
+        if self.options.get("emit") == "changelog":
+            return  # an old value passes a filter or a join again when it is taken back
+        text = self.analysis.text
+        joins = (at for at in text.flat(block.clause("FROM")) if text.upper(at) in ("JOIN", ","))
+        lost = block.clauses.get("WHERE") or next((Span(at, at + 1) for at in joins), None)
+        if lost is not None:
+            raise text.error(
+                "WHERE or JOIN over a stream of updates would leave rows in the sink that no longer pass; write EMIT "
+                "CHANGES, EMIT ON WINDOW CLOSE, or filter and join where the result is read",
+                lost,
+            )
+
+    def _refuse_limit(self, query: Query) -> None:
+        """Refuse LIMIT and OFFSET over changes: they count changes."""
+        if self.options.get("emit") == "append":
+            return
+        for each in query.walk():
+            limit = each.tails.get("LIMIT") or each.tails.get("OFFSET")
+            if limit is not None and any(each.span.holds(span) for span in self._of_streams):
+                raise self.analysis.text.error(
+                    "LIMIT and OFFSET would count the changes of a stream, not its rows; leave them out, or write EMIT "
+                    "ON WINDOW CLOSE",
+                    limit,
+                )
 
     def _reads_changes(self, query: Query, block: Block) -> bool:
         """Return whether a block reads a folded stream: a subquery, or a common table expression by its name."""
@@ -212,6 +263,7 @@ class Planner:
 
     def _reject_folds(self, why: str) -> None:
         """Use lists for the whole query."""
+        self._windows = [table for table in self._tables if not table.has_equivalent]
         self.decisions = [
             Decision(each.line, each.block, "lists", why if each.plan == "fold" else each.why)
             for each in self.decisions

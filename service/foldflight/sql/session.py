@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-import tempfile
-from collections.abc import Mapping
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -21,7 +24,7 @@ from foldflight.sql.catalog import Catalog, Entry, MapEntry, catalog_of, plain_s
 from foldflight.sql.mapping import rewrite_mapped
 from foldflight.sql.meaning import uses_functions
 from foldflight.sql.planner import Plan, Planner
-from foldflight.sql.statements import done, run_statement
+from foldflight.sql.statements import done, name_of, run_statement
 from foldflight.sql.text import Span, Text, quoted, tokens
 
 __all__ = ["column", "emit_of", "enable", "register", "split_statements", "sql"]
@@ -71,9 +74,10 @@ def sql(
     """
     whole = Text(_without_end(text))
     catalog = catalog_of(spark)
+    before = catalog.statements()
     answer = run_statement(spark, catalog, whole)
     if answer is not None:
-        _save(catalog)
+        _save(catalog, before)
         return answer
     begin = 0
     if whole.says(0, "EXPLAIN", "FOLDFLIGHT"):
@@ -81,12 +85,18 @@ def sql(
     span, emit = _emit(whole, Span(begin, len(whole)))
     analysis = Analysis(spark, catalog, whole, args)
     is_rewritten = rewrite_mapped(analysis)
-    if emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole):
+    is_plain = emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole)
+    start = None if is_plain else _query_start(whole, span)
+    if stream and start is None:
+        raise whole.error(
+            f"{', '.join(stream)} has no effect: the statement is no query with aggregates of foldflight; leave it out",
+            Span(0, 1),
+        )
+    if is_plain:
         if explain:
             query = " ".join(whole.slice(Span(begin, len(whole))).split())
             return spark.createDataFrame([(1, query, "spark", "it uses no aggregate of foldflight")], _EXPLAINED)
         return _without_aggregates(analysis, args, is_rewritten=is_rewritten)
-    start = _query_start(whole, span)
     if start is None:
         return _without_query(analysis, args, is_rewritten=is_rewritten)
     options = {**stream, **({} if emit is None else {"emit": emit})}
@@ -126,6 +136,7 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
     for function, name in chosen.items():
         handle = functions[function]
         if handle.info.kind is FunctionKind.AGGREGATE:
+            catalog.release(name.lower())
             catalog.register(spark, Entry.of(name, handle, "registered"))
         else:
             catalog.register_map(spark, MapEntry.of(name, handle, "registered"))
@@ -155,7 +166,7 @@ def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **con
         RejectedError: SETTINGS, if the file cannot be read or written.
     """
     known = catalog_of(spark)
-    known.connection = connection
+    known.connect_with(connection)
     if catalog is not None:
         _load(spark, known, Path(catalog))
 
@@ -189,6 +200,13 @@ def column(spark: SparkSession, function: str | Aggregate, *columns: str | Colum
     else:
         entry = catalog.entry(function)
         use = entry.handle(*columns, **literals)
+    if use.frame is not None:
+        raise RejectedError(
+            "SIGNATURE",
+            f"{entry.name} has the frame {use.frame}, and a Column takes its frame from Spark; leave the frame out, "
+            "and write column(...).over(window)",
+            function=entry.handle.name,
+        )
     if entry.types is None:
         raise RejectedError(
             "SIGNATURE",
@@ -364,13 +382,11 @@ def _create_view(analysis: Analysis, head: Span, view: int, result: DataFrame) -
 
 
 def _load(spark: SparkSession, catalog: Catalog, file: Path) -> None:
-    """Execute the statements of a catalogue file, and keep the catalogue in it."""
-    try:
-        text = file.read_text(encoding="utf-8") if file.exists() else ""
-    except OSError as error:
-        raise RejectedError("SETTINGS", f"cannot read the catalogue {file}: {error.strerror}") from None
-    found, rest = split_statements(text)
-    for each in [*found, *([rest] if rest else [])]:
+    """Execute the statements of a catalogue file that the session has not executed, and keep the catalogue in it."""
+    known = catalog.statements().values()
+    for each in _read(file):
+        if each in known:
+            continue
         if run_statement(spark, catalog, Text(each)) is None:
             raise RejectedError(
                 "SETTINGS",
@@ -379,16 +395,57 @@ def _load(spark: SparkSession, catalog: Catalog, file: Path) -> None:
     catalog.file = file
 
 
-def _save(catalog: Catalog) -> None:
-    """Write the catalogue to its file, in one step."""
-    if catalog.file is None:
-        return
-    text = "".join(f"{statement.strip()};\n\n" for statement in catalog.statements())
+def _read(file: Path) -> list[str]:
+    """Return the statements of a catalogue file, without comments around them. Raises RejectedError."""
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=catalog.file.parent, prefix=catalog.file.name, delete=False
-        ) as written:
-            written.write(text)
-        Path(written.name).replace(catalog.file)
+        text = file.read_text(encoding="utf-8") if file.exists() else ""
     except OSError as error:
-        raise RejectedError("SETTINGS", f"cannot write the catalogue {catalog.file}: {error.strerror}") from None
+        raise RejectedError("SETTINGS", f"cannot read the catalogue {file}: {error.strerror}") from None
+    found, rest = split_statements(text)
+    texts = map(Text, [*found, *([rest] if rest else [])])
+    return [text.slice(Span(0, len(text))) for text in texts]
+
+
+def _save(catalog: Catalog, before: Mapping[str, str]) -> None:
+    """Write the change of a statement to the catalogue's file, in one step.
+
+    The other statements of the file are kept: those of other sessions, too, which may write at the same time.
+
+    Args:
+        catalog: The catalogue.
+        before: Its statements before the change.
+    """
+    now, file = catalog.statements(), catalog.file
+    changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if file is None or not changed:
+        return
+    file = file.resolve()
+    written = file.with_name(f"{file.name}.{uuid.uuid4().hex}")
+    try:
+        with _locked(file.parent):
+            statements = {name_of(Text(each)): each for each in _read(file)}
+            for name in changed:
+                # An alias stands behind the function that it names. Others keep their places, before their aliases.
+                if name not in now or catalog.is_alias(name):
+                    statements.pop(name, None)
+                if name in now:
+                    statements[name] = now[name]
+            written.write_text("".join(f"{each};\n\n" for each in statements.values()), encoding="utf-8")
+            if file.exists():
+                shutil.copymode(file, written)
+            written.replace(file)
+    except OSError as error:
+        raise RejectedError("SETTINGS", f"cannot write the catalogue {file}: {error.strerror}") from None
+    finally:
+        written.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from writing a catalogue in a folder. The end of the process also ends the lock."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)

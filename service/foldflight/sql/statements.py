@@ -50,7 +50,7 @@ from foldflight.spark.columns import spark_name
 from foldflight.sql.catalog import Catalog, Entry, MapEntry
 from foldflight.sql.text import Span, SqlError, Text, Token
 
-__all__ = ["done", "run_statement"]
+__all__ = ["done", "name_of", "run_statement"]
 
 _CLAUSES: Final = ("APPEND", "LANGUAGE", "AS", "USING")
 
@@ -84,6 +84,18 @@ def run_statement(spark: SparkSession, catalog: Catalog, text: Text) -> DataFram
         reader.end()
         return _listing_of_functions(spark, catalog)
     return None
+
+
+def name_of(text: Text) -> str:
+    """Return the name of the function that a CREATE statement of a catalogue creates; empty for another statement."""
+    reader = _Reader(text)
+    if not reader.take("CREATE"):
+        return ""
+    reader.take("OR", "REPLACE")
+    if not (reader.take("AGGREGATE") or reader.take("FUNCTION")):
+        return ""
+    reader.take("IF", "NOT", "EXISTS")
+    return reader.name("the name of a function").lower()
 
 
 def done(spark: SparkSession) -> DataFrame:
@@ -325,6 +337,9 @@ def _type(text: Text, span: Span) -> pa.DataType:
 
 def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     """Return the function that a statement names. Raises RejectedError."""
+    is_embedded = declared.link is None and (declared.is_source or ":" in declared.function)
+    if not is_embedded:
+        catalog.release(declared.name)
     if declared.link is not None:
         functions = catalog.link(declared.link)
         if not declared.is_source:
@@ -493,7 +508,10 @@ def _drop(spark: SparkSession, catalog: Catalog, reader: _Reader) -> None:
         reader.at = reader.text.partner[reader.at] + 1
     reader.end()
     if name in catalog.entries:
-        catalog.drop(spark, name)
+        try:
+            catalog.drop(spark, name)
+        except RejectedError as error:
+            raise reader.error(error.message, place) from None
     elif not may_miss:
         close = catalog.closest(name)
         hint = f"; did you mean {close}?" if close else ""

@@ -186,6 +186,9 @@ class Text:
     Args:
         text: The statement.
 
+    Attributes:
+        is_case_sensitive: Whether names that differ in case are different.
+
     Raises:
         SqlError: For a parenthesis without a partner.
     """
@@ -193,6 +196,7 @@ class Text:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens = tokens(text)
+        self.is_case_sensitive = False
         self.partner: dict[int, int] = {}
         opened: list[int] = []
         for place, token in enumerate(self.tokens):
@@ -252,9 +256,14 @@ class Text:
         return tuple(self.tokens[place].name.lower() for place in names)
 
     def normal(self, span: Span) -> tuple[tuple[str, str], ...]:
-        """Return the tokens of a range in a form that is equal for texts that differ in case and blanks only."""
+        """Return the tokens of a range in a form that is equal for texts that differ in blanks only.
+
+        Case makes no difference either, unless names are case-sensitive.
+        """
         return tuple(
-            ("word", token.name.upper()) if token.is_name else (token.kind, token.text)
+            ("word", token.name if self.is_case_sensitive else token.name.upper())
+            if token.is_name
+            else (token.kind, token.text)
             for token in self.tokens[span.start : span.stop]
         )
 

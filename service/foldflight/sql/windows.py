@@ -9,7 +9,7 @@ from typing import Final
 from foldflight.spark.windows import Window, cumulate, hop, session, tumble
 from foldflight.sql.analysis import CannotFoldError
 from foldflight.sql.calls import Call
-from foldflight.sql.text import Edits, Span, Text
+from foldflight.sql.text import Edits, Span, SqlError, Text
 
 __all__ = ["SHAPES", "TIME", "WindowedTable", "as_plain_tables", "window_of_call", "windowed_tables"]
 
@@ -42,6 +42,19 @@ class WindowedTable:
     time: Span
     window: Window
     kind: str
+
+    @property
+    def has_equivalent(self) -> bool:
+        """Whether Spark has such windows."""
+        return self.kind in ("TUMBLE", "HOP")
+
+    def misused(self, text: Text) -> SqlError:
+        """Return the error for windows without an equivalent where they are no keys of a folded block."""
+        return text.error(
+            f"{self.kind} needs GROUP BY window_start, window_end: its windows exist for groups only. It "
+            "stands first behind FROM in the SELECT with this GROUP BY, which has an aggregate of foldflight",
+            self.span,
+        )
 
 
 def windowed_tables(text: Text) -> list[WindowedTable]:
@@ -85,17 +98,17 @@ def as_plain_tables(text: Text, tables: list[WindowedTable], edits: Edits) -> No
     windows stands for them, so that Spark can check the rest of the statement.
     """
     for table in tables:
-        relation, time = edits.render(table.relation), text.slice(table.time)
-        window = table.window
-        if table.kind in ("TUMBLE", "HOP"):
+        time, window = text.slice(table.time), table.window
+        if table.has_equivalent:
             lengths = ", ".join(f"'{each}'" for each in (window.size, window.slide) if each)
-            cut = f"SELECT *, window({time}, {lengths}) AS __window FROM {relation}"
-            query = (
-                f"SELECT * EXCEPT (__window), __window.start AS window_start, __window.end AS window_end FROM ({cut})"
-            )
+            items = "* EXCEPT (__window), __window.start AS window_start, __window.end AS window_end"
+            head = f"(SELECT {items} FROM (SELECT *, window({time}, {lengths}) AS __window FROM "
+            tail = "))"
         else:
-            query = f"SELECT *, {time} AS window_start, {time} AS window_end FROM {relation}"
-        edits.replace(table.span, f"({query})")
+            head, tail = f"(SELECT *, {time} AS window_start, {time} AS window_end FROM ", ")"
+        # The relation stays a range of its own, because it may be a query with calls that are rewritten, too.
+        edits.replace(Span(table.span.start, table.relation.start), head)
+        edits.replace(Span(table.relation.stop, table.span.stop), tail)
 
 
 def window_of_call(text: Text, call: Call) -> Window:

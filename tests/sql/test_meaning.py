@@ -1,0 +1,163 @@
+"""Statements whose meaning is easily lost: each is computed as Spark means it, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foldflight import RejectedError
+from foldflight.spark import column, enable, sql
+from foldflight.sql import SqlError
+from tests.sql.test_statements import MODULE, SOURCE, values
+
+OWN = SOURCE.replace("(BIGINT) AS", "(BIGINT) APPEND ONLY AS")
+MINUTES = "'10 minutes', '20 minutes'"
+BY = "GROUP BY window_start, window_end"
+
+
+@pytest.fixture
+def times(db: Any) -> Any:
+    """The session with a view `o` of times."""
+    db.sql("""CREATE OR REPLACE TEMP VIEW o AS SELECT timestamp'2026-01-01 12:00:00' AS at, v, k
+        FROM VALUES (1, 'a'), (2, 'b') AS t(v, k)""")
+    return db
+
+
+def test_an_insert_behind_with_is_refused(db: Any) -> None:
+    """Planning it would insert the rows, once for each question to Spark; EXPLAIN, too."""
+    statement = "WITH x AS (SELECT k, my_sum(v) AS s FROM hav GROUP BY k) INSERT INTO nowhere SELECT * FROM x"
+    for text in (statement, f"EXPLAIN FOLDFLIGHT {statement}"):
+        with pytest.raises(SqlError, match="write INSERT INTO t WITH"):
+            sql(db, text)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        f"SELECT window_start, my_sum(v) FROM (SELECT * FROM CUMULATE(o, at, {MINUTES})) {BY}",
+        f"SELECT window_start, my_sum(v) FROM CUMULATE(o, at, {MINUTES}) GROUP BY window_start",
+        "SELECT window_end, my_sum(v) FROM SESSION(o, at, '10 minutes') GROUP BY window_end",
+        f"SELECT my_sum(v) AS s FROM hav UNION ALL SELECT max(v) AS s FROM CUMULATE(o, at, {MINUTES}) {BY}",
+        "SELECT my_sum(h.v) FROM hav h JOIN SESSION(o, at, '10 minutes') s ON h.v = s.v",
+    ],
+)
+def test_windows_without_their_groups_are_refused(times: Any, query: str) -> None:
+    """CUMULATE and SESSION need both bounds as keys of a block that is folded; otherwise times would be windows."""
+    with pytest.raises(SqlError, match="needs GROUP BY window_start, window_end"):
+        sql(times, query)
+
+
+def test_an_aggregate_in_the_table_of_a_window(times: Any, plans_of: Callable[..., list[str]]) -> None:
+    """The query within TUMBLE is planned like other queries."""
+    inner = "(SELECT at, k, my_sum(v) AS s FROM o GROUP BY at, k)"
+    query = f"SELECT my_max(s) AS m FROM TUMBLE({inner}, at, '10 minutes') {BY}"
+    assert values(sql(times, query)) == [(2,)]
+    assert values(sql(times, query, plan="lists")) == [(2,)]
+    assert plans_of(times, query) == ["fold", "fold"]
+
+
+def test_row_kinds_of_batches(db: Any) -> None:
+    """Rows of a batch are retracted by their kind; where they cannot be, the option is refused."""
+    db.sql("""CREATE OR REPLACE TEMP VIEW kinds AS
+        SELECT * FROM VALUES ('a', 5, '+I'), ('a', 2, '+I'), ('a', 2, '-D'), ('b', 1, 'd') AS t(k, v, op)""")
+    query = "SELECT k, my_sum(v) AS s, count(*) AS n FROM kinds WHERE op <> 'd' GROUP BY k"
+    assert values(sql(db, query, row_kind="op")) == [("a", 5, 1)]
+    mapped = {"+I": "+I", "-D": "-D", "d": "+I"}
+    found = sql(db, query.replace(" WHERE op <> 'd'", ""), row_kind="op", row_kinds=mapped)
+    assert values(found) == [("a", 5, 1), ("b", 1, 1)]
+    with pytest.raises(SqlError, match=r"row_kind needs the fold plan .*OVER"):
+        sql(db, "SELECT my_sum(v) OVER () FROM kinds", row_kind="op")
+    with pytest.raises(SqlError, match="row_kind needs the fold plan"):
+        sql(db, query, row_kind="op", plan="lists")
+    with pytest.raises(SqlError, match="row_kind has no effect"):
+        sql(db, "SELECT k, sum(v) FROM kinds GROUP BY k", row_kind="op")
+
+
+def test_backslashes_in_direct_arguments(db: Any) -> None:
+    """A direct argument is the text that Spark reads, with its escapes."""
+    query = "SELECT my_string_agg(k, delimiter => '{}') AS s FROM hav WHERE k = 'one'"
+    assert values(sql(db, query.format(r"\n"))) == [("one\none",)]
+    assert values(sql(db, query.format(r"\t\\"))) == [("one\t\\one",)]
+
+
+def test_a_column_named_offset(db: Any, plans_of: Callable[..., list[str]]) -> None:
+    """It is a key of the fold, and no clause."""
+    db.sql("CREATE OR REPLACE TEMP VIEW places AS SELECT * FROM VALUES (1, 7), (2, 8), (2, 9) AS t(offset, v)")
+    query = "SELECT my_sum(v) AS s FROM places WHERE offset > 0 GROUP BY offset ORDER BY 1 LIMIT 5"
+    assert [row.s for row in sql(db, query).collect()] == [7, 17]
+    assert plans_of(db, query) == ["fold"]
+
+
+def test_distinct_of_all_columns_and_of_collated_texts(db: Any) -> None:
+    """Spark counts them itself: a fold has neither all columns nor collations."""
+    db.sql("""CREATE OR REPLACE TEMP VIEW collated AS
+        SELECT v, s COLLATE UTF8_LCASE AS s FROM VALUES (1, 'a'), (2, 'A') AS t(v, s)""")
+    query = "SELECT my_sum(v) AS s, count(DISTINCT s) AS n, count(s) AS m FROM collated"
+    assert values(sql(db, query)) == [(3, 1, 2)]
+    assert values(sql(db, "SELECT my_sum(v) AS s, count(DISTINCT *) AS n FROM hav")) == [(11, 4)]
+    with pytest.raises(SqlError, match="by their collation"):
+        sql(db, query, plan="fold")
+
+
+def test_names_that_differ_in_case(db: Any) -> None:
+    """With spark.sql.caseSensitive, `a` and `A` are two columns."""
+    session = db.newSession()
+    enable(session)
+    session.sql("CREATE AGGREGATE total(INT) RETURNS BIGINT AS 'sum'")
+    session.conf.set("spark.sql.caseSensitive", "true")
+    found = session.sql("SELECT total(a) AS x, total(A) AS y FROM VALUES (1, 10), (2, 20) AS t(a, A)")
+    assert values(found) == [(3, 30)]
+
+
+def test_a_frame_is_no_column(db: Any, functions: Any) -> None:
+    """A Column would fold all rows in place of the frame."""
+    with pytest.raises(RejectedError, match=r"write column\(\.\.\.\)\.over"):
+        column(db, functions.weighted_avg("v", "v").order_by("v").rows(-1, 0))
+
+
+def test_a_function_that_is_used_stays(db: Any, tmp_path: Path) -> None:
+    """DROP and REPLACE of a function with an alias are refused; the order in the file is one that can be executed."""
+    file, session = tmp_path / "catalog.sql", db.newSession()
+    enable(session, file)
+    session.sql("CREATE AGGREGATE first_one(BIGINT) RETURNS BIGINT AS 'sum'")
+    session.sql(OWN)
+    session.sql("CREATE AGGREGATE other(BIGINT) RETURNS BIGINT APPEND ONLY AS 'spread'")
+    with pytest.raises(SqlError, match="other was created AS 'spread'"):
+        session.sql("DROP AGGREGATE spread")
+    with pytest.raises(SqlError, match="other was created AS 'spread'"):
+        session.sql("CREATE OR REPLACE AGGREGATE spread(BIGINT) RETURNS BIGINT AS 'sum'")
+    session.sql("CREATE OR REPLACE AGGREGATE first_one(BIGINT) RETURNS BIGINT APPEND ONLY AS 'spread'")
+    session.sql(OWN.replace("state[1] - state[0]", "state[0] - state[1]"))
+    query = "SELECT first_one(v), other(v), spread(v) FROM VALUES (1L), (3L) AS t(v)"
+    assert values(session.sql(query)) == [(-2, -2, -2)]
+    again = db.newSession()
+    enable(again, file)
+    assert values(again.sql(query)) == [(-2, -2, -2)]
+    again.sql("DROP AGGREGATE other")
+    again.sql("DROP AGGREGATE first_one")
+    again.sql("DROP AGGREGATE spread")
+    with pytest.raises(SqlError, match="there is no function 'spread'"):
+        again.sql("CREATE AGGREGATE late(BIGINT) RETURNS BIGINT AS 'spread'")
+    again.sql(f"CREATE AGGREGATE w(BIGINT, INT) RETURNS BIGINT AS '{MODULE}:Weighted'")
+    assert file.read_text().startswith("CREATE AGGREGATE w(BIGINT, INT)")
+
+
+def test_sessions_share_a_catalogue_file(db: Any, tmp_path: Path) -> None:
+    """A statement changes its function in the file, and keeps the others and the mode; reading it twice is no error."""
+    file, one, two = tmp_path / "catalog.sql", db.newSession(), db.newSession()
+    enable(one, file)
+    enable(two, file)
+    one.sql("CREATE AGGREGATE a(BIGINT) RETURNS BIGINT AS 'sum'")
+    file.chmod(0o640)
+    two.sql("CREATE AGGREGATE b(BIGINT) RETURNS BIGINT AS 'max'".replace("AS", "APPEND ONLY AS"))
+    two.sql("SHOW AGGREGATES")
+    assert [line.split("(")[0] for line in file.read_text().split("\n\n") if line] == [
+        "CREATE AGGREGATE a", "CREATE AGGREGATE b"
+    ]  # fmt: skip
+    assert file.stat().st_mode & 0o777 == 0o640
+    enable(one, file)
+    assert {row.name for row in one.sql("SHOW AGGREGATES").collect()} == {"a", "b"}
+    assert [path.name for path in tmp_path.iterdir()] == ["catalog.sql"]

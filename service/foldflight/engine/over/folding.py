@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -82,12 +83,14 @@ class FrameFold(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, exception_type: type[BaseException] | None, *exception: object) -> None:
+    def __exit__(
+        self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
+    ) -> None:
         opened, self._open = self._open, {}
         stack = ExitStack()
         for each in opened.values():
             stack.push(each.__exit__)
-        stack.__exit__(exception_type, *exception)
+        stack.__exit__(exception_type, exception, trace)
 
     @contextmanager
     def _exchange(self, opening: Open) -> Iterator[OpenExchange]:

@@ -18,6 +18,7 @@ from tests.wire.kit import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("images")]
 
 SERVERS = 3
+HEALTH = "{{.State.Health.Status}}"
 
 
 class Containers:
@@ -37,11 +38,13 @@ class Containers:
         docker("kill", *self._servers)
         time.sleep(silent_s)
         docker("start", *self._servers)
+        self._await_healthy(*self._servers)
 
     def _kill(self, place: int) -> None:
         docker("kill", self._servers[place])
         time.sleep(self._chance.uniform(0.0, 1.0))
         docker("start", self._servers[place])
+        self._await_healthy(self._servers[place])
 
     def _pause(self, place: int) -> None:
         # Longer than the deadline of the query: it is given up, and speaks again when nobody listens. By a signal: the
@@ -57,6 +60,16 @@ class Containers:
 
     def _restart(self, place: int) -> None:
         docker("restart", "--time", "3", self._servers[place])
+        self._await_healthy(self._servers[place])
+
+    @staticmethod
+    def _await_healthy(*servers: str) -> None:
+        """Wait until servers that were started are ready: on a busy machine the next fault would hit the last one."""
+
+        def are_healthy() -> bool:
+            return all(docker("inspect", "--format", HEALTH, each) == "healthy" for each in servers)
+
+        assert eventually(are_healthy, 90.0), servers
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests in three lanes beside each other: with Spark, on the wire, and all others. The first two wait as much as they
-# work, so this suits two processors.
+# The tests in three lanes beside each other: with Spark, with servers and containers, and all others. The first two wait
+# as much as they work, so this suits two processors.
 # Usage: scripts/test.sh PYTEST [OPTION...]
 #   OPTION...  of pytest; by default those that leave out what takes minutes
 set -euo pipefail
@@ -11,8 +11,8 @@ options=("${@:2}")
 unset PYTHONDONTWRITEBYTECODE
 
 declare -A tests=(
-  [wire]="tests/wire tests/docs tests/deploy"
-  [others]="tests --ignore=tests/spark --ignore=tests/sql --ignore=tests/wire --ignore=tests/docs --ignore=tests/deploy --ignore=tests/simulation"
+  [wire]="tests/wire tests/deploy"
+  [others]="tests --ignore=tests/spark --ignore=tests/sql --ignore=tests/wire --ignore=tests/deploy --ignore=tests/simulation"
   [simulation]="tests/simulation"
 )
 mkdir -p build

@@ -32,7 +32,7 @@ NOT_CONNECTED = "Python worker failed to connect back"
 
 def let_pass(item: pytest.Item) -> None:
     """Ignore warnings of PySpark itself about sockets and pandas, and repeat a test whose worker it gave up."""
-    item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=[NOT_CONNECTED]))
+    item.add_marker(pytest.mark.flaky(reruns=5, reruns_delay=2, only_rerun=[NOT_CONNECTED]))
     item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
     item.add_marker(pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"))
     item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"))

@@ -90,7 +90,7 @@ def test_the_driver_may_be_killed_at_any_instant(tmp_path: Path) -> None:
                 if kills < KILLS and chance.random() < AFTER_AN_EPOCH:
                     await_epoch(process, tmp_path)
                 # An epoch takes some tenths of a second: within these times it reads, folds, commits or writes.
-                code = process.wait(chance.uniform(0.05, 1.5) if kills < KILLS else 240)
+                code = process.wait(chance.uniform(0.05, 1.5) if kills < KILLS else 600)
                 break
             except subprocess.TimeoutExpired:
                 assert kills < KILLS, "the query did not end"
@@ -136,7 +136,7 @@ def test_python_workers_may_be_killed_at_any_instant(tmp_path: Path) -> None:
                 kills += killed_worker(process, chance)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(chance.uniform(1.0, 3.0))
-            code = process.wait(300)
+            code = process.wait(600)
         finally:
             if process.poll() is None:
                 kill_group(process)

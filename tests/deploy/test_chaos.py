@@ -88,4 +88,4 @@ def fleet() -> Iterator[Fleet]:
 def test_queries_over_containers_in_chaos(fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Servers are killed, paused, disconnected and restarted while queries run; no task fails."""
     harms = queries_in_chaos(Containers(fleet), tmp_path, capsys)
-    assert sum(harms.values()) >= 5
+    assert sum(harms.values()) >= 3

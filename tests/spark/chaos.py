@@ -20,7 +20,8 @@ import pytest
 from tests.spark.test_kill import ROOT, prepared, result
 
 SEED = 20260101
-KILL_ALL_AFTER_S = 25
+KILL_ALL_AFTER_S = 10
+EPOCHS = 40
 TAKEOVER = re.compile(r"an exchange goes on at another server .*stall_s=([\d.]+) rows_sent_again=(\d+)")
 
 
@@ -78,7 +79,7 @@ def queries_in_chaos(servers: Harmed, folder: Path, capsys: pytest.CaptureFixtur
 
     The stream's changelog and the batches are right, no task of Spark has failed, and exchanges have moved.
     """
-    rows = prepared(folder)
+    rows = prepared(folder, EPOCHS)
     chaos = Chaos(servers)
     errors = folder / "stderr"
     with errors.open("w") as stderr:

@@ -28,12 +28,12 @@ AFTER_AN_EPOCH = 0.75
 SEED = 20130101
 
 
-def prepared(folder: Path) -> Model:
+def prepared(folder: Path, epochs: int = EPOCHS) -> Model:
     """Write the input of all epochs."""
     for name in ("input", "output"):
         (folder / name).mkdir()
     rows = Model(seed=SEED, retracts=True)
-    for number in range(EPOCHS):
+    for number in range(epochs):
         path = folder / "input" / f"{number:04}.parquet"
         pq.write_table(pa.Table.from_pylist(rows.epoch(15), schema=SCHEMA), path)
         os.utime(path, (number + 1, number + 1))

@@ -40,12 +40,23 @@ class Chosen:
         self.at = None
 
 
-@udaf(input_types=["T", "U"], result_type="T", state_type="STRUCT<value T, at U>", skip_nulls=True)
-class FirstBy:
-    """Take the value of the row with the least key; of several, the least value."""
+class _By:
+    """What both have in common: they hold one row, and merge by taking the row of the other."""
 
     def create_accumulator(self) -> Chosen:
         return Chosen()
+
+    def merge(self, accumulator, other):
+        if other.at is not None:
+            self.accumulate(accumulator, other.value, other.at)
+
+    def get_value(self, accumulator):
+        return accumulator.value
+
+
+@udaf(input_types=["T", "U"], result_type="T", state_type="STRUCT<value T, at U>", skip_nulls=True)
+class FirstBy(_By):
+    """Take the value of the row with the least key; of several, the least value."""
 
     def accumulate(self, accumulator, value, at):
         if at != at:  # noqa: PLR0124 - only NaN differs from itself
@@ -56,20 +67,10 @@ class FirstBy:
             accumulator.value = value
             accumulator.at = at
 
-    def merge(self, accumulator, other):
-        if other.at is not None:
-            self.accumulate(accumulator, other.value, other.at)
-
-    def get_value(self, accumulator):
-        return accumulator.value
-
 
 @udaf(input_types=["T", "U"], result_type="T", state_type="STRUCT<value T, at U>", skip_nulls=True)
-class LastBy:
+class LastBy(_By):
     """Take the value of the row with the greatest key; of several, the greatest value."""
-
-    def create_accumulator(self) -> Chosen:
-        return Chosen()
 
     def accumulate(self, accumulator, value, at):
         if at != at:  # noqa: PLR0124 - only NaN differs from itself
@@ -79,10 +80,3 @@ class LastBy:
         if later or (at == accumulator.at and greater):
             accumulator.value = value
             accumulator.at = at
-
-    def merge(self, accumulator, other):
-        if other.at is not None:
-            self.accumulate(accumulator, other.value, other.at)
-
-    def get_value(self, accumulator):
-        return accumulator.value

@@ -118,10 +118,10 @@ class Fleet:
             opened = [stack.enter_context(transport.open(opening(COUNT))).opened for _ in range(4 * number)]
         return len({each.server_id for each in opened}) == number
 
-    def are_healthy(self) -> bool:
-        """Return whether the container engine reports all servers as healthy."""
+    def are_healthy(self, *servers: str) -> bool:
+        """Return whether the container engine reports servers, by default all, as healthy."""
         format_ = "{{.State.Health.Status}}"
-        return all(docker("inspect", "--format", format_, each) == "healthy" for each in self.servers())
+        return all(docker("inspect", "--format", format_, each) == "healthy" for each in servers or self.servers())
 
     def prometheus(self, expression: str) -> list[dict[str, Any]]:
         """Ask the fleet's Prometheus and return the series."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -16,6 +14,7 @@ from click.testing import CliRunner
 from examples.weighted_avg import WeightedAvg
 from foldflight.cli.main import cli
 from foldflight.server.run.lifecycle import serving
+from tests.docs.running import printed_by
 from tests.spark_sessions import NOT_CONNECTED
 
 ROOT = Path(__file__).parents[2]
@@ -98,17 +97,8 @@ def test_every_python_block_runs_and_prints_what_is_shown(tmp_path):
     environment |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'service'}", "PYSPARK_SUBMIT_ARGS": SUBMIT_ARGS}
     with serving(WeightedAvg, http_port=0, health_port=0) as server:
         script.write_text(code.replace("grpc://127.0.0.1:8815", server.url), encoding="utf-8")
-        run = subprocess.run(
-            [sys.executable, "-u", script],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
-    assert run.returncode == 0, run.stderr[-20_000:]
-    printed = run.stdout.split(f"{MARK}\n")[1:-1]
+        output = printed_by("-u", script, folder=tmp_path, environment=environment)
+    printed = output.split(f"{MARK}\n")[1:-1]
     assert len(printed) == len(shown)
     for (document, text, lines), output in zip(shown, printed, strict=True):
         remaining = iter(output.splitlines())

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs import cells
+from tests.docs.running import printed_by
 from tests.spark_sessions import NOT_CONNECTED
 
 ROOT = Path(__file__).parents[2]
@@ -71,14 +70,5 @@ def test_a_tutorial_runs_and_prints_what_its_text_quotes(path: Path, tmp_path: P
         "JAVA_TOOL_OPTIONS": JAVA_OPTIONS,
         "TMPDIR": str(temporary),
     }
-    run = subprocess.run(
-        [sys.executable, cells.__file__, path],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr[-20_000:]
-    assert unfounded(path.read_text(encoding="utf-8"), run.stdout) == []
+    printed = printed_by(cells.__file__, path, folder=tmp_path, environment=environment)
+    assert unfounded(path.read_text(encoding="utf-8"), printed) == []

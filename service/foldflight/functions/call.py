@@ -23,6 +23,13 @@ class Order:
     descending: bool = False
     nulls_first: bool = True
 
+    def sort_key(self, value: Any) -> tuple[bool, bool, Any]:
+        """Return the key of a value for a sort with `reverse=descending`. NaN is the greatest number, as in Spark."""
+        if value is None:
+            return (self.nulls_first == self.descending, False, 0)
+        is_nan = isinstance(value, float) and value != value  # noqa: PLR0124 - only NaN differs from itself
+        return (self.nulls_first != self.descending, is_nan, 0 if is_nan else value)
+
 
 @dataclass(frozen=True)
 class Call:

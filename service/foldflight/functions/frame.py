@@ -94,6 +94,11 @@ class Frame:
         if self.low is not None and self.high is not None and _is_after(self.low, self.high):
             raise RejectedError("SIGNATURE", f"the frame {self} ends before it begins; give the earlier end first")
 
+    @classmethod
+    def default(cls, *, has_order: bool) -> Frame:
+        """Return SQL's frame for a call without one: up to the rows with the same order, or the whole partition."""
+        return cls(None, 0, is_range=True) if has_order else cls(None, None)
+
     @property
     def unit(self) -> str:
         """ROWS or RANGE."""

@@ -136,7 +136,7 @@ class OverFrame:
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
         columns.rows()  # resolves keys and arguments; its errors name the one that is wrong
         order = self._order_columns()
-        default = Frame(None, 0, is_range=True) if order else Frame(None, None)
+        default = Frame.default(has_order=bool(order))
         frames = {name: each.frame or default for name, each in aggregates.items()}
         framed, ends = self._framed(calls, frames, order)
         rows = self._rows(columns, order, ends)

@@ -63,9 +63,7 @@ class Analysis:
         self.spark = spark
         self.catalog = catalog
         self.text = text
-        text.is_case_sensitive = spark.conf.get("spark.sql.caseSensitive") == "true"
         self.edits = Edits(text)
-        self.count = 0
         self._args = self._named(args)
         self._views: dict[str, DataFrame] = {}
 
@@ -91,7 +89,6 @@ class Analysis:
 
     def frame(self, sql: str) -> DataFrame:
         """Have Spark analyse a query. Raises Spark's errors."""
-        self.count += 1
         used = {name: self._views[name] for name in _VIEW.findall(sql)}
         if used:
             sql = _VIEW.sub(lambda name: f"{{{name[0]}}}", sql.replace("{", "{{").replace("}", "}}"))

@@ -66,10 +66,12 @@ class Planner:
     decisions: list[Decision] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Find the windowing table functions, and write them as queries that Spark knows."""
-        self._tables = windowed_tables(self.analysis.text)
+        """Read how names are compared, and write windowing table functions as queries that Spark knows."""
+        text, conf = self.analysis.text, self.analysis.spark.conf
+        text.is_case_sensitive = conf.get("spark.sql.caseSensitive") == "true"
+        self._tables = windowed_tables(text)
         self._lists = self.analysis.edits.copy()
-        as_plain_tables(self.analysis.text, self._tables, self._lists)
+        as_plain_tables(text, self._tables, self._lists)
         self._folds = self._lists.copy()
         self._of_streams: list[Span] = []  # the blocks over streams that are folded
         self._has_row_kinds = False  # whether the results of some of them have row kinds

@@ -31,6 +31,7 @@ from foldflight.engine.over.frames import distance_of, end_type
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
 from foldflight.errors import RejectedError
+from foldflight.functions.call import Order
 from foldflight.functions.frame import Frame, interval_of
 from foldflight.functions.types import sql_name
 from foldflight.testing.epochs import calls_of, conditions_of, name_in_chunks, types_of
@@ -74,7 +75,7 @@ def run_over(
     calls, names = calls_of(aggregates)
     order = [OrderKey.of(text) for text in order_by]
     found = types_of([*keys, *(str(each.column) for each in order), *names], extended, aggregates, types or {})
-    frames = {name: each.frame or default_frame(has_order=bool(order)) for name, each in aggregates.items()}
+    frames = {name: each.frame or Frame.default(has_order=bool(order)) for name, each in aggregates.items()}
     framed, ends = _framed(calls, frames, order, found, extended)
     layout = OverLayout(
         payload=pa.schema([("in_0", pa.int64())]),
@@ -103,29 +104,18 @@ def run_over(
     return [{**row, **output} for row, output in zip(given, outputs, strict=True)]
 
 
-def default_frame(*, has_order: bool) -> Frame:
-    """Return SQL's frame for a call without one: up to the rows with the same order, or the whole partition."""
-    return Frame(None, 0, is_range=True) if has_order else Frame(None, None)
-
-
 def _sorted(batch: pa.RecordBatch, layout: OverLayout, order: Sequence[OrderKey]) -> pa.Array:
     """Return the positions of rows by key and order."""
     places = list(range(batch.num_rows))
     for place, each in reversed(list(enumerate(order))):
         values = batch.column(f"order_{place}").to_pylist()
-        sort_keys = [_sort_key(each, value) for value in values]
+        key = Order("", each.descending, each.nulls_first)
+        sort_keys = [key.sort_key(value) for value in values]
         places.sort(key=sort_keys.__getitem__, reverse=each.descending)
     if len(layout.keys):
         slots = KeyIndex(layout.keys).slots([batch.column(name) for name in layout.keys.names]).to_numpy()
         places = np.array(places, np.int64)[np.argsort(slots[places], kind="stable")].tolist()
     return pa.array(places, pa.int64())
-
-
-def _sort_key(order: OrderKey, value: Any) -> tuple[bool, bool, Any]:
-    if value is None:
-        return (order.nulls_first == order.descending, False, 0)
-    is_nan = isinstance(value, float) and value != value  # noqa: PLR0124 - only NaN differs from itself
-    return (order.nulls_first != order.descending, is_nan, 0 if is_nan else value)
 
 
 def _framed(

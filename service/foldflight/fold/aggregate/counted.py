@@ -8,7 +8,6 @@ merge and retract whatever the class defines. A row consists of the arguments of
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -134,7 +133,11 @@ class Counted(Accumulators):
             return entries
         ordered = list(entries)
         for place, order in reversed(list(enumerate(self.order, self._arguments))):
-            ordered.sort(key=functools.partial(_sort_key, place, order), reverse=order.descending)
+
+            def key(entry: list[Any], place: int = place, order: Order = order) -> tuple[bool, bool, Any]:
+                return order.sort_key(entry[0][place])
+
+            ordered.sort(key=key, reverse=order.descending)
         return ordered
 
     def forget(self, slots: Slots) -> None:
@@ -144,12 +147,3 @@ class Counted(Accumulators):
     def close(self) -> None:
         self._seen = {}
         self.inner.close()
-
-
-def _sort_key(place: int, order: Order, entry: list[Any]) -> tuple[bool, bool, Any]:
-    """Return the sort key of a row for one key of an order. NaN is larger than all numbers, as in Spark."""
-    value = entry[0][place]
-    if value is None:
-        return (order.nulls_first == order.descending, False, 0)
-    is_nan = isinstance(value, float) and value != value  # noqa: PLR0124 - only NaN differs from itself
-    return (order.nulls_first != order.descending, is_nan, 0 if is_nan else value)

@@ -18,8 +18,18 @@ from tests.effort import examples_of
 FUNCTIONS = Registry.load([WeightedAvg, WeightedMean, Percentile, Largest])
 
 
+# They differ from `var_pop` in what they make of the state only.
+OF_MOMENTS = {"stddev", "stddev_pop", "stddev_samp", "var_samp", "variance"}
+
+
 @pytest.mark.hypothesis
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(function, id=name, marks=pytest.mark.slow if name in OF_MOMENTS else ())
+        for name, function in FUNCTIONS.items()
+    ],
+)
 def test_functions_keep_the_laws(function: Function) -> None:
     """All functions of this package and the examples keep all laws."""
     broken = [result for result in check_laws(function, examples=examples_of(40)) if result.passed is False]

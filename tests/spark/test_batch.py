@@ -223,9 +223,8 @@ def test_the_result_is_lazy(classic: Any, embedded: Any) -> None:
         result.collect()
 
 
-@pytest.mark.parametrize(
-    "function", [pytest.param("peak_kilobytes", marks=pytest.mark.slow), "peak_kilobytes_unmerged"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["peak_kilobytes", "peak_kilobytes_unmerged"])
 def test_many_groups_in_bounded_memory(classic: Any, embedded: Any, function: str) -> None:
     """300,000 groups in one partition, in both plans: the results are right, and the workers stay small."""
     df = classic.range(0, 600_000, 1, 2).selectExpr("concat('key ', id % 300000) AS k", "id AS v")

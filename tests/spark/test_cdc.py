@@ -258,6 +258,7 @@ def test_codes_that_need_no_splitting(classic: Any, embedded: Functions) -> None
         assert [tuple(row) for row in result.collect()] == [(2, 1)]
 
 
+@pytest.mark.slow
 def test_a_changelog_merged_into_a_table(classic: Any, tmp_path: Path) -> None:
     """Debezium events in a stream, merged epoch by epoch, give the totals of the remaining rows."""
     table, kept = Table(seed=3), duckdb.connect()

@@ -53,6 +53,7 @@ def test_a_count_alone(classic: Any, functions: Functions, tmp_path: Path) -> No
     assert epochs == [[], [("+I", 1)], [("+U", 2)], [("+U", 0)]]
 
 
+@pytest.mark.slow
 def test_a_key_and_an_argument_of_type_null(classic: Any, functions: Functions, tmp_path: Path) -> None:
     """Spark's type void can be a key and an argument, also if a query reads no other column."""
     count = functions["count"]

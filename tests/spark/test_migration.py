@@ -51,6 +51,7 @@ def mean(version: str, *, migrates: bool) -> type:
     return udaf(input_types=["BIGINT"], result_type="DOUBLE", name="mean", version=version)(cls)
 
 
+@pytest.mark.slow
 def test_a_query_goes_on_with_a_new_version(classic: SparkSession, tmp_path: Path) -> None:
     """Refused without migrate. With it, groups of both versions are right, and a reader uses each one's version."""
 

@@ -134,6 +134,7 @@ def test_any_order_over_a_restart_ends_as_the_batch(
     assert (sink.kinds["-U"] > 0) == (emit == "changelog")
 
 
+@pytest.mark.slow
 def test_sessions_of_a_stream_merge_and_close(classic: SparkSession, tmp_path: Path) -> None:
     """Append mode emits each session once, after the watermark has passed it, also if rows joined it out of order."""
     functions = connect(spark_functions)

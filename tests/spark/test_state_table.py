@@ -159,6 +159,7 @@ def test_windows_and_pickled_states(classic: SparkSession, tmp_path: Path) -> No
     assert all(row["window_end"] - row["window_start"] == dt.timedelta(hours=1) for row in rows)
 
 
+@pytest.mark.slow
 def test_several_state_tables(classic: SparkSession, several: str) -> None:
     """If a query has several tables, the error lists them; each is read by its number."""
     with pytest.raises(RejectedError, match="several state tables") as caught:

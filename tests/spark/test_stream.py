@@ -201,6 +201,7 @@ def test_changelogs_lead_to_the_batch_answer(
     assert sum(each["rows"] or 0 for each in stream.progress) == sent - rows.ignored
 
 
+@pytest.mark.slow
 def test_append_only_input_gives_the_latest_values(classic: SparkSession, tmp_path: Path) -> None:
     """Without row kinds the stream has keys and outputs only: one row for each group that changed."""
     functions = connect(spark_functions)

@@ -53,6 +53,7 @@ def told(letters: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 BAD_LUCK, HERE_TO_STAY, NOT_SHOWN = "thirteen is bad luck", "fourteen is here to stay", "2015 is not to be shown"
 
 
+@pytest.mark.slow
 def test_failed_groups_keep_their_state(classic: Any, functions: Any, tmp_path: Path) -> None:
     """If a row, a retraction or a result fails, the group stays as it was, also over restarts."""
     stream = Isolated(

@@ -198,6 +198,7 @@ def test_what_cannot_be_seen_to_be_the_same_is_followed_anew(
     assert not lookups.holds()
 
 
+@pytest.mark.slow
 def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
     assert made[1] is not made[2]
 
 
+@pytest.mark.slow
 def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that an open exchange needs after a change is not stored under the old digest."""
     programs = Programs(Store(tmp_path))

@@ -82,6 +82,7 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, damage: object) -> None:
     assert file.read_bytes() == good
 
 
+@pytest.mark.slow
 def test_random_workers_agree_with_a_dict(tmp_path: Path) -> None:
     """Lookups are right for all workers, whatever was removed; merged runs have no files."""
     chosen = random.Random(3)
@@ -131,6 +132,7 @@ def test_what_is_mapped_outlives_its_file(tmp_path: Path) -> None:
     assert data.to_pybytes() == b"x" * 10_000
 
 
+@pytest.mark.slow
 def test_many_processes_never_see_half_a_file(tmp_path: Path) -> None:
     """While processes write, read and remove files at once, a run is complete or absent."""
     context = multiprocessing.get_context("spawn")

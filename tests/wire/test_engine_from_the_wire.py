@@ -68,6 +68,7 @@ def test_the_sample_folds_without_this_package(folder: Path) -> None:
         assert refused.stderr.startswith("RejectedError UNAUTHENTICATED: ")
 
 
+@pytest.mark.slow
 def test_another_server_continues(fork: Callable[..., ServerProcess]) -> None:
     """The sample loads its states into the next server after a loss, and after a server that is not there."""
     servers = [fork(), fork()]

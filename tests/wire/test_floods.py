@@ -183,7 +183,7 @@ def mostly_slow(attacks: Iterable[str], *quick: str) -> list[Any]:
     return [each if each in quick else pytest.param(each, marks=pytest.mark.slow) for each in attacks]
 
 
-@pytest.mark.parametrize("attack", mostly_slow(ATTACKS, "headers without end", "silent streams"))
+@pytest.mark.parametrize("attack", mostly_slow(ATTACKS, "headers without end"))
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_flight_port(fork: Fork, attack: str, workers: int) -> None:
     """A well-behaved client is served during the flood, and all resources are freed when it ends."""

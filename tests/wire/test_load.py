@@ -66,6 +66,7 @@ def test_ten_thousand_exchanges_leave_nothing(fork: Fork) -> None:
         assert after["kib"] <= before["kib"] + 48 * 1024
 
 
+@pytest.mark.slow
 def test_hundreds_of_exchanges_at_once(fork: Fork) -> None:
     """exchanges_max exchanges are open at once over one connection; further ones are OVERLOADED, and none is lost."""
     server = fork(exchanges_max=150, http_port=0)

@@ -77,7 +77,8 @@ def test_workers_share_the_port_and_the_page(fork: Fork) -> None:
     assert server.process.wait(20) == EXIT_DRAINED
 
 
-@pytest.mark.parametrize("hang", [pytest.param("paused", marks=pytest.mark.slow), "locked"])
+@pytest.mark.slow
+@pytest.mark.parametrize("hang", ["paused", "locked"])
 def test_a_worker_that_hangs_is_replaced(fork: Fork, hang: str) -> None:
     """A worker that is paused, or whose code holds the global lock for ever, is killed and replaced."""
     server = fork(workers=2, fold_s_max=3, modules=MODULE)

@@ -109,6 +109,7 @@ class Call:
         self._lock = threading.Lock()
         self._has_ended = False
         self._is_sending = False
+        self._last: Status | None = None  # follows the message that is being sent
         self.silent_since_s = time.monotonic()
         self._until_s = self.silent_since_s + _FIRST_MESSAGE_S_MAX
         self._is_silent = True
@@ -163,26 +164,33 @@ class Call:
         try:
             self._respond(message)
         finally:
-            self._is_sending = False
-            if not self._is_patient:
-                self._until_s = _NEVER
+            with self._lock:
+                self._is_sending = False
+                if not (self._is_patient or self._has_ended):
+                    self._until_s = _NEVER
+        if self._last is not None:
+            self._send_status(self._last)
+            raise VanishedError
         if self.is_cancelled():
             raise VanishedError
 
     def end(self, status: Status) -> None:
         """End the call with a status, from any thread. Only the first status counts.
 
-        If the client does not read a message that is being sent, the call is cancelled instead.
+        A message that is being sent is sent to its end before. If the client does not read it in time, the call is
+        cancelled instead.
         """
         with self._lock:
             if self._has_ended:
                 return
             self._has_ended = True
-            is_cut = self._is_sending  # gRPC cannot send a status before that message has been sent
-        self._until_s = time.monotonic() + _GOODBYE_S
-        if is_cut:
-            self.cut()
-            return
+            self._until_s = time.monotonic() + _GOODBYE_S
+            if self._is_sending:
+                self._last = status
+                return
+        self._send_status(status)
+
+    def _send_status(self, status: Status) -> None:
         self._context.set_code(status.code)
         self._context.set_details(status.text)
         self._context.set_trailing_metadata(status.trailers)

@@ -24,8 +24,8 @@ from foldflight.exchange.failover.steps import (
     LeaveLink,
     LinkLost,
     LinkOpened,
+    LogEvent,
     OpenLink,
-    Report,
     Rest,
     Rested,
     SendFrame,
@@ -131,7 +131,7 @@ def test_another_server_gets_the_states_and_the_frames_since() -> None:
     assert isinstance(forget.frame, Forget)
     assert telling.tell(FrameSent()) == [SendFrame(CHUNK)]
     (report,) = telling.tell(FrameSent())
-    assert isinstance(report, Report)
+    assert isinstance(report, LogEvent)
     assert report.event == "an exchange goes on at another server"
     assert report.fields == {
         "server": "grpc://b",
@@ -255,7 +255,7 @@ def test_a_question_is_not_asked_of_the_next_server() -> None:
     telling.tell(LinkLost(GONE))
     assert telling.tell(LinkOpened(opened("t", knows_if_reopen=False))) == [SendFrame(CHUNK)]
     (report,) = telling.tell(FrameSent())
-    assert isinstance(report, Report)
+    assert isinstance(report, LogEvent)
 
 
 def test_a_server_that_cannot_give_its_states_is_kept_until_its_barrier() -> None:

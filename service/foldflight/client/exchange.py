@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, States
-from foldflight.exchange.verbs import Verbs
+from foldflight.exchange.verbs import ExchangeVerbs
 
 if TYPE_CHECKING:
     from foldflight.exchange.engine import Answer
@@ -48,7 +48,7 @@ class Carrier(Protocol):
         """End the exchange at once, even if answers are due."""
 
 
-class OpenExchange(Verbs[None]):
+class OpenExchange(ExchangeVerbs[None]):
     """One open exchange, for an engine. It is a context manager that closes the exchange.
 
     Every method may raise any error of foldflight. After an error only `close` may be called.

@@ -22,8 +22,8 @@ from foldflight.exchange.failover.steps import (
     LeaveLink,
     LinkLost,
     LinkOpened,
+    LogEvent,
     OpenLink,
-    Report,
     Rest,
     Rested,
     SendFrame,
@@ -152,7 +152,7 @@ class SurvivingLink:
                 link, self._link = self._link, None
                 if link is not None:
                     link.close()
-            case Report():
+            case LogEvent():
                 log_event(set_up(_LOGGER, logging.WARNING), logging.WARNING, instruction.event, instruction.fields)
             case GiveUp():
                 raise instruction.error

@@ -129,7 +129,7 @@ class Link(abc.ABC):
         found = [self._answers.popleft() for _ in parts]
         if len(parts) == 1:
             return found[0]
-        return _joined(found, parts) if self._opening.steps else pa.concat_batches(found)
+        return _joined(found, parts) if self._opening.maps else pa.concat_batches(found)
 
     def take_logs(self) -> Sequence[LogRecord]:
         """Return the log records of functions since the last call."""

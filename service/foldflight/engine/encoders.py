@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from foldflight.client.embedded import KEY_LOOPS
 from foldflight.compiler.keytables import NumberTable, TextTable
 
-__all__ = ["Chain", "Encoder", "Ids", "Numbers", "Rows", "Texts", "Values", "WithNull"]
+__all__ = ["Chain", "Ids", "KeyEncoder", "Numbers", "Rows", "Texts", "Values", "WithNull"]
 
 Ids = npt.NDArray[np.int32]
 Rows = npt.NDArray[np.intp]
@@ -50,7 +50,7 @@ _WORDS_MAX: Final = 16
 _MASKS: Final = np.array([(1 << (8 * size)) - 1 for size in range(9)], np.uint64)
 
 
-class Encoder(Protocol):
+class KeyEncoder(Protocol):
     """Assigns ids to the values of one column."""
 
     def __len__(self) -> int:
@@ -239,7 +239,7 @@ class WithNull:
         prepare: Converts n values that are not NULL to the input of `inner`.
     """
 
-    def __init__(self, inner: Encoder, prepare: Callable[[pa.Array], Any]) -> None:
+    def __init__(self, inner: KeyEncoder, prepare: Callable[[pa.Array], Any]) -> None:
         self._inner = inner
         self._prepare = prepare
         self._null: int | None = None
@@ -276,7 +276,7 @@ class Chain:
         parts: The encoder of each column.
     """
 
-    def __init__(self, parts: Sequence[Encoder]) -> None:
+    def __init__(self, parts: Sequence[KeyEncoder]) -> None:
         self._parts = parts
         self._pairs = [Numbers() for _ in parts[1:]]
 

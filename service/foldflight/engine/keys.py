@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.engine.encoders import Chain, Encoder, Numbers, Texts, Values, WithNull
+from foldflight.engine.encoders import Chain, KeyEncoder, Numbers, Texts, Values, WithNull
 from foldflight.errors import RejectedError
 from foldflight.fold.rows import frozen
 from foldflight.functions.types import check_plain
@@ -137,7 +137,7 @@ def _canonical(array: pa.Array) -> pa.Array:
     return array
 
 
-def _encoder(type_: pa.DataType) -> Encoder:
+def _encoder(type_: pa.DataType) -> KeyEncoder:
     """Return the encoder for a key column of this storage type."""
     kinds = pa.types
     if kinds.is_decimal128(type_) or kinds.is_decimal256(type_):

@@ -24,7 +24,7 @@ from foldflight.exchange.frames import (
     columns_text,
 )
 from foldflight.exchange.machine import Exchange, Role
-from foldflight.exchange.verbs import Verbs
+from foldflight.exchange.verbs import ExchangeVerbs
 from foldflight.fold import ERROR, ROW
 
 __all__ = ["Answer", "EngineExchange", "Saved", "check_chunk", "check_emits", "check_isolates", "check_order"]
@@ -101,7 +101,7 @@ def check_emits(opened: Opened, opening: Open) -> None:
         )
 
 
-class EngineExchange(Verbs[Frame]):
+class EngineExchange(ExchangeVerbs[Frame]):
     """The engine's side of one exchange, without I/O. Its verbs return the frame to send.
 
     Args:
@@ -139,7 +139,7 @@ class EngineExchange(Verbs[Frame]):
         if isinstance(frame, Chunk):
             check_chunk(frame.batch, self._opening)
         self._machine.send(frame)
-        if isinstance(frame, Chunk) and self._opening.steps:
+        if isinstance(frame, Chunk) and self._opening.maps:
             self._chunk_rows.append(frame.batch.num_rows)
 
     def receive(self, frame: Frame) -> Answer | None:

@@ -101,6 +101,11 @@ class Open:
     emits: bool = False
 
     @property
+    def maps(self) -> bool:
+        """Whether the exchange maps rows with steps, instead of folding them with calls: it has no slots."""
+        return bool(self.steps)
+
+    @property
     def functions(self) -> tuple[str, ...]:
         """The name of the function of each call or step."""
         return (*(each.function for each in self.calls), *(each.function for each in self.steps))
@@ -112,7 +117,7 @@ class Open:
 
     def pinned(self, fingerprints: Sequence[str]) -> Open:
         """Return the same Open that expects these fingerprints of its calls or steps, so that others are refused."""
-        if self.steps:
+        if self.maps:
             steps = zip(self.steps, fingerprints, strict=True)
             return replace(self, steps=tuple(replace(step, fingerprint=found) for step, found in steps))
         calls = zip(self.calls, fingerprints, strict=True)
@@ -126,7 +131,7 @@ class Open:
             case States():
                 return self.initial_outputs and not frame.unanswered
             case Chunk():
-                return self.row_outputs or bool(self.steps)
+                return self.row_outputs or self.maps
             case _:
                 return False
 

@@ -143,11 +143,11 @@ class Exchange:
         match frame:
             case Open():
                 self._opening = frame
-                return State.MAPPING if frame.steps else following
+                return State.MAPPING if frame.maps else following
             case States() if self._opening is not None and self._opening.is_answered(frame):
                 self._due[InitialOutputs].append(frame.batch.num_rows or 1)
             case Chunk() if self._opening is not None and self._opening.is_answered(frame):
-                if self._opening.steps:
+                if self._opening.maps:
                     self._due[Mapped].append(frame.batch.num_rows)
                 else:
                     self._due[RowOutputs].append(self._opening.rows_due(frame))

@@ -184,7 +184,7 @@ class ServerExchange:
                 "SCHEMA_MISMATCH",
                 f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(self._opening.columns)}",
             )
-        if "slot" in batch.schema.names and not self._opening.steps:
+        if "slot" in batch.schema.names and not self._opening.maps:
             check_slots(batch.column("slot"), self.opened.limits.slots_max)
         elif batch.num_rows * SLOT_BYTES > self._limits.message_bytes_max:
             # A row without columns has no bytes on the wire, but its slot needs memory here.
@@ -195,7 +195,7 @@ class ServerExchange:
                 limit="message_bytes_max",
             )
         outputs = self._evaluator.chunk(batch)
-        if self._opening.steps:
+        if self._opening.maps:
             yield from self._mapped(outputs)
         else:
             yield from self._log_without_barrier()
@@ -335,7 +335,7 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
         )
     columns = opening.columns
     # In an exchange of steps all columns are arguments, whatever their names.
-    for name, type_ in () if opening.steps else (("slot", pa.int32()), ("kind", pa.int8())):
+    for name, type_ in () if opening.maps else (("slot", pa.int32()), ("kind", pa.int8())):
         if name in columns.names and (columns.names.count(name) > 1 or columns.field(name).type != type_):
             raise RejectedError(
                 "SCHEMA_MISMATCH",

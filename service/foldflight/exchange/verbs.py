@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Forget, States
 
-__all__ = ["Verbs"]
+__all__ = ["ExchangeVerbs"]
 
 Given_co = TypeVar("Given_co", covariant=True)
 
 
-class Verbs(abc.ABC, Generic[Given_co]):
+class ExchangeVerbs(abc.ABC, Generic[Given_co]):
     """The verbs of an engine. A subclass decides what happens to the frame of a verb."""
 
     @abc.abstractmethod

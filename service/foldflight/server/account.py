@@ -36,13 +36,13 @@ class Account:
         self._metrics = metrics
         self._exchange = exchange
         self._functions = [metrics.named(name) for name in opening.functions]
-        self._has_kinds = not opening.steps and "kind" in opening.columns.names
+        self._has_kinds = not opening.maps and "kind" in opening.columns.names
         self._rows_folded = {
             kind: [metrics.rows_folded.labels(function, kind.short) for function in self._functions] for kind in RowKind
         }
         self._groups = self._state_bytes = self._bytes_since = 0
         self._returns_states = opening.returns.states
-        self._is_mapping = bool(opening.steps)
+        self._is_mapping = opening.maps
         # States that consist of numbers have a fixed size.
         self._grows = any(_grows(field.type) for field in exchange.opened.schema if field.name.startswith("state_"))
         self._isolated: Counter[str] = Counter()

@@ -131,12 +131,12 @@ class Running:
         by since then.
         """
         held, groups, rows = self.account.weight
-        if self.opening.steps and self._step is not None and not self._step.is_over:
+        if self.opening.maps and self._step is not None and not self._step.is_over:
             held += max(resident_bytes() - self._resident_before, 0)
         return held, groups, rows
 
     def _begun(self, step: GuardedCall) -> None:
-        if self.opening.steps:
+        if self.opening.maps:
             self._resident_before = resident_bytes()
         self._step = step
 
@@ -307,7 +307,7 @@ class Exchanges:
     def _end_the_largest(self, candidates: list[Running]) -> None:
         """End one exchange before the kernel kills the process, then give its memory time to be released."""
         weight, largest = max(((each.weight, each) for each in candidates), key=operator.itemgetter(0))
-        if largest.opening.steps:
+        if largest.opening.maps:
             remedy = "Send smaller chunks, return fewer or smaller values for one row"
         else:
             remedy = (

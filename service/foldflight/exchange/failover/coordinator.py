@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.engine import Saved, check_chunk
 from foldflight.exchange.failover.circuits import Circuits
-from foldflight.exchange.failover.journal import Entry, Journal
+from foldflight.exchange.failover.journal import Journal, JournalEntry
 from foldflight.exchange.failover.steps import (
     AnswerCame,
     AnswerWanted,
@@ -47,8 +47,8 @@ from foldflight.exchange.failover.steps import (
     LeaveLink,
     LinkLost,
     LinkOpened,
+    LogEvent,
     OpenLink,
-    Report,
     Rest,
     Rested,
     SendFrame,
@@ -87,8 +87,8 @@ class _Link:
     must_stay: bool = False  # as is_leaving, but the server could not return its states: stay until the next barrier
     asked_at_s: float = 0.0  # when the server last reported whether the exchange should reopen elsewhere
     is_caught_up: bool = False
-    unsent: deque[Entry] = field(default_factory=deque)
-    awaited: deque[Entry] = field(default_factory=deque)
+    unsent: deque[JournalEntry] = field(default_factory=deque)
+    awaited: deque[JournalEntry] = field(default_factory=deque)
 
 
 class Coordinator:
@@ -114,7 +114,7 @@ class Coordinator:
         self._bounds = bounds
         self._machine = Exchange(Role.ENGINE)
         self._machine.send(opening)
-        self._journal = Journal(returns_states=opening.returns.states, holds_slots=not opening.steps)
+        self._journal = Journal(returns_states=opening.returns.states, holds_slots=not opening.maps)
         self._link: _Link | None = None
         self._is_wanted = False  # the engine waits for an answer
         self._is_needed = False  # the exchange needs a link
@@ -179,8 +179,8 @@ class Coordinator:
         self._check(frame)
         self._machine.send(frame)
         if isinstance(frame, (States, Chunk)) and self._should_ask(now_s):
-            self._append(Entry(Checkpoint(if_reopen=True), expects_answer=True))
-        self._append(Entry(frame, expects_answer=self._opening.is_answered(frame)))
+            self._append(JournalEntry(Checkpoint(if_reopen=True), expects_answer=True))
+        self._append(JournalEntry(frame, expects_answer=self._opening.is_answered(frame)))
         self._is_needed |= not isinstance(frame, Forget)
         self._is_saving |= isinstance(frame, Barrier) and self._opening.returns.states
         if self._journal.is_idle():
@@ -188,16 +188,16 @@ class Coordinator:
             self._no_failover_reason = ""
         elif self._no_failover_reason:
             self._journal.clear()
-        elif self._opening.steps:
+        elif self._opening.maps:
             pass  # an answered chunk is forgotten, so there is nothing that a checkpoint could replace
         elif self._journal.frame_bytes > self._bounds.replay_bytes_max and not self._is_saving:
             self._is_saving = True
-            self._append(Entry(Checkpoint(), expects_answer=True))
+            self._append(JournalEntry(Checkpoint(), expects_answer=True))
 
     def _should_ask(self, now_s: float) -> bool:
         """Return whether it is time to ask the server if the exchange should reopen elsewhere."""
         link = self._link
-        if link is None or self.opened is None or not self.opened.knows_if_reopen or self._opening.steps:
+        if link is None or self.opened is None or not self.opened.knows_if_reopen or self._opening.maps:
             return False
         if (
             link.is_leaving
@@ -219,14 +219,14 @@ class Coordinator:
                 check_states(frame.batch, slots_max)
             case Chunk():
                 check_chunk(frame.batch, self._opening)
-                if "slot" in frame.batch.schema.names and not self._opening.steps:
+                if "slot" in frame.batch.schema.names and not self._opening.maps:
                     check_slots(frame.batch.column("slot"), slots_max)
             case Forget():
                 check_slots(frame.slots, slots_max)
             case _:
                 pass
 
-    def _append(self, entry: Entry) -> None:
+    def _append(self, entry: JournalEntry) -> None:
         self._journal.add(entry)
         if self._link is not None:
             self._link.unsent.append(entry)
@@ -237,7 +237,7 @@ class Coordinator:
         link = self._open_link()
         entry = link.awaited.popleft()
         answer = event.answer
-        if self._opening.steps:
+        if self._opening.maps:
             link.is_leaving |= event.reopen
         elif isinstance(entry.frame, (Barrier, Checkpoint)):
             link.asked_at_s = now_s
@@ -266,7 +266,7 @@ class Coordinator:
                     self._check_kept_bytes()
             case States():
                 self._machine.receive(InitialOutputs(answer))
-            case _ if self._opening.steps:
+            case _ if self._opening.maps:
                 self._machine.receive(Mapped(answer))
                 self._journal.forget_answered(entry)
             case _:
@@ -274,7 +274,7 @@ class Coordinator:
         self._is_wanted = False
         return [Deliver(entry.frame, answer, event.logs)]
 
-    def _checkpoint_answered(self, entry: Entry, saved: Saved) -> None:
+    def _checkpoint_answered(self, entry: JournalEntry, saved: Saved) -> None:
         if saved.problem:
             self._disable_failover(f"the server could not save its states: {saved.problem}")
             return
@@ -359,7 +359,7 @@ class Coordinator:
             if states is not None:
                 link.is_restored = True
                 # Outputs in the middle of an epoch are not needed, and computing them may raise.
-                link.unsent.append(Entry(States(states, unanswered=True), expects_answer=False))
+                link.unsent.append(JournalEntry(States(states, unanswered=True), expects_answer=False))
             link.unsent.extend(self._journal)
         self._record(now_s, f"opened {link.url} ({opened.server_id}), to send {len(link.unsent)} frames")
         self.opened = opened
@@ -380,7 +380,7 @@ class Coordinator:
             "code": self._error.code,
             "problem": self._error.message,
         }
-        return [Report("an exchange goes on at another server", fields)]
+        return [LogEvent("an exchange goes on at another server", fields)]
 
     def _lost(self, error: FoldflightError, now_s: float) -> list[Instruction]:
         link = self._link

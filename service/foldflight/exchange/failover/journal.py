@@ -22,14 +22,14 @@ from foldflight.exchange.frames import SLOT_BYTES, Barrier, Checkpoint, Chunk, E
 from foldflight.exchange.slots import Slots, SlotSet, slots_of
 from foldflight.fold import ERROR
 
-__all__ = ["Entry", "Journal", "KeptStates"]
+__all__ = ["Journal", "JournalEntry", "KeptStates"]
 
 # Number of stale rows that is tolerated, in addition to one for each live row, before the batches are compacted.
 _STALE_ROWS_MIN: Final = 1024
 
 
 @dataclass(eq=False)
-class Entry:
+class JournalEntry:
     """One frame of the engine.
 
     Args:
@@ -77,17 +77,17 @@ class Journal:
         self.frame_bytes = 0
         self._returns_states = returns_states
         self._holds_slots = holds_slots
-        self._entries: list[Entry] = []
+        self._entries: list[JournalEntry] = []
         self._live = SlotSet()  # slots that have an accumulator, on whichever server
         self._changed = SlotSet()  # slots of the next results
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[JournalEntry]:
         return iter(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: JournalEntry) -> None:
         """Append a frame."""
         match entry.frame:
             case States() | Chunk() if self._holds_slots:
@@ -119,19 +119,19 @@ class Journal:
         """Remove checkpoints with `if_reopen`, which concern one server only."""
         self._entries = [each for each in self._entries if each.frame != Checkpoint(if_reopen=True)]
 
-    def forget_answered(self, entry: Entry) -> None:
+    def forget_answered(self, entry: JournalEntry) -> None:
         """Remove an answered frame that left nothing on the server."""
         self._entries.remove(entry)
         self.frame_bytes -= entry.bytes
 
-    def commit(self, entry: Entry, states: pa.Table) -> None:
+    def commit(self, entry: JournalEntry, states: pa.Table) -> None:
         """Record the answer to a barrier or checkpoint. If it has states, drop the frames that they cover."""
         place = self._entries.index(entry) + 1
         failed = _failed_slots(states) if isinstance(entry.frame, Barrier) else np.zeros(0, np.int32)
         if isinstance(entry.frame, Barrier) and not self._returns_states:
             # A failed slot must be empty on a new server, even if the function does not raise there again.
             if len(failed):
-                forgetting = Entry(Forget(pa.array(failed, pa.int32())), expects_answer=False)
+                forgetting = JournalEntry(Forget(pa.array(failed, pa.int32())), expects_answer=False)
                 self._replace_entries([*self._entries[:place], forgetting, *self._entries[place:]])
             return
         for past in self._entries[:place]:
@@ -141,7 +141,7 @@ class Journal:
         self.kept.forget(failed)
         self._replace_entries(self._entries[place:])
 
-    def _replace_entries(self, entries: list[Entry]) -> None:
+    def _replace_entries(self, entries: list[JournalEntry]) -> None:
         self._entries = entries
         self.frame_bytes = sum(entry.bytes for entry in entries)
 

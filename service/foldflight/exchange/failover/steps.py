@@ -26,8 +26,8 @@ __all__ = [
     "LeaveLink",
     "LinkLost",
     "LinkOpened",
+    "LogEvent",
     "OpenLink",
-    "Report",
     "Rest",
     "Rested",
     "SendFrame",
@@ -188,7 +188,7 @@ class LeaveLink:
 
 
 @dataclass(frozen=True)
-class Report:
+class LogEvent:
     """Log an event for the operator.
 
     Args:
@@ -207,4 +207,4 @@ class GiveUp:
     error: FoldflightError
 
 
-Instruction = OpenLink | SendFrame | AwaitAnswer | Rest | Deliver | CutLink | LeaveLink | Report | GiveUp
+Instruction = OpenLink | SendFrame | AwaitAnswer | Rest | Deliver | CutLink | LeaveLink | LogEvent | GiveUp

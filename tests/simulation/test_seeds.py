@@ -19,7 +19,7 @@ from foldflight.testing.simulation import run_seed
 from foldflight.testing.simulation.scenario import Report
 
 BLOCK = 50
-QUICK, ALL = 100, 5_000
+QUICK, ALL = 50, 5_000
 
 
 def run_block(first: int, count: int) -> Counter[str]:

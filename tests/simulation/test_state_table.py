@@ -134,7 +134,7 @@ def check(sink: dict[int, Any], epochs: list[list[tuple[int, str, int]]]) -> Non
         assert {key: row[:3] for key, row in table.items()} == wanted
 
 
-@pytest.mark.parametrize("first", range(0, 40, 20))
+@pytest.mark.parametrize("first", range(0, 20, 20))
 def test_streams_survive(first: int) -> None:
     """After every epoch, in spite of faults, the applied changelog equals the batch result."""
     harms = sum(sum(run(seed).harms.values()) for seed in range(first, first + 20))
@@ -142,7 +142,7 @@ def test_streams_survive(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(40, 1_040, 100))
+@pytest.mark.parametrize("first", range(20, 1_020, 100))
 def test_many_streams_survive(first: int) -> None:
     """The same for many seeds."""
     for seed in range(first, first + 100):

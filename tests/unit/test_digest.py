@@ -238,6 +238,7 @@ def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch
     assert len(list(tmp_path.glob("*.fold_nulls"))) == 1
 
 
+@pytest.mark.slow
 def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a number two modules away has changed since the code was stored, the new number is used."""
     programs = Programs(Store(tmp_path))

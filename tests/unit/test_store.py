@@ -79,6 +79,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_second_process_compiles_nothing(kept: Path) -> None:
     """By default the user's cache folder keeps the loops of one process, and the next one loads them."""
     assert sorted(path.suffix for path in kept.iterdir()) == [".fold", ".fold_nulls", ".merge", ".values"]

@@ -113,11 +113,11 @@ def udf(
     42
     """
 
-    def register(target: Any) -> Any:
+    def as_scalar(target: Any) -> Any:
         builder = _ScalarBuilder(target, _name_of(target, name), vectorised)
         builder.check()
         inputs = builder.inputs(input_types)
-        return builder.register(
+        return builder.attach(
             builder.map_function(
                 inputs,
                 builder.result(result_type),
@@ -128,7 +128,7 @@ def udf(
             )
         )
 
-    return register if target is None else register(target)
+    return as_scalar if target is None else as_scalar(target)
 
 
 @overload
@@ -183,11 +183,11 @@ def udtf(
         RejectedError: SIGNATURE, naming the function and the remedy.
     """
 
-    def register(target: Any) -> Any:
+    def as_table(target: Any) -> Any:
         builder = _TableBuilder(target, _name_of(target, name))
         builder.check()
         inputs = builder.inputs(input_types)
-        return builder.register(
+        return builder.attach(
             builder.map_function(
                 inputs,
                 builder.table(result_types),
@@ -198,7 +198,7 @@ def udtf(
             )
         )
 
-    return register if target is None else register(target)
+    return as_table if target is None else as_table(target)
 
 
 def _name_of(target: Any, given: str | None) -> str:
@@ -302,7 +302,7 @@ class _MapBuilder(SignatureBuilder):
         every = len(inspect.signature(self.takes()[0]).parameters)
         return arguments + every - len(self.argument_parameters())
 
-    def register(self, function: MapFunction) -> Any:
+    def attach(self, function: MapFunction) -> Any:
         """Attach the function to the author's function or class, and return that."""
         setattr(self.cls, REGISTERED, function)
         return self.cls

@@ -38,7 +38,11 @@ __all__ = ["PROTOCOL_VERSION_ACTION", "PROTOCOL_VERSION_ANSWER", "Dialect", "Sta
 
 PROTOCOL_VERSION_ACTION: Final = "protocol_version"
 PROTOCOL_VERSION_ANSWER: Final = b"\x02"
-"""The version of arrow-udf's protocol whose types these are. A client that gets no answer takes those of version 1."""
+"""The version of arrow-udf's protocol whose types these are. A client that gets no answer takes those of version 1.
+
+A client reads this answer only, not what follows. So if tokens are required, every action without a valid token is
+answered with it and then with UNAUTHENTICATED: the server need not read which action was meant.
+"""
 
 _DATABEND: Final = "databend:"
 _EXTENSION: Final = b"ARROW:extension:name"

@@ -108,6 +108,7 @@ class FlightServer(FlightBase):
             refuse=to_flight_error,
             on_quiet=Surplus(),
             middleware=tokens_of(settings, registry, metrics=metrics, logger=logger),
+            answers_to_all={"DoAction": fl.Result(PROTOCOL_VERSION_ANSWER).serialize()},
             **tls_of(settings),
         )
         self._exchanges.watch.start()

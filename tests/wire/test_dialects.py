@@ -93,6 +93,11 @@ def shown(pair, pairs):
     return "; ".join(f"{each['a']} {each['b']}" for each in [pair, *pairs])
 
 
+@udf(input_types=[pa.list_(pa.float32(), 2)], result_type=pa.list_(pa.float32(), 2))
+def turned(vector):
+    return None if vector is None else vector[::-1]
+
+
 @udtf(input_types=["INT"], result_types={"n": "INT"})
 def series(n):
     yield from range(n)
@@ -101,7 +106,7 @@ def series(n):
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serving(
-        map_functions, third, tagged, after, total, lowest, first_document, size, narrow, shown, priced, series
+        map_functions, third, tagged, after, total, lowest, first_document, size, narrow, shown, priced, series, turned
     ) as running:
         yield running
 
@@ -193,6 +198,18 @@ def test_members_of_structs_are_taken_by_position(client: Any, first: Any, secon
     assert call(client, "shown", values[1:], lists).to_pydict() == {"shown": ["3 4; 1 2; 3 4"]}
 
 
+def test_vectors(server: Server, client: Any) -> None:
+    """A list of a fixed number of REAL is a list for RisingWave, and a vector for Databend."""
+    found = call(client, "turned", pa.array([[1, 2], None], pa.list_(pa.float32())))
+    assert found.schema.field("turned").type == pa.list_(pa.float32())
+    assert described(client, "turned").schema.field(0).type == pa.list_(pa.float32())
+    assert found.to_pydict() == {"turned": [[2, 1], None]}
+    calls = UDFClient("127.0.0.1", server.flight.port)
+    schema = calls.get_function_info("databend:turned").schema
+    assert (schema.field(0).type, schema.field(0).metadata[b"Extension"]) == (pa.list_(pa.float32(), 2), b"Vector")
+    assert calls.call_function("databend:turned", [[1, 2]]) == [[2, 1]]
+
+
 def test_keys_of_maps_keep_their_metadata(client: Any) -> None:
     """A decimal that is the key of a map is written and described as a decimal, not as a text."""
     found = call(client, "priced", pa.array([[("1.50", "a")]], pa.map_(pa.string(), pa.string())))
@@ -222,6 +239,12 @@ def test_table_calls(client: Any) -> None:
             [pa.array(["a"]), pa.array([1])],
             "argument 1 of multiply is string, which cannot",
         ),
+        ("multiply", [pa.array(["12"]), pa.array([1])], "argument 1 of multiply is string.*BIGINT: cast it in the"),
+        ("multiply", [pa.array([1]), pa.array([True])], "argument 2 of multiply is bool, which cannot"),
+        ("series", [pa.array([1], pa.int64())], "argument 1 of series is int64, which cannot be read as INT"),
+        ("after", [pa.array([0], pa.timestamp("us")), pa.array([0], pa.duration("us"))], "read as TIMESTAMPTZ"),
+        ("total", [pa.array([["1"]])], "list<item: string>, which cannot be read as ARRAY<BIGINT>"),
+        ("size", [pa.array([[("a", 1.5)]], pa.map_(pa.string(), pa.float64()))], "cannot be read as MAP<STRING"),
         ("third", [pa.array(["NaN"])], "cannot be read as DECIMAL"),
         ("size", [pa.array([[("a", "1"), ("a", "2")]], pa.map_(pa.string(), pa.string()))], "SCHEMA_MISMATCH"),
         ("tagged", [pa.array(["[" * 100_000])], r"SCHEMA_MISMATCH.*JSON. has no Python value in row 0"),

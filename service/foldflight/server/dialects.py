@@ -28,10 +28,12 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open
 from foldflight.fold import ERROR, ROW
 from foldflight.functions.step import Step, StepArgument
-from foldflight.functions.types import check_plain, sql_name
+from foldflight.functions.types import can_widen, check_plain, sql_name
 from foldflight.functions.values import CastError, cast_results, to_python
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from foldflight.functions.mapping import MapFunction
 
 __all__ = ["PROTOCOL_VERSION_ACTION", "PROTOCOL_VERSION_ANSWER", "Dialect", "StatelessCall", "dialect_of"]
@@ -58,6 +60,10 @@ class Dialect(ABC):
     def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
         """Return the type on the wire of a type that is not nested, and the metadata of its field."""
 
+    def is_leaf(self, type_: pa.DataType) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether a type of lists has a type of its own on the wire."""
+        return False
+
     @abstractmethod
     def outputs(self, function: MapFunction, result: pa.DataType) -> list[pa.Field]:
         """Return the fields of a result."""
@@ -66,10 +72,27 @@ class Dialect(ABC):
     def answer(self, call: StatelessCall, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
         """Return the columns of an answer, before they are written, and the error of each row, if any has one."""
 
+    def reads(self, given: pa.DataType, declared: pa.DataType) -> bool:
+        """Return whether a client's column may be passed to an argument of a declared type, or is written as one.
+
+        As in queries, only casts that change no value are implicit. Members of structs have their declared names here.
+        """
+        kinds = pa.types
+        if isinstance(given, pa.BaseExtensionType):
+            given = given.storage_type
+        if _is_list(given) and _is_list(declared):
+            return self.reads(given.value_type, declared.value_type)
+        if kinds.is_struct(given) and kinds.is_struct(declared):
+            return all(self.reads(field.type, declared.field(field.name).type) for field in given)
+        if kinds.is_map(given) and kinds.is_map(declared):
+            key, item = (given.key_type, declared.key_type), (given.item_type, declared.item_type)
+            return self.reads(*key) and self.reads(*item)
+        return can_widen(given, declared) or can_widen(given, self.leaf(declared)[0])
+
     def field(self, name: str, type_: pa.DataType) -> pa.Field:
         """Return the field on the wire for a declared type."""
         kinds = pa.types
-        if kinds.is_list(type_) or kinds.is_large_list(type_):
+        if _is_list(type_) and not self.is_leaf(type_):
             return pa.field(name, pa.list_(self.field(type_.value_field.name, type_.value_type)))
         if kinds.is_struct(type_):
             return pa.field(name, pa.struct([self.field(each.name, each.type) for each in type_]))
@@ -136,10 +159,13 @@ class _Databend(Dialect):
             return pa.large_binary(), {}
         if kinds.is_timestamp(type_):
             return pa.timestamp("us"), {}
-        if kinds.is_fixed_size_list(type_) and kinds.is_float32(type_.value_type):
+        if self.is_leaf(type_):
             size = str(type_.list_size).encode()
             return type_, {b"Extension": b"Vector", b"vector_size": size}
         return type_, {}
+
+    def is_leaf(self, type_: pa.DataType) -> bool:
+        return bool(pa.types.is_fixed_size_list(type_) and pa.types.is_float32(type_.value_type))
 
     def schema(self, function: MapFunction) -> pa.Schema:
         count = str(len(function.input_names)).encode()
@@ -194,6 +220,7 @@ class StatelessCall:
                 function=function.name,
             )
         self._types = [_usual(field.type) for field in columns] if declared is None else list(declared)
+        self._check(columns.types)
         self.result = function.bind(self._types, {}).result_type
         names = [f"argument {place + 1}" for place in range(len(self._types))]
         fields = list(zip(names, self._types, strict=True)) or [(_ONE, pa.bool_())]
@@ -204,6 +231,24 @@ class StatelessCall:
             steps=(Step(function.name, tuple(StepArgument(column=name) for name in names)),),
             outputs=(0,),
             isolate_errors=dialect.name == "risingwave" and not function.is_table,
+        )
+
+    def _check(self, given: Sequence[pa.DataType]) -> None:
+        """Raise RejectedError SCHEMA_MISMATCH unless columns of these types can be read as the arguments."""
+        for place, (type_, declared) in enumerate(zip(given, self._types, strict=True)):
+            try:
+                fits = self.dialect.reads(_with_names(type_, declared), declared)
+            except TypeError as error:
+                raise self._misfit(place, type_, str(error)) from None
+            if not fits:
+                raise self._misfit(place, type_, "cast it in the query")
+
+    def _misfit(self, place: int, given: pa.DataType, why: str) -> RejectedError:
+        return RejectedError(
+            "SCHEMA_MISMATCH",
+            f"argument {place + 1} of {self.function.name} is {given}, which cannot be read as "
+            f"{sql_name(self._types[place])}: {why}",
+            function=self.function.name,
         )
 
     def chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -219,12 +264,7 @@ class StatelessCall:
             try:
                 arrays.append(_read(array, type_))
             except (pa.ArrowException, CastError, ValueError, TypeError, OverflowError, KeyError) as error:
-                raise RejectedError(
-                    "SCHEMA_MISMATCH",
-                    f"argument {place + 1} of {self.function.name} is {array.type}, which cannot be read as "
-                    f"{sql_name(type_)}: {error}",
-                    function=self.function.name,
-                ) from None
+                raise self._misfit(place, array.type, str(error)) from None
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def fields(self) -> list[pa.Field]:

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from databend_udf.client import UDFClient
 
 from foldflight import udf, udtf
+from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import Server, serving
 from tests import map_functions
 
@@ -398,6 +400,44 @@ def test_headers_come_before_the_rows(server: Server) -> None:
         assert running.initial_metadata() is not None  # waits for the headers, which come before the batch is sent
         release.set()
         assert len(list(running)) == 2
+
+
+def test_a_drain_ends_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that waits is ended after a while, one that works has its answer first, and no further row is taken."""
+    begun, may_end, seen = threading.Event(), threading.Event(), []
+
+    @udf(compile=False)
+    def slowly(x: int) -> int:
+        seen.append(x)
+        if x == 2:
+            begun.set()
+            may_end.wait(20)
+        return x
+
+    monkeypatch.setattr(exchanges, "_LEAVE_S", 0.2)
+    with serving(slowly) as server, ThreadPoolExecutor(1) as threads, fl.connect(server.url) as client:
+        streams = [client.do_exchange(fl.FlightDescriptor.for_path("slowly")) for _ in range(3)]
+        for place, (writer, _) in enumerate(streams):
+            writer.begin(pa.schema([("x", pa.int64())]))
+            writer.write_batch(pa.record_batch([pa.array([place])], ["x"]))
+        (_, told), (_, ends), (works, answers) = streams
+        assert told.read_chunk().data.to_pydict() == {"slowly": [0]}
+        assert ends.read_chunk().data.to_pydict() == {"slowly": [1]}
+        assert begun.wait(10)
+        drained = threads.submit(server.drain)
+        with pytest.raises(fl.FlightUnavailableError, match="DRAINING"):
+            told.read_chunk()
+        assert not drained.done()
+        works.write_batch(pa.record_batch([pa.array([3])], ["x"]))
+        may_end.set()
+        assert answers.read_chunk().data.to_pydict() == {"slowly": [2]}
+        with pytest.raises(fl.FlightUnavailableError, match=r"DRAINING.*send these rows to another server"):
+            answers.read_chunk()
+        assert drained.result(10)
+        assert sorted(seen) == [0, 1, 2]
+        for writer, _ in streams:
+            with contextlib.suppress(fl.FlightError):
+                writer.close()
 
 
 def test_the_account_of_a_call(server: Server, client: Any) -> None:

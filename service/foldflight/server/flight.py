@@ -181,13 +181,14 @@ class FlightServer(FlightBase):
     @edge
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve one exchange, from Open to its end; with a path, one external function of another engine."""
-        if descriptor.descriptor_type == fl.DescriptorType.PATH:
+        is_foreign = descriptor.descriptor_type == fl.DescriptorType.PATH
+        if is_foreign:
             call = self._stateless_call(context, descriptor, reader)
             opening = call.opening
             carry: Callable[..., None] = functools.partial(self._carry_stateless, call)
         else:
             opening, carry = self._open_of(context, descriptor), self._carry
-        running = self._admit(opening, context)
+        running = self._admit(opening, context, is_foreign=is_foreign)
         outcome = "done"
         try:
             carry(running, context, reader, writer)
@@ -265,7 +266,7 @@ class FlightServer(FlightBase):
         registry = self._bundles.registry_with(opening.bundles, context)
         return registry.only(allowed(context, registry))
 
-    def _admit(self, opening: Open, context: Any) -> Running:
+    def _admit(self, opening: Open, context: Any, *, is_foreign: bool) -> Running:
         logger = self.logger.bind(exchange=uuid.uuid4().hex[:16])
 
         def make() -> ServerExchange:
@@ -284,7 +285,7 @@ class FlightServer(FlightBase):
             context.end(to_flight_error(error))
 
         try:
-            running = self._exchanges.admit(opening, make, logger, hang_up)
+            running = self._exchanges.admit(opening, make, logger, hang_up, is_foreign=is_foreign)
         except FoldflightError as error:
             self.metrics.refused.labels(error.code).inc()
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
@@ -356,6 +357,7 @@ class FlightServer(FlightBase):
                 batch = pa.RecordBatch.from_arrays(arrays + column[: len(schema) - len(arrays)], schema=schema)
                 send(writer, Message(b"", batch), begin=begin)
                 begin = None
+            running.answered()
             running.account.count(message, chunk, time.monotonic() - started_s)
         if schema is None:
             writer.begin(call.schema(errors=False))

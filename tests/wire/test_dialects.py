@@ -20,6 +20,7 @@ import pyarrow.flight as fl
 import pytest
 from databend_udf.client import UDFClient
 
+from bench.environments import NotInstalledError, arrow_udf_server
 from foldflight import udf, udtf
 from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import Server, serving
@@ -303,37 +304,34 @@ def test_beside_the_databend_server(server: Server) -> None:
         theirs.shutdown()
 
 
+@pytest.mark.slow
 def test_beside_the_arrow_udf_server(client: Any) -> None:
     """The same function on arrow-udf's published server and on ours has the same schema and the same answers."""
-    arrow_udf = pytest.importorskip("arrow_udf", reason="arrow-udf 0.3 needs pyarrow below 26")
+    with contextlib.ExitStack() as stack:
+        try:
+            port = stack.enter_context(arrow_udf_server())
+        except NotInstalledError as error:
+            pytest.skip(str(error))
+        other = stack.enter_context(fl.connect(f"grpc://127.0.0.1:{port}"))
+        assert [each.body.to_pybytes() for each in other.do_action("protocol_version")] == [b"\x02"]
+        for name, columns in (
+            ("multiply", [pa.array([1, None]), pa.array([3, 4])]),
+            ("series", [pa.array([2, 0, 1], pa.int32())]),
+            ("total", [pa.array([[1, 2], None, []], pa.list_(pa.int64()))]),
+            ("tagged", None),
+        ):
+            ours, theirs = described(client, name), described(other, name)
+            assert [(each.type, _metadata(each)) for each in ours.schema] == [
+                (each.type, _metadata(each)) for each in theirs.schema
+            ]
+            assert ours.total_records == theirs.total_records
+            if columns is not None:
+                assert call(client, name, *columns).equals(call(other, name, *columns))
 
-    @arrow_udf.udf(input_types=["BIGINT", "BIGINT"], result_type="BIGINT")
-    def multiply(x, y):
-        return None if x is None or y is None else x * y
 
-    @arrow_udf.udtf(input_types="INT", result_types="INT")
-    def series(n):
-        yield from range(n)
-
-    @arrow_udf.udf(input_types=["JSONB"], result_type="JSONB")
-    def tagged(value):
-        return {"value": value, "tags": [1, None]}
-
-    theirs = arrow_udf.UdfServer("127.0.0.1:0")
-    try:
-        for function in (multiply, series, tagged):
-            theirs.add_function(function)
-        with fl.connect(f"grpc://127.0.0.1:{theirs.port}") as other:
-            for name, columns in (
-                ("multiply", [pa.array([1, None]), pa.array([3, 4])]),
-                ("series", [pa.array([2, 0, 1], pa.int32())]),
-            ):
-                assert described(client, name).schema.types == described(other, name).schema.types
-                assert described(client, name).total_records == described(other, name).total_records
-                assert call(client, name, *columns).to_pydict() == call(other, name, *columns).to_pydict()
-            assert described(client, "tagged").schema.types == described(other, "tagged").schema.types
-    finally:
-        theirs.shutdown()
+def _metadata(field: pa.Field) -> dict[bytes, bytes]:
+    """The metadata of a field without empty values."""
+    return {key: value for key, value in (field.metadata or {}).items() if value}
 
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
@@ -341,7 +339,7 @@ def test_beside_recorded_bytes_of_arrow_udf(client: Any, name: str) -> None:
     """What arrow-udf's published server said of the same functions and answered is what ours says and answers."""
 
     def plain(field: pa.Field) -> tuple[str, pa.DataType, dict[bytes, bytes]]:
-        return field.name, field.type, {key: value for key, value in (field.metadata or {}).items() if value}
+        return field.name, field.type, _metadata(field)
 
     recorded = RECORDED[name]
     theirs, info = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(recorded["schema"]))), described(client, name)

@@ -21,7 +21,7 @@ import pytest
 from databend_udf.client import UDFClient
 
 from bench.environments import NotInstalledError, arrow_udf_server
-from foldflight import udf, udtf
+from foldflight import udaf, udf, udtf
 from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import Server, serving
 from tests import map_functions
@@ -109,7 +109,20 @@ def series(n):
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serving(
-        map_functions, third, tagged, after, total, lowest, first_document, size, narrow, shown, priced, series, turned
+        map_functions,
+        third,
+        tagged,
+        after,
+        total,
+        lowest,
+        first_document,
+        size,
+        narrow,
+        shown,
+        priced,
+        series,
+        turned,
+        Listed,
     ) as running:
         yield running
 
@@ -201,6 +214,47 @@ def test_members_of_structs_are_taken_by_position(client: Any, first: Any, secon
     assert call(client, "shown", values[1:], lists).to_pydict() == {"shown": ["3 4; 1 2; 3 4"]}
 
 
+@udaf(input_types=["DECIMAL(10, 2)", "STRING"], result_type="STRING")
+class Listed:
+    """Shows its rows, so that a test sees what it was given; fails for `!`."""
+
+    def create_accumulator(self) -> list[str]:
+        return []
+
+    def accumulate(self, accumulator: list[str], price: Decimal, text: str) -> None:
+        if text == "!":
+            raise ValueError(text)
+        accumulator.append(f"{price} {text}")
+
+    def get_value(self, accumulator: list[str]) -> str:
+        return "; ".join(accumulator)
+
+
+def test_aggregates_over_lists(server: Server, client: Any) -> None:
+    """The lists of a row are the rows of one group, also none, NULL, and NULLs inside; each stream may have chunks."""
+
+    def lists(values: Any, type_: pa.DataType) -> pa.Array:
+        return pa.array(values, pa.list_(type_))
+
+    info = described(client, "aggregate:listed")
+    assert (info.total_records, info.schema.names) == (2, ["price", "text", "listed"])
+    assert [str(type_) for type_ in info.schema.types[1:]] == ["list<item: string>", "string"]
+    prices = lists([["1.5", None], [], None, ["2"], ["3"]], pa.string())
+    texts = lists([["a", "b"], [], None, ["!"], ["c"]], pa.string())
+    expected = ["1.50 a; None b", "", "", None, "3.00 c"]
+    found = call(client, "aggregate:listed", prices, texts, batches=2).to_pydict()
+    assert found["listed"] == expected * 2
+    assert found["error"] == [*[None] * 3, "accumulate raised ValueError: !", None] * 2
+    numbers = lists([[1, None], [None], None, [5, 7, 5]], pa.int64())
+    assert call(client, "aggregate:sum", numbers).column("sum").cast(pa.int64()).to_pylist() == [1, None, None, 17]
+    assert call(client, "aggregate:count", numbers).to_pydict() == {"count": [1, 0, 0, 3]}
+    assert call(client, "aggregate:count", numbers[:0]).to_pydict() == {"count": []}
+    calls = UDFClient("127.0.0.1", server.flight.port)
+    assert calls.call_function("databend:aggregate:listed", [[Decimal("1.5")], []], [["a"], []]) == ["1.50 a", ""]
+    with pytest.raises(fl.FlightError, match="ValueError: !"):
+        calls.call_function("databend:aggregate:listed", [[Decimal("1.5")]], [["!"]])
+
+
 def test_vectors(server: Server, client: Any) -> None:
     """A list of a fixed number of REAL is a list for RisingWave, and a vector for Databend."""
     found = call(client, "turned", pa.array([[1, 2], None], pa.list_(pa.float32())))
@@ -235,7 +289,16 @@ def test_table_calls(client: Any) -> None:
     ("name", "columns", "message"),
     [
         ("multipy", [pa.array([1])], "did you mean multiply"),
-        ("sum", [pa.array([1])], "is an aggregate function"),
+        ("sum", [pa.array([1])], "as an external function it is aggregate:sum, and takes lists"),
+        ("aggregate:sum", [pa.array([1])], r"argument 1 of sum is int64.* give array_agg\(...\)"),
+        ("aggregate:multiply", [pa.array([1])], "multiply is a scalar function.*: leave out aggregate:"),
+        ("aggregate:count", [], "the stream has no column"),
+        (
+            "aggregate:listed",
+            [pa.array([["1"]]), pa.array([["a", "b"]])],
+            "they have 1 and 2 values",
+        ),
+        ("aggregate:listed", [pa.array([["1"]]), pa.array([[1]])], "argument 2 of listed is int64, which cannot"),
         ("multiply", [pa.array([1])], "takes 2 columns, and the stream has 1"),
         (
             "multiply",

@@ -90,7 +90,7 @@ class Running:
                 if self._ended is not None:
                     raise self._ended
                 if replies is None:
-                    if self._leaving is not None:
+                    if self._leaving is not None and self._has_answered:
                         raise self._leaving
                     self._has_answered = False
                     replies = iter(self.exchange.handle(frame))

@@ -154,10 +154,11 @@ def test_generators_that_never_end_are_stopped() -> None:
 
 
 def test_vectorised_functions_return_a_value_for_each_row() -> None:
-    """Another number of values is an error; with isolated errors, the rows that raise are found by bisection."""
-    program = opened(Step("too_short", (X,)))
-    with pytest.raises(FunctionError, match=r"returned 1 values for 2 rows; return one for each row"):
-        program.chunk(chunk([(77, 0, ""), (1, 0, "")]))
+    """Another number of values is an error, also if errors are isolated; rows that raise are found by bisection."""
+    for isolates in (False, True):
+        program = opened(Step("too_short", (X,)), isolates=isolates)
+        with pytest.raises(FunctionError, match=r"returned 1 values for 2 rows; return one for each row"):
+            program.chunk(chunk([(77, 0, ""), (1, 0, "")]))
     rows = [(number, 0, "") for number in [1, 2, 99, 4, 5, 99, 7]]
     answer = opened(Step("too_short", (X,)), isolates=True).chunk(chunk(rows)).to_pylist()
     assert [row["output_0"] for row in answer] == [1, 2, None, 4, 5, None, 7]

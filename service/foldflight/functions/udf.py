@@ -342,7 +342,10 @@ class _ScalarBuilder(_MapBuilder):
         if self.vectorised is not None and where not in (", input_types", ", result_type"):
             element = _element(annotation)
             if element is None:
-                named = {"arrow": "annotate pa.StringArray, for example, or ", "numpy": "annotate NDArray[np.int64], or "}
+                named = {
+                    "arrow": "annotate pa.StringArray, or ",
+                    "numpy": "annotate NDArray[np.int64], or ",
+                }
                 raise self.error(
                     f"{where}: the annotation does not give the type of the elements",
                     f"{named.get(self.vectorised, '')}give @udf(input_types=[...], result_type=...)",

@@ -96,6 +96,14 @@ def shown(pair, pairs):
     return "; ".join(f"{each['a']} {each['b']}" for each in [pair, *pairs])
 
 
+PRICES = "STRUCT<price DECIMAL(10, 2), name STRING, at TIMESTAMPTZ, old MAP<STRING, DECIMAL(5, 1)>, spans INTERVAL[]>"
+
+
+@udf(input_types=[PRICES], result_type=PRICES)
+def echoed(value):
+    return value
+
+
 @udf(input_types=[pa.list_(pa.float32(), 2)], result_type=pa.list_(pa.float32(), 2))
 def turned(vector):
     return None if vector is None else vector[::-1]
@@ -122,6 +130,7 @@ def server() -> Iterator[Server]:
         priced,
         series,
         turned,
+        echoed,
         Listed,
     ) as running:
         yield running
@@ -253,6 +262,22 @@ def test_aggregates_over_lists(server: Server, client: Any) -> None:
     assert calls.call_function("databend:aggregate:listed", [[Decimal("1.5")], []], [["a"], []]) == ["1.50 a", ""]
     with pytest.raises(fl.FlightError, match="ValueError: !"):
         calls.call_function("databend:aggregate:listed", [[Decimal("1.5")]], [["!"]])
+
+
+@pytest.mark.parametrize("prefix", ["", "databend:"])
+def test_nested_values_pass_both_ways(client: Any, prefix: str) -> None:
+    """A struct of decimals, timestamps, maps and lists is written as each dialect writes its members."""
+    schema = described(client, f"{prefix}echoed").schema
+    assert schema.types[0] == schema.types[1]
+    written = schema.field(0).type
+    assert [str(field.type) for field in written][:2] == (
+        ["decimal128(10, 2)", "large_string"] if prefix else ["string", "string"]
+    )
+    decimal = Decimal if prefix else str
+    at = datetime.datetime(2026, 1, 2, tzinfo=None if prefix else datetime.UTC)
+    value = {"price": decimal("1.50"), "name": "a", "at": at, "old": [("b", decimal("2.5"))], "spans": [(1, 2, 3)]}
+    given = pa.array([value, None, {**value, "price": None, "old": None}], written)
+    assert call(client, f"{prefix}echoed", given).column(0).combine_chunks().equals(given)
 
 
 def test_vectors(server: Server, client: Any) -> None:

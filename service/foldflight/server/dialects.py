@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
@@ -515,14 +516,18 @@ def _written(array: pa.Array, field: pa.Field) -> pa.Array:
     if pa.types.is_decimal(array.type) and _is_text(field.type):
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], field.type)
     if pa.types.is_nested(field.type):
-        return pa.array([_plain(value) for value in array.to_pylist(maps_as_pydicts=None)], field.type)
+        return pa.array([_plain(value, field.type) for value in array.to_pylist(maps_as_pydicts=None)], field.type)
     return array.cast(field.type)
 
 
-def _plain(value: Any) -> Any:
-    """Return a nested value with decimals as texts."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_plain, value))
-    return format(value, "f") if type(value).__name__ == "Decimal" else value
+def _plain(value: Any, type_: pa.DataType) -> Any:
+    """Return a value for a type on the wire, which has texts for some decimals inside."""
+    if value is None:
+        return None
+    if _is_list(type_):
+        return [_plain(each, type_.value_type) for each in value]
+    if pa.types.is_map(type_):
+        return [(_plain(key, type_.key_type), _plain(each, type_.item_type)) for key, each in value]
+    if pa.types.is_struct(type_):
+        return {field.name: _plain(value[field.name], field.type) for field in type_}
+    return format(value, "f") if _is_text(type_) and isinstance(value, Decimal) else value

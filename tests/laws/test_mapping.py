@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -135,6 +137,18 @@ def test_outer_keeps_rows_without_results() -> None:
         (1, {"a": 2, "b": 2}, True),
         (2, None, False),
     ]
+
+
+@dataclass(slots=True)
+class Count:
+    count: str
+
+
+def test_a_row_of_one_column() -> None:
+    """It is the value itself, or has the value: in a tuple, a dict, or an attribute of its own."""
+    split = table._splitter(["count"])
+    rows = ["a", ("a",), ["a"], {"count": "a"}, Count("a"), SimpleNamespace(count="a"), {"a": 1}, None]
+    assert [split(row)[0] for row in rows] == ["a", "a", ["a"], "a", "a", "a", {"a": 1}, None]
 
 
 def test_wrong_numbers_of_columns_are_named() -> None:

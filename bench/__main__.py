@@ -28,6 +28,7 @@ from bench import (
     sql,
 )
 from bench.data import Figure, Sizes
+from bench.environments import NotInstalledError
 from foldflight.cli.demo import server_process
 
 SUITES = {
@@ -55,9 +56,8 @@ def main() -> None:
                 for each in SUITES[suite](sizes):
                     console.print(f"[dim]{report.line_of(each)}[/]", highlight=False)
                     figures.append(each)
-            except flink.NotInstalledError as error:
-                console.print(f"PyFlink cannot be installed here, so it is not measured: {error}")
-                continue
+            except NotInstalledError as error:
+                console.print(f"not measured: {error}")
             for grid in report.grids_of(suite, report.records_of(figures)):
                 console.print(grid.for_console())
     records = report.records_of(figures)

@@ -1,6 +1,6 @@
 """PyFlink's general Python UDAF, its vectorised UDAF and its SQL, and foldflight in Spark, over the same CSV files.
 
-PyFlink's requirements conflict with ours, so it has its own virtual environment, which is made at the first run.
+PyFlink's requirements conflict with ours, so it has its own virtual environment (bench/environments.py).
 
 Starting takes seconds in both systems, so each is measured in two ways. Without the start, the time of a small input is
 subtracted from that of a large one. With it, the time of the large input counts from the submission of the job, or from
@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 import pyarrow.csv as pc
 
 from bench.data import Figure, Sizes, best_of, table
+from bench.environments import python_with
 from bench.spark_batch import consume, ours
 from bench.spark_stream import DDL, epochs, streaming
 from foldflight.client import connect
@@ -29,7 +29,6 @@ from foldflight.spark.java import prepare_local
 SUITE = "flink"
 GROUPS = 1_000
 REQUIREMENT = "apache-flink==2.3.0"
-ENVIRONMENT = Path(__file__).parents[1] / ".cache" / "pyflink"
 JOB = Path(__file__).with_name("flink_job.py")
 GENERAL = "PyFlink general UDAF, streaming"
 OURS = "foldflight in Spark, streaming"
@@ -62,17 +61,13 @@ WITHOUT_START, WITH_START = "without the start", "with the start"
 TIME_LIMIT_S = 600
 
 
-class NotInstalledError(Exception):
-    """PyFlink cannot be installed here."""
-
-
 def measure(sizes: Sizes) -> Iterator[Figure]:
     """Measure each job over few and over many rows.
 
     Raises:
         NotInstalledError: With the message of the installer.
     """
-    python = _environment()
+    python = python_with(REQUIREMENT)
     few, many = sizes.rows // 10, sizes.rows
     with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
         files = [Path(folder) / "data" / f"{size}.csv" for size in (few, many)]
@@ -81,7 +76,7 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
             pc.write_csv(table(size, GROUPS), file, pc.WriteOptions(include_header=False))
             os.utime(file, (place, place))  # a stream reads files in the order of their times
         for name, (way, mode, settings) in JOBS.items():
-            seconds = [_run(python, way, mode, file, folder, settings) for file in files]
+            seconds = [run_job(python, way, mode, file, folder, settings) for file in files]
             yield _figure(WITHOUT_START, name, many - few, seconds[1] - seconds[0])
             yield _figure(WITH_START, name, many, seconds[1])
         with streaming() as spark:
@@ -107,20 +102,7 @@ def _figure(start: str, subject: str, rows: int, seconds: float) -> Figure:
     return Figure(SUITE, f"{GROUPS:,} groups, CSV, {start}", subject, rows / max(seconds, 1e-3), "rows/s")
 
 
-def _environment() -> Path:
-    python = ENVIRONMENT / "bin" / "python"
-    if not (ENVIRONMENT / "installed").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)], check=True)
-        found = subprocess.run(
-            [str(python), "-m", "pip", "install", "--quiet", REQUIREMENT], capture_output=True, text=True, check=False
-        )
-        if found.returncode:
-            raise NotInstalledError(found.stderr.strip()[-500:])
-        (ENVIRONMENT / "installed").touch()
-    return python
-
-
-def _run(python: Path, way: str, mode: str, data: Path, folder: str, settings: dict[str, str]) -> float:
+def run_job(python: Path, way: str, mode: str, data: Path, folder: str, settings: dict[str, str]) -> float:
     """Return the seconds of one job, from its submission to its end."""
     set_ = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}

@@ -1,4 +1,4 @@
-"""The weighted average in PyFlink. bench/flink.py runs it in a separate virtual environment.
+"""The weighted average and a scalar function in PyFlink. bench/flink.py runs it in a separate virtual environment.
 
 It prints one JSON line, {"seconds": ...}. PyFlink interprets annotations as classes, so there are none.
 """
@@ -8,7 +8,7 @@ import json
 import time
 
 from pyflink.table import AggregateFunction, DataTypes, EnvironmentSettings, TableEnvironment
-from pyflink.table.udf import udaf
+from pyflink.table.udf import udaf, udf
 
 
 class WeightedAvg(AggregateFunction):
@@ -40,11 +40,19 @@ def vectorised(value, weight):
     return int((value * weight).sum() / weight.sum())
 
 
+def scored(v, w):
+    """The function of bench/mapping.py, for numbers and for columns of pandas."""
+    return v * w + 7
+
+
+SCALAR = {"scalar": "general", "scalar pandas": "pandas"}
+
+
 def main() -> None:
     """Run one job over one file."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--mode", choices=["streaming", "batch"], required=True)
-    parser.add_argument("--way", choices=["general", "vectorised", "sql"], required=True)
+    parser.add_argument("--way", choices=["general", "vectorised", "sql", *SCALAR], required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of Flink")
     arguments = parser.parse_args()
@@ -63,14 +71,21 @@ def main() -> None:
     elif arguments.way == "vectorised":
         function = udaf(vectorised, result_type=DataTypes.BIGINT(), func_type="pandas")
         tables.create_temporary_function("weighted_avg", function)
+    elif arguments.way in SCALAR:
+        function = udf(scored, result_type=DataTypes.BIGINT(), func_type=SCALAR[arguments.way])
+        tables.create_temporary_function("scored", function)
     tables.execute_sql(
         "CREATE TABLE source (k BIGINT, v BIGINT, w INT) WITH "
         f"('connector' = 'filesystem', 'path' = '{arguments.data}', 'format' = 'csv')"
     )
     tables.execute_sql("CREATE TABLE sink (k BIGINT, o BIGINT) WITH ('connector' = 'blackhole')")
-    value = "CAST(SUM(v * w) / SUM(w) AS BIGINT)" if arguments.way == "sql" else "weighted_avg(v, w)"
+    if arguments.way in SCALAR:
+        query = "SELECT k, scored(v, w) AS o FROM source"
+    else:
+        value = "CAST(SUM(v * w) / SUM(w) AS BIGINT)" if arguments.way == "sql" else "weighted_avg(v, w)"
+        query = f"SELECT k, {value} AS o FROM source GROUP BY k"
     start = time.perf_counter()
-    tables.execute_sql(f"INSERT INTO sink SELECT k, {value} AS o FROM source GROUP BY k").wait()
+    tables.execute_sql(f"INSERT INTO sink {query}").wait()
     print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
 
 

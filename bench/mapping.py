@@ -1,13 +1,13 @@
 """Scalar functions in Spark: foldflight interpreted, vectorised and compiled, compared with Spark's Python UDFs.
 
 Each way adds columns to the same rows, which are read from the same Parquet files and not written. In the cases with
-three functions, each takes the result of another. arrow-udf's server and PyFlink are measured if they are installed.
+three functions, each takes the result of another. arrow-udf's server, and PyFlink over CSV files, are measured if their
+environments can be installed (bench/environments.py).
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -16,9 +16,14 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.flight as fl
+from pyarrow import csv
 
-from bench.data import Figure, Sizes, table
+from bench import flink
+from bench.data import Figure, Sizes, best_of, table
+from bench.environments import NotInstalledError, arrow_udf_server, python_with
 from bench.spark_batch import consume, session, written
+from bench.spark_stream import DDL
 from foldflight.client import Functions, connect
 from foldflight.functions import udf
 from foldflight.server.run.lifecycle import serving
@@ -29,6 +34,7 @@ INTERPRETED, COMPILED, VECTORISED = "foldflight, interpreted", "foldflight, comp
 REMOTE = "foldflight, interpreted, remote"
 THREE, SPARK_THREE = "foldflight, one program", "three udf(useArrow=True)"
 ARROW_UDF_SERVER, OUR_DOOR = "arrow-udf's server", "our server, the same stream"
+PYFLINK = {"PyFlink udf": "scalar", 'PyFlink udf(func_type="pandas")': "scalar pandas"}
 _REPEATS = 2
 
 
@@ -73,7 +79,14 @@ def measure(sizes: Sizes) -> Iterator[Figure]:
                         taken[name].append(_timed(query, frame))
                 for name, seconds in taken.items():
                     yield Figure(SUITE, case, name, data.num_rows / min(seconds), "rows/s")
-            yield from _external(server.flight.port, data)
+            missing = []
+            for more in (_external(server.flight.port, data), _flink(spark, embedded, Path(folder), sizes.rows)):
+                try:
+                    yield from more
+                except NotInstalledError as error:
+                    missing.append(str(error))
+    if missing:
+        raise NotInstalledError("; ".join(missing))
 
 
 def _timed(query: Callable[[Any], Any], frame: Any) -> float:
@@ -139,35 +152,58 @@ def _three(embedded: Functions) -> dict[str, Callable[[Any], Any]]:
 
 
 def _external(port: int, data: pa.Table) -> Iterator[Figure]:
-    """Measure the protocol of arrow-udf on foldflight's server, and on arrow-udf's server if it is installed."""
-    import pyarrow.flight as fl
-
-    from bench.data import best_of
-
+    """Measure the protocol of arrow-udf on foldflight's server, and on arrow-udf's server."""
     # Chunks of 1,024 rows, as RisingWave sends them.
     batches = data.select(["v", "w"]).slice(0, 200_000).combine_chunks().to_batches(max_chunksize=1024)
-
-    def call(client: Any) -> None:
-        writer, reader = client.do_exchange(fl.FlightDescriptor.for_path("scored"))
-        with writer:
-            writer.begin(batches[0].schema)
-            for batch in batches:
-                writer.write_batch(batch)
-                reader.read_chunk()
-            writer.done_writing()
-
     rows = sum(batch.num_rows for batch in batches)
-    if importlib.util.find_spec("arrow_udf") is not None:
-        import arrow_udf
 
-        theirs = arrow_udf.UdfServer("127.0.0.1:0")
-        theirs.add_function(arrow_udf.udf(input_types=["BIGINT", "INT"], result_type="BIGINT", name="scored")(scored))
-        try:
-            with fl.connect(f"grpc://127.0.0.1:{theirs.port}") as client:
-                seconds = best_of(_REPEATS, functools.partial(call, client))
-            yield Figure(SUITE, "external function", ARROW_UDF_SERVER, rows / seconds, "rows/s")
-        finally:
-            theirs.shutdown()
-    with fl.connect(f"grpc://127.0.0.1:{port}") as client:
-        seconds = best_of(_REPEATS, functools.partial(call, client))
-    yield Figure(SUITE, "external function", OUR_DOOR, rows / seconds, "rows/s")
+    def rate(port: int) -> float:
+        with fl.connect(f"grpc://127.0.0.1:{port}") as client:
+            return rows / best_of(_REPEATS, functools.partial(_exchange, client, batches))
+
+    yield Figure(SUITE, "external function", OUR_DOOR, rate(port), "rows/s")
+    with arrow_udf_server() as theirs:
+        yield Figure(SUITE, "external function", ARROW_UDF_SERVER, rate(theirs), "rows/s")
+
+
+def _exchange(client: Any, batches: list[pa.RecordBatch]) -> None:
+    writer, reader = client.do_exchange(fl.FlightDescriptor.for_path("scored"))
+    with writer:
+        writer.begin(batches[0].schema)
+        for batch in batches:
+            writer.write_batch(batch)
+            reader.read_chunk()
+        writer.done_writing()
+
+
+def _flink(spark: Any, embedded: Functions, folder: Path, rows: int) -> Iterator[Figure]:
+    """Measure PyFlink and foldflight over CSV files. The start is left out: it is the time of a tenth of the rows."""
+    from foldflight.spark import with_columns
+
+    python = python_with(flink.REQUIREMENT)
+    files = {size: folder / f"{size}.csv" for size in (rows // 10, rows)}
+    for size, file in files.items():
+        csv.write_csv(table(size, 1000), file, csv.WriteOptions(include_header=False))
+    few, many = files
+
+    def figure(subject: str, seconds: dict[int, float]) -> Figure:
+        rate = (many - few) / max(seconds[many] - seconds[few], 1e-3)
+        return Figure(SUITE, "one function, CSV, without the start", subject, rate, "rows/s")
+
+    frames = {size: spark.read.schema(DDL).csv(str(file)) for size, file in files.items()}
+    for subject, name in ((INTERPRETED, "scored"), (COMPILED, "scored_compiled"), (VECTORISED, "scored_columns")):
+        queries = {
+            size: with_columns(frame, o=embedded[name]("v", "w")).select("k", "o") for size, frame in frames.items()
+        }
+        consume(queries[few])
+        yield figure(
+            subject, {size: best_of(_REPEATS, functools.partial(consume, each)) for size, each in queries.items()}
+        )
+    for subject, way in PYFLINK.items():
+        yield figure(
+            subject,
+            {
+                size: flink.run_job(python, way, "streaming", file, str(folder), flink.BUNDLES)
+                for size, file in files.items()
+            },
+        )

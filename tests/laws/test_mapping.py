@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -137,6 +139,18 @@ def test_outer_keeps_rows_without_results() -> None:
     ]
 
 
+@dataclass(slots=True)
+class Count:
+    count: str
+
+
+def test_a_row_of_one_column() -> None:
+    """It is the value itself, or has the value: in a tuple, a dict, or an attribute of its own."""
+    split = table._splitter(["count"])
+    rows = ["a", ("a",), ["a"], {"count": "a"}, Count("a"), SimpleNamespace(count="a"), {"a": 1}, None]
+    assert [split(row)[0] for row in rows] == ["a", "a", ["a"], "a", "a", "a", {"a": 1}, None]
+
+
 def test_wrong_numbers_of_columns_are_named() -> None:
     """For a row with too few or too many values the error shows the row and the declared columns."""
     with pytest.raises(
@@ -154,10 +168,11 @@ def test_generators_that_never_end_are_stopped() -> None:
 
 
 def test_vectorised_functions_return_a_value_for_each_row() -> None:
-    """Another number of values is an error; with isolated errors, the rows that raise are found by bisection."""
-    program = opened(Step("too_short", (X,)))
-    with pytest.raises(FunctionError, match=r"returned 1 values for 2 rows; return one for each row"):
-        program.chunk(chunk([(77, 0, ""), (1, 0, "")]))
+    """Another number of values is an error, also if errors are isolated; rows that raise are found by bisection."""
+    for isolates in (False, True):
+        program = opened(Step("too_short", (X,)), isolates=isolates)
+        with pytest.raises(FunctionError, match=r"returned 1 values for 2 rows; return one for each row"):
+            program.chunk(chunk([(77, 0, ""), (1, 0, "")]))
     rows = [(number, 0, "") for number in [1, 2, 99, 4, 5, 99, 7]]
     answer = opened(Step("too_short", (X,)), isolates=True).chunk(chunk(rows)).to_pylist()
     assert [row["output_0"] for row in answer] == [1, 2, None, 4, 5, None, 7]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row
 from pyspark.sql import functions as sf
 
 from foldflight import RejectedError, connect
-from foldflight.spark import dead_letters, group_by, join_lateral, results, with_columns
+from foldflight.spark import dead_letters, group_by, join_lateral, mapping, results, with_columns
 from foldflight.spark.errors import error_of
 from tests import map_functions
 
@@ -244,3 +245,18 @@ def test_errors_of_udfs_name_the_arguments(classic: Any, embedded: Any) -> None:
             query.collect()
     with pytest.raises(RejectedError, match="forty_two has no arguments, and a UDF of Spark needs one"):
         f["forty_two"].spark_udf()
+
+
+def test_a_udf_with_several_types_keeps_its_exchanges(monkeypatch: pytest.MonkeyPatch, embedded: Any) -> None:
+    """One UDF over BIGINT and over INT columns of one query opens an exchange for each, not for each batch."""
+    transport, opened = embedded.transport, []
+    opens = transport.open
+    monkeypatch.setattr(mapping, "_open_calls", {})
+    monkeypatch.setattr(transport, "open", lambda opening: opened.append(opening) or opens(opening))
+    call = mapping._OneCall(transport, "multiply", ("x", "y"), {}, (), pa.int64(), False, "a token of this test")
+    for _ in range(3):
+        assert call.values([pa.array([3]), pa.array([5])]).to_pylist() == [15]
+        assert call.values([pa.array([3]), pa.array([5], pa.int32())]).to_pylist() == [15]
+    assert len(opened) == 2
+    for _, exchange in mapping._open_calls.values():
+        exchange.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +174,13 @@ def test_functions_of_a_server(db: Any) -> None:
             sql(db, f"CREATE FUNCTION y(BIGINT) RETURNS BIGINT AS 'mutliply' {link}")
 
 
-def test_functions_are_registered(db: Any) -> None:
+def test_functions_are_registered(db: Any, caplog: pytest.LogCaptureFixture) -> None:
     """`register` makes scalar and table functions known; those with names of Spark's functions need another one."""
     session = db.newSession()
-    register(session, connect(map_functions))
+    with caplog.at_level(logging.WARNING, "foldflight.sql"):
+        register(session, connect(map_functions))
+    assert "Spark has functions named split, so these are not registered" in caplog.text
+    assert "register(spark, functions, {'split': 'my_split'})" in caplog.text
     register(session, connect(sql_functions), {"words": "words_of"})
     assert values(sql(session, "SELECT multiply(v, 3), word FROM VALUES (2, 'a') AS t(v, s), LATERAL words_of(s)")) == [
         (6, "a")

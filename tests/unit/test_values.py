@@ -36,6 +36,28 @@ def test_arguments_are_plain_python_values(type_: str, values: list[Any]) -> Non
     assert all(not isinstance(value, np.generic) for value in to_python(array))
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+@pytest.mark.parametrize("zone", [None, "UTC", "+02:30", "Europe/Berlin"])
+def test_timestamps_are_those_of_arrow(unit: str, zone: str | None) -> None:
+    """Each has the same digits, zone and fold as in Arrow's slower list, also around a change of the clocks."""
+    factor = {"s": 1, "ms": 1000, "us": 1_000_000}[unit]
+    seconds = [1, None, -62_135_500_000, 253_402_200_000, *range(1_761_430_000, 1_761_450_000, 1733)]
+    array = pa.array([None if each is None else each * factor - (unit == "us") for each in seconds]).cast(
+        pa.timestamp(unit, zone)
+    )
+    for some in (array, array[:0], array[1:2], array.cast(pa.date32())):
+        assert [(repr(each), getattr(each, "fold", 0)) for each in to_python(some)] == [
+            (repr(each), getattr(each, "fold", 0)) for each in some.to_pylist()
+        ]
+
+
+@pytest.mark.parametrize("instant", [-(2**63), 2**62, 253_402_300_800_000_000, -62_135_596_800_000_001])
+def test_timestamps_beyond_the_years_of_python(instant: int) -> None:
+    """An instant that is no datetime raises, and is neither a number nor NULL."""
+    with pytest.raises((OverflowError, ValueError)):
+        to_python(pa.array([0, instant, None]).cast(pa.timestamp("us")))
+
+
 def test_nan_is_no_null() -> None:
     """A NaN argument stays NaN, and is not NULL."""
     first, second = to_python(pa.array([math.nan, None]))

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,9 @@ import pyarrow.flight as fl
 import pytest
 from databend_udf.client import UDFClient
 
-from foldflight import udf, udtf
+from bench.environments import NotInstalledError, arrow_udf_server
+from foldflight import udaf, udf, udtf
+from foldflight.server import exchanges
 from foldflight.server.run.lifecycle import Server, serving
 from tests import map_functions
 
@@ -93,6 +96,19 @@ def shown(pair, pairs):
     return "; ".join(f"{each['a']} {each['b']}" for each in [pair, *pairs])
 
 
+PRICES = "STRUCT<price DECIMAL(10, 2), name STRING, at TIMESTAMPTZ, old MAP<STRING, DECIMAL(5, 1)>, spans INTERVAL[]>"
+
+
+@udf(input_types=[PRICES], result_type=PRICES)
+def echoed(value):
+    return value
+
+
+@udf(input_types=[pa.list_(pa.float32(), 2)], result_type=pa.list_(pa.float32(), 2))
+def turned(vector):
+    return None if vector is None else vector[::-1]
+
+
 @udtf(input_types=["INT"], result_types={"n": "INT"})
 def series(n):
     yield from range(n)
@@ -101,7 +117,21 @@ def series(n):
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with serving(
-        map_functions, third, tagged, after, total, lowest, first_document, size, narrow, shown, priced, series
+        map_functions,
+        third,
+        tagged,
+        after,
+        total,
+        lowest,
+        first_document,
+        size,
+        narrow,
+        shown,
+        priced,
+        series,
+        turned,
+        echoed,
+        Listed,
     ) as running:
         yield running
 
@@ -193,6 +223,75 @@ def test_members_of_structs_are_taken_by_position(client: Any, first: Any, secon
     assert call(client, "shown", values[1:], lists).to_pydict() == {"shown": ["3 4; 1 2; 3 4"]}
 
 
+@udaf(input_types=["DECIMAL(10, 2)", "STRING"], result_type="STRING")
+class Listed:
+    """Shows its rows, so that a test sees what it was given; fails for `!`."""
+
+    def create_accumulator(self) -> list[str]:
+        return []
+
+    def accumulate(self, accumulator: list[str], price: Decimal, text: str) -> None:
+        if text == "!":
+            raise ValueError(text)
+        accumulator.append(f"{price} {text}")
+
+    def get_value(self, accumulator: list[str]) -> str:
+        return "; ".join(accumulator)
+
+
+def test_aggregates_over_lists(server: Server, client: Any) -> None:
+    """The lists of a row are the rows of one group, also none, NULL, and NULLs inside; each stream may have chunks."""
+
+    def lists(values: Any, type_: pa.DataType) -> pa.Array:
+        return pa.array(values, pa.list_(type_))
+
+    info = described(client, "aggregate:listed")
+    assert (info.total_records, info.schema.names) == (2, ["price", "text", "listed"])
+    assert [str(type_) for type_ in info.schema.types[1:]] == ["list<item: string>", "string"]
+    prices = lists([["1.5", None], [], None, ["2"], ["3"]], pa.string())
+    texts = lists([["a", "b"], [], None, ["!"], ["c"]], pa.string())
+    expected = ["1.50 a; None b", "", "", None, "3.00 c"]
+    found = call(client, "aggregate:listed", prices, texts, batches=2).to_pydict()
+    assert found["listed"] == expected * 2
+    assert found["error"] == [*[None] * 3, "accumulate raised ValueError: !", None] * 2
+    numbers = lists([[1, None], [None], None, [5, 7, 5]], pa.int64())
+    assert call(client, "aggregate:sum", numbers).column("sum").cast(pa.int64()).to_pylist() == [1, None, None, 17]
+    assert call(client, "aggregate:count", numbers).to_pydict() == {"count": [1, 0, 0, 3]}
+    assert call(client, "aggregate:count", numbers[:0]).to_pydict() == {"count": []}
+    calls = UDFClient("127.0.0.1", server.flight.port)
+    assert calls.call_function("databend:aggregate:listed", [[Decimal("1.5")], []], [["a"], []]) == ["1.50 a", ""]
+    with pytest.raises(fl.FlightError, match="ValueError: !"):
+        calls.call_function("databend:aggregate:listed", [[Decimal("1.5")]], [["!"]])
+
+
+@pytest.mark.parametrize("prefix", ["", "databend:"])
+def test_nested_values_pass_both_ways(client: Any, prefix: str) -> None:
+    """A struct of decimals, timestamps, maps and lists is written as each dialect writes its members."""
+    schema = described(client, f"{prefix}echoed").schema
+    assert schema.types[0] == schema.types[1]
+    written = schema.field(0).type
+    assert [str(field.type) for field in written][:2] == (
+        ["decimal128(10, 2)", "large_string"] if prefix else ["string", "string"]
+    )
+    decimal = Decimal if prefix else str
+    at = datetime.datetime(2026, 1, 2, tzinfo=None if prefix else datetime.UTC)
+    value = {"price": decimal("1.50"), "name": "a", "at": at, "old": [("b", decimal("2.5"))], "spans": [(1, 2, 3)]}
+    given = pa.array([value, None, {**value, "price": None, "old": None}], written)
+    assert call(client, f"{prefix}echoed", given).column(0).combine_chunks().equals(given)
+
+
+def test_vectors(server: Server, client: Any) -> None:
+    """A list of a fixed number of REAL is a list for RisingWave, and a vector for Databend."""
+    found = call(client, "turned", pa.array([[1, 2], None], pa.list_(pa.float32())))
+    assert found.schema.field("turned").type == pa.list_(pa.float32())
+    assert described(client, "turned").schema.field(0).type == pa.list_(pa.float32())
+    assert found.to_pydict() == {"turned": [[2, 1], None]}
+    calls = UDFClient("127.0.0.1", server.flight.port)
+    schema = calls.get_function_info("databend:turned").schema
+    assert (schema.field(0).type, schema.field(0).metadata[b"Extension"]) == (pa.list_(pa.float32(), 2), b"Vector")
+    assert calls.call_function("databend:turned", [[1, 2]]) == [[2, 1]]
+
+
 def test_keys_of_maps_keep_their_metadata(client: Any) -> None:
     """A decimal that is the key of a map is written and described as a decimal, not as a text."""
     found = call(client, "priced", pa.array([[("1.50", "a")]], pa.map_(pa.string(), pa.string())))
@@ -215,13 +314,28 @@ def test_table_calls(client: Any) -> None:
     ("name", "columns", "message"),
     [
         ("multipy", [pa.array([1])], "did you mean multiply"),
-        ("sum", [pa.array([1])], "is an aggregate function"),
+        ("sum", [pa.array([1])], "as an external function it is aggregate:sum, and takes lists"),
+        ("aggregate:sum", [pa.array([1])], r"argument 1 of sum is int64.* give array_agg\(...\)"),
+        ("aggregate:multiply", [pa.array([1])], "multiply is a scalar function.*: leave out aggregate:"),
+        ("aggregate:count", [], "the stream has no column"),
+        (
+            "aggregate:listed",
+            [pa.array([["1"]]), pa.array([["a", "b"]])],
+            "they have 1 and 2 values",
+        ),
+        ("aggregate:listed", [pa.array([["1"]]), pa.array([[1]])], "argument 2 of listed is int64, which cannot"),
         ("multiply", [pa.array([1])], "takes 2 columns, and the stream has 1"),
         (
             "multiply",
             [pa.array(["a"]), pa.array([1])],
             "argument 1 of multiply is string, which cannot",
         ),
+        ("multiply", [pa.array(["12"]), pa.array([1])], "argument 1 of multiply is string.*BIGINT: cast it in the"),
+        ("multiply", [pa.array([1]), pa.array([True])], "argument 2 of multiply is bool, which cannot"),
+        ("series", [pa.array([1], pa.int64())], "argument 1 of series is int64, which cannot be read as INT"),
+        ("after", [pa.array([0], pa.timestamp("us")), pa.array([0], pa.duration("us"))], "read as TIMESTAMPTZ"),
+        ("total", [pa.array([["1"]])], "list<item: string>, which cannot be read as ARRAY<BIGINT>"),
+        ("size", [pa.array([[("a", 1.5)]], pa.map_(pa.string(), pa.float64()))], "cannot be read as MAP<STRING"),
         ("third", [pa.array(["NaN"])], "cannot be read as DECIMAL"),
         ("size", [pa.array([[("a", "1"), ("a", "2")]], pa.map_(pa.string(), pa.string()))], "SCHEMA_MISMATCH"),
         ("tagged", [pa.array(["[" * 100_000])], r"SCHEMA_MISMATCH.*JSON. has no Python value in row 0"),
@@ -278,37 +392,34 @@ def test_beside_the_databend_server(server: Server) -> None:
         theirs.shutdown()
 
 
+@pytest.mark.slow
 def test_beside_the_arrow_udf_server(client: Any) -> None:
     """The same function on arrow-udf's published server and on ours has the same schema and the same answers."""
-    arrow_udf = pytest.importorskip("arrow_udf", reason="arrow-udf 0.3 needs pyarrow below 26")
+    with contextlib.ExitStack() as stack:
+        try:
+            port = stack.enter_context(arrow_udf_server())
+        except NotInstalledError as error:
+            pytest.skip(str(error))
+        other = stack.enter_context(fl.connect(f"grpc://127.0.0.1:{port}"))
+        assert [each.body.to_pybytes() for each in other.do_action("protocol_version")] == [b"\x02"]
+        for name, columns in (
+            ("multiply", [pa.array([1, None]), pa.array([3, 4])]),
+            ("series", [pa.array([2, 0, 1], pa.int32())]),
+            ("total", [pa.array([[1, 2], None, []], pa.list_(pa.int64()))]),
+            ("tagged", None),
+        ):
+            ours, theirs = described(client, name), described(other, name)
+            assert [(each.type, _metadata(each)) for each in ours.schema] == [
+                (each.type, _metadata(each)) for each in theirs.schema
+            ]
+            assert ours.total_records == theirs.total_records
+            if columns is not None:
+                assert call(client, name, *columns).equals(call(other, name, *columns))
 
-    @arrow_udf.udf(input_types=["BIGINT", "BIGINT"], result_type="BIGINT")
-    def multiply(x, y):
-        return None if x is None or y is None else x * y
 
-    @arrow_udf.udtf(input_types="INT", result_types="INT")
-    def series(n):
-        yield from range(n)
-
-    @arrow_udf.udf(input_types=["JSONB"], result_type="JSONB")
-    def tagged(value):
-        return {"value": value, "tags": [1, None]}
-
-    theirs = arrow_udf.UdfServer("127.0.0.1:0")
-    try:
-        for function in (multiply, series, tagged):
-            theirs.add_function(function)
-        with fl.connect(f"grpc://127.0.0.1:{theirs.port}") as other:
-            for name, columns in (
-                ("multiply", [pa.array([1, None]), pa.array([3, 4])]),
-                ("series", [pa.array([2, 0, 1], pa.int32())]),
-            ):
-                assert described(client, name).schema.types == described(other, name).schema.types
-                assert described(client, name).total_records == described(other, name).total_records
-                assert call(client, name, *columns).to_pydict() == call(other, name, *columns).to_pydict()
-            assert described(client, "tagged").schema.types == described(other, "tagged").schema.types
-    finally:
-        theirs.shutdown()
+def _metadata(field: pa.Field) -> dict[bytes, bytes]:
+    """The metadata of a field without empty values."""
+    return {key: value for key, value in (field.metadata or {}).items() if value}
 
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
@@ -316,7 +427,7 @@ def test_beside_recorded_bytes_of_arrow_udf(client: Any, name: str) -> None:
     """What arrow-udf's published server said of the same functions and answered is what ours says and answers."""
 
     def plain(field: pa.Field) -> tuple[str, pa.DataType, dict[bytes, bytes]]:
-        return field.name, field.type, {key: value for key, value in (field.metadata or {}).items() if value}
+        return field.name, field.type, _metadata(field)
 
     recorded = RECORDED[name]
     theirs, info = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(recorded["schema"]))), described(client, name)
@@ -375,6 +486,44 @@ def test_headers_come_before_the_rows(server: Server) -> None:
         assert running.initial_metadata() is not None  # waits for the headers, which come before the batch is sent
         release.set()
         assert len(list(running)) == 2
+
+
+def test_a_drain_ends_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that waits is ended after a while, one that works has its answer first, and no further row is taken."""
+    begun, may_end, seen = threading.Event(), threading.Event(), []
+
+    @udf(compile=False)
+    def slowly(x: int) -> int:
+        seen.append(x)
+        if x == 2:
+            begun.set()
+            may_end.wait(20)
+        return x
+
+    monkeypatch.setattr(exchanges, "_LEAVE_S", 0.2)
+    with serving(slowly) as server, ThreadPoolExecutor(1) as threads, fl.connect(server.url) as client:
+        streams = [client.do_exchange(fl.FlightDescriptor.for_path("slowly")) for _ in range(3)]
+        for place, (writer, _) in enumerate(streams):
+            writer.begin(pa.schema([("x", pa.int64())]))
+            writer.write_batch(pa.record_batch([pa.array([place])], ["x"]))
+        (_, told), (_, ends), (works, answers) = streams
+        assert told.read_chunk().data.to_pydict() == {"slowly": [0]}
+        assert ends.read_chunk().data.to_pydict() == {"slowly": [1]}
+        assert begun.wait(10)
+        drained = threads.submit(server.drain)
+        with pytest.raises(fl.FlightUnavailableError, match="DRAINING"):
+            told.read_chunk()
+        assert not drained.done()
+        works.write_batch(pa.record_batch([pa.array([3])], ["x"]))
+        may_end.set()
+        assert answers.read_chunk().data.to_pydict() == {"slowly": [2]}
+        with pytest.raises(fl.FlightUnavailableError, match=r"DRAINING.*send these rows to another server"):
+            answers.read_chunk()
+        assert drained.result(10)
+        assert sorted(seen) == [0, 1, 2]
+        for writer, _ in streams:
+            with contextlib.suppress(fl.FlightError):
+                writer.close()
 
 
 def test_the_account_of_a_call(server: Server, client: Any) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import io
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
+import pyarrow.flight as fl
 import pytest
 import trustme
 
 from foldflight import RejectedError, RetryableError, connect
 from foldflight.client import close_connections
 from foldflight.functions.call import Call
+from foldflight.server import calls
 from foldflight.server.run.lifecycle import serving
 from tests.wire import wire_functions
 from tests.wire.kit import STATE_KEY, opening
@@ -46,6 +50,39 @@ def test_any_of_the_tokens_opens() -> None:
             assert "count" in connect(server.url, token=token)
         for token, problem in ((None, "no token"), (THIRD, "wrong"), (FIRST[:-1], "wrong"), ("", "wrong")):
             assert problem in refused(server.url, token).message
+
+
+def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> None:
+    """RisingWave asks for it without a token, and reads the first answer only. Other actions need a token.
+
+    The call sends no message, so that it would have to wait if the server read one.
+    """
+    path, silence, started = "/arrow.flight.protocol.FlightService/DoAction", threading.Event(), []
+
+    def silent() -> Iterator[bytes]:
+        silence.wait(60)
+        yield from ()
+
+    with (
+        serving(wire_functions, state_keys=STATE_KEY, tokens=(FIRST,)) as server,
+        pytest.MonkeyPatch.context() as patched,
+        grpc.insecure_channel(server.url.removeprefix("grpc://")) as channel,
+        fl.connect(server.url) as client,
+    ):
+        patched.setattr(calls.Call, "receive", lambda _call: started.append(threading.current_thread().name))
+        answers = channel.stream_stream(path)(silent(), timeout=20)
+        assert next(answers) == b"\x0a\x01\x02", "arrow.flight.protocol.Result with the body 0x02"
+        with pytest.raises(grpc.RpcError) as caught:
+            next(answers)
+        silence.set()
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert next(client.do_action("protocol_version")).body.to_pybytes() == b"\x02"
+        with pytest.raises(fl.FlightUnauthenticatedError, match="the call has no token"):
+            list(client.do_action("status"))
+        assert not started
+        patched.undo()
+        options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {FIRST}".encode())])
+        assert [answer.body.to_pybytes() for answer in client.do_action("protocol_version", options)] == [b"\x02"]
 
 
 def test_tokens_of_a_file_rotate(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ class FlightTransport:
         bundle = bundle_of(functions, self._bundle_key)
 
         def ask(client: Any, options: Any, _url: str) -> list[FunctionInfo]:
-            answers = client.do_action(fl.Action(REGISTER_ACTION, bundle), options)
+            answers = list(client.do_action(fl.Action(REGISTER_ACTION, bundle), options))
             return [decode_info(answer.body.to_pybytes()) for answer in answers]
 
         infos = self._ask_servers(ask)

@@ -113,11 +113,11 @@ def udf(
     42
     """
 
-    def register(target: Any) -> Any:
+    def as_scalar(target: Any) -> Any:
         builder = _ScalarBuilder(target, _name_of(target, name), vectorised)
         builder.check()
         inputs = builder.inputs(input_types)
-        return builder.register(
+        return builder.attach(
             builder.map_function(
                 inputs,
                 builder.result(result_type),
@@ -128,7 +128,7 @@ def udf(
             )
         )
 
-    return register if target is None else register(target)
+    return as_scalar if target is None else as_scalar(target)
 
 
 @overload
@@ -183,11 +183,11 @@ def udtf(
         RejectedError: SIGNATURE, naming the function and the remedy.
     """
 
-    def register(target: Any) -> Any:
+    def as_table(target: Any) -> Any:
         builder = _TableBuilder(target, _name_of(target, name))
         builder.check()
         inputs = builder.inputs(input_types)
-        return builder.register(
+        return builder.attach(
             builder.map_function(
                 inputs,
                 builder.table(result_types),
@@ -198,7 +198,7 @@ def udtf(
             )
         )
 
-    return register if target is None else register(target)
+    return as_table if target is None else as_table(target)
 
 
 def _name_of(target: Any, given: str | None) -> str:
@@ -302,7 +302,7 @@ class _MapBuilder(SignatureBuilder):
         every = len(inspect.signature(self.takes()[0]).parameters)
         return arguments + every - len(self.argument_parameters())
 
-    def register(self, function: MapFunction) -> Any:
+    def attach(self, function: MapFunction) -> Any:
         """Attach the function to the author's function or class, and return that."""
         setattr(self.cls, REGISTERED, function)
         return self.cls
@@ -342,9 +342,13 @@ class _ScalarBuilder(_MapBuilder):
         if self.vectorised is not None and where not in (", input_types", ", result_type"):
             element = _element(annotation)
             if element is None:
+                named = {
+                    "arrow": "annotate pa.StringArray, or ",
+                    "numpy": "annotate NDArray[np.int64], or ",
+                }
                 raise self.error(
                     f"{where}: the annotation does not give the type of the elements",
-                    "annotate an array class such as pa.StringArray, or give @udf(input_types=[...], result_type=...)",
+                    f"{named.get(self.vectorised, '')}give @udf(input_types=[...], result_type=...)",
                 )
             return element
         return super().inferred(annotation, where)

@@ -45,9 +45,9 @@ def to_python(array: pa.Array) -> list[Any]:
     type_ = array.type
     if isinstance(type_, pa.JsonType):
         return [None if text is None else json.loads(text) for text in array.storage.to_pylist()]
+    if pa.types.is_timestamp(type_) or type_ == pa.date32():
+        return _datetimes(array)
     if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)):
-        if pa.types.is_timestamp(type_) and type_.unit == "ns":
-            array = array.cast(pa.timestamp("us", type_.tz), safe=False)
         return array.to_pylist(maps_as_pydicts="strict")
     # NumPy creates Python numbers several times faster than Arrow's loop. NULLs are restored afterwards.
     if array.null_count == 0:
@@ -56,6 +56,28 @@ def to_python(array: pa.Array) -> list[Any]:
     for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
         values[index] = None
     return values
+
+
+_FIRST, _LAST = np.datetime64("0001-01-01"), np.datetime64("9999-12-31T23:59:59.999999")
+
+
+def _datetimes(array: pa.Array) -> list[Any]:
+    """Return the values of dates or timestamps as Arrow does, several times faster. Nanoseconds are cut off."""
+    type_ = array.type
+    has_zone = pa.types.is_timestamp(type_) and type_.tz is not None
+    if pa.types.is_timestamp(type_) and type_.unit == "ns":
+        array = array.cast(pa.timestamp("us", type_.tz), safe=False)
+    instants = array.to_numpy(zero_copy_only=False)
+    known = instants[~np.isnat(instants)]
+    if len(known) < len(array) - array.null_count or (len(known) and (known.min() < _FIRST or known.max() > _LAST)):
+        return array.to_pylist()  # NumPy has integers for what is no datetime of Python, and Arrow an error
+    values: list[Any] = instants.tolist()
+    if not has_zone or not len(known):
+        return values
+    zone = array.drop_null()[0].as_py().tzinfo
+    if type_.tz == "UTC":
+        return [None if value is None else value.replace(tzinfo=zone) for value in values]
+    return [None if value is None else zone.fromutc(value.replace(tzinfo=zone)) for value in values]
 
 
 def exact_types(type_: pa.DataType) -> frozenset[type] | None:

@@ -191,9 +191,7 @@ class Call:
         self._send_status(status)
 
     def _send_status(self, status: Status) -> None:
-        self._context.set_code(status.code)
-        self._context.set_details(status.text)
-        self._context.set_trailing_metadata(status.trailers)
+        _set_status(self._context, status)
         with contextlib.suppress(ValueError):  # the client has disconnected meanwhile
             self._respond(None)
 
@@ -212,12 +210,25 @@ class Call:
         self._context.cancel()
 
 
-class RefusedError(Exception):
-    """A call is not admitted. Its client gets the status."""
+def _set_status(context: Any, status: Status) -> None:
+    context.set_code(status.code)
+    context.set_details(status.text)
+    context.set_trailing_metadata(status.trailers)
 
-    def __init__(self, status: Status) -> None:
+
+class RefusedError(Exception):
+    """A call is not admitted.
+
+    Args:
+        status: What its client gets.
+        answer: A message that its client gets before the status, or None. It does not depend on the call, which has no
+            thread and whose messages are not read.
+    """
+
+    def __init__(self, status: Status, answer: bytes | None = None) -> None:
         super().__init__(status.text)
         self.status = status
+        self.answer = answer
 
 
 class CallServer:
@@ -313,6 +324,8 @@ class CallServer:
             begun.caller = self._admit(details.method, dict(details.invocation_metadata))
         except RefusedError as refused:
             begun.refusal = refused.status
+            if refused.answer is not None:
+                return grpc.stream_unary_rpc_method_handler(_refusing(refused.status, refused.answer))
         return grpc.stream_stream_rpc_method_handler(begun)
 
     def _begin(self, run: Callable[[], None]) -> None:
@@ -424,6 +437,20 @@ class _Begun:
             else:
                 self._handle(call, first)
                 call.end(_OK)
+
+
+def _refusing(status: Status, answer: bytes) -> Callable[[Any, Any], bytes]:
+    """Return a handler that answers with a constant and an error.
+
+    To gRPC its answer is a single message, which it sends together with the status. It can do that in its own thread;
+    for one message of several it would wait until the message has been sent.
+    """
+
+    def refuse(_requests: Any, context: Any) -> bytes:
+        _set_status(context, status)
+        return answer
+
+    return refuse
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types

@@ -2,6 +2,7 @@
 
     path ["multiply"]             RisingWave (and other clients of arrow-udf): one exchange for each chunk
     path ["databend:multiply"]    Databend: CREATE FUNCTION ... HANDLER = 'databend:multiply'
+    path ["aggregate:average"]    an aggregate function over lists with the rows of a group; also after databend:
 
 Both send columns without names that matter, and get the result columns back. A dialect says how types are written:
 
@@ -18,6 +19,8 @@ Source: arrow-udf-flight/python and src/lib.rs of arrow-udf; databend_udf/udf.py
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
@@ -25,47 +28,85 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.errors import RejectedError
-from foldflight.exchange.frames import Open
+from foldflight.exchange.frames import Barrier, Chunk, Forget, Frame, Open, Returns
 from foldflight.fold import ERROR, ROW
+from foldflight.functions.call import Call
+from foldflight.functions.mapping import MapFunction
+from foldflight.functions.spec import FunctionKind
 from foldflight.functions.step import Step, StepArgument
-from foldflight.functions.types import check_plain, sql_name
+from foldflight.functions.types import can_widen, check_plain, sql_name
 from foldflight.functions.values import CastError, cast_results, to_python
 
 if TYPE_CHECKING:
-    from foldflight.functions.mapping import MapFunction
+    from foldflight.functions.mapping import AnyFunction
 
-__all__ = ["PROTOCOL_VERSION_ACTION", "PROTOCOL_VERSION_ANSWER", "Dialect", "StatelessCall", "dialect_of"]
+__all__ = [
+    "PROTOCOL_VERSION_ACTION",
+    "PROTOCOL_VERSION_ANSWER",
+    "Dialect",
+    "StatelessCall",
+    "dialect_of",
+    "stateless_call",
+]
 
 PROTOCOL_VERSION_ACTION: Final = "protocol_version"
 PROTOCOL_VERSION_ANSWER: Final = b"\x02"
-"""The version of arrow-udf's protocol whose types these are. A client that gets no answer takes those of version 1."""
+"""The version of arrow-udf's protocol whose types these are. A client that gets no answer takes those of version 1.
+
+A client reads this answer only, not what follows. So if tokens are required, every action without a valid token is
+answered with it and then with UNAUTHENTICATED: the server need not read which action was meant.
+"""
 
 _DATABEND: Final = "databend:"
+_AGGREGATE: Final = "aggregate:"
 _EXTENSION: Final = b"ARROW:extension:name"
 _ONE: Final = "one"
+_COUNTS: Final = "counts"
 
 
 class Dialect(ABC):
     """How an engine writes types and results."""
 
-    name: ClassVar[str]
+    has_errors: ClassVar[bool]
+    """Whether the answer of a scalar function may have the error of each row."""
 
     @abstractmethod
     def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
         """Return the type on the wire of a type that is not nested, and the metadata of its field."""
 
+    def is_leaf(self, type_: pa.DataType) -> bool:  # noqa: ARG002 - for subclasses
+        """Return whether a type of lists has a type of its own on the wire."""
+        return False
+
     @abstractmethod
-    def outputs(self, function: MapFunction, result: pa.DataType) -> list[pa.Field]:
+    def outputs(self, function: AnyFunction, result: pa.DataType) -> list[pa.Field]:
         """Return the fields of a result."""
 
     @abstractmethod
     def answer(self, call: StatelessCall, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
         """Return the columns of an answer, before they are written, and the error of each row, if any has one."""
 
+    def reads(self, given: pa.DataType, declared: pa.DataType) -> bool:
+        """Return whether a client's column may be passed to an argument of a declared type, or is written as one.
+
+        As in queries, only casts that change no value are implicit. Members of structs have their declared names here.
+        """
+        kinds = pa.types
+        if isinstance(given, pa.BaseExtensionType):
+            given = given.storage_type
+        if _is_list(given) and _is_list(declared):
+            return self.reads(given.value_type, declared.value_type)
+        if kinds.is_struct(given) and kinds.is_struct(declared):
+            return all(self.reads(field.type, declared.field(field.name).type) for field in given)
+        if kinds.is_map(given) and kinds.is_map(declared):
+            key, item = (given.key_type, declared.key_type), (given.item_type, declared.item_type)
+            return self.reads(*key) and self.reads(*item)
+        return can_widen(given, declared) or can_widen(given, self.leaf(declared)[0])
+
     def field(self, name: str, type_: pa.DataType) -> pa.Field:
         """Return the field on the wire for a declared type."""
         kinds = pa.types
-        if kinds.is_list(type_) or kinds.is_large_list(type_):
+        if _is_list(type_) and not self.is_leaf(type_):
             return pa.field(name, pa.list_(self.field(type_.value_field.name, type_.value_type)))
         if kinds.is_struct(type_):
             return pa.field(name, pa.struct([self.field(each.name, each.type) for each in type_]))
@@ -75,9 +116,11 @@ class Dialect(ABC):
         wire, metadata = self.leaf(type_)
         return pa.field(name, wire, metadata=metadata or None)
 
-    def schema(self, function: MapFunction) -> pa.Schema:
+    def schema(self, function: AnyFunction) -> pa.Schema:
         """Return inputs and outputs as fields; a type that depends on the arguments is shown as null."""
         types = function.input_types or (pa.null(),) * len(function.input_names)
+        if function.kind is FunctionKind.AGGREGATE:
+            types = tuple(map(pa.list_, types))
         inputs = [self.field(name, type_) for name, type_ in zip(function.input_names, types, strict=True)]
         result = function.result_type
         outputs = [pa.field("result", pa.null())] if result is None else self.outputs(function, result)
@@ -91,7 +134,7 @@ class _RisingWave(Dialect):
     number of the row and its value.
     """
 
-    name = "risingwave"
+    has_errors = True
 
     def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
         if isinstance(type_, pa.JsonType):
@@ -102,14 +145,14 @@ class _RisingWave(Dialect):
             return pa.timestamp("us", "+00:00"), {}
         return type_, {}
 
-    def outputs(self, function: MapFunction, result: pa.DataType) -> list[pa.Field]:
-        if not function.is_table:
+    def outputs(self, function: AnyFunction, result: pa.DataType) -> list[pa.Field]:
+        if function.kind is not FunctionKind.TABLE:
             return [self.field(function.name, result)]
         value = result.field(0).type if result.num_fields == 1 else result
         return [pa.field(ROW, pa.int32()), self.field(function.name, value)]
 
     def answer(self, call: StatelessCall, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
-        if call.function.is_table:
+        if call.is_table:
             value = found.column("output_0")
             return [found.column(ROW), value.field(0) if call.result.num_fields == 1 else value], None
         errors = found.column(ERROR)
@@ -120,7 +163,7 @@ class _RisingWave(Dialect):
 class _Databend(Dialect):
     """A scalar function answers with its result; a table function with its columns. A row that fails ends the call."""
 
-    name = "databend"
+    has_errors = False
 
     def leaf(self, type_: pa.DataType) -> tuple[pa.DataType, dict[bytes, bytes]]:
         kinds = pa.types
@@ -132,35 +175,52 @@ class _Databend(Dialect):
             return pa.large_binary(), {}
         if kinds.is_timestamp(type_):
             return pa.timestamp("us"), {}
-        if kinds.is_fixed_size_list(type_) and kinds.is_float32(type_.value_type):
+        if self.is_leaf(type_):
             size = str(type_.list_size).encode()
             return type_, {b"Extension": b"Vector", b"vector_size": size}
         return type_, {}
 
-    def schema(self, function: MapFunction) -> pa.Schema:
+    def is_leaf(self, type_: pa.DataType) -> bool:
+        return bool(pa.types.is_fixed_size_list(type_) and pa.types.is_float32(type_.value_type))
+
+    def schema(self, function: AnyFunction) -> pa.Schema:
         count = str(len(function.input_names)).encode()
         return super().schema(function).with_metadata({b"x-databend-udf-input-count": count})
 
-    def outputs(self, function: MapFunction, result: pa.DataType) -> list[pa.Field]:
-        if not function.is_table:
+    def outputs(self, function: AnyFunction, result: pa.DataType) -> list[pa.Field]:
+        if function.kind is not FunctionKind.TABLE:
             return [self.field("output", result)]
         return [self.field(each.name, each.type) for each in result]
 
     def answer(self, call: StatelessCall, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
         output = found.column("output_0")
-        return (output.flatten() if call.function.is_table else [output]), None
+        return (output.flatten() if call.is_table else [output]), None
 
 
 _DIALECTS: Final = {"": _RisingWave(), _DATABEND: _Databend()}
 
 
-def dialect_of(name: str) -> tuple[Dialect, str]:
-    """Return the dialect of a descriptor's path, and the name of the function."""
-    prefix = _DATABEND if name.startswith(_DATABEND) else ""
-    return _DIALECTS[prefix], name.removeprefix(prefix)
+def dialect_of(path: str) -> tuple[Dialect, str, bool]:
+    """Return the dialect of a descriptor's path, the name of the function, and whether it is to take lists of rows."""
+    prefix = _DATABEND if path.startswith(_DATABEND) else ""
+    name = path.removeprefix(prefix)
+    return _DIALECTS[prefix], name.removeprefix(_AGGREGATE), name.startswith(_AGGREGATE)
 
 
-class StatelessCall:
+def stateless_call(dialect: Dialect, function: AnyFunction, columns: pa.Schema) -> StatelessCall:
+    """Return the call of a function. Raises the errors of `StatelessCall`."""
+    return (
+        MapCall(dialect, function, columns)
+        if isinstance(function, MapFunction)
+        else GroupCall(dialect, function, columns)
+    )
+
+
+Ask = Callable[[Frame], Iterator[Any]]
+"""Gives a frame to an open exchange, and yields its answers."""
+
+
+class StatelessCall(ABC):
     """One function over the chunks of one stream.
 
     Args:
@@ -171,57 +231,41 @@ class StatelessCall:
     Attributes:
         opening: What the exchange is opened with.
         result: The declared type of the result; of a table function, the struct of its columns.
+        is_table: Whether it is a table function.
 
     Raises:
         RejectedError: SCHEMA_MISMATCH for columns that do not fit the function.
     """
 
-    def __init__(self, dialect: Dialect, function: MapFunction, columns: pa.Schema) -> None:
+    opening: Open
+
+    def __init__(self, dialect: Dialect, function: AnyFunction, columns: pa.Schema) -> None:
         self.dialect = dialect
         self.function = function
-        self._given = columns
+        self.is_table = function.kind is FunctionKind.TABLE
         for field in columns:
             check_plain(field.type)
         declared = function.input_types
         if declared is not None and len(declared) != len(columns):
-            raise RejectedError(
-                "SCHEMA_MISMATCH",
-                f"{function.signature} takes {len(declared)} columns, and the stream has {len(columns)}",
-                function=function.name,
+            raise self._refused(
+                f"{function.signature} takes {len(declared)} columns, and the stream has {len(columns)}"
             )
-        self._types = [_usual(field.type) for field in columns] if declared is None else list(declared)
+        given = [self._argument_type(place, type_) for place, type_ in enumerate(columns.types)]
+        self._types = [_usual(type_) for type_ in given] if declared is None else list(declared)
+        for place, type_ in enumerate(given):
+            self._check(place, type_)
         self.result = function.bind(self._types, {}).result_type
-        names = [f"argument {place + 1}" for place in range(len(self._types))]
-        fields = list(zip(names, self._types, strict=True)) or [(_ONE, pa.bool_())]
-        self._schema = pa.schema(fields)
-        self.opening = Open(
-            (),
-            self._schema,
-            steps=(Step(function.name, tuple(StepArgument(column=name) for name in names)),),
-            outputs=(0,),
-            isolate_errors=dialect.name == "risingwave" and not function.is_table,
-        )
+        self._names = [f"argument {place + 1}" for place in range(len(self._types))]
 
-    def chunk(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a batch of the client in the declared types. The batch has been validated.
+    @abstractmethod
+    def answers(self, batch: pa.RecordBatch, ask: Ask) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
+        """Yield the answers to a batch of the client, which has been validated.
+
+        Each has the columns as the dialect writes them, and the error of each row, if any has one.
 
         Raises:
             RejectedError: SCHEMA_MISMATCH for a value that the declared type cannot hold.
         """
-        if not self._types:
-            return pa.RecordBatch.from_arrays([pa.array(np.ones(batch.num_rows, np.bool_))], schema=self._schema)
-        arrays = []
-        for place, (array, type_) in enumerate(zip(batch.columns, self._types, strict=True)):
-            try:
-                arrays.append(_read(array, type_))
-            except (pa.ArrowException, CastError, ValueError, TypeError, OverflowError, KeyError) as error:
-                raise RejectedError(
-                    "SCHEMA_MISMATCH",
-                    f"argument {place + 1} of {self.function.name} is {array.type}, which cannot be read as "
-                    f"{sql_name(type_)}: {error}",
-                    function=self.function.name,
-                ) from None
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def fields(self) -> list[pa.Field]:
         """Return the fields of the result on the wire."""
@@ -231,10 +275,125 @@ class StatelessCall:
         """Return the schema of the answers, with or without a column of errors."""
         return pa.schema([*self.fields(), *([pa.field("error", pa.string())] if errors else [])])
 
-    def answer(self, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
-        """Return the columns of an answer as the dialect writes them, and the error of each row, if any has one."""
+    def _argument_type(self, place: int, type_: pa.DataType) -> pa.DataType:  # noqa: ARG002 - for subclasses
+        """Return the type of an argument in a column of the client."""
+        return type_
+
+    def _check(self, place: int, given: pa.DataType) -> None:
+        """Raise RejectedError SCHEMA_MISMATCH unless values of a client's type can be read as an argument."""
+        declared = self._types[place]
+        try:
+            fits = self.dialect.reads(_with_names(given, declared), declared)
+        except TypeError as error:
+            raise self._misfit(place, given, str(error)) from None
+        if not fits:
+            raise self._misfit(place, given, "cast it in the query")
+
+    def _argument(self, place: int, array: pa.Array) -> pa.Array:
+        """Return values of the client in the declared type."""
+        try:
+            return _read(array, self._types[place])
+        except (pa.ArrowException, CastError, ValueError, TypeError, OverflowError, KeyError) as error:
+            raise self._misfit(place, array.type, str(error)) from None
+
+    def _written(self, found: pa.RecordBatch) -> tuple[list[pa.Array], pa.Array | None]:
         arrays, errors = self.dialect.answer(self, found)
         return [_written(array, field) for array, field in zip(arrays, self.fields(), strict=True)], errors
+
+    def _misfit(self, place: int, given: pa.DataType, why: str) -> RejectedError:
+        return self._refused(
+            f"argument {place + 1} of {self.function.name} is {given}, which cannot be read as "
+            f"{sql_name(self._types[place])}: {why}"
+        )
+
+    def _refused(self, message: str) -> RejectedError:
+        return RejectedError("SCHEMA_MISMATCH", message, function=self.function.name)
+
+
+class MapCall(StatelessCall):
+    """A scalar or table function: a program of one step."""
+
+    def __init__(self, dialect: Dialect, function: AnyFunction, columns: pa.Schema) -> None:
+        super().__init__(dialect, function, columns)
+        self._schema = pa.schema(list(zip(self._names, self._types, strict=True)) or [(_ONE, pa.bool_())])
+        self.opening = Open(
+            (),
+            self._schema,
+            steps=(Step(function.name, tuple(StepArgument(column=name) for name in self._names)),),
+            outputs=(0,),
+            isolate_errors=dialect.has_errors and not self.is_table,
+        )
+
+    def answers(self, batch: pa.RecordBatch, ask: Ask) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
+        if self._types:
+            arrays = [self._argument(place, array) for place, array in enumerate(batch.columns)]
+        else:
+            arrays = [pa.array(np.ones(batch.num_rows, np.bool_))]
+        for mapped in ask(Chunk(pa.RecordBatch.from_arrays(arrays, schema=self._schema))):
+            yield self._written(mapped.batch)
+
+
+class GroupCall(StatelessCall):
+    """An aggregate function over lists. The lists of a row have the arguments of the rows of one group.
+
+    RisingWave passes a group's values so for `aggregate:f(x)`, and every engine with `array_agg` can.
+    """
+
+    def __init__(self, dialect: Dialect, function: AnyFunction, columns: pa.Schema) -> None:
+        super().__init__(dialect, function, columns)
+        if not self._types:
+            raise self._refused(f"{function.signature} takes its rows as lists, and the stream has no column")
+        self._schema = pa.schema(
+            [("slot", pa.int32()), (_COUNTS, pa.bool_()), *zip(self._names, self._types, strict=True)]
+        )
+        self._epoch = 0
+        self.opening = Open(
+            (Call(function.name, tuple(self._names), filter=_COUNTS),),
+            self._schema,
+            returns=Returns(states=False, outputs=True),
+            isolate_errors=dialect.has_errors,
+        )
+
+    def answers(self, batch: pa.RecordBatch, ask: Ask) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
+        list(ask(Chunk(self._rows(batch))))
+        self._epoch += 1
+        results = [each.batch for each in ask(Barrier(self._epoch))]
+        list(ask(Forget(pa.array(range(batch.num_rows), pa.int32()))))
+        for each in results:  # with all slots, in their order
+            yield self._written(each)
+
+    def _rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of all groups; for a group without rows, a row that does not count."""
+        sizes = self._sizes(batch)
+        groups = np.arange(batch.num_rows, dtype=np.int32)
+        empty = groups[sizes == 0]
+        slots = np.concatenate([np.repeat(groups, sizes), empty])
+        counts = np.arange(len(slots)) < len(slots) - len(empty)
+        arguments = [
+            pa.concat_arrays([self._argument(place, array.flatten()), pa.nulls(len(empty), self._types[place])])
+            for place, array in enumerate(batch.columns)
+        ]
+        return pa.RecordBatch.from_arrays([pa.array(slots), pa.array(counts), *arguments], schema=self._schema)
+
+    def _argument_type(self, place: int, type_: pa.DataType) -> pa.DataType:
+        if not _is_list(type_):
+            raise self._refused(
+                f"argument {place + 1} of {self.function.name} is {type_}, and an aggregate function takes lists, each "
+                "with the values of a group; give array_agg(...), or in RisingWave aggregate:f(...)"
+            )
+        return type_.value_type
+
+    def _sizes(self, batch: pa.RecordBatch) -> Any:
+        """Return the number of rows of each of n groups; int64, shape (n,). A NULL list has none."""
+        sizes = [pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False) for array in batch.columns]
+        for each in sizes[1:]:
+            wrong = np.flatnonzero(each != sizes[0])
+            if len(wrong):
+                raise self._refused(
+                    "the lists of a row have the arguments of the same rows, and in row "
+                    f"{wrong[0]} of a batch they have {sizes[0][wrong[0]]} and {each[wrong[0]]} values"
+                )
+        return sizes[0]
 
 
 def _usual(type_: pa.DataType) -> pa.DataType:
@@ -357,14 +516,18 @@ def _written(array: pa.Array, field: pa.Field) -> pa.Array:
     if pa.types.is_decimal(array.type) and _is_text(field.type):
         return pa.array([None if value is None else format(value, "f") for value in array.to_pylist()], field.type)
     if pa.types.is_nested(field.type):
-        return pa.array([_plain(value) for value in array.to_pylist(maps_as_pydicts=None)], field.type)
+        return pa.array([_plain(value, field.type) for value in array.to_pylist(maps_as_pydicts=None)], field.type)
     return array.cast(field.type)
 
 
-def _plain(value: Any) -> Any:
-    """Return a nested value with decimals as texts."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_plain, value))
-    return format(value, "f") if type(value).__name__ == "Decimal" else value
+def _plain(value: Any, type_: pa.DataType) -> Any:
+    """Return a value for a type on the wire, which has texts for some decimals inside."""
+    if value is None:
+        return None
+    if _is_list(type_):
+        return [_plain(each, type_.value_type) for each in value]
+    if pa.types.is_map(type_):
+        return [(_plain(key, type_.key_type), _plain(each, type_.item_type)) for key, each in value]
+    if pa.types.is_struct(type_):
+        return {field.name: _plain(value[field.name], field.type) for field in type_}
+    return format(value, "f") if _is_text(type_) and isinstance(value, Decimal) else value

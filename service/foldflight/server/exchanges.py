@@ -30,6 +30,8 @@ __all__ = ["Exchanges", "Running"]
 _MEMORY_LOOK_S = 0.1
 # Pause after an exchange was ended for its memory, which is free only when its thread has released it.
 _RELIEF_S = 2.0
+# In a drain, time for a foreign engine to end its stream by itself after an answer.
+_LEAVE_S = 1.0
 
 
 class Running:
@@ -42,6 +44,7 @@ class Running:
         metrics: The metrics of the server.
         logger: The log, with the id of the exchange.
         hang_up: Sends an error to the engine and ends its stream.
+        is_foreign: Whether the engine does not speak our protocol, so that it cannot be asked to reopen.
 
     Attributes:
         is_released: Whether the exchange has ended. Its functions may still be closing.
@@ -56,6 +59,7 @@ class Running:
         metrics: Metrics,
         logger: Logger,
         hang_up: Callable[[FoldflightError], None],
+        is_foreign: bool,
     ) -> None:
         self.opening = opening
         self.exchange = exchange
@@ -69,6 +73,9 @@ class Running:
         self._step: GuardedCall | None = None
         self._resident_before = 0
         self._ended: FoldflightError | None = None
+        self._is_foreign = is_foreign
+        self._has_answered = True
+        self._leaving: FoldflightError | None = None
         self.is_released = False
 
     def replies(self, frame: Frame) -> Iterator[Frame]:
@@ -83,12 +90,37 @@ class Running:
                 if self._ended is not None:
                     raise self._ended
                 if replies is None:
+                    if self._leaving is not None and self._has_answered:
+                        raise self._leaving
+                    self._has_answered = False
                     replies = iter(self.exchange.handle(frame))
                 reply = self._watch.run(lambda: next(replies, None), self._begun)  # noqa: B023  (called at once)
                 self._waiting_since_s = time.monotonic()
             if reply is None:
                 return
             yield reply
+
+    def answered(self) -> None:
+        """Note that all replies to a frame have been sent."""
+        with self._lock:
+            self._waiting_since_s = time.monotonic()
+            self._has_answered = True
+
+    def request_move(self, error: FoldflightError) -> None:
+        """Ask the engine to continue elsewhere. A foreign engine gets the error instead of its next answer.
+
+        It may be about to end its stream, so it is given time; see `end_foreign`.
+        """
+        if self._is_foreign:
+            self._leaving = error
+        else:
+            self.exchange.request_reopen()
+
+    def end_foreign(self, *, longer_than_s: float) -> bool:
+        """End the exchange of a foreign engine that has to move and has sent nothing for that long since its answer."""
+        if self._leaving is None or not self._has_answered:
+            return False
+        return self.end_waiting(self._leaving, longer_than_s=longer_than_s)
 
     def end_waiting(self, error: FoldflightError, *, longer_than_s: float = 0.0) -> bool:
         """End the exchange with an error if it waits for its engine, to send or to read, and has for that long.
@@ -188,8 +220,10 @@ class Exchanges:
         make: Callable[[], ServerExchange],
         logger: Logger,
         hang_up: Callable[[FoldflightError], None],
+        *,
+        is_foreign: bool = False,
     ) -> Running:
-        """Create and admit an exchange. `hang_up` is called if the server ends it.
+        """Create and admit an exchange. `hang_up` is called if the server ends it; `is_foreign` as for `Running`.
 
         Raises:
             RetryableError: DRAINING or OVERLOADED.
@@ -198,7 +232,15 @@ class Exchanges:
         with self._changed:
             self._check_admission()
         exchange = self.watch.run(make)
-        running = Running(opening, exchange, watch=self.watch, metrics=self._metrics, logger=logger, hang_up=hang_up)
+        running = Running(
+            opening,
+            exchange,
+            watch=self.watch,
+            metrics=self._metrics,
+            logger=logger,
+            hang_up=hang_up,
+            is_foreign=is_foreign,
+        )
         try:
             with self._changed:
                 self._check_admission()
@@ -240,13 +282,27 @@ class Exchanges:
         )
 
     def drain(self, timeout_s: float) -> bool:
-        """Refuse new exchanges, ask open ones to reopen elsewhere, and wait. Return whether all have ended."""
+        """Refuse new exchanges, ask open ones to continue elsewhere, and wait. Return whether all have ended."""
+        until_s = time.monotonic() + timeout_s
+        error = RetryableError(
+            "DRAINING", f"server {self._server_id} is shutting down; send these rows to another server"
+        )
         with self._changed:
             self._is_draining = True
             self._metrics.draining.set(1)
             for running in self._open:
-                running.exchange.request_reopen()
-            return self._changed.wait_for(lambda: not self._open, timeout_s)
+                running.request_move(error)
+        while True:
+            with self._changed:
+                left_s = until_s - time.monotonic()
+                if self._changed.wait_for(lambda: not self._open, min(left_s, _LEAVE_S / 4)):
+                    return True
+                still_open = list(self._open)
+            if left_s <= 0:
+                return False
+            for running in still_open:
+                if running.end_foreign(longer_than_s=_LEAVE_S):
+                    self._release_aside(running, error.code)
 
     def close(self) -> None:
         """Refuse new exchanges, and stop monitoring open ones."""

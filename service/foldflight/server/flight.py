@@ -18,7 +18,7 @@ import pyarrow.flight as fl
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Decoder, Encoder, Message, decode, decode_open, encode
-from foldflight.exchange.frames import Chunk, FunctionInfo, Limits, Log, Mapped, Open
+from foldflight.exchange.frames import Chunk, FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
@@ -26,7 +26,13 @@ from foldflight.functions.mapping import MapFunction
 from foldflight.functions.registry import unknown_function
 from foldflight.server.bundles import Bundles
 from foldflight.server.calls import VanishedError
-from foldflight.server.dialects import PROTOCOL_VERSION_ACTION, PROTOCOL_VERSION_ANSWER, StatelessCall, dialect_of
+from foldflight.server.dialects import (
+    PROTOCOL_VERSION_ACTION,
+    PROTOCOL_VERSION_ANSWER,
+    StatelessCall,
+    dialect_of,
+    stateless_call,
+)
 from foldflight.server.edge import count, edge, to_flight_error
 from foldflight.server.exchanges import Exchanges
 from foldflight.server.flightbase import FlightBase
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from foldflight.compiler import Programs
+    from foldflight.exchange.frames import Frame
     from foldflight.fold.signing import StateSigner
     from foldflight.functions.mapping import AnyFunction
     from foldflight.functions.registry import Registry
@@ -108,6 +115,7 @@ class FlightServer(FlightBase):
             refuse=to_flight_error,
             on_quiet=Surplus(),
             middleware=tokens_of(settings, registry, metrics=metrics, logger=logger),
+            answers_to_all={"DoAction": fl.Result(PROTOCOL_VERSION_ANSWER).serialize()},
             **tls_of(settings),
         )
         self._exchanges.watch.start()
@@ -157,11 +165,12 @@ class FlightServer(FlightBase):
 
     def _info_of(self, context: Any, descriptor: Any) -> Any:
         if descriptor.descriptor_type == fl.DescriptorType.PATH:
-            dialect, name = dialect_of(_function_name(descriptor))
+            dialect, name, takes_lists = dialect_of(_function_name(descriptor))
             function = self._function(context, name)
             info = self._flight_of(name)
-            if not isinstance(function, MapFunction):
+            if not takes_lists and not isinstance(function, MapFunction):
                 return info
+            _check_kind(function, takes_lists=takes_lists)
             count = len(function.input_names)
             return fl.FlightInfo(dialect.schema(function), descriptor, [], count, -1, app_metadata=info.app_metadata)
         opening = self._open_of(context, descriptor)
@@ -180,13 +189,14 @@ class FlightServer(FlightBase):
     @edge
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serve one exchange, from Open to its end; with a path, one external function of another engine."""
-        if descriptor.descriptor_type == fl.DescriptorType.PATH:
+        is_foreign = descriptor.descriptor_type == fl.DescriptorType.PATH
+        if is_foreign:
             call = self._stateless_call(context, descriptor, reader)
             opening = call.opening
             carry: Callable[..., None] = functools.partial(self._carry_stateless, call)
         else:
             opening, carry = self._open_of(context, descriptor), self._carry
-        running = self._admit(opening, context)
+        running = self._admit(opening, context, is_foreign=is_foreign)
         outcome = "done"
         try:
             carry(running, context, reader, writer)
@@ -264,7 +274,7 @@ class FlightServer(FlightBase):
         registry = self._bundles.registry_with(opening.bundles, context)
         return registry.only(allowed(context, registry))
 
-    def _admit(self, opening: Open, context: Any) -> Running:
+    def _admit(self, opening: Open, context: Any, *, is_foreign: bool) -> Running:
         logger = self.logger.bind(exchange=uuid.uuid4().hex[:16])
 
         def make() -> ServerExchange:
@@ -283,7 +293,7 @@ class FlightServer(FlightBase):
             context.end(to_flight_error(error))
 
         try:
-            running = self._exchanges.admit(opening, make, logger, hang_up)
+            running = self._exchanges.admit(opening, make, logger, hang_up, is_foreign=is_foreign)
         except FoldflightError as error:
             self.metrics.refused.labels(error.code).inc()
             logger.info("exchange refused", code=error.code, problem=error.message, peer=context.peer())
@@ -316,19 +326,13 @@ class FlightServer(FlightBase):
         return self._registry[name]
 
     def _stateless_call(self, context: Any, descriptor: Any, reader: Any) -> StatelessCall:
-        dialect, name = dialect_of(_function_name(descriptor))
+        dialect, name, takes_lists = dialect_of(_function_name(descriptor))
         function = self._function(context, name)
-        if not isinstance(function, MapFunction):
-            raise RejectedError(
-                "SIGNATURE",
-                f"{name} is an aggregate function, which needs an exchange with a foldflight.v1.Open; external "
-                "functions are scalar or table functions",
-                function=name,
-            )
+        _check_kind(function, takes_lists=takes_lists)
         # Some engines give up if no answer begins within five seconds, however long the rows take.
         context.begin()
         columns = schema_of(reader, context)
-        return self._exchanges.watch.run(lambda: StatelessCall(dialect, function, columns))
+        return self._exchanges.watch.run(lambda: stateless_call(dialect, function, columns))
 
     def _carry_stateless(self, call: StatelessCall, running: Running, context: Any, reader: Any, writer: Any) -> None:
         """Answer each batch of another engine. Whether there is a column of errors is decided by the first batch."""
@@ -338,10 +342,10 @@ class FlightServer(FlightBase):
                 continue
             frame = decode(Message(_CHUNK, message.batch), Role.ENGINE)  # validates the batch
             self._check_size(message)
-            started_s = time.monotonic()
             assert isinstance(frame, Chunk)
-            chunk = Chunk(call.chunk(frame.batch))
-            answers: Iterable[tuple[list[pa.Array], pa.Array | None]] = self._answers(call, running, chunk)
+            answers: Iterable[tuple[list[pa.Array], pa.Array | None]] = call.answers(
+                frame.batch, functools.partial(self._ask, running, message)
+            )
             if call.opening.isolate_errors:
                 answers = list(answers)  # an error in any row decides on the columns of the first part
             has_errors = call.opening.isolate_errors and any(errors is not None for _, errors in answers)
@@ -355,18 +359,20 @@ class FlightServer(FlightBase):
                 batch = pa.RecordBatch.from_arrays(arrays + column[: len(schema) - len(arrays)], schema=schema)
                 send(writer, Message(b"", batch), begin=begin)
                 begin = None
-            running.account.count(message, chunk, time.monotonic() - started_s)
+            running.answered()
         if schema is None:
             writer.begin(call.schema(errors=False))
 
-    def _answers(
-        self, call: StatelessCall, running: Running, chunk: Chunk
-    ) -> Iterator[tuple[list[pa.Array], pa.Array | None]]:
-        for reply in running.replies(chunk):
+    @staticmethod
+    def _ask(running: Running, message: Message, frame: Frame) -> Iterator[Frame]:
+        """Give a frame to an exchange, and yield its answers. The frame was made of a message of another engine."""
+        started_s = time.monotonic()
+        for reply in running.replies(frame):
             if isinstance(reply, Log):
                 _log_records(running.logger, reply)
-            elif isinstance(reply, Mapped):
-                yield call.answer(reply.batch)
+            else:
+                yield reply
+        running.account.count(message, frame, time.monotonic() - started_s)
 
     def _check_size(self, message: Message) -> None:
         size = len(message.metadata) + message.batch_bytes
@@ -397,6 +403,20 @@ def _log_records(logger: Logger, log: Log) -> None:
         getattr(logger, level)(
             "function logged", function=record.function, slot=record.slot, text=record.message, **fields
         )
+
+
+def _check_kind(function: AnyFunction, *, takes_lists: bool) -> None:
+    """Raise RejectedError SIGNATURE if the path of an external function is that of another kind of functions."""
+    if takes_lists == (not isinstance(function, MapFunction)):
+        return
+    if takes_lists:
+        message = f"{function.name} is a {function.kind} function, which takes single rows: leave out aggregate:"
+    else:
+        message = (
+            f"{function.name} is an aggregate function, which needs an exchange with a foldflight.v1.Open; as an "
+            f"external function it is aggregate:{function.name}, and takes lists with the rows of each group"
+        )
+    raise RejectedError("SIGNATURE", message, function=function.name)
 
 
 def _first_error(call: StatelessCall, errors: list[pa.Array]) -> FunctionError:

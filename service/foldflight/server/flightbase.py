@@ -53,6 +53,8 @@ class FlightBase:
         request_bytes_max: Limit of the size of other messages.
         refuse: Converts an error of foldflight to a Flight error.
         middleware: Factories of middleware by name, as for pyarrow's server.
+        answers_to_all: For methods, by name, the message that is sent before the error to calls that the middleware
+            refuses.
         tls_certificates, verify_client, root_certificates: As for pyarrow's server.
         on_quiet: Called at intervals while there is no call.
 
@@ -69,12 +71,14 @@ class FlightBase:
         request_bytes_max: int,
         refuse: Callable[[FoldflightError], fl.FlightError],
         middleware: Mapping[str, Any] | None = None,
+        answers_to_all: Mapping[str, bytes] | None = None,
         tls_certificates: list[tuple[bytes, bytes]] | None = None,
         verify_client: bool = False,
         root_certificates: bytes | None = None,
         on_quiet: Callable[[], None] = lambda: None,
     ) -> None:
         self._middleware = middleware or {}
+        self._answers_to_all = {_SERVICE + name: answer for name, answer in (answers_to_all or {}).items()}
         self._refuse = refuse
         self._batch_bytes_max = message_bytes_max
         credentials = None
@@ -159,7 +163,7 @@ class FlightBase:
         try:
             return {name: factory.start_call(path, lists) for name, factory in self._middleware.items()}
         except fl.FlightError as error:
-            raise RefusedError(_status_of(error)) from None
+            raise RefusedError(_status_of(error), self._answers_to_all.get(path)) from None
 
     def _list_flights(self, context: Context, request: bytes) -> Iterator[bytes]:
         for info in self.list_flights(context, _only(request, 1)):

@@ -469,18 +469,20 @@ class _OneCall:
 
         context = TaskContext.get()
         attempt_id = -1 if context is None else context.taskAttemptId()
-        for token, (kept_id, kept_schema, exchange) in list(_open_calls.items()):
-            if kept_id != attempt_id or (token == self.token and not kept_schema.equals(schema)):
-                del _open_calls[token]
+        for key, (kept_id, exchange) in list(_open_calls.items()):
+            if kept_id != attempt_id:
+                del _open_calls[key]
                 exchange.carrier.cut()
-        if self.token in _open_calls:
-            return _open_calls[self.token][2]
+        key = self.token, schema
+        if key in _open_calls:
+            return _open_calls[key][1]
         arguments = tuple(StepArgument(column=name) for name in schema.names)
         step = Step(self.function, arguments, literals=self.literals)
         exchange = self.transport.open(Open((), schema, steps=(step,), outputs=(0,)))
-        _open_calls[self.token] = attempt_id, schema, exchange
+        _open_calls[key] = attempt_id, exchange
         return exchange
 
 
-# The exchanges of the current task of this worker process, by the UDF.
-_open_calls: Final[dict[str, tuple[int, pa.Schema, OpenExchange]]] = {}
+# The exchanges of the current task of this worker process, by the UDF and the types of its arguments: a query may use
+# one UDF several times. Each is kept with the number of its task.
+_open_calls: Final[dict[tuple[str, pa.Schema], tuple[int, OpenExchange]]] = {}

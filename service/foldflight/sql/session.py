@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import uuid
@@ -15,6 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from foldflight.client import Aggregate, FunctionHandle, Functions
+from foldflight.client.logs import set_up
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
 from foldflight.sql.analysis import REFUSALS, UNKNOWN_FUNCTION, Analysis, refusal
@@ -124,15 +126,17 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
         spark: The session.
         functions: The result of `connect`.
         names: The functions to register, with their names in SQL: `{"sum": "exact_sum"}`. Default:
-            all aggregates besides the built-in ones, and the scalar and table functions that have fixed types, and
-            names that are not those of functions of Spark.
+            all aggregates besides the built-in ones, and the scalar and table functions that have fixed types. Those
+            with the name of a function of Spark are left out, which is logged.
 
     Raises:
         RejectedError: UNKNOWN_FUNCTION; SIGNATURE for a scalar or table function whose types depend on its arguments,
             or that has the name of a function of Spark.
     """
     catalog = catalog_of(spark)
-    chosen = {name: name for name in functions if _is_registered(spark, functions[name])} if names is None else names
+    chosen = {name: name for name in functions if _has_fixed_types(functions[name])} if names is None else dict(names)
+    if names is None:
+        _leave_out_those_of_spark(spark, functions, chosen)
     for function, name in chosen.items():
         handle = functions[function]
         if handle.info.kind is FunctionKind.AGGREGATE:
@@ -142,13 +146,30 @@ def register(spark: SparkSession, functions: Functions, names: Mapping[str, str]
             catalog.register_map(spark, MapEntry.of(name, handle, "registered"))
 
 
-def _is_registered(spark: SparkSession, handle: FunctionHandle) -> bool:
-    """Return whether a function is registered by default."""
+def _has_fixed_types(handle: FunctionHandle) -> bool:
+    """Return whether a function has types without arguments, or is an aggregate, which may take them from each call."""
     info = handle.info
     if info.kind is FunctionKind.AGGREGATE:
         return info.name not in Registry()
-    is_fixed = bool(info.input_types) and info.result_type is not None
-    return is_fixed and info.name.lower() not in catalog_of(spark).names_of_spark(spark)
+    return bool(info.input_types) and info.result_type is not None
+
+
+def _leave_out_those_of_spark(spark: SparkSession, functions: Functions, chosen: dict[str, str]) -> None:
+    """Leave out scalar and table functions with names of functions of Spark, and log it: Spark would call its own."""
+    of_spark = catalog_of(spark).names_of_spark(spark)
+    left = [
+        name for name in chosen if functions[name].info.kind is not FunctionKind.AGGREGATE and name.lower() in of_spark
+    ]
+    for name in left:
+        del chosen[name]
+    if left:
+        set_up("foldflight.sql", logging.WARNING).warning(
+            "Spark has functions named %s, so these are not registered; name them in another call: register(spark, "
+            "functions, {%r: %r})",
+            ", ".join(left),
+            left[0],
+            f"my_{left[0]}",
+        )
 
 
 def enable(spark: _Session, catalog: str | os.PathLike[str] | None = None, **connection: Any) -> _Session:

@@ -68,36 +68,49 @@ class VectorisedScalar(Instance, Scalar):
         return self._isolated(rows)
 
     def _isolated(self, rows: Rows) -> pa.Array:
-        """Return the results of n rows. Rows that raise are found by bisection: an exception does not name its row."""
+        """Return the results of n rows. Rows that raise are found by bisection: an exception does not name its row.
+
+        Another number of results than rows is a mistake of the function and not of a row. It is not isolated, because
+        single rows could then have wrong results, such as each row its own sum.
+        """
         if not len(rows):
             return pa.nulls(0, self.bound.result_type)
         try:
-            return self._values(rows)
+            returned = self._returned(rows)
         except FunctionError as error:
-            if not self.failures.isolates or error.limit is not None:
-                raise
-            if len(rows) == 1:
-                self.take(rows, 0, error)
-                return pa.nulls(1, self.bound.result_type)
+            return self._halves(rows, error)
+        self._check_length(rows, returned)
+        try:
+            return self._cast(rows, returned)
+        except FunctionError as error:
+            return self._halves(rows, error)
+
+    def _halves(self, rows: Rows, error: FunctionError) -> pa.Array:
+        """Return the results of the two halves of rows of which one raises, or raise the error."""
+        if not self.failures.isolates or error.limit is not None:
+            raise error
+        if len(rows) == 1:
+            self.take(rows, 0, error)
+            return pa.nulls(1, self.bound.result_type)
         half = np.arange(len(rows)) < len(rows) // 2
         return pa.concat_arrays([self._isolated(rows.kept(half)), self._isolated(rows.kept(~half))])
 
-    def _values(self, rows: Rows) -> pa.Array:
-        form = self.bound.function.vectorised
-        columns = [_given(each, form) for each in rows.arguments]
+    def _returned(self, rows: Rows) -> Any:
+        """Return what the author's code returns for n rows."""
+        columns = [_given(each, self.bound.function.vectorised) for each in rows.arguments]
         try:
             returned = self.verbs.eval(*columns)
-            if isinstance(returned, pa.ChunkedArray):
-                returned = returned.combine_chunks()
+            return returned.combine_chunks() if isinstance(returned, pa.ChunkedArray) else returned
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, self.verb, error) from error
+
+    def _check_length(self, rows: Rows, returned: Any) -> None:
         found = _length(returned)
         if found is None:
             kind = "None" if returned is None else f"a {type(returned).__name__}"
             raise self._wrong(f"returned {kind}; return a column with one value for each row")
         if found != len(rows):
             raise self._wrong(f"returned {found} values for {len(rows)} rows; return one for each row")
-        return self._cast(rows, returned)
 
     def _wrong(self, message: str) -> FunctionError:
         return FunctionError("RESULT_TYPE", f"{self.verb} {message}", function=self.name)

@@ -172,6 +172,11 @@ def _size(row: tuple[Any, ...]) -> int:
     return sum(_VALUE_BYTES + len(each) if hasattr(each, "__len__") else _VALUE_BYTES for each in row)
 
 
+def _has_own(row: Any, name: str) -> bool:
+    """Return whether an object has an attribute of its own, not one that all objects of its class have."""
+    return name in getattr(row, "__dict__", ()) or name in getattr(row, "__dataclass_fields__", ())
+
+
 def _splitter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that returns the values of a row in the order of the columns."""
     count = len(names)
@@ -181,9 +186,9 @@ def _splitter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
         return repr(row)[:200]
 
     def wrong(row: Any, values: int) -> _RowError:
-        plural = "" if values == 1 else "s"
+        plural, are = "" if values == 1 else "s", "is" if count == 1 else "are"
         return _RowError(
-            f"returned a row of {values} value{plural}, {shown(row)}, but {count} are declared: {', '.join(names)}"
+            f"returned a row of {values} value{plural}, {shown(row)}, but {count} {are} declared: {', '.join(names)}"
         )
 
     def split(row: Any) -> tuple[Any, ...]:
@@ -196,7 +201,7 @@ def _splitter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
         if isinstance(row, dict) and row.keys() == set(names):
             return tuple(row[name] for name in names)
         if count == 1:
-            return (row,)
+            return (by_name[0](row) if _has_own(row, names[0]) else row,)
         if isinstance(row, list):
             return split(tuple(row))
         if isinstance(row, dict):

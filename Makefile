@@ -1,6 +1,6 @@
 # Needs git, make and Python 3.11 or newer; the rest comes with `make setup` (Java: service/foldflight/spark/java.py).
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-all demo lint format proto chart reference docs bench lock clean
+.PHONY: help setup test test-all demo lint format proto chart reference docs links bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,6 +46,9 @@ reference: $(STAMP) ## Write the generated pages of docs/reference from the code
 
 docs: $(STAMP) ## Build the documentation: build/docs/index.html (executes the tutorials that changed)
 	$(BIN)/python -m sphinx -b html --fail-on-warning --keep-going --quiet docs build/docs
+
+links: $(STAMP) ## Check all links of the documentation, also those to other hosts
+	$(BIN)/python -m sphinx -b linkcheck --fail-on-warning --keep-going --quiet -D nb_execution_mode=off docs build/links
 
 bench: $(STAMP) ## Measure rows per second of each layer, beside Spark's own ways
 	$(BIN)/python -m bench

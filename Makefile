@@ -1,6 +1,6 @@
 # Needs git, make and Python 3.11 or newer; the rest comes with `make setup` (Java: service/foldflight/spark/java.py).
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-all demo lint format proto chart reference docs bench lock clean
+.PHONY: help setup test test-all demo lint format proto chart reference docs links bench figures lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -47,8 +47,15 @@ reference: $(STAMP) ## Write the generated pages of docs/reference from the code
 docs: $(STAMP) ## Build the documentation: build/docs/index.html (executes the tutorials that changed)
 	$(BIN)/python -m sphinx -b html --fail-on-warning --keep-going --quiet docs build/docs
 
+links: $(STAMP) ## Check all links of the documentation, also those to other hosts
+	$(BIN)/python -m sphinx -b linkcheck --fail-on-warning --keep-going --quiet -D nb_execution_mode=off docs build/links
+
 bench: $(STAMP) ## Measure rows per second of each layer, beside Spark's own ways
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench.figures
+
+figures: $(STAMP) ## Draw the README's chart, and write its table and the page of figures, from the newest results
+	$(BIN)/python -m bench.figures
 
 # The lock names packages and hashes only: no index, no host. Compiled on the oldest Python that is supported.
 COMPILE = env PIP_CONFIG_FILE=/dev/null $(VENV)-lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \

@@ -171,7 +171,7 @@ def grids_of(suite: str, records: Iterable[Record]) -> Iterator[Grid]:
         chosen = [each for each in mine if each.unit == unit]
         cases = list(dict.fromkeys(each.case for each in chosen))
         subjects = list(dict.fromkeys(each.subject for each in chosen))
-        cells = {(each.case, each.subject): f"{_value(each)} ({each.ratio:.2f})" for each in chosen}
+        cells = {(each.case, each.subject): f"{value_of(each)} ({each.ratio:.2f})" for each in chosen}
         bases = " or ".join(dict.fromkeys(each.ratio_to for each in chosen))
         down, across = (cases, subjects) if len(cases) > len(subjects) else (subjects, cases)
         rows = []
@@ -195,10 +195,11 @@ def goals_of(records: Iterable[Record]) -> Grid:
 
 def line_of(figure: Figure) -> str:
     """Return a figure as one line."""
-    return f"{figure.suite}: {figure.case}: {figure.subject}: {_value(figure)}"
+    return f"{figure.suite}: {figure.case}: {figure.subject}: {value_of(figure)}"
 
 
-def _value(each: Figure | Record) -> str:
+def value_of(each: Figure | Record) -> str:
+    """Return a value with its unit as text."""
     sign = "< " if each.is_limit else ""
     if each.unit != MORE_IS_BETTER:
         return f"{sign}{each.value:,.{2 if each.unit == 's' else 0}f} {each.unit}"
@@ -207,7 +208,7 @@ def _value(each: Figure | Record) -> str:
 
 
 def write(folder: Path, name: str, records: Sequence[Record], machine: str) -> list[Path]:
-    """Write records (.json), tables (.md), a picture of each suite and the one of the README, and return the paths."""
+    """Write records (.json), tables (.md) and a picture of each suite, and return the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     data, tables = (folder / f"{name}.{suffix}" for suffix in ("json", "md"))
     data.write_text(json.dumps([dataclasses.asdict(each) for each in records], indent=1) + "\n")
@@ -221,10 +222,6 @@ def write(folder: Path, name: str, records: Sequence[Record], machine: str) -> l
     for suite in dict.fromkeys(each.suite for each in rates):
         pictures.append(folder / f"{name}-{suite}.png")
         draw(pictures[-1], [each for each in rates if each.suite == suite], f"{suite}: rows a second; {machine}")
-    overview = overview_of(rates)
-    if overview:
-        pictures.append(folder / f"{name}-overview.svg")
-        draw(pictures[-1], overview, f"rows a second; {machine}", highlights="foldflight")
     return [data, tables, *pictures]
 
 
@@ -269,7 +266,7 @@ def draw(path: Path, records: Sequence[Record], title: str, *, highlights: str |
         for each in (record for record in records if record.case == case):
             panel.barh(place, each.value, 0.8, color=colours[each.subject])
             panel.annotate(
-                _value(each), (each.value, place), (4, 0), textcoords="offset points", va="center", fontsize=_FONT
+                value_of(each), (each.value, place), (4, 0), textcoords="offset points", va="center", fontsize=_FONT
             )
             ticks.append((place, each.subject))
             place += 1

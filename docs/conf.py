@@ -6,7 +6,6 @@ import re
 from importlib.metadata import version as installed
 from pathlib import Path
 
-from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
@@ -15,8 +14,10 @@ project = "foldflight"
 copyright = "the foldflight authors, Apache-2.0"  # noqa: A001 - the name that Sphinx reads
 release = version = installed("foldflight")
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["generate.py"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "docs.sequence"]
+exclude_patterns = ["generate.py", "sequence.py"]
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 html_theme = "furo"
 html_title = f"foldflight {release}"
@@ -25,6 +26,7 @@ html_copy_source = False
 # Every heading down to the third level has an anchor, as on code hosts. A link to a page or an anchor that does not
 # exist is a warning, and `make docs` makes warnings errors.
 myst_heading_anchors = 3
+myst_fence_as_directive = ["mermaid"]
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist"]
 
 # The tutorials are notebooks. They are executed when they changed; an exception in a cell fails the build.
@@ -100,7 +102,6 @@ def read_docstring(_app: Sphinx, _what: str, _name: str, _of: object, _options: 
 
 def setup(app: Sphinx) -> None:
     """Connect what reads pages."""
-    app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", read_page)
     app.connect("include-read", read_included)
     app.connect("autodoc-process-docstring", read_docstring, priority=400)  # before napoleon's

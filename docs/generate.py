@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import tempfile
 from collections.abc import Iterator
@@ -89,6 +90,14 @@ code on this page:
 This page is written by `docs/generate.py` from `service/foldflight/errors.py`.
 
 {classes}"""
+
+API = """\
+# Python API
+
+What is not on this page is not part of the public API. Its entries are generated from the docstrings, and their list by
+`docs/generate.py` from `__all__` of each module.
+
+{modules}"""
 
 MESSAGES = """\
 # Messages of the protocol
@@ -220,7 +229,7 @@ def errors_page() -> str:
         sections.append(f"## {cls.__name__}\n\n{cls.__doc__}\n")
         for code in sorted(cls.codes):
             meaning, remedy = EXPLANATIONS[code]
-            repeats = "The same input raises it again.\n\n" if code in cls.repeating else ""
+            repeats = "The same input raises it again, so the task is not repeated.\n\n" if code in cls.repeating else ""
             sections.append(f"### {code}\n\n{meaning}\n\n{repeats}**What to do.** {remedy}\n")
     example = (
         "USER_CODE: accumulate raised TypeError: unsupported operand type(s) for *: 'NoneType' and 'int'\n"
@@ -319,7 +328,50 @@ def _cell(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("|", "\\|").strip()
 
 
+# Modules of the public API, each with the names that are listed. None: all names that it exports.
+API_MODULES: dict[str, tuple[str, ...] | None] = {
+    "foldflight": None,
+    "foldflight.spark": None,
+    "foldflight.spark.java": ("prepare_local",),
+    "foldflight.spark.errors": ("error_of",),
+    "foldflight.spark.metrics": ("StreamMetrics",),
+    "foldflight.cli.flights": ("write_flights",),
+    "foldflight.testing": None,
+    "foldflight.testing.conformance": None,
+}
+# What a reader needs first stands first. Other names follow: functions, classes, errors.
+API_FIRST = ("udaf", "udf", "udtf", "connect", "configure", "group_by", "over", "sql", "register", "check_laws")
+# Constants are documented where they are defined.
+API_CONSTANTS = {"foldflight.spark": ("foldflight.spark.cdc.DELTA_CHANGES", "foldflight.spark.windows.PROCESSING_TIME")}
+
+
+def api_page() -> str:
+    """Return the page of the API: a directive for each public name. Sphinx fills them from the docstrings."""
+    sections = []
+    for module, chosen in API_MODULES.items():
+        found = importlib.import_module(module)
+        names = [name for name in chosen or found.__all__ if not name.startswith("__")]
+        directives = sorted(filter(None, (_directive(module, name, getattr(found, name)) for name in names)))
+        lines = [text for _, _, text in directives]
+        lines += [f".. autodata:: {name}" for name in API_CONSTANTS.get(module, ())]
+        whole = [f".. automodule:: {module}"] if chosen is None else []
+        entries = "\n\n".join([*whole, *lines])
+        sections.append(f"## {module}\n\n```{{eval-rst}}\n{entries}\n```\n")
+    return API.format(modules="\n".join(sections))
+
+
+def _directive(module: str, name: str, value: object) -> tuple[int, str, str] | None:
+    """Return the directive of a name after what it is sorted by. None: a constant."""
+    place = API_FIRST.index(name) if name in API_FIRST else len(API_FIRST)
+    if isinstance(value, type):
+        kind = "exception" if issubclass(value, Exception) else "class"
+        rank = place + ("class", "exception").index(kind) + 1
+        return rank, name.lower(), f".. auto{kind}:: {module}.{name}\n   :members:"
+    return (place, name.lower(), f".. autofunction:: {module}.{name}") if callable(value) else None
+
+
 PAGES = {
+    "api.md": api_page,
     "server.md": server_page,
     "spark.md": spark_page,
     "errors.md": errors_page,

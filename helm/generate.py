@@ -10,7 +10,8 @@ HEAD = """\
 # The chart `foldflight`
 
 A fleet of stateless servers: a Deployment with drain, probes, spread, disruption budget and network policy; Services
-for engines, for balancers and for the status of all; on request autoscaling, Prometheus's objects, Grafana's dashboard.
+for engines, for balancers and for the status of the fleet; and optionally autoscaling, objects of the Prometheus
+operator and a dashboard for Grafana.
 
     helm install folds ./helm/foldflight --set functions.modules={my_functions} --set functions.configMap=my-functions
     helm test folds
@@ -19,16 +20,17 @@ Functions are modules: in an image `FROM foldflight/server`, or as files of a Co
 (`kubectl create configmap my-functions --from-file=my_functions.py`).
 
 The Service balances connections. To balance each exchange, put a proxy that speaks HTTP/2 in front of the headless
-Service; [`deploy/envoy.yaml`](../../deploy/envoy.yaml) is a configuration of Envoy for that. From outside of the
-cluster engines come through a Gateway (`routes.flight`) or an ingress controller (`ingress.flight`); either must let
-streams be silent for as long as a job computes, and must speak TLS to the servers where `tls.secret` is set.
+Service; [`deploy/envoy.yaml`](../../deploy/envoy.yaml) is a configuration of Envoy for that. Engines outside of the
+cluster connect through a Gateway (`routes.flight`) or an ingress controller (`ingress.flight`). It must not end
+streams that are silent while a job computes, and it must use TLS to the servers if `tls.secret` is set.
 
-*Rotated Secrets.* A server reads tokens and bundle keys again by itself. State keys and certificates it reads when it
-starts, so their content is in a checksum of the pods, and the next `helm upgrade` replaces the servers one by one.
-Where charts are rendered without a cluster (`helm template`), or certificates are renewed between upgrades, let a
-controller do it that watches Secrets, by its annotation in `deploymentAnnotations`.
+*Rotated Secrets.* A server reads tokens and bundle keys again when they change. It reads state keys and certificates
+when it starts, so a checksum of their content is an annotation of the pods, and the next `helm upgrade` replaces the
+servers one by one. If charts are rendered without a cluster (`helm template`), or certificates are renewed between
+upgrades, use a controller that watches Secrets, and set its annotation in `deploymentAnnotations`.
 
-*In another chart.* As a dependency the chart takes its values under `foldflight`, and `condition: foldflight.enabled`.
+*In another chart.* As a dependency, the chart takes its values under `foldflight`, and has
+`condition: foldflight.enabled`.
 
 ## Values
 

@@ -58,6 +58,7 @@ if [ ! -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/nu
   fi
 fi
 
+echo "setup: installing the packages of $requirements into $venv (some minutes if they have to be downloaded)"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --requirement "$requirements"
 # The build backend is among the locked requirements: nothing unlocked is fetched for it.
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import html.parser
 import http.server
 import re
 import subprocess
 import sys
 import threading
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,9 +49,23 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+class Links(html.parser.HTMLParser):
+    """What a page links to, and the anchors that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: set[str] = set()
+        self.anchors: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.targets |= {found[name] or "" for name in ("href", "src") if name in found}
+        self.anchors |= {found["id"] or ""} if "id" in found else set()
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of the documentation, built by the command of `make docs`; links that lead nowhere are warnings."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the documentation, built by the command of `make docs`; links that lead nowhere are warnings."""
     folder = tmp_path_factory.mktemp("site")
     recipe = re.search(r"^docs:.*\n\t\$\(BIN\)/python (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe is not None
@@ -59,7 +75,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     words += ["docs", str(folder)]
     build = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
     assert build.returncode == 0, build.stderr[-6000:]
-    handler = functools.partial(Quiet, directory=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(built: Path) -> Iterator[str]:
+    """The URL of the documentation."""
+    handler = functools.partial(Quiet, directory=built)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -88,6 +110,38 @@ def test_a_main_page_fits_every_screen(page: Page, site: str, name: str) -> None
     page.set_viewport_size({"width": 1280, "height": 800})
     page.emulate_media(color_scheme="light")
     expect(page.locator(".sidebar-tree").get_by_role("link", name="How-to guides")).to_be_visible()
+
+
+def test_each_link_inside_the_site_leads_somewhere(built: Path) -> None:
+    """Each link and picture of each page is a file of the site, and each anchor exists on its page.
+
+    CI has no general internet. `make links` also asks the other hosts.
+    """
+    pages = {}
+    for path in built.rglob("*.html"):
+        pages[path] = Links()
+        pages[path].feed(path.read_text(encoding="utf-8"))
+    assert len(pages) > 50
+    broken = []
+    for path, page in pages.items():
+        for target in page.targets:
+            url = urllib.parse.urlsplit(target)
+            if url.scheme or url.netloc:
+                continue
+            file = (path.parent / urllib.parse.unquote(url.path)).resolve() if url.path else path
+            anchor = urllib.parse.unquote(url.fragment)
+            if not file.is_file() or (anchor and file in pages and anchor not in pages[file].anchors):
+                broken.append(f"{path.relative_to(built)}: {target}")
+    assert broken == []
+
+
+def test_diagrams_are_drawn(page: Page, site: str) -> None:
+    """A page shows its diagrams as drawings, not as their text, and a wide one scrolls in its frame on a phone."""
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{site}/explanation/architecture.html")
+    expect(page.locator(".diagram svg text", has_text="commit one new run")).to_be_visible()
+    expect(page.get_by_text("sequenceDiagram")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 def test_the_search_finds_a_guide_and_a_setting(page: Page, site: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench import report, spark_batch
+from bench import figures, report, spark_batch
 from bench.data import Figure
 
 FIGURES = [
@@ -76,9 +77,32 @@ def test_a_run_is_written_in_three_ways(tmp_path: Path) -> None:
 def test_the_picture_of_the_readme_has_foldflight_beside_its_peers(tmp_path: Path) -> None:
     """It has the cases of the README only, names what was measured, and is drawn as text."""
     compared = [Figure("spark", "10,000 groups", each, 1e6, "rows/s") for each in ("foldflight, embedded", "a peer")]
-    *_, overview = report.write(tmp_path, "2026-01-01", report.records_of([*FIGURES, *compared]), "a machine")
-    drawn = overview.read_text()
-    assert overview.name == "2026-01-01-overview.svg"
+    overview = report.overview_of(report.records_of([*FIGURES, *compared]))
+    report.draw(tmp_path / "overview.svg", overview, "a machine", highlights="foldflight")
+    drawn = (tmp_path / "overview.svg").read_text()
     assert "a batch in Spark, 10,000 groups" in drawn
     assert "a peer" in drawn
     assert "applyInArrow" not in drawn
+
+
+def test_the_documents_show_the_newest_results() -> None:
+    """The README's table and picture and the page of figures are of the newest run: `make figures` writes them."""
+    run = figures.newest()
+    readme = figures.README.read_text()
+    assert f"<!-- figures -->\n{figures.readme_of(run)}<!-- end of figures -->\n" in readme
+    assert figures.PICTURE.relative_to(figures.ROOT).as_posix() in readme
+    assert figures.PAGE.read_text() == figures.page_of(run)
+    drawn = figures.PICTURE.read_text()
+    assert run.day in drawn
+    assert all(html.escape(report.value_of(each)) in drawn for each in report.overview_of(run.rates))
+
+
+def test_the_newest_run_is_that_of_the_last_day(tmp_path: Path) -> None:
+    """Results are named by their day, and the title of the tables has the machine."""
+    for day, machine in (("2026-02-01", "a new machine"), ("2025-12-31", "an old machine")):
+        report.write(tmp_path, day, report.records_of(FIGURES), machine)
+    run = figures.newest(tmp_path)
+    assert (run.day, run.machine) == ("2026-02-01", "a new machine")
+    assert run.records == report.records_of(FIGURES)
+    assert "on 2026-02-01" in figures.readme_of(run)
+    assert "| foldflight, embedded | 1.00 M/s (0.25) |" in figures.page_of(run)

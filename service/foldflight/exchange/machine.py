@@ -8,7 +8,7 @@ The rules:
 - The engine may send a barrier before it has the results of the previous one. The server answers barriers in order.
 - The first epoch may have any number. Each later epoch has the number of its predecessor plus one.
 
-`python -m foldflight.exchange.machine` prints the table as the diagram of ARCHITECTURE.md.
+`python -m foldflight.exchange.machine` prints the table of ARCHITECTURE.md.
 """
 
 from __future__ import annotations
@@ -230,25 +230,35 @@ def _step_text(frame: Frame) -> str:
             return f"Opened({frame.server_id})"
 
 
-def diagram() -> str:
-    """Return the table of transitions as a mermaid diagram."""
-    lines = ["stateDiagram-v2"]
+# What is not in TABLES: the last batch of an answer ends it, and an exchange with steps takes chunks only.
+_OTHER_ENDS: Final = (
+    (Role.ENGINE, State.IDLE, "`Open` with steps", State.MAPPING),
+    (Role.SERVER, State.ANSWERING, "the last `Results`", State.OPEN),
+    (Role.SERVER, State.SAVING, "the last `SavedStates`", State.OPEN),
+    (Role.SERVER, State.MAPPED, "the last `Mapped`", State.OPEN),
+)
+
+
+def transitions_table() -> str:
+    """Return the table of transitions as Markdown."""
+    edges: dict[tuple[Role, State, State], list[str]] = {}
     for role, table in TABLES.items():
-        lines.append(f"  state {role.value} {{")
-        edges: dict[tuple[State, State], list[str]] = {}
         for (state, frame), following in table.items():
-            edges.setdefault((state, following), []).append(frame.__name__)
-        for (state, following), names in edges.items():
-            lines.append(f"    {role.value}_{state.value} --> {role.value}_{following.value}: {', '.join(names)}")
-        if role is Role.SERVER:
-            lines.append("    server_ANSWERING --> server_OPEN: Results (last)")
-            lines.append("    server_SAVING --> server_OPEN: SavedStates (last)")
-            lines.append("    server_MAPPED --> server_OPEN: Mapped (last)")
-        else:
-            lines.append("    engine_IDLE --> engine_MAPPING: Open (steps)")
-        lines.append("  }")
-    return "\n".join(lines)
+            edges.setdefault((role, state, following), []).append(f"`{frame.__name__}`")
+    for role, state, frames, following in _OTHER_ENDS:
+        edges.setdefault((role, state, following), []).append(frames)
+    rows = sorted(edges.items(), key=lambda edge: [list(Role).index(edge[0][0]), list(State).index(edge[0][1])])
+    return "\n".join(
+        [
+            "| end | its state | it may send | its next state |",
+            "|---|---|---|---|",
+            *(
+                f"| {role.value} | {state.value} | {', '.join(frames)} | {following.value} |"
+                for (role, state, following), frames in rows
+            ),
+        ]
+    )
 
 
 if __name__ == "__main__":
-    print(diagram())  # noqa: T201 - it is a command
+    print(transitions_table())  # noqa: T201 - it is a command

@@ -1,0 +1,116 @@
+"""Writes the figures of the newest results into the documents: `make figures`; `make bench` does it after its run.
+
+The picture and the table of the README, and the page docs/explanation/figures.md. Nothing in them is written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import report
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "bench" / "results"
+PICTURE = RESULTS / "overview.svg"
+README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "explanation" / "figures.md"
+_OURS = "foldflight"
+_DATED = "[0-9]" * 4 + "-[0-9][0-9]-[0-9][0-9].json"
+_BLOCK = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->\n)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Run:
+    """The results of one run.
+
+    Args:
+        day: When it ran, which is the name of its files.
+        machine: Where it ran.
+        records: Its records.
+    """
+
+    day: str
+    machine: str
+    records: Sequence[report.Record]
+
+    @property
+    def rates(self) -> list[report.Record]:
+        """The measured rates, each once."""
+        return [each for each in self.records if each.goal is None and each.unit == report.MORE_IS_BETTER]
+
+
+def newest(folder: Path = RESULTS) -> Run:
+    """Return the newest run of a folder of results."""
+    data = max(folder.glob(_DATED))
+    title = data.with_suffix(".md").read_text(encoding="utf-8").partition("\n")[0]
+    machine = title.removeprefix(f"# {data.stem}, ")
+    records = json.loads(data.read_text(encoding="utf-8"))
+    return Run(data.stem, machine, [report.Record(**each) for each in records])
+
+
+def readme_of(run: Run) -> str:
+    """Return the table of the README: the cases of its picture, foldflight beside its peers."""
+    overview = report.overview_of(run.rates)
+    lines = [
+        f"| rows a second on {run.day} ([details](bench/results/{run.day}.md)) | foldflight | others |",
+        "|---|---|---|",
+    ]
+    for case in dict.fromkeys(each.case for each in overview):
+        found = [each for each in overview if each.case == case]
+        ours = [_named(each) for each in found if each.subject.startswith(_OURS)]
+        others = [_named(each) for each in found if not each.subject.startswith(_OURS)]
+        lines.append(f"| {case} | {'; '.join(ours)} | {'; '.join(others)} |")
+    return "\n".join([*lines, ""])
+
+
+def _named(each: report.Record) -> str:
+    name = each.subject.removeprefix(_OURS).lstrip(", ").removeprefix("in Spark, ")
+    name = name.replace(" (no Python)", "").replace(", ", " ")
+    return f"{name} {report.value_of(each).removesuffix('/s')}"
+
+
+def page_of(run: Run) -> str:
+    """Return the page of the documentation: the picture, the goals and a table for each suite and unit."""
+    lines = [
+        "# Measured figures",
+        "",
+        f"`make bench` measured this on {run.day} on {run.machine}; `bench/figures.py` wrote the page.",
+        "Compare only figures of one case. `bench/README.md` in the repository tells what the suites measure, and",
+        "[Performance](performance.md) what the figures mean.",
+        "",
+        "```{image} /../bench/results/overview.svg",
+        ":alt: Rows a second of foldflight and its peers, on a logarithmic scale",
+        "```",
+        "",
+    ]
+    for suite in dict.fromkeys(each.suite for each in run.records):
+        lines += [f"## {suite.capitalize()}", ""]
+        lines += [grid.for_documents() for grid in report.grids_of(suite, run.records)]
+    lines += [
+        "## Goals",
+        "",
+        "Missed goals and their reasons are in",
+        "[Performance](../../ARCHITECTURE.md#performance) of the architecture.",
+        "",
+    ]
+    return "\n".join([*lines, report.goals_of(run.records).for_documents()])
+
+
+def write() -> list[Path]:
+    """Write the picture, the README's table and the page, and return their paths."""
+    run = newest()
+    title = f"rows a second; {run.machine}; {run.day}"
+    report.draw(PICTURE, report.overview_of(run.rates), title, highlights=_OURS)
+    text = README.read_text(encoding="utf-8")
+    README.write_text(_BLOCK.sub(lambda found: found[1] + readme_of(run) + found[2], text), encoding="utf-8")
+    PAGE.write_text(page_of(run), encoding="utf-8")
+    return [PICTURE, README, PAGE]
+
+
+if __name__ == "__main__":
+    for path in write():
+        print(f"written: {path.relative_to(ROOT)}")

@@ -543,19 +543,23 @@ class _AdaptedBuilder(_Builder):
         if input_types is not None or self.row.row == "each":
             return super().inputs(input_types)
         method, shown = self.takes()
-        parameter = self.argument_parameters()[0]
-        hint = self.hints(method).get(parameter.name)
+        hint = self.hints(method).get(self.row_name())
         members = typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
         if not members or Ellipsis in members:
             members = (hint,) if self.row.row == "element" and hint is not None and not members else ()
         if not members:
             raise self.error(f"{shown} does not declare the types of its arguments", "give @udaf(input_types=[...])")
-        return tuple(self.inferred(member, f"{shown}, argument {parameter.name}") for member in members)
+        return tuple(self.inferred(member, f"{shown}, argument {self.row_name()}") for member in members)
+
+    def row_name(self) -> str:
+        """Return the name of the parameter that takes a row."""
+        names = [parameter.name for parameter in self.argument_parameters()]
+        return names[0] if names else "value"
 
     def input_names(self, inputs: Any) -> tuple[str, ...]:
         if callable(inputs) or self.row.row == "each":
             return super().input_names(inputs)
-        name = self.argument_parameters()[0].name
+        name = self.row_name()
         return (name,) if len(inputs) == 1 else tuple(f"{name}{place + 1}" for place in range(len(inputs)))
 
     def result(self, result_type: Declared | None) -> Any:

@@ -131,8 +131,10 @@ the statements and windows below is written by `docs/generate.py` from `service/
 ```
 
 `AS` is followed by the name of a function, by a module and a class, or by source code between `$$`. Source code may
-define a class, or the functions `create_state`, `accumulate`, `retract`, `merge` and `finish`. `APPEND ONLY` declares
-that the function needs no `retract`. `USING LINK` names a server that has the function, or that runs the source code.
+define a class, or the functions `create_state`, `accumulate`, `retract`, `merge` and `finish`. A class needs no
+decorator, and may be written [for another engine](../how-to/bring-a-function.md); the statement declares its types.
+`APPEND ONLY` declares that the function needs no `retract`. `USING LINK` names a server that has the function, or that
+runs the source code.
 
 ## Scalar and table functions
 

@@ -61,6 +61,40 @@ def test_create_from_source(db: Any) -> None:
         sql(db, "DROP AGGREGATE my_smu")
 
 
+HANDLER = """
+CREATE OR REPLACE AGGREGATE snow_sum(INT) RETURNS BIGINT APPEND ONLY AS $$
+class Total:
+    def __init__(self):
+        self.total = 0
+
+    @property
+    def aggregate_state(self):
+        return self.total
+
+    def accumulate(self, value):
+        self.total += value or 0
+
+    def merge(self, other):
+        self.total += other
+
+    def finish(self):
+        return self.total
+$$
+"""
+
+
+def test_classes_of_other_engines(db: Any) -> None:
+    """The statement declares the types of a class without a decorator, in a module or in source."""
+    sql(db, "CREATE AGGREGATE mean(DOUBLE) RETURNS DOUBLE APPEND ONLY AS 'tests.engines.beam_functions:AverageFn'")
+    sql(db, HANDLER)
+    query = "SELECT mean(v), snow_sum(w) FROM VALUES (1D, 2), (4D, 3) AS t(v, w)"
+    assert values(sql(db, query)) == values(sql(db, query, plan="lists")) == [(2.5, 5)]
+    with pytest.raises(SqlError, match=r"no merge, finish; define merge\(self, other_state\)"):
+        sql(db, HANDLER.replace("merge", "join").replace("finish", "end"))
+    sql(db, "DROP AGGREGATE mean")
+    sql(db, "DROP AGGREGATE snow_sum")
+
+
 def _names(db: Any) -> list[str]:
     return [row.name for row in sql(db, "SHOW AGGREGATES").collect()]
 

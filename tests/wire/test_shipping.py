@@ -22,11 +22,13 @@ from foldflight import RejectedError, connect, udaf
 from foldflight.client import FlightTransport, close_connections
 from foldflight.client.transport import Transport
 from foldflight.exchange import exchange_pb2 as pb
+from foldflight.functions import aggregate_of
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import serving
 from foldflight.shipping.bundles import Bundle, made_here, seal, unseal
 from foldflight.shipping.pickling import bundle_of
+from tests.engines import beam_functions, flink_functions
 from tests.wire.kit import DEADLINE_S, ServerProcess, end_epoch, opened_apart, opening, rows
 
 FIRST, SECOND, THIRD = "the-first-bundle-key", "the-second-bundle-key", "the-third-bundle-key"
@@ -120,6 +122,19 @@ def test_shipped_functions_fold(fork: Spawn, authored: types.ModuleType) -> None
     assert "thrice" not in connect(server.url)
     assert "bundle unpickled" in server.log.read_text()
     assert FIRST not in server.log.read_text()
+
+
+def test_classes_of_other_engines_are_shipped(fork: Spawn) -> None:
+    """A server folds a class that is written for another engine, without that engine."""
+    server = fork(bundle_keys=FIRST)
+    given = [flink_functions.DistinctSum, beam_functions.AverageFn]
+    adapted = [aggregate_of(cls, input_types=["BIGINT"], result_type="DOUBLE") for cls in given]
+    functions = connect(server.url, bundle_key=FIRST).register(*adapted)
+    asked = opening(Call("distinct_sum", ("value",)), Call("average_fn", ("value",)))
+    with functions.transport.open(asked) as exchange:
+        exchange.chunk(rows((0, 0, 5), (0, 0, 5), (0, 0, 8)))
+        results = end_epoch(exchange, 1)
+    assert [results[f"output_{place}"].to_pylist() for place in range(2)] == [[13.0], [6.0]]
 
 
 def test_a_replica_that_never_saw_the_function_takes_over(fork: Spawn, authored: types.ModuleType) -> None:

@@ -23,7 +23,7 @@ from foldflight.fold.mapping.mapper import Scalar
 from foldflight.fold.mapping.scalar import InterpretedScalar
 from foldflight.fold.mode import Folding, Mode
 from foldflight.functions.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
-from foldflight.functions.spec import BoundFunction, Verbs
+from foldflight.functions.spec import BoundFunction, Function, Verbs
 
 if TYPE_CHECKING:
     from foldflight.compiler.kernels import Kernels, Plan
@@ -236,6 +236,8 @@ class Programs:
             return Folding(Mode.VECTORISED)
         if isinstance(function, MapFunction) and function.is_table:
             return Folding(Mode.INTERPRETED)
+        if isinstance(function, Function) and function.dialect:
+            return Folding(Mode.INTERPRETED, f"its class is adapted from {function.dialect}")
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
         if isinstance(function, MapFunction):

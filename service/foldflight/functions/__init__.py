@@ -2,11 +2,11 @@
 
 from foldflight.functions.call import Call, Order
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink, NullMetrics
-from foldflight.functions.decorators import function_of, udaf
+from foldflight.functions.decorators import aggregate_of, function_of, udaf
 from foldflight.functions.exact import ExactSum, ExactSums
 from foldflight.functions.lists import Lists
 from foldflight.functions.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
-from foldflight.functions.registry import Registry, unknown_function
+from foldflight.functions.registry import Registry, import_module, unknown_function
 from foldflight.functions.rowkind import RowKind
 from foldflight.functions.spec import BoundFunction, Capabilities, Function, FunctionKind, Parameter, Verbs
 from foldflight.functions.step import Step, StepArgument
@@ -37,8 +37,10 @@ __all__ = [
     "Step",
     "StepArgument",
     "Verbs",
+    "aggregate_of",
     "can_widen",
     "function_of",
+    "import_module",
     "parse_type",
     "sql_name",
     "udaf",

@@ -6,16 +6,32 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal, TypeVar, overload
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
+import pyarrow as pa
+
+from foldflight.errors import RejectedError
+from foldflight.functions import flink
 from foldflight.functions.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
+from foldflight.functions.dialects import AdaptedForm, Dialect, HandledShape, dialect_of
 from foldflight.functions.forms import VERBS, AccumulatorForm, ClassForm
 from foldflight.functions.mapping import AnyFunction, MapFunction
-from foldflight.functions.shape import Nullable, Shape, Untyped, may_be_none, shape_of_annotation
-from foldflight.functions.spec import Capabilities, Declared, Function
+from foldflight.functions.shape import (
+    Nullable,
+    Shape,
+    Untyped,
+    may_be_none,
+    record_of,
+    shape_of_annotation,
+    shape_of_type,
+)
+from foldflight.functions.spec import Capabilities, Declared, Function, Parameter, Verbs
+from foldflight.functions.types import parse_type
 
-__all__ = ["function_of", "udaf"]
+__all__ = ["aggregate_of", "function_of", "udaf"]
+
+Adapt: TypeAlias = Literal["flink", "arrow-udf", "spark-aggregator", "snowflake", "beam"]
 
 _TAKE_ARGUMENTS: Final = ("accumulate", "retract", "fold_many", "running_many")
 _VECTORISED: Final = ("fold_many", "merge_many", "get_values")
@@ -46,6 +62,7 @@ def udaf(
     deterministic: bool = True,
     invertible: bool = False,
     compile: bool | Literal["auto"] = "auto",
+    adapt: Adapt | None = None,
 ) -> Callable[[C], C]: ...
 def udaf(
     cls: type | None = None,
@@ -59,6 +76,7 @@ def udaf(
     deterministic: bool = True,
     invertible: bool = False,
     compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the usual name of this option
+    adapt: Adapt | None = None,
 ) -> Any:
     """Register a class as an aggregate function.
 
@@ -124,6 +142,10 @@ def udaf(
             functions that use these; dates and times that are only compared and stored; indexed lists of fixed length,
             `Annotated[list[int], 16]`. Compiled code reads numbers of modules and classes once, when the exchange
             switches to it. True raises before the first row if the methods cannot be compiled. False always interprets.
+        adapt: The engine for which the class is written: `"flink"` (PyFlink's `AggregateFunction`), `"arrow-udf"`
+            (also RisingWave's embedded functions), `"spark-aggregator"` (Spark 4.4), `"snowflake"` (also Doris), or
+            `"beam"` (a `CombineFn`). Its methods are called as that engine calls them, and interpreted. Default: found
+            by the base class or the methods; a class with `accumulate` and `get_value` is foldflight's own.
 
     Returns:
         The class itself, unchanged.
@@ -133,14 +155,51 @@ def udaf(
     """
 
     def register(target: type) -> type:
-        builder = _Builder(target, name or snake_case(target.__name__))
-        function = builder.function(
-            input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile
+        function = aggregate_of(
+            target,
+            input_types=input_types,
+            result_type=result_type,
+            state_type=state_type,
+            name=name,
+            version=version,
+            skip_nulls=skip_nulls,
+            deterministic=deterministic,
+            invertible=invertible,
+            compile=compile,
+            adapt=adapt,
         )
         setattr(target, REGISTERED, function)
         return target
 
     return register if cls is None else register(cls)
+
+
+def aggregate_of(
+    cls: type,
+    *,
+    input_types: Inputs | None = None,
+    result_type: Declared | None = None,
+    state_type: Declared | None = None,
+    name: str | None = None,
+    version: str | Callable[..., str] = "1",
+    skip_nulls: bool = False,
+    deterministic: bool = True,
+    invertible: bool = False,
+    compile: bool | Literal["auto"] = "auto",  # noqa: A002 - as in `udaf`
+    adapt: Adapt | None = None,
+) -> Function:
+    """Return the function that `udaf` would register for a class. The class does not change. Raises as `udaf`."""
+    called = name or snake_case(cls.__name__)
+    dialect = dialect_of(cls, adapt) if isinstance(cls, type) else None
+    if dialect is None:
+        builder = _Builder(cls, called)
+    else:
+        builder = _AdaptedBuilder(cls, called, dialect, state_type)
+        deterministic = deterministic and builder.is_deterministic()
+        compile = builder.uncompiled(compile)  # noqa: A001 - the parameter
+    return builder.function(
+        input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile
+    )
 
 
 def function_of(target: object) -> AnyFunction | None:
@@ -184,6 +243,7 @@ class _Builder(SignatureBuilder):
     """Builds an aggregate function from a class."""
 
     decorator = "@udaf"
+    adapted_from = ""
 
     def __init__(self, cls: type, name: str) -> None:
         super().__init__(cls, name)
@@ -223,11 +283,11 @@ class _Builder(SignatureBuilder):
             declared_version=version if callable(version) else str(version),
             doc=inspect.cleandoc(self.cls.__doc__ or ""),
             cls=self.cls,
-            instantiate=ClassForm(self.cls) if self.separate else AccumulatorForm(self.cls),
+            instantiate=self.form(),
             input_names=self.input_names(inputs),
             declared_inputs=inputs,
             declared_result=self.result(result_type),
-            declared_state=self.declared("state_type", state_type) if state_type is not None else None,
+            declared_state=self.state(state_type),
             shape=shape,
             accumulator_class=accumulator if isinstance(accumulator, type) else None,
             accumulator_hints=_annotations(accumulator) if isinstance(accumulator, type) else {},
@@ -245,7 +305,14 @@ class _Builder(SignatureBuilder):
             returns=self.returns(shape, accumulator),
             compile=compile,
             vectorised=self.has("fold_many"),
+            dialect=self.adapted_from,
         )
+
+    def form(self) -> Callable[[Mapping[str, Any]], Verbs]:
+        return ClassForm(self.cls) if self.separate else AccumulatorForm(self.cls)
+
+    def state(self, state_type: Declared | None) -> Any:
+        return None if state_type is None else self.declared("state_type", state_type)
 
     def check_near_misses(self) -> None:
         """Refuse a method whose name is a misspelled verb, such as `retarct`: it would never be called.
@@ -270,7 +337,10 @@ class _Builder(SignatureBuilder):
     def check_names(self) -> None:
         for verb in ("accumulate", "get_value"):
             if not callable(getattr(self.cls, verb, None)):
-                raise self.error(f" has no method {verb}", f"define {self.shown(verb)}")
+                raise self.error(
+                    f" has no method {verb}",
+                    f"define {self.shown(verb)}, or say for which engine the class is written: @udaf(adapt=...)",
+                )
         for one, other in (("serialize", "deserialize"), ("deserialize", "serialize")):
             if self.has(one) and not self.has(other):
                 raise self.error(f" has {one} but no {other}", f"define {self.shown(other)} too")
@@ -339,22 +409,23 @@ class _Builder(SignatureBuilder):
                 if arguments is None:
                     continue
                 given += arguments
-            raw = inspect.getattr_static(self.cls, verb)
-            bound = isinstance(raw, (staticmethod, classmethod))
-            signature = inspect.signature(method)
-            if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
-                raise self.error(
-                    f".{verb} is a coroutine or a generator", "make it a plain method without async and yield"
-                )
-            try:
-                signature.bind(*[None] * (given + (0 if bound else 1)))
-            except TypeError:
-                takes_arguments = verb in _TAKE_ARGUMENTS
-                declared = f"{arguments} arguments declared" if takes_arguments else "its arguments"
-                raise self.error(
-                    f".{verb}{signature} does not take {declared}",
-                    f"write {self.shown(verb)}" + (f" with {arguments} arguments" if takes_arguments else ""),
-                ) from None
+            self.check_call(verb, given, self.shown(verb), arguments if verb in _TAKE_ARGUMENTS else None)
+
+    def check_call(self, name: str, given: int, shown: str, arguments: int | None) -> None:
+        """Refuse a method that cannot be called with this number of parameters, of which some may be arguments."""
+        method = getattr(self.cls, name)
+        bound = isinstance(inspect.getattr_static(self.cls, name), (staticmethod, classmethod))
+        signature = inspect.signature(method)
+        if inspect.iscoroutinefunction(method) or inspect.isgeneratorfunction(method):
+            raise self.error(f".{name} is a coroutine or a generator", "make it a plain method without async and yield")
+        try:
+            signature.bind(*[None] * (given + (0 if bound else 1)))
+        except TypeError:
+            declared = "its arguments" if arguments is None else f"{arguments} arguments declared"
+            raise self.error(
+                f".{name}{signature} does not take {declared}",
+                f"write {shown}" + ("" if arguments is None else f" with {arguments} arguments"),
+            ) from None
 
     def takes(self) -> tuple[Any, str]:
         return self.cls.accumulate, ".accumulate"
@@ -384,3 +455,190 @@ class _Builder(SignatureBuilder):
         if self.separate and shape is not None and shape.immutable:
             return "always" if may_be_none(annotation) else "some"
         return "may"
+
+
+class _AdaptedBuilder(_Builder):
+    """Builds an aggregate function from a class that is written for another engine.
+
+    Args:
+        cls: The author's class.
+        name: The name of the function.
+        dialect: The conventions of the engine.
+        state_type: The declared type of the states; None if the class declares it, or does not.
+    """
+
+    def __init__(self, cls: type, name: str, dialect: Dialect, state_type: Declared | None) -> None:
+        self.dialect = dialect
+        self.adapted_from = dialect.name
+        self.state_type = state_type
+        self.row = dialect.methods["accumulate"]
+        super().__init__(cls, name)
+
+    def uncompiled(self, compile: bool | Literal["auto"]) -> Literal[False]:  # noqa: A002 - as in `udaf`
+        """Return False, for adapted classes are interpreted. Refuse `compile=True`."""
+        if compile is True:
+            raise self.error(" is adapted from another engine and declared compile=True", "drop compile=True")
+        return False
+
+    def is_deterministic(self) -> bool:
+        """Return what a class of PyFlink says of itself."""
+        asks = self.dialect.name == "flink" and self.declares("is_deterministic")
+        return not asks or bool(self.asked("deterministic", lambda it: it.is_deterministic()))
+
+    def has(self, verb: str) -> bool:
+        if verb == "migrate":
+            return super().has(verb)
+        return verb != "serialize" and self.dialect.method(self.cls, verb) is not None
+
+    def form(self) -> Callable[[Mapping[str, Any]], Verbs]:
+        return AdaptedForm(self.cls, self.dialect.name)
+
+    def state(self, state_type: Declared | None) -> Any:  # noqa: ARG002 - `declared_shape` has it
+        return None
+
+    def check_near_misses(self) -> None:
+        """Names that resemble foldflight's verbs are not misspelled here."""
+
+    def check_names(self) -> None:
+        missing = self.dialect.missing(self.cls)
+        if missing:
+            raise self.error(
+                f" is adapted as {self.dialect.what} (adapt={self.dialect.name!r}) and has no "
+                f"{', '.join(method.name for method in missing)}",
+                f"define {', '.join(method.shown() for method in missing)}, or give @udaf(adapt=...) another engine",
+            )
+
+    def check_vectorised(self) -> None:
+        """There are no vectorised methods here."""
+
+    def check_parameters(self, arguments: int | None) -> None:
+        for verb, method in self.dialect.methods.items():
+            if self.dialect.method(self.cls, verb) is None:
+                continue
+            is_property = isinstance(inspect.getattr_static(self.cls, method.name), property)
+            if is_property != method.is_property:
+                wrong = "is not a property" if method.is_property else "is a property"
+                raise self.error(f".{method.name} {wrong}", f"write {method.shown()}")
+            if is_property or (method.row == "each" and arguments is None):
+                continue
+            each = arguments if method.row == "each" else None
+            given = len(method.before) + (each if each is not None else int(method.row is not None))
+            self.check_call(method.name, given, method.shown(), each)
+
+    def takes(self) -> tuple[Any, str]:
+        return getattr(self.cls, self.row.name), f".{self.row.name}"
+
+    def gives(self) -> tuple[Any, str]:
+        method = self.dialect.methods["get_value"]
+        found = getattr(self.cls, method.name, None)
+        return (found or self.takes()[0]), f".{method.name}"
+
+    def argument_parameters(self) -> list[inspect.Parameter]:
+        static = isinstance(inspect.getattr_static(self.cls, self.row.name), staticmethod)
+        return self.parameters_after(len(self.row.before) + (0 if static else 1))
+
+    def inputs(self, input_types: Inputs | None) -> Any:
+        if self.dialect.name == "flink" and isinstance(input_types, (list, tuple)):
+            input_types = [flink.arrow_of(each) if flink.is_flink_type(each) else each for each in input_types]
+        if input_types is not None or self.row.row == "each":
+            return super().inputs(input_types)
+        method, shown = self.takes()
+        hint = self.hints(method).get(self.row_name())
+        members = typing.get_args(hint) if typing.get_origin(hint) is tuple else ()
+        if not members or Ellipsis in members:
+            members = (hint,) if self.row.row == "element" and hint is not None and not members else ()
+        if not members:
+            raise self.error(f"{shown} does not declare the types of its arguments", "give @udaf(input_types=[...])")
+        return tuple(self.inferred(member, f"{shown}, argument {self.row_name()}") for member in members)
+
+    def row_name(self) -> str:
+        """Return the name of the parameter that takes a row."""
+        names = [parameter.name for parameter in self.argument_parameters()]
+        return names[0] if names else "value"
+
+    def input_names(self, inputs: Any) -> tuple[str, ...]:
+        if callable(inputs) or self.row.row == "each":
+            return super().input_names(inputs)
+        name = self.row_name()
+        return (name,) if len(inputs) == 1 else tuple(f"{name}{place + 1}" for place in range(len(inputs)))
+
+    def result(self, result_type: Declared | None) -> Any:
+        if result_type is None and self.dialect.name == "flink" and self.declares("get_result_type"):
+            return flink.arrow_of(self.asked("result_type", lambda it: it.get_result_type()))
+        if result_type is None and self.dialect.name == "spark-aggregator" and self.declares("outputType"):
+            return self.declared("outputType", self.asked("result_type", lambda it: it.outputType))
+        if flink.is_flink_type(result_type):
+            return flink.arrow_of(result_type)
+        return super().result(result_type)
+
+    def declares(self, name: str) -> bool:
+        """Return whether the author's class has an attribute that declares a type."""
+        owner = next((each for each in self.cls.__mro__ if name in vars(each)), None)
+        return owner is not None and owner not in self.dialect.engine_part(self.cls)
+
+    def asked(self, option: str, ask: Callable[[Any], Any]) -> Any:
+        """Return what an instance of the class declares."""
+        try:
+            return ask(self.cls())
+        except RejectedError:
+            raise
+        except Exception as error:
+            raise self.error(
+                f" cannot be asked for its types ({type(error).__name__}: {error})", f"give @udaf({option}=...)"
+            ) from error
+
+    def direct_arguments(self) -> tuple[Parameter, ...]:
+        owner = next(each for each in self.cls.__mro__ if "__init__" in vars(each))
+        return () if owner in self.dialect.engine_part(self.cls) else super().direct_arguments()
+
+    def made_by(self) -> Any:
+        """Return the method whose result the states hold."""
+        if "create_accumulator" in self.dialect.methods:
+            return getattr(self.cls, self.dialect.methods["create_accumulator"].name)
+        return inspect.getattr_static(self.cls, self.dialect.methods["serialize"].name).fget
+
+    def accumulator_annotation(self) -> Any:
+        try:
+            return self.hints(self.made_by()).get("return")
+        except RejectedError:  # a name that is imported only for type checkers
+            return None
+
+    def shape(self) -> tuple[Shape | None, str]:
+        declared = self.declared_shape()
+        if declared is not None:
+            return declared
+        if self.accumulator_annotation() is None:
+            return None, f"{self.made_by().__name__} has no return annotation"
+        shape, reason = super().shape()
+        if shape is not None and self.dialect.name == "snowflake":
+            shape = HandledShape(shape)
+        return shape, reason
+
+    def declared_shape(self) -> tuple[Shape, str] | None:
+        """Return the shape of the accumulators if the declaration or the class has their type."""
+        if callable(self.state_type):
+            raise self.error(" has a callable as state_type", "give a type: the class is adapted from another engine")
+        flink_type = self.dialect.name == "flink"
+        type_: Any = self.state_type
+        reason = "declared by state_type"
+        if type_ is None and flink_type and self.declares("get_accumulator_type"):
+            type_ = self.asked("state_type", lambda it: it.get_accumulator_type())
+            reason = "declared by get_accumulator_type"
+        elif type_ is None and self.declares("bufferSchema"):
+            type_ = self.asked("state_type", lambda it: it.bufferSchema)
+            reason = "declared by bufferSchema"
+        if type_ is None:
+            return None
+        if flink_type:
+            return flink.shape_of_flink(flink.flink_type(type_)), reason
+        arrow = parse_type(type_)
+        if self.dialect.name == "spark-aggregator" and pa.types.is_struct(arrow):
+            fields = [(field.name, shape_of_type(field.type)) for field in arrow]
+            return record_of(fields, tuple, immutable=True), reason
+        shape = shape_of_type(arrow)
+        return (HandledShape(shape) if self.dialect.name == "snowflake" else shape), reason
+
+    def returns(self, shape: Shape | None, annotation: Any) -> Literal["always", "some", "may"]:  # noqa: ARG002
+        if not self.dialect.returns_accumulator:
+            return "may"
+        return "always" if shape is None or isinstance(shape, Nullable) else "some"

@@ -14,7 +14,7 @@ from foldflight.functions.decorators import function_of
 from foldflight.functions.mapping import AnyFunction, MapFunction
 from foldflight.functions.spec import Function
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "import_module"]
 
 
 class Registry(Mapping[str, AnyFunction]):
@@ -98,7 +98,7 @@ def _functions_in(source: object) -> list[AnyFunction]:
     if isinstance(source, (Function, MapFunction)):
         return [source]
     if isinstance(source, str):
-        source = _import(source)
+        source = import_module(source)
     if isinstance(source, ModuleType):
         # Functions that the module only imports are left to the module that defines them.
         own = [value for value in vars(source).values() if getattr(value, "__module__", None) == source.__name__]
@@ -119,7 +119,8 @@ def _functions_in(source: object) -> list[AnyFunction]:
     return [function]
 
 
-def _import(name: str) -> ModuleType:
+def import_module(name: str) -> ModuleType:
+    """Import a module of an author. Raises RejectedError MODULE, with the place of the error and a remedy."""
     try:
         return importlib.import_module(name)
     except FoldflightError:

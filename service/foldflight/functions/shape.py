@@ -31,9 +31,12 @@ __all__ = [
     "Nullable",
     "Shape",
     "Untyped",
+    "list_of",
     "list_of_tuples",
+    "map_of",
     "may_be_none",
     "members_of",
+    "record_of",
     "shape_of_annotation",
     "shape_of_type",
 ]
@@ -467,6 +470,33 @@ def _attribute_check(cls: type, names: tuple[str, ...]) -> Callable[[Any], str |
 def list_of_tuples(fields: Sequence[tuple[str, pa.DataType]]) -> Shape:
     """Return the shape of lists of tuples whose members have these names and types."""
     return _List(_tuple([(name, shape_of_type(type_)) for name, type_ in fields]), list)
+
+
+def list_of(item: Shape) -> Shape:
+    """Return the shape of lists of such items."""
+    return _List(item, list)
+
+
+def map_of(key: Shape, value: Shape) -> Shape:
+    """Return the shape of dicts of such keys and values."""
+    return _Map(key, value)
+
+
+def record_of(fields: Sequence[tuple[str, Shape]], make: Callable[[tuple[Any, ...]], Any], *, immutable: bool) -> Shape:
+    """Return the shape of sequences with one member for each field (lists, tuples, rows of other engines).
+
+    Args:
+        fields: Names and shapes of the members.
+        make: Called with the members, in order; it returns the restored sequence.
+        immutable: Whether sequences cannot be changed in place.
+    """
+
+    def check(value: Any) -> str | None:
+        if hasattr(value, "__getitem__") and not isinstance(value, (str, bytes, dict)) and len(value) == len(fields):
+            return None
+        return f"{_shown(value)} does not have {len(fields)} members: {', '.join(name for name, _ in fields)}"
+
+    return _Object(fields, make=make, get=lambda value, _, place: value[place], check=check, immutable=immutable)
 
 
 def shape_of_type(type_: pa.DataType, cls: type | None = None) -> Shape:

@@ -316,6 +316,7 @@ class Function(Registered):
             an accumulator that is not None. `may`: an accumulator, or None after changing it in place.
         compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
         vectorised: Whether its class has the vectorised methods.
+        dialect: The name of the dialect from which its class is adapted; empty for a class of foldflight's own form.
         own: For a shipped function, the classes and functions that were shipped as code with it, by module and
             qualified name. Pickled states refer to them by these names.
     """
@@ -337,6 +338,7 @@ class Function(Registered):
     returns: Literal["always", "some", "may"] = "may"
     compile: bool | Literal["auto"] = "auto"
     vectorised: bool = False
+    dialect: str = ""
     accumulator_hints: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import cloudpickle
 
 from foldflight.errors import RejectedError
+from foldflight.fold.pickles import named
+from foldflight.functions.dialects import Shipped, written_by_author
 from foldflight.functions.spec import Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
 
@@ -50,7 +52,9 @@ def pickled(functions: Sequence[AnyFunction]) -> bytes:
     """
     with _pickling, _by_value(_packages_of(functions)):
         try:
-            return cloudpickle.dumps(tuple(map(_shipped, functions)))
+            file = io.BytesIO()
+            _Pickler(file, functions).dump(tuple(map(_shipped, functions)))
+            return file.getvalue()
         except RejectedError:
             raise
         except Exception as error:
@@ -69,8 +73,15 @@ def unpickled_copy(functions: Sequence[AnyFunction]) -> tuple[AnyFunction, ...]:
 
 
 def _packages_of(functions: Iterable[AnyFunction]) -> list[ModuleType]:
-    """Return the top-level packages of the functions, except foldflight itself, which is installed everywhere."""
-    names = {function.source.__module__.partition(".")[0] for function in functions} - {"foldflight", "__main__"}
+    """Return the top-level packages of the functions, except foldflight itself, which is installed everywhere.
+
+    The package of a class that is adapted in a subclass is among them, and that of its engine is not.
+    """
+    modules = {function.source.__module__ for function in functions}
+    for function in functions:
+        if isinstance(function, Function) and function.dialect:
+            modules |= {cls.__module__ for cls in written_by_author(function.cls, function.dialect)}
+    names = {name.partition(".")[0] for name in modules} - {"foldflight", "__main__", *sys.stdlib_module_names}
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 
@@ -97,23 +108,45 @@ class _Nowhere(io.RawIOBase):
         return memoryview(data).nbytes
 
 
-class _Recorder(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """Pickles functions by value. Adapted classes are pickled without the parts that need their engine."""
+
+    def __init__(self, file: io.RawIOBase | io.BytesIO, functions: Iterable[AnyFunction]) -> None:
+        super().__init__(file)
+        adapted = [each for each in functions if isinstance(each, Function) and each.dialect]
+        self._engines = Shipped({function.cls: function.dialect for function in adapted})
+
+    def reducer_override(self, obj: Any) -> Any:
+        replacement = self._engines.replacement(obj)
+        if replacement is not None:
+            return named, (replacement.__module__, replacement.__qualname__)
+        reduced = super().reducer_override(obj)
+        removed = self._engines.removed(obj) if isinstance(obj, type) else ()
+        if removed and isinstance(reduced, tuple) and reduced[2:]:
+            members, slots = reduced[2]
+            kept = {name: member for name, member in members.items() if name not in removed}
+            return (*reduced[:2], (kept, slots), *reduced[3:])
+        return reduced
+
+
+class _Recorder(_Pickler):
     """Discards the pickle, and records the classes and functions that are pickled by value."""
 
-    def __init__(self) -> None:
-        super().__init__(_Nowhere())
+    def __init__(self, function: Function) -> None:
+        super().__init__(_Nowhere(), [function])
         self.found: dict[tuple[str, str], list[Any]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
-        if reduced is not NotImplemented and isinstance(obj, (type, FunctionType)):
+        by_value = reduced is not NotImplemented and self._engines.replacement(obj) is None
+        if by_value and isinstance(obj, (type, FunctionType)):
             self.found.setdefault((obj.__module__, obj.__qualname__), []).append(obj)
         return reduced
 
 
 def _own(function: Function) -> Mapping[tuple[str, str], Any]:
     """Return the classes and functions that are pickled by value with a function, except those with ambiguous names."""
-    recorder = _Recorder()
+    recorder = _Recorder(function)
     recorder.dump(replace(function, own={}))
     return {
         name: found[0]

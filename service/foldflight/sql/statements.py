@@ -17,7 +17,6 @@ A CREATE FUNCTION without LANGUAGE python, USING LINK and $$ is Spark's, as is a
 from __future__ import annotations
 
 import hashlib
-import importlib
 import linecache
 import sys
 import textwrap
@@ -40,9 +39,10 @@ from foldflight.functions import (
     Registry,
     Step,
     StepArgument,
+    aggregate_of,
     function_of,
+    import_module,
     parse_type,
-    udaf,
     udf,
     udtf,
 )
@@ -348,7 +348,7 @@ def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     if declared.is_source:
         function = _of_source(declared)
     elif ":" in declared.function:
-        function = replace(_of_module(declared.function), name=declared.name)
+        function = replace(_of_module(declared), name=declared.name)
     else:
         return catalog.embedded[declared.function]
     if isinstance(function, Function):
@@ -356,15 +356,21 @@ def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     return connect(function)[declared.name]
 
 
-def _of_module(written: str) -> AnyFunction:
-    module_name, _, object_name = written.partition(":")
-    found = Registry.load([module_name]).authored
-    try:
-        source = getattr(importlib.import_module(module_name), object_name)
-    except AttributeError:
-        names = ", ".join(each.source.__name__ for each in found)
-        raise RejectedError("MODULE", f"{module_name} has no function or class {object_name}; it has {names}") from None
-    return _only(Registry.load([source]), written)
+def _of_module(declared: _Declared) -> AnyFunction:
+    module_name, _, object_name = declared.function.partition(":")
+    module = import_module(module_name)
+    source = getattr(module, object_name, None)
+    if source is None:
+        names = ", ".join(each.source.__name__ for each in Registry.load([module]).authored)
+        raise RejectedError("MODULE", f"{module_name} has no function or class {object_name}; it has {names}")
+    if declared.kind is FunctionKind.AGGREGATE and isinstance(source, type) and function_of(source) is None:
+        return _of_class(source, declared)
+    return _only(Registry.load([source]), declared.function)
+
+
+def _of_class(cls: type, declared: _Declared) -> Function:
+    """Return the function of a class without a decorator: the statement declares what the decorator would."""
+    return aggregate_of(cls, input_types=declared.types, result_type=declared.returns, name=declared.name)
 
 
 def _only(registry: Registry, what: str) -> AnyFunction:
@@ -375,7 +381,7 @@ def _only(registry: Registry, what: str) -> AnyFunction:
 
 
 def _of_source(declared: _Declared) -> AnyFunction:
-    """Return the only function of source code: what is decorated, or functions as RisingWave has them.
+    """Return the only function of source code: what is decorated, a class, or functions as RisingWave has them.
 
     The source is executed in this process. Its module has a name of its own for each text, so that a replaced function
     does not change results that use the one before.
@@ -390,8 +396,8 @@ def _of_source(declared: _Declared) -> AnyFunction:
         exec(compile(code, file, "exec"), module.__dict__)  # noqa: S102 - the user's own code is what the statement gives
         if declared.kind is not FunctionKind.AGGREGATE:
             _decorate(module, declared)
-        elif "create_state" in module.__dict__:
-            _make_class(module, declared)
+        elif (found := _aggregate_in(module, declared)) is not None:
+            return found
     except FoldflightError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises
@@ -413,36 +419,22 @@ def _decorate(module: ModuleType, declared: _Declared) -> None:
         udf(input_types=declared.types, result_type=declared.returns, name=declared.name)(target)
 
 
-_CLASS: Final = """
-class {name}:
-    def create_accumulator(self):
-        return create_state()
-
-    def accumulate(self, state, {arguments}):
-        return accumulate(state, {arguments})
-
-    def get_value(self, state):
-        return {value}
-"""
-_RETRACT: Final = """
-    def retract(self, state, {arguments}):
-        return retract(state, {arguments})
-"""
-_MERGE: Final = """
-    def merge(self, state, other):
-        return merge(state, other)
-"""
+_STATE_FUNCTIONS: Final = ("create_state", "accumulate", "retract", "merge", "finish")
 
 
-def _make_class(module: ModuleType, declared: _Declared) -> None:
-    """Add a class for the functions `create_state`, `accumulate`, `finish`, and optionally `retract` and `merge`."""
-    defined = module.__dict__
-    arguments = ", ".join(f"argument_{place}" for place, _ in enumerate(declared.types))
-    code = _CLASS + (_RETRACT if "retract" in defined else "") + (_MERGE if "merge" in defined else "")
-    value = "finish(state)" if "finish" in defined else "state"
-    exec(code.format(name="Aggregate", arguments=arguments, value=value), defined)  # noqa: S102 - our own text
-    decorated = udaf(input_types=declared.types, result_type=declared.returns, name=declared.name)
-    defined["Aggregate"] = decorated(defined["Aggregate"])
+def _aggregate_in(module: ModuleType, declared: _Declared) -> Function | None:
+    """Return the aggregate of source code without a decorator; None if there is none."""
+    own = [each for each in vars(module).values() if getattr(each, "__module__", None) == module.__name__]
+    classes = [each for each in own if isinstance(each, type)]
+    if any(function_of(each) is not None for each in classes):
+        return None
+    if "create_state" in vars(module):
+        written = {name: staticmethod(each) for name, each in vars(module).items() if name in _STATE_FUNCTIONS}
+        aggregate = type("Aggregate", (), {**written, "__module__": module.__name__})
+        setattr(module, aggregate.__name__, aggregate)
+        return _of_class(aggregate, declared)
+    chosen = [each for each in classes if each.__name__.lower() == declared.name.replace("_", "")] or classes
+    return _of_class(chosen[0], declared) if len(chosen) == 1 else None
 
 
 _ADVICE: Final = {

@@ -1,0 +1,412 @@
+"""Classes of other engines as functions: which dialect they are, what is refused, and what is shipped."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from foldflight import FunctionContext, RejectedError, connect, udaf
+from foldflight.functions import Registry, aggregate_of, function_of
+from foldflight.functions.dialects import Aggregator, CombineFn, Handled, dialect_of
+from foldflight.functions.flink import AggregateFunction, DataTypes, FlinkContext, ListView, MapView, Row, arrow_of
+from foldflight.shipping.bundles import unpickled
+from foldflight.shipping.pickling import bundle_of, pickled, unpickled_copy
+from foldflight.testing import run_epochs
+from tests.engines import beam_functions, flink_functions, other_functions
+from tests.engines.adapted import ADAPTED
+
+KEY = "a key of at least sixteen bytes"
+
+
+def methods(*names: str, **more: Any) -> type:
+    return type("Given", (), {**{name: lambda self, *_: None for name in names}, **more})
+
+
+# What the class has: the dialect it is.
+FOUND: dict[str, tuple[type, str | None]] = {
+    "flink by its base": (flink_functions.WeightedAvg, "flink"),
+    "flink by its methods": (
+        methods("create_accumulator", "accumulate", "get_value", "merge", "get_accumulator_type"),
+        "flink",
+    ),
+    "beam": (methods("create_accumulator", "add_input", "merge_accumulators", "extract_output"), "beam"),
+    "spark": (other_functions.Mean, "spark-aggregator"),
+    "snowflake": (other_functions.PythonAvg, "snowflake"),
+    "doris": (other_functions.MedianUDAF, "snowflake"),
+    "arrow-udf": (other_functions.WeightedAvg, "arrow-udf"),
+    "arrow-udf without finish": (other_functions.Latest, "arrow-udf"),
+    "our own": (methods("create_accumulator", "accumulate", "merge", "get_value"), None),
+    "our own, with words of others": (methods("accumulate", "get_value", "reduce", "aggregate_state", "zero"), None),
+    "nothing": (methods(), None),
+}
+
+
+@pytest.mark.parametrize("case", FOUND)
+def test_the_dialect_is_found(case: str) -> None:
+    """The base class tells the dialect; without one, the methods do. Our own form comes first."""
+    cls, wanted = FOUND[case]
+    found = dialect_of(cls, None)
+    assert (None if found is None else found.name) == wanted
+
+
+def test_base_classes_are_found_without_their_packages() -> None:
+    """An engine's base class is known by its module and name, and its methods are not the author's."""
+    base: Any = type("CombineFn", (), {"merge_accumulators": lambda self, them: 1 / 0, "setup": lambda self: None})
+    base.__module__ = "apache_beam.transforms.core"
+    cls = type("Sum", (base,), {"create_accumulator": lambda self: 0, "add_input": lambda self, a, e: a + e})
+    found = dialect_of(cls, None)
+    assert found is not None
+    assert found.name == "beam"
+    assert [method.name for method in found.missing(cls)] == ["merge_accumulators", "extract_output"]
+    assert "apache_beam" not in sys.modules
+
+
+# A class and how it is decorated: what the error says.
+REFUSED: dict[str, tuple[type, dict[str, Any], str]] = {
+    "beam lacks": (
+        methods("add_input", "extract_output"),
+        {},
+        r"adapted as CombineFn of Beam .* no create_accumulator, merge_accumulators; define create_accumulator\(self\)",
+    ),
+    "said, lacks": (methods("accumulate"), {"adapt": "snowflake"}, "no merge, finish, aggregate_state; define merge"),
+    "spark lacks": (methods("zero", "reduce", "finish"), {}, r"no merge; define merge\(self, buffer1, buffer2\)"),
+    "flink lacks": (type("Given", (AggregateFunction,), {}), {}, "no create_accumulator, accumulate, get_value"),
+    "unknown": (methods(), {"adapt": "flnk"}, "there is no dialect 'flnk'; adapt takes 'flink', 'arrow-udf'"),
+    "two": (
+        methods("zero", "reduce", "create_state", "finish", "merge", "accumulate"),
+        {},
+        "methods of arrow-udf and spark-aggregator; say which it is",
+    ),
+    "none": (methods(), {}, r"or say for which engine the class is written: @udaf\(adapt=...\)"),
+    "no types": (
+        methods("create_accumulator", "add_input", "merge_accumulators", "extract_output"),
+        {},
+        "add_input does not declare the types of its arguments",
+    ),
+    "no result": (
+        beam_functions.AverageFn,
+        {"input_types": ["INT"]},
+        "extract_output does not declare the type of the result",
+    ),
+    "arguments": (flink_functions.WeightedAvg, {"input_types": ["INT"]}, "does not take 1 arguments declared"),
+    "compiled": (flink_functions.WeightedAvg, {"input_types": ["INT", "INT"], "compile": True}, "drop compile=True"),
+    "a method as state": (
+        methods("accumulate", "merge", "finish", "aggregate_state"),
+        {"input_types": []},
+        "aggregate_state is not a property; write @property aggregate_state",
+    ),
+    "raises": (
+        type("Raises", (flink_functions.WeightedAvg,), {"get_result_type": lambda self: 1 / 0}),
+        {"input_types": ["INT", "INT"]},
+        r"cannot be asked for its types \(ZeroDivisionError.*give @udaf\(result_type=...\)",
+    ),
+    "unknown type": (
+        type("Odd", (flink_functions.WeightedAvg,), {"get_accumulator_type": lambda self: "GRAPH"}),
+        {"input_types": ["INT", "INT"]},
+        "GRAPH",
+    ),
+    "states by call": (
+        beam_functions.AverageFn,
+        {"input_types": ["INT"], "result_type": "INT", "state_type": lambda *types: "INT"},
+        "has a callable as state_type",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_missing_is_named(case: str) -> None:
+    """A class that an engine could not call is refused, with what is missing and what to do."""
+    cls, options, message = REFUSED[case]
+    with pytest.raises(RejectedError, match=message) as refused:
+        udaf(**options)(cls)
+    assert refused.value.code == "SIGNATURE"
+    assert function_of(cls) is None
+
+
+# The name of the function: signature, codec, and type of the states.
+KNOWN = {
+    "weighted_avg": ("weighted_avg(value INT, weight INT) -> DOUBLE", "struct<f0: int64, f1: int64>"),
+    "list_view_concat": (
+        "list_view_concat(args1 STRING, args2 STRING) -> STRING",
+        "struct<f0: list<item: string>, f1: string>",
+    ),
+    "distinct_sum": ("distinct_sum(value INT) -> BIGINT", "struct<counts: map<int64, int64>, total: int64>"),
+    "spread": ("spread(value BIGINT) -> STRUCT<low BIGINT, high BIGINT>", "list<item: int64>"),
+    "average_fn": ("average_fn(input INT) -> DOUBLE", "binary"),
+    "weighted_mean_fn": (
+        "weighted_mean_fn(element1 DOUBLE, element2 DOUBLE, scale => 1.0) -> DOUBLE",
+        "struct<f0: double, f1: double>",
+    ),
+    "spark_mean": ("spark_mean(value INT) -> DOUBLE", "struct<sum: double, count: int64>"),
+    "python_avg": ("python_avg(input_value INT) -> DOUBLE", "struct<count: int64, sum: int64>"),
+    "latest": ("latest(value INT) -> INT", "binary"),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_types_come_from_the_class(name: str) -> None:
+    """Arguments, results and states have the types that the class declares in the way of its engine."""
+    function = ADAPTED[name].function
+    assert function.input_types is not None
+    bound = function.bind(function.input_types, {})
+    assert (function.signature, str(bound.state_type)) == KNOWN[name]
+
+
+def test_every_adapted_function_keeps_its_states_from_epoch_to_epoch() -> None:
+    """States are stored after each epoch and read in the next, with deletes where the function retracts."""
+    functions = connect([each.function for each in ADAPTED.values()])
+    first, second, third = run_epochs(
+        {
+            "average": functions["average_fn"]("x"),
+            "mean": functions["spark_mean"]("x"),
+            "avg": functions["python_avg"]("x"),
+            "median": functions["median_udaf"]("x"),
+            "concat": functions["list_view_concat"]("t", "separator"),
+            "latest": functions["latest"]("x"),
+            "scaled": functions["weighted_mean_fn"]("x", "x", scale=10.0),
+        },
+        [
+            [{"x": 1, "t": "a", "separator": "-"}, {"x": 5, "t": "b", "separator": "-"}],
+            [{"x": None, "t": None, "separator": "-"}, {"x": 6, "t": "c", "separator": "+"}],
+            [],
+        ],
+        types={"x": "INT", "t": "TEXT", "separator": "TEXT"},
+    )
+    assert first.changelog[-1][1] == {
+        "average": 3.0, "mean": 3.0, "avg": 3.0, "median": 3.0, "concat": "a-b", "latest": 5,
+        "scaled": 10.0 * 26 / 6,
+    }  # fmt: skip
+    assert second.changelog[-1][1] == {
+        "average": 4.0, "mean": 4.0, "avg": 4.0, "median": 5.0, "concat": "a+b+c", "latest": 6,
+        "scaled": 10.0 * 62 / 12,
+    }  # fmt: skip
+    assert third.changelog == []
+    assert second.states[()]["mean"] == {"sum": 12.0, "count": 3}
+    assert second.states[()]["avg"] == {"count": 3, "sum": 12}
+
+
+def test_retraction() -> None:
+    """A class that retracts takes rows back; one that does not gets a `retract` in a subclass."""
+
+    @udaf(input_types=["DOUBLE"], result_type="DOUBLE")
+    class Average(beam_functions.AverageFn):
+        def retract(self, sum_count: Any, element: float) -> Any:
+            return sum_count[0] - element, sum_count[1] - 1
+
+    functions = connect([Average, *(each.function for each in ADAPTED.values())])
+    _, epoch = run_epochs(
+        {
+            "average": functions["average"]("x"),
+            "weighted": functions["weighted_avg"]("n", "n"),
+            "distinct": functions["distinct_sum"]("n"),
+            "spread": functions["spread"]("n"),
+            "arrow": functions["arrow_weighted_avg"]("n", "n"),
+        },
+        [
+            [{"x": 1.0, "n": 1}, {"x": 3.0, "n": 3}, {"x": 3.0, "n": 3}],
+            [("-D", {"x": 1.0, "n": 1}), ("-D", {"x": 3.0, "n": 3})],
+        ],
+        types={"x": "DOUBLE", "n": "INT"},
+    )
+    assert epoch.changelog[-1][1] == {
+        "average": 3.0, "weighted": 3.0, "distinct": 3, "spread": {"low": 3, "high": 3}, "arrow": 3.0,
+    }  # fmt: skip
+
+
+def test_bundles_need_no_engine() -> None:
+    """Shipped code has stand-ins for the classes of engines, and no attribute that only declares types."""
+    base: Any = type("CombineFn", (), {"setup": lambda self: None})
+    base.__module__ = "apache_beam.transforms.core"
+    cls = type(
+        "Total",
+        (base,),
+        {
+            "__module__": "__main__",
+            "_type_hints": base,
+            "create_accumulator": lambda self: 0,
+            "add_input": lambda self, total, element: total + element,
+            "merge_accumulators": lambda self, totals: sum(totals),
+            "extract_output": lambda self, total: total,
+        },
+    )
+    function = aggregate_of(cls, input_types=["INT"], result_type="BIGINT")
+    (there,) = unpickled_copy([function])
+    assert there.source.__bases__ == (CombineFn,)
+    assert not hasattr(there.source, "_type_hints")
+    assert run_epochs({"it": connect(there)["total"]("x")}, [[{"x": 2}, {"x": 3}]])[0].changelog[0][1] == {"it": 5}
+    assert bundle_of([function], KEY)
+
+
+def test_the_code_of_a_spark_aggregator_does_not_import_pyspark() -> None:
+    """A server without PySpark unpickles and runs it, although the class declares its types with PySpark's."""
+    code = pickled([ADAPTED["spark_mean"].function])
+    program = """
+import sys
+sys.modules["pyspark"] = sys.modules["apache_beam"] = None
+import pickle
+(function,) = pickle.load(sys.stdin.buffer)
+verbs = function.instantiate({})
+print(function.where, verbs.get_value(verbs.accumulate(verbs.accumulate((0.0, 0), 1), 2)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], input=code, capture_output=True, check=False, cwd=Path.cwd())
+    assert done.stdout.decode() == "tests.engines.other_functions.Mean 1.5\n", done.stderr.decode()
+    assert unpickled(code, "digest")[0].source.__bases__ in {(object,), (Aggregator,)}
+
+
+def test_pickled_states_of_handlers_are_their_aggregate_states() -> None:
+    """The handler itself is not pickled: it may have what cannot be."""
+    handler = types.SimpleNamespace(aggregate_state=[1, 2], lock=sys.stdin)
+    restored = pickle.loads(pickle.dumps(Handled(handler)))
+    assert (restored.handler, restored.state) == (None, [1, 2])
+
+
+def test_migration_of_a_handler() -> None:
+    """`migrate` of a handler takes and returns states."""
+
+    class Migrated(other_functions.PythonSum):
+        @property
+        def aggregate_state(self) -> int:
+            return self._partial_sum
+
+        def migrate(self, version: str, state: Any) -> Any:
+            return state + 1000
+
+    verbs = aggregate_of(Migrated, input_types=["INT"], result_type="BIGINT").instantiate({})
+    assert verbs.migrate is not None
+    assert [verbs.get_value(verbs.migrate("1", state)) for state in (7, Handled(None, 8))] == [1007, 1008]
+
+
+def test_what_engines_ignore_is_ignored() -> None:
+    """PyFlink ignores what accumulate returns; here it would be the new accumulator."""
+
+    class Returns(flink_functions.WeightedAvg):
+        def accumulate(self, accumulator: Any, value: Any, weight: Any) -> str:
+            super().accumulate(accumulator, value, weight)
+            return "ignored"
+
+        def is_deterministic(self) -> bool:
+            return False
+
+    function = aggregate_of(Returns, input_types=["INT", "INT"])
+    assert not function.is_deterministic
+    result = run_epochs({"it": connect(function)["returns"]("x", "x")}, [[{"x": 2}]])[0].changelog[0][1]
+    assert result == {"it": 2.0}
+
+
+def test_none_is_a_state_of_arrow_udf() -> None:
+    """A state may be None after any row, as in arrow-udf; typed states would lose it, so there it is an error."""
+
+    class Reset(other_functions.Latest):
+        def accumulate(self, state: Any, value: Any) -> Any:
+            return None if value == 0 else value
+
+    functions = connect(aggregate_of(Reset, input_types=["INT"], result_type="INT"))
+    epochs = run_epochs({"it": functions["reset"]("x")}, [[{"x": 3}, {"x": 0}], [{"x": 4}]], types={"x": "INT"})
+    assert [epoch.changelog[-1][1] for epoch in epochs] == [{"it": None}, {"it": 4}]
+
+
+def test_a_list_is_restored_as_a_tuple_buffer() -> None:
+    """Spark takes lists as buffers, too."""
+
+    class Lists(other_functions.Mean):
+        def reduce(self, buffer: Any, value: Any) -> Any:
+            return [buffer[0] + value[0], buffer[1] + 1]
+
+    function = aggregate_of(Lists, input_types=["INT"])
+    epochs = run_epochs({"it": connect(function)["lists"]("x")}, [[{"x": 3}], [{"x": 4}]])
+    assert epochs[-1].changelog[-1][1] == {"it": 3.5}
+    assert function.shape is not None
+    assert function.shape.from_arrow(function.shape.to_arrow([[1.0, 2]])) == [(1.0, 2)]
+
+
+def test_rows_and_views_are_those_of_pyflink() -> None:
+    """A row has names or not, changes in place, and survives a pickle; views do what lists and dicts do."""
+    named = Row(a=1, b=2)
+    named[0] = 5
+    assert (named.a, named["b"], list(named), len(named), "a" in named) == (5, 2, [5, 2], 2, True)
+    assert Row("a", "b")(5, 2) == named == pickle.loads(pickle.dumps(named))
+    assert (repr(named), repr(Row(1)), named.as_dict()) == ("Row(a=5, b=2)", "<Row(1)>", {"a": 5, "b": 2})
+    assert Row(1, 2) != named
+    with pytest.raises(AttributeError, match=r"set row\['a'\]"):
+        named.a = 1
+    with pytest.raises(AttributeError):
+        _ = named.c
+    items: ListView[int] = ListView()
+    items.add(1)
+    items.add_all([2, 3])
+    assert (list(items), items.get(), items == ListView([1, 2, 3])) == ([1, 2, 3], [1, 2, 3], True)
+    items.clear()
+    assert list(items) == []
+    counts: MapView[str, int] = MapView()
+    counts["a"] = 1
+    counts.put_all({"b": 2})
+    assert (counts["b"], "a" in counts, counts.contains("c"), list(counts)) == (2, True, False, ["a", "b"])
+    del counts["a"]
+    assert (dict(counts.items()), list(counts.keys()), list(counts.values())) == ({"b": 2}, ["b"], [2])
+    counts.clear()
+    assert counts.is_empty()
+
+
+def test_types_of_pyflink() -> None:
+    """Each type has an Arrow type; lengths and nullability have no effect."""
+    fields = [
+        DataTypes.FIELD("a", DataTypes.ARRAY(DataTypes.INT())),
+        DataTypes.FIELD("b", DataTypes.VARCHAR(10, False)),
+    ]
+    assert arrow_of(DataTypes.ROW(fields)) == pa.struct([("a", pa.list_(pa.int32())), ("b", pa.string())])
+    assert arrow_of(DataTypes.MAP(DataTypes.STRING(), DataTypes.DECIMAL(10, 2))) == pa.map_(
+        pa.string(), pa.decimal128(10, 2)
+    )
+    assert arrow_of("ROW<f0 BIGINT, f1 ARRAY<ROW<x INT>>>") == pa.struct(
+        [("f0", pa.int64()), ("f1", pa.list_(pa.struct([("x", pa.int32())])))]
+    )
+
+
+def test_the_context_of_pyflink() -> None:
+    """`open` gets PyFlink's context: parameters of the job and groups of metrics."""
+    counted: list[tuple[str, str, float]] = []
+
+    class Sink:
+        def add(self, function: str, name: str, amount: float) -> None:
+            counted.append((function, name, amount))
+
+        set = observe = add
+
+    class Opens(flink_functions.DistinctSum):
+        def open(self, function_context: Any) -> None:
+            self.limit = int(function_context.get_job_parameter("limit", "7"))
+            group = function_context.get_metric_group()
+            group.counter("opened").inc()
+            group.add_group("inner").meter("events").mark_event(2)
+            group.distribution("sizes").update(3)
+
+    verbs = aggregate_of(Opens, input_types=["BIGINT"]).instantiate({})
+    assert verbs.open is not None
+    context = FunctionContext("opens", job_parameters={"limit": "9"}, metrics=Sink())
+    verbs.open(context)
+    assert counted == [("opens", "opened", 1), ("opens", "inner_events", 2), ("opens", "sizes", 3)]
+    assert FlinkContext(context).get_job_parameter("none", "default") == "default"
+    assert FlinkContext(context).function == "opens"
+
+
+def test_a_module_of_subclasses_is_loaded() -> None:
+    """A module that adapts classes of another module, each in a subclass, has these functions."""
+    module = types.ModuleType("adapted_by_subclass")
+    source = """
+from foldflight import udaf
+from tests.engines import beam_functions
+@udaf(input_types=["INT"], result_type="DOUBLE")
+class Average(beam_functions.AverageFn):
+    "The average of Beam's guide."
+"""
+    exec(source, module.__dict__)
+    (function,) = Registry.load([module]).authored
+    assert (function.name, function.doc) == ("average", "The average of Beam's guide.")
+    assert getattr(function, "dialect", None) == "beam"

@@ -231,7 +231,9 @@ def errors_page() -> str:
         sections.append(f"## {cls.__name__}\n\n{cls.__doc__}\n")
         for code in sorted(cls.codes):
             meaning, remedy = EXPLANATIONS[code]
-            repeats = "The same input raises it again, so the task is not repeated.\n\n" if code in cls.repeating else ""
+            repeats = (
+                "The same input raises it again, so the task is not repeated.\n\n" if code in cls.repeating else ""
+            )
             sections.append(f"### {code}\n\n{meaning}\n\n{repeats}**What to do.** {remedy}\n")
     example = (
         "USER_CODE: accumulate raised TypeError: unsupported operand type(s) for *: 'NoneType' and 'int'\n"

@@ -11,14 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight import connect, udaf
 from foldflight.engine.blocks import BlockBounds
-from foldflight.engine.over import query, stream
-from foldflight.engine.over.query import OverQuery
-from foldflight.engine.over.stream import StreamedOver
+from foldflight.engine.over import stream
 from foldflight.engine.state.manifest import TableBounds
-from foldflight.errors import CorruptError, FunctionError, RejectedError
-from foldflight.testing import over, overstream, run_over, run_over_epochs
+from foldflight.testing import run_over, run_over_epochs
 from tests.effort import examples
 from tests.laws.test_over import FUNCTIONS
 
@@ -73,17 +69,14 @@ def streams(draw: st.DrawFn) -> list[Rows]:
     epochs = draw(st.lists(st.lists(row, max_size=8), min_size=1, max_size=8))
     # Time goes on from epoch to epoch, so that some rows are late and most are not.
     return [
-        [
-            {**each, "at": START + (each["minute"] + 5 * place) * MINUTE, "id": next(numbers)}
-            for each in epoch
-        ]
+        [{**each, "at": START + (each["minute"] + 5 * place) * MINUTE, "id": next(numbers)} for each in epoch]
         for place, epoch in enumerate(epochs)
     ]
 
 
 def expected_of(epochs: list[Rows], delay: dt.timedelta) -> tuple[list[Rows], list[int]]:
     """Return which rows come out in which epoch, and how many are late, by a definition in plain Python."""
-    latest, watermark = dt.datetime.min + delay, dt.datetime.min
+    latest, watermark = START - dt.timedelta(days=1), START - dt.timedelta(days=2)
     waiting: Rows = []
     due, late = [], []
     for epoch in epochs:
@@ -131,9 +124,8 @@ def test_outputs_are_those_of_a_batch(
         came += expected
         values += epoch.rows
         assert shown(epoch.rows) == shown([row for row in values if row["id"] in {each["id"] for each in expected}])
-    in_time = [row for row in came]
-    if in_time:
-        batch = run_over(calls, in_time, keys=keys, order_by=order, types={"v": "BIGINT", "x": "DOUBLE"})
+    if came:
+        batch = run_over(calls, came, keys=keys, order_by=order, types={"v": "BIGINT", "x": "DOUBLE"})
         assert shown(values) == shown(batch)
     for key in {row["k"] if has_keys else None for row in values}:
         of_key = [row for row in values if not has_keys or row["k"] == key]

@@ -141,7 +141,9 @@ class GroupedExchange:
         with self._exchanging() as exchange:
             exchange.chunk(batch)
 
-    def running(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch, emit: npt.NDArray[np.bool_]) -> pa.RecordBatch:
+    def running(
+        self, slots: npt.NDArray[np.int32], block: pa.RecordBatch, emit: npt.NDArray[np.bool_]
+    ) -> pa.RecordBatch:
         """Fold n rows like `chunk`, and return the outputs after each row where `emit` is true (`Open.emits`)."""
         chunk = self._layout.chunk_of(slots, block)
         self._is_used = True

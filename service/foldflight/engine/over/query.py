@@ -219,14 +219,12 @@ class OverQuery:
         Raises:
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
-        return "\n".join(
-            [
-                *self.described(),
-                "plan: rows > shuffle by key > sort > fold frames > rows with outputs",
-                f"  blocks of at most {self.bounds.rows_max:,} rows; a partition of more than "
-                f"{self.bounds.bytes_max >> 20:,} MiB is written to a file",
-            ]
+        lines = [*self.described(), "plan: rows > shuffle by key > sort > fold frames > rows with outputs"]
+        lines.append(
+            f"  blocks of at most {self.bounds.rows_max:,} rows; a partition of more than "
+            f"{self.bounds.bytes_max >> 20:,} MiB is written to a file"
         )
+        return "\n".join(lines)
 
     def described(self) -> list[str]:
         """Return the lines of `explain` without the plan. Raises RetryableError as it does."""

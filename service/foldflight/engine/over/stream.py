@@ -3,7 +3,7 @@
     rows that arrive > waiting (TimeLog) > due rows, by key and time > folds of the parts > rows with outputs
 
 A row is due when the watermark has reached its time. As a row that arrives later is dropped, due rows are complete and
-in order over all epochs, so frames are those of a batch over the rows that were not late. A part keeps, for each bucket:
+in order over all epochs, so frames are those of a batch over the rows that were not late. A part keeps in a bucket:
 
 - *frames without a lower end*: the accumulators of the groups (a state table).
 - *RANGE frames*: the accumulators too, and the arguments of the rows in them, by time (a time log). Rows leave as the
@@ -104,15 +104,15 @@ class StreamedOver:
             if each.frame.has_offset and ties:
                 raise RejectedError(
                     "SIGNATURE",
-                    f"{each.frame} has a distance of the order value, so it needs one column in order_by, and there are "
-                    f"{len(layout.order)}",
+                    f"{each.frame} has a distance of the order value, so it needs one column in order_by, and "
+                    f"there are {len(layout.order)}",
                 )
         for place, order in enumerate(ties, 1):
             if pa.types.is_nested(layout.order.field(order.column).type):
                 raise RejectedError(
                     "SCHEMA_MISMATCH",
-                    f"the order {layout.order_names[place]} is {layout.order.field(order.column).type}; in a stream rows "
-                    "of equal time are ordered by numbers, texts, times and booleans only",
+                    f"the order {layout.order_names[place]} is {layout.order.field(order.column).type}; in a stream "
+                    "rows of equal time are ordered by numbers, texts, times and booleans only",
                 )
         query = OverQuery.of(transport, calls, layout, types=types)
         for part in query.parts:
@@ -149,13 +149,13 @@ class StreamedOver:
         """Return a description of the query, as `OverQuery.explain` does, with what the stream keeps for each frame."""
         time = self.query.layout.order_names[0]
         lines = [f"stream: {line}" if not place else line for place, line in enumerate(self.query.described())]
-        lines += [
-            "plan: rows > shuffle by bucket > wait for the watermark > fold frames > rows with outputs, appended once",
-            f"  a row comes out when the watermark has reached its {time}, for each key in this order; a row whose "
-            "time the watermark has reached when it arrives is dropped and counted in late_rows",
-            "state: the rows that wait, by time",
-            *(f"  {', '.join(part.query.layout.outputs.names)}: {_kept_text(part)}" for part in self.query.parts),
-        ]
+        lines.append("plan: rows > shuffle by bucket > wait for the watermark > fold frames > rows with outputs, once")
+        lines.append(
+            f"  a row comes out when the watermark has reached its {time}, for each key in this order; a row whose time "
+            "the watermark has reached when it arrives is dropped and counted in late_rows"
+        )
+        lines.append(f"state in {self.buckets} buckets: the rows that wait, by time; and for")
+        lines += [f"  {', '.join(part.query.layout.outputs.names)}: {_kept_text(part)}" for part in self.query.parts]
         return "\n".join(lines)
 
 
@@ -280,9 +280,7 @@ class _PartFold(ABC):
         if not len(self.states):
             return None
         names = (*self._layout.names, *self._layout.outputs.names)
-        return TableLayout(
-            self._layout.keys, self.states, self._buckets, window=f"over {self.part.frame}", names=names
-        )
+        return TableLayout(self._layout.keys, self.states, self._buckets, window=f"over {self.part.frame}", names=names)
 
     @property
     def log(self) -> pa.Schema | None:
@@ -389,7 +387,13 @@ class _AccumulatorFold(_PartFold):
         return _Events(rows.take(pa.array(order)), slots[order], leaves[order], emits[order])
 
     def _fold(
-        self, groups: Groups, owners: Slots, events: _Events, turns: Positions, before: pa.RecordBatch, loaded: Positions
+        self,
+        groups: Groups,
+        owners: Slots,
+        events: _Events,
+        turns: Positions,
+        before: pa.RecordBatch,
+        loaded: Positions,
     ) -> tuple[list[pa.Array], list[pa.Array]]:
         """Fold events into m accumulators, and return their m states and the outputs that were asked for.
 
@@ -470,7 +474,7 @@ class _Owners:
 
 
 class _RowsFold(_PartFold):
-    """Keeps the last rows of each group: for ROWS frames, and for frames of the rows of one time, which keep nothing."""
+    """Keeps the last rows of each group, for ROWS frames. Frames of the rows of one time keep nothing."""
 
     def __init__(self, part: Part, buckets: int) -> None:
         super().__init__(part, buckets)

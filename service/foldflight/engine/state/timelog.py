@@ -136,7 +136,7 @@ class TimeLog:
         return _reach(self._runs, until)
 
     def take(self, until: int) -> pa.RecordBatch:
-        """Remove and return the rows up to a time, sorted by time. Rows of equal time are in the order of their runs."""
+        """Remove and return the rows up to a time, sorted by time; rows of equal time are in the order of runs."""
         self._is_changed = True
         return self._take(self._runs, until)
 

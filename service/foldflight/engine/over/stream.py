@@ -149,10 +149,10 @@ class StreamedOver:
         """Return a description of the query, as `OverQuery.explain` does, with what the stream keeps for each frame."""
         time = self.query.layout.order_names[0]
         lines = [f"stream: {line}" if not place else line for place, line in enumerate(self.query.described())]
-        lines.append("plan: rows > shuffle by bucket > wait for the watermark > fold frames > rows with outputs, once")
+        lines.append("plan: rows > shuffle by bucket > wait for the watermark > fold frames > rows with outputs")
         lines.append(
-            f"  a row comes out when the watermark has reached its {time}, for each key in this order; a row whose time "
-            "the watermark has reached when it arrives is dropped and counted in late_rows"
+            f"  a row comes out when the watermark has reached its {time}, for each key in this order; a row that "
+            "arrives after that is dropped and counted in late_rows"
         )
         lines.append(f"state in {self.buckets} buckets: the rows that wait, by time; and for")
         lines += [f"  {', '.join(part.query.layout.outputs.names)}: {_kept_text(part)}" for part in self.query.parts]

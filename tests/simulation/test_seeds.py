@@ -14,7 +14,7 @@ from foldflight.exchange.engine import Saved
 from foldflight.exchange.failover import journal
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.journal import Journal, KeptStates
-from foldflight.exchange.frames import Checkpoint
+from foldflight.exchange.frames import Checkpoint, Chunk, Open
 from foldflight.testing.simulation import run_seed
 from foldflight.testing.simulation.scenario import Report
 
@@ -127,6 +127,10 @@ def _take_no_states_along(coordinator: Coordinator, event: Any, now_s: float) ->
     return ANSWERED(coordinator, event, now_s)
 
 
+def _expect_all_outputs(_opening: Open, chunk: Chunk) -> int:
+    return chunk.batch.num_rows
+
+
 ANSWERED = Coordinator._answered
 MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "frames are sent again though their states are kept": (Journal, "commit", _keep_what_was_saved),
@@ -135,6 +139,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "slots that have failed are kept": (journal, "_failed_slots", _take_none_for_failed),
     "answers are delivered twice": (Coordinator, "_answered", _deliver_again),
     "a server that drains is left without its states": (Coordinator, "_answered", _take_no_states_along),
+    "outputs are expected after all rows, not only where they are asked for": (Open, "rows_due", _expect_all_outputs),
     "loaded slots count as changed": (Coordinator, "_answered", _forget_that_states_were_given),
 }
 

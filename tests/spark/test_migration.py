@@ -174,7 +174,7 @@ def test_damaged_state_ends_the_query(
 
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
             from foldflight.engine.state.manifest import Manifest
-            from foldflight.spark.stream import _cache
+            from foldflight.spark.bucketed import run_cache
 
             yield from super().handleInputRows(key, rows, timerValues)
             good = self._store.manifest()
@@ -182,7 +182,7 @@ def test_damaged_state_ends_the_query(
                 self._store.put_manifest(good[:-1] + bytes([good[-1] ^ 1]))
             else:
                 pieces = Manifest.decode(good).pieces
-                _cache().drop([piece.id for piece in pieces])  # else they would not be read again
+                run_cache().drop([piece.id for piece in pieces])  # else they would not be read again
                 for piece in pieces:
                     data = self._store.run(piece.id)
                     self._store.put_run(piece.id, data[:-1] + bytes([data[-1] ^ 1]))

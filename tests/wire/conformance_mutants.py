@@ -441,6 +441,11 @@ def row_outputs_are_those_of_the_chunk(patch: Patch) -> None:
     patch.setattr(fold.Fold, "fold_each", late)
 
 
+@breaks("emits")
+def outputs_come_after_each_row(patch: Patch) -> None:
+    patch.setattr(fold.Fold, "_asked", lambda *_: None)
+
+
 @breaks("forget")
 def forgotten_groups_keep_their_rows(patch: Patch) -> None:
     def lax(self: Any, slots: pa.Array) -> None:

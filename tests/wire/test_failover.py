@@ -5,19 +5,24 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, close_connections
+from foldflight import connect
+from foldflight.client import EmbeddedTransport, FlightTransport, Functions, OpenExchange, close_connections
 from foldflight.client.failover import SurvivingLink
+from foldflight.engine.over import folding, stream
 from foldflight.errors import FunctionError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
 from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import EXIT_DRAINED, serving
+from foldflight.testing import run_over, run_over_epochs
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, end_epoch, eventually, opening, rows
 from tests.wire.test_lifecycle import free_port
@@ -269,3 +274,38 @@ def test_the_error_tells_the_story(fork: Fork, caplog: pytest.LogCaptureFixture)
     told = " ".join(caught.value.story)
     assert all(each.url in told for each in servers)
     assert "no server took the exchange" in caught.value.message
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_over_goes_on_when_a_server_is_killed(fork: Fork, monkeypatch: pytest.MonkeyPatch, is_stream: bool) -> None:
+    """Outputs after some rows, and states of frames, are the same although servers die between two chunks."""
+    servers = [fork() for _ in range(3)]
+    given = [
+        {"key": "ab"[at % 2], "at": datetime(2013, 1, 1, 0, at), "value": at * at % 17, "weight": 1 + at % 3}
+        for at in range(40)
+    ]
+
+    def over(functions: Functions) -> Any:
+        average, most = functions["weighted_avg"]("value", "weight"), functions["max"]("value")
+        kinds = functions["count"]("value").distinct()
+        calls = {"last": average.rows(-4, 0), "far": most.rows(-20, 0), "kinds": kinds.rows(-5, 0)}
+        if is_stream:
+            calls |= {"hour": average.range("-9 minutes", 0), "so_far": average.rows(None, 0)}
+            return run_over_epochs(calls, [given[:25], given[25:]], keys=["key"], order_by=["at"], delay_s=300)
+        return run_over(calls, given, keys=["key"], order_by=["at"])
+
+    expected = over(connect(wire_functions))
+    chunk, sent = OpenExchange.chunk, count()
+    killed: list[ServerProcess] = []
+
+    def strike(exchange: OpenExchange, batch: pa.RecordBatch) -> None:
+        chunk(exchange, batch)
+        if next(sent) in (3, 9):
+            killed.append(holder(servers, exchange))
+            kill(killed[-1])
+
+    monkeypatch.setattr(folding, "_EVENTS_MAX", 7)
+    monkeypatch.setattr(stream, "_EVENTS_MAX", 7)
+    monkeypatch.setattr(OpenExchange, "chunk", strike)
+    assert over(connect(",".join(each.url for each in servers))) == expected
+    assert len({each.url for each in killed}) == 2

@@ -32,19 +32,21 @@ class EpochStats:
     Args:
         rows: Rows folded.
         groups: Groups touched.
-        late_rows: Rows dropped because their window was closed.
+        late_rows: Rows dropped because their window was closed, or in OVER because their time had passed.
+        waiting_rows: In OVER, rows that wait until the watermark has passed their time.
         ignored_retractions: Retractions of rows that were not in their group.
         isolated_groups: Touched groups whose function raised, if errors are isolated.
         isolated_rows: Folded rows that became dead letters.
         exchange_ms: Milliseconds in the exchange.
         buckets: 1 for a bucket that had rows.
-        runs: Runs of the bucket's state table now.
+        runs: Runs of the bucket's state now.
         state_bytes: Bytes of these runs.
     """
 
     rows: int = 0
     groups: int = 0
     late_rows: int = 0
+    waiting_rows: int = 0
     ignored_retractions: int = 0
     isolated_groups: int = 0
     isolated_rows: int = 0

@@ -22,7 +22,7 @@ import pyarrow as pa
 from foldflight.client import OpenExchange, Transport
 from foldflight.engine.deadletters import HeldRows
 from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import QueryLayout
+from foldflight.engine.layout import EMIT, QueryLayout
 from foldflight.engine.logs import forward, naming_group
 from foldflight.exchange.frames import Open, Opened
 from foldflight.fold import Mode
@@ -140,6 +140,16 @@ class GroupedExchange:
         self._is_used = True
         with self._exchanging() as exchange:
             exchange.chunk(batch)
+
+    def running(
+        self, slots: npt.NDArray[np.int32], block: pa.RecordBatch, emit: npt.NDArray[np.bool_]
+    ) -> pa.RecordBatch:
+        """Fold n rows like `chunk`, and return the outputs after each row where `emit` is true (`Open.emits`)."""
+        chunk = self._layout.chunk_of(slots, block)
+        self._is_used = True
+        with self._exchanging() as exchange:
+            exchange.chunk(chunk.append_column(EMIT, pa.array(emit)))
+            return exchange.row_outputs()
 
     def states(self, slots: npt.NDArray[np.int32], states: Sequence[pa.Array], errors: pa.Array | None = None) -> None:
         """Merge n states of each call into n slots, without computing outputs.

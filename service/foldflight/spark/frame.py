@@ -25,6 +25,7 @@ __all__ = [
     "SPARK",
     "GroupedFrame",
     "OnError",
+    "check_buckets",
     "group_by",
     "listed",
     "named_outputs",
@@ -161,11 +162,16 @@ def _closing(df: DataFrame, window: Window | None, emit: str, allowed_lateness_s
     return int(allowed_lateness_s * 1000) if df.isStreaming and watermarked else None
 
 
+def check_buckets(buckets: object) -> None:
+    """Refuse a number of buckets that is not valid. Raises RejectedError SIGNATURE."""
+    if not isinstance(buckets, int) or not 1 <= buckets <= _BUCKETS_MAX:
+        raise RejectedError("SIGNATURE", f"buckets is 1 to {_BUCKETS_MAX}, and here it is {buckets!r}")
+
+
 def _check_stream_options(df: DataFrame, emit: str, buckets: int, allowed_lateness_s: float) -> None:
     if emit not in ("update", "changelog", "append"):
         raise RejectedError("SIGNATURE", f"emit is 'update', 'changelog' or 'append', and here it is {emit!r}")
-    if not isinstance(buckets, int) or not 1 <= buckets <= _BUCKETS_MAX:
-        raise RejectedError("SIGNATURE", f"buckets is 1 to {_BUCKETS_MAX}, and here it is {buckets!r}")
+    check_buckets(buckets)
     if not isinstance(allowed_lateness_s, (int, float)) or not 0 <= allowed_lateness_s < float("inf"):
         raise RejectedError(
             "SIGNATURE",

@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from foldflight.spark.stream import OBSERVED
+from foldflight.spark.bucketed import OBSERVED
 
 __all__ = ["StreamMetrics", "stream_metrics_table"]
 
@@ -42,7 +42,9 @@ class StreamMetrics(StreamingQueryListener):
         self._counters = {
             "rows": self._counter("rows", "Rows folded."),
             "groups": self._counter("groups", "Groups touched, summed over epochs."),
-            "late_rows": self._counter("late_rows", "Rows dropped because their window was closed."),
+            "late_rows": self._counter(
+                "late_rows", "Rows dropped because their window was closed, or in OVER because their time had passed."
+            ),
             "isolated_groups": self._counter(
                 "isolated_groups", "Groups whose function raised, if errors are isolated."
             ),
@@ -55,6 +57,7 @@ class StreamMetrics(StreamingQueryListener):
             "exchange_seconds", "Time in exchanges (folding, network), summed over tasks."
         )
         self._gauges = {
+            "waiting_rows": self._gauge("waiting_rows", "In OVER, rows of these buckets that wait for the watermark."),
             "buckets": self._gauge("buckets", "Buckets (parts of the state) that had rows in the last epoch."),
             "runs": self._gauge("runs", "Runs of these buckets, which a lookup may have to search."),
             "state_bytes": self._gauge("state_bytes", "Bytes of these runs."),

@@ -1,7 +1,8 @@
 """`over(df, ...).agg(...)`: the value of functions for each row, over a frame of the rows around it.
 
-The plan is `rows > repartition(keys) > sort within partitions > mapInArrow(OverFold)`. The last step computes all
-frames in one pass. It is a mapInArrow, because Spark removes a sort below a projection if another sort follows.
+In a batch the plan is `rows > repartition(keys) > sort within partitions > mapInArrow(OverFold)`. The last step
+computes all frames in one pass. It is a mapInArrow, because Spark removes a sort below a projection if another sort
+follows. That of a stream is in `overstream.py`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
-from foldflight.engine.layout import EMIT, KIND, SLOT
+from foldflight.engine.layout import EMIT, KIND, ROW_KIND, SLOT
 from foldflight.engine.over.frames import distance_of, end_type
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.over.task import OverFold
 from foldflight.errors import RejectedError
+from foldflight.functions.call import Order
 from foldflight.functions.frame import Frame
 from foldflight.spark.columns import (
     Columns,
@@ -36,9 +39,11 @@ from foldflight.spark.columns import (
     rejecting,
     text_of,
 )
-from foldflight.spark.frame import SPARK, listed, named_outputs, one_transport, refuse_doubles
-from foldflight.spark.settings import advise
+from foldflight.spark.frame import SPARK, check_buckets, listed, named_outputs, one_transport, refuse_doubles
+from foldflight.spark.overstream import over_stream
+from foldflight.spark.settings import advise, check_provider
 from foldflight.spark.steps import mapping, step_name
+from foldflight.spark.windows import WATERMARK
 
 __all__ = ["OverFrame", "over"]
 
@@ -49,36 +54,77 @@ def over(
     df: DataFrame,
     *keys: str | Column | Sequence[str | Column],
     order_by: str | Column | Sequence[str | Column] = (),
+    buckets: int = 32,
 ) -> OverFrame:
-    """Compute functions for each row of a batch DataFrame, over the rows around it (SQL's OVER).
+    """Compute functions for each row of a DataFrame, over the rows around it (SQL's OVER).
+
+    Over a streaming DataFrame the rows wait until the watermark has reached their time. Then they come out once, for
+    each key in the order of their times, in append mode. A row whose time the watermark has reached when it arrives is
+    dropped and counted (`late_rows`). Frames end at the current row: ROWS from at most 10,000 rows before it, RANGE
+    from an interval before it, or without a beginning. The state lives in Spark's RocksDB state store.
 
     Args:
-        df: A batch DataFrame, of classic PySpark or of Spark Connect.
+        df: A batch or streaming DataFrame, of classic PySpark or of Spark Connect.
         keys: The columns of PARTITION BY: column names, SQL expressions, or Columns; or one list of them. Without keys
             all rows are one partition, which one task computes.
         order_by: The columns of ORDER BY. A text may end with ASC or DESC, and with NULLS FIRST or NULLS LAST. By
-            default the order is ascending; NULL comes first in ascending and last in descending order.
+            default the order is ascending; NULL comes first in ascending and last in descending order. For streams the
+            first one is the column under `withWatermark`, ascending and without NULLs; further ones decide between rows
+            of equal time.
+        buckets: For streams: the number of parts of the state. It is fixed for the life of a checkpoint.
 
     Returns:
         OverFrame: Call its `agg` to get the result.
 
     Raises:
-        RejectedError: SIGNATURE, also for a stream; SCHEMA_MISMATCH.
+        RejectedError: SIGNATURE, also for a stream without a watermark on its order; SCHEMA_MISMATCH; CANNOT_RETRACT
+            for a stream of changes.
     """
     if not isinstance(df, DataFrame):
         raise RejectedError("SIGNATURE", f"over takes a DataFrame of Spark, and this is {type(df).__qualname__}")
-    if df.isStreaming:
-        raise RejectedError(
-            "SIGNATURE",
-            "over takes a batch DataFrame, and this one is a stream; use group_by with a window, or over in "
-            "foreachBatch, which sees the rows of one epoch",
-        )
     chosen = listed(keys)
     roles = [f"the key {text_of(key)!r}" for key in chosen]
     columns = tuple(column_of(df, key, role) for key, role in zip(chosen, roles, strict=True))
     names = tuple(key_name(df, key, column) for key, column in zip(chosen, columns, strict=True))
     ordered = order_by if isinstance(order_by, (list, tuple)) else (order_by,)
-    return OverFrame(df, columns, names, tuple(map(OrderKey.of, ordered)))
+    check_buckets(buckets)
+    order = tuple(map(OrderKey.of, ordered))
+    if df.isStreaming:
+        _check_stream(df, order)
+    return OverFrame(df, columns, names, order, buckets)
+
+
+def _check_stream(df: DataFrame, order: Sequence[OrderKey]) -> None:
+    """Check the order of a stream. Raises RejectedError SIGNATURE, SCHEMA_MISMATCH or CANNOT_RETRACT."""
+    if ROW_KIND in (name.casefold() for name in df.columns):
+        raise RejectedError(
+            "CANNOT_RETRACT",
+            f"the stream has a column {ROW_KIND}, so it is one of changes, and a row that is taken back would change "
+            "the outputs of all rows after it; use a stream of rows (emit='append' of a group_by), or rename the "
+            "column if it means something else",
+        )
+    watermarked = [field.name for field in df.schema if WATERMARK in (field.metadata or {})]
+    if not watermarked:
+        raise RejectedError(
+            "SIGNATURE",
+            "over a stream, rows wait for the watermark, and this stream has none; add "
+            "df.withWatermark('time', '1 minute') on the column of its time, and order by it",
+        )
+    remedy = f"give order_by={watermarked[0]!r}, with further columns only behind it"
+    if not order:
+        raise RejectedError("SIGNATURE", f"over a stream is ordered by the column under the watermark; {remedy}")
+    first = text_of(order[0].column)
+    column = column_of(df, order[0].column, f"the order {first!r}")
+    field = df.select(column).schema[0]
+    if WATERMARK not in (field.metadata or {}) or order[0].descending:
+        raise RejectedError(
+            "SIGNATURE",
+            f"over a stream is ordered by the column under the watermark, ascending, and {order[0]!r} is not; {remedy}",
+        )
+    if not isinstance(field.dataType, (st.TimestampType, st.TimestampNTZType)):
+        raise RejectedError(
+            "SCHEMA_MISMATCH", f"the order {first!r} is {field.dataType.simpleString()}; order by a timestamp"
+        )
 
 
 @dataclass(frozen=True)
@@ -89,6 +135,7 @@ class OverFrame:
     keys: tuple[Column, ...]
     names: tuple[str, ...]
     order: tuple[OrderKey, ...]
+    buckets: int = 1
 
     def agg(self, /, *aliased: Aggregate, **named: Aggregate) -> DataFrame:
         """Compute each call for each row.
@@ -108,26 +155,35 @@ class OverFrame:
         Raises:
             RejectedError: SIGNATURE for mistakes in frames and names; SCHEMA_MISMATCH for columns that cannot be
                 resolved or do not fit; CANNOT_RETRACT or CANNOT_MERGE for a frame that cannot be folded at a bounded
-                cost; UNKNOWN_FUNCTION; PROTOCOL_VERSION if a server is too old.
+                cost; LIMIT for a frame of too many rows in a stream; UNKNOWN_FUNCTION; PROTOCOL_VERSION if a server is
+                too old.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
         query, rows = self._resolved(aliased, named)
         pickle.dumps(query)  # Spark pickles it again later, but its error would not name the function
         advise(self.df)
+        if isinstance(query, StreamedOver):
+            check_provider(self.df)
+            return over_stream(query, rows, self._results(query.query))
         keys = [sf.col(name) for name in query.layout.keys.names]
         together = rows.repartition(*keys) if keys else rows.repartition(1)
         sorting = [*keys, *(_sorted(sf.col(f"order_{place}"), each) for place, each in enumerate(self.order))]
         arrived = together.sortWithinPartitions(*sorting) if sorting else together
         functions = [call.function for part in query.parts for call in part.query.opening.calls]
+        return arrived.mapInArrow(mapping(OverFold(query), step_name("over", functions)), self._results(query))
+
+    def _results(self, query: OverQuery) -> st.StructType:
         fields = [st.StructField(field.name, field.dataType) for field in self.df.schema]
         fields += [st.StructField(field.name, from_arrow_type(field.type)) for field in query.outputs]
-        return arrived.mapInArrow(mapping(OverFold(query), step_name("over", functions)), st.StructType(fields))
+        return st.StructType(fields)
 
     def explain(self, /, *aliased: Aggregate, **named: Aggregate) -> None:
         """Print the query of `agg`: each call with its frame, how that is folded, and why. Raises its errors."""
         print(self._resolved(aliased, named)[0].explain())  # noqa: T201 - as DataFrame.explain does
 
-    def _resolved(self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]) -> tuple[OverQuery, DataFrame]:
+    def _resolved(
+        self, aliased: Sequence[Aggregate], named: Mapping[str, Aggregate]
+    ) -> tuple[OverQuery | StreamedOver, DataFrame]:
         """Return the query, and the rows that its task reads, unsorted."""
         aggregates = named_outputs(aliased, named)
         transport = one_transport(aggregates)
@@ -138,16 +194,39 @@ class OverFrame:
         order = self._order_columns()
         default = Frame.default(has_order=bool(order))
         frames = {name: each.frame or default for name, each in aggregates.items()}
-        framed, ends = self._framed(calls, frames, order)
+        is_stream = self.df.isStreaming
+        framed, ends = ({}, {}) if is_stream else self._framed(calls, frames, order)
+        if is_stream:
+            # A stream computes with fixed distances, because the watermark passes them, too.
+            framed = {name: Framed(call, frames[name]) for name, call in calls.items()}
+            order = [self._known_time(order[0]), *order[1:]]
         rows = self._rows(columns, order, ends)
         layout = self._layout(columns, rows, list(ends))
         try:
+            if is_stream:
+                return StreamedOver.of(
+                    transport, framed, layout, ties=self._ties(layout), buckets=self._buckets, types=SPARK
+                ), rows
             return OverQuery.of(transport, framed, layout, types=SPARK), rows
         except RejectedError as error:
             if error.code == "SCHEMA_MISMATCH":
                 plain = [dataclasses.replace(each, frame=None) for each in aggregates.values()]
                 columns.refuse_types(plain, layout.of(list(calls.values()), retracts=False).chunk)
             raise
+
+    @property
+    def _buckets(self) -> int:
+        return self.buckets if self.keys else 1
+
+    def _ties(self, layout: OverLayout) -> tuple[Order, ...]:
+        """Return the order after its first column, under internal names."""
+        given = zip(layout.order.names[1:], self.order[1:], strict=True)
+        return tuple(Order(name, each.descending, each.nulls_first) for name, each in given)
+
+    def _known_time(self, time: Column) -> Column:
+        """Return the time of a stream, which fails the query where it is NULL."""
+        text = f"SCHEMA_MISMATCH: the order {text_of(self.order[0].column)} is NULL; leave such rows out"
+        return sf.coalesce(time, sf.raise_error(sf.lit(text)))
 
     def _order_columns(self) -> list[Column]:
         return [column_of(self.df, each.column, f"the order {text_of(each.column)!r}") for each in self.order]

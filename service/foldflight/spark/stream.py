@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -28,37 +28,25 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from foldflight.engine.blocks import gather
 from foldflight.engine.epoch import BucketEpoch, ClosedWindows, EpochStats
 from foldflight.engine.grouped import GroupedExchange
-from foldflight.engine.layout import BUCKET, DEAD_LETTER, ROW_KIND, QueryLayout
+from foldflight.engine.layout import BUCKET, DEAD_LETTER, ROW_KIND
 from foldflight.engine.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.engine.query import Query, StreamOptions
 from foldflight.engine.sessions import SessionEpoch
-from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.manifest import naming_bucket
 from foldflight.engine.state.migration import Migration
-from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.tasks import PartialFold
 from foldflight.functions import RowKind
 from foldflight.spark.attempts import attempt
+from foldflight.spark.bucketed import FOLDED, PACKED, bucket_row, observed, run_cache
 from foldflight.spark.steps import mapping, spark_schema, step_of
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
-__all__ = ["OBSERVED", "stream_result"]
+__all__ = ["stream_result"]
 
-OBSERVED = "foldflight"
-
-# Schemas are types, not texts: Spark Connect's client parses texts with a session that it chooses.
-_PACKED = st.StructType([st.StructField(BUCKET, st.IntegerType()), st.StructField(BLOB, st.BinaryType())])
-_FIGURES = [
-    st.StructField(figure.name, st.DoubleType() if figure.type == "float" else st.LongType())
-    for figure in fields(EpochStats)
-]
-_FOLDED = st.StructType([st.StructField(BLOB, st.BinaryType()), *_FIGURES])
 # If most rows of an epoch belong to different groups, merging their states costs more than folding the rows.
 _UNFOLDED_GROUPS_MIN = 1 << 10
 _OUTPUT_ROWS_MAX = 1 << 16
-_CACHE_BYTES_MAX = 256 << 20
-_HOST_BYTES_MAX = 1 << 30
 
 
 def stream_result(query: Query, rows: DataFrame) -> DataFrame:
@@ -75,7 +63,7 @@ def stream_result(query: Query, rows: DataFrame) -> DataFrame:
     bucket = sf.pmod(sf.xxhash64(*keys), sf.lit(count)) if keys else sf.lit(0)
     with_bucket = rows.select("*", bucket.cast("int").alias(BUCKET))
     step = "fold_partial" if query.folds_before_shuffle.taken else "pack"
-    packed = with_bucket.mapInArrow(mapping(_packing(query), step_of(query, step)), _PACKED)
+    packed = with_bucket.mapInArrow(mapping(_packing(query), step_of(query, step)), PACKED)
     table = TableLayout(
         keys=layout.keys,
         states=layout.states,
@@ -87,14 +75,12 @@ def stream_result(query: Query, rows: DataFrame) -> DataFrame:
     processor = BucketProcessor(query, table)
     folded = packed.groupBy(BUCKET).transformWithState(
         processor,
-        _FOLDED,
+        FOLDED,
         "Append" if options.emit == "append" else "Update",
         "None" if options.closing_lateness_ms is None else "EventTime",
     )
-    sums = (sf.coalesce(sf.sum(each.name), sf.lit(0)).cast(each.dataType).alias(each.name) for each in _FIGURES)
-    observed = folded.observe(_metric_name(layout), *sums)
     results, schema = _results(query, rows)
-    blobs = observed.select(BLOB).where(f"{BLOB} IS NOT NULL")
+    blobs = observed(folded, layout.names, layout.outputs.names)
     return blobs.mapInArrow(mapping(Unpack(results), step_of(query, "changelog")), schema)
 
 
@@ -110,11 +96,6 @@ def _packing(query: Query) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.R
     bounds = replace(query.bounds, unfolded_groups_min=_UNFOLDED_GROUPS_MIN)
     partial = PartialFold(query, bounds, keeps_buckets=True, looks_ahead=False)
     return Pack(query.layout.partial, query.bounds, partial)
-
-
-def _metric_name(layout: QueryLayout) -> str:
-    """Return the name of a query's metrics. Spark needs a unique name for each aggregation of a query."""
-    return f"{OBSERVED} {','.join(layout.names)} > {','.join(layout.outputs.names)}"
 
 
 def _results(query: Query, rows: DataFrame) -> tuple[pa.Schema, st.StructType]:
@@ -192,9 +173,9 @@ class BucketProcessor(StatefulProcessor):
             kinds, changes = kinds[:0], changes.slice(0, 0)
         blobs: list[bytes | None] = [*self._blobs(kinds, changes)]
         first, *others = blobs or [None]
-        yield _row(first, epoch.stats)
+        yield bucket_row(first, epoch.stats)
         for blob in others:
-            yield _row(blob, EpochStats())
+            yield bucket_row(blob, EpochStats())
         for letters in epoch.dead_letters():
             yield from self._letters(letters)
 
@@ -216,7 +197,7 @@ class BucketProcessor(StatefulProcessor):
         for changes in closed.drop(wants_outputs=self._options.emit == "append"):
             inserts = pa.array([int(RowKind.INSERT)] * changes.num_rows, pa.int8())
             for blob in self._blobs(inserts, changes):
-                yield _row(blob, EpochStats())
+                yield bucket_row(blob, EpochStats())
         for letters in closed.dead_letters:
             yield from self._letters(letters)
         if self._options.has_sessions and closed.next_end_us is not None:
@@ -242,7 +223,7 @@ class BucketProcessor(StatefulProcessor):
         return StateTable(
             self._table_layout,
             self._store,
-            cache=_cache(),
+            cache=run_cache(),
             bounds=TableBounds(),
             new_run_id=lambda: uuid.uuid4().hex,
             conversion=self._migration,
@@ -271,17 +252,13 @@ class BucketProcessor(StatefulProcessor):
         for start in range(0, letters.num_rows, _OUTPUT_ROWS_MAX):
             part = letters.slice(start, _OUTPUT_ROWS_MAX)
             kinds = pc.struct_field(part.column(DEAD_LETTER), "row_kind")
-            yield _row(blob_of(part), EpochStats(isolated_rows=part.num_rows - kinds.null_count))
+            yield bucket_row(blob_of(part), EpochStats(isolated_rows=part.num_rows - kinds.null_count))
 
     def close(self) -> None:
         """End the exchange at the end of the task."""
         with attempt(self._step):
             self._exchange.close()
         freeze_garbage_collector()
-
-
-def _row(blob: bytes | None, figures: EpochStats) -> Row:
-    return Row(**{BLOB: blob}, **asdict(figures))
 
 
 class _SparkStore:
@@ -307,15 +284,3 @@ class _SparkStore:
 
     def remove_run(self, run_id: str) -> None:
         self._runs.removeKey((run_id,))
-
-
-_caches: list[RunCache] = []
-
-
-def _cache() -> RunCache:
-    """Return this process's cache. Runs are immutable, so its contents are valid for every task."""
-    if not _caches:
-        folder = private_folder()
-        shared = None if folder is None else HostCache(folder, bytes_max=_HOST_BYTES_MAX)
-        _caches.append(RunCache(bytes_max=_CACHE_BYTES_MAX, shared=shared))
-    return _caches[0]

@@ -19,12 +19,12 @@ from __future__ import annotations
 import datetime
 import pickle
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from foldflight.client import Aggregate
+from foldflight.client import Aggregate, Transport
 from foldflight.client.functions import OrderKey
 from foldflight.engine.keys import KeyIndex
 from foldflight.engine.over.frames import distance_of, end_type
@@ -36,7 +36,7 @@ from foldflight.functions.frame import Frame, interval_of
 from foldflight.functions.types import sql_name
 from foldflight.testing.epochs import calls_of, conditions_of, name_in_chunks, types_of
 
-__all__ = ["run_over"]
+__all__ = ["Resolved", "run_over"]
 
 
 def run_over(
@@ -65,43 +65,79 @@ def run_over(
         RejectedError: SIGNATURE, SCHEMA_MISMATCH, CANNOT_RETRACT or CANNOT_MERGE, as for `over`. Intervals of months
             and years are refused here, because Spark computes them.
     """
-    if not aggregates:
-        raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one call")
     given = [dict(row) for row in rows]
-    extended = [dict(row) for row in given]
-    for name, condition in conditions_of(aggregates).items():
-        for row in extended:
-            row[name] = None if condition(row) is None else bool(condition(row))
-    calls, names = calls_of(aggregates)
-    order = [OrderKey.of(text) for text in order_by]
-    found = types_of([*keys, *(str(each.column) for each in order), *names], extended, aggregates, types or {})
-    frames = {name: each.frame or Frame.default(has_order=bool(order)) for name, each in aggregates.items()}
-    framed, ends = _framed(calls, frames, order, found, extended)
-    layout = OverLayout(
-        payload=pa.schema([("in_0", pa.int64())]),
-        names=("row",),
-        keys=pa.schema([(f"key_{place}", found[name]) for place, name in enumerate(keys)]),
-        key_names=tuple(keys),
-        order=pa.schema([(f"order_{place}", found[str(each.column)]) for place, each in enumerate(order)]),
-        order_names=tuple(order_by),
-        columns=pa.schema([(f"column_{place}", found[name]) for place, name in enumerate(names)]),
-        shown=tuple(map(name_in_chunks, names)),
-        bounds=pa.schema([(name, array.type) for name, array in ends.items()]),
-        descending=bool(order) and order[0].descending,
-        nulls_first=not order or order[0].nulls_first,
-    )
-    # Functions arrive pickled in Spark's workers.
-    transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
-    query = OverQuery.of(transport, framed, layout)
-    columns = [pa.array(range(len(given)), pa.int64())]
-    used = (*keys, *(str(each.column) for each in order), *names)
-    columns += [pa.array([row[name] for row in extended], found[name]) for name in used]
-    batch = pa.RecordBatch.from_arrays([*columns, *ends.values()], schema=layout.rows)
+    resolved = Resolved.of(aggregates, given, keys=keys, order_by=order_by, types=types or {}, has_ends=True)
+    query = OverQuery.of(resolved.transport, resolved.calls, resolved.layout)
     outputs: list[dict[str, Any]] = [{} for _ in given]
-    for block in OverFold(query)([batch.take(_sorted(batch, layout, order))]):
+    for block in OverFold(query)([resolved.rows.take(_sorted(resolved.rows, resolved.layout, resolved.order))]):
         for found_row in block.to_pylist(maps_as_pydicts="strict"):
             outputs[found_row.pop("row")] = found_row
     return [{**row, **output} for row, output in zip(given, outputs, strict=True)]
+
+
+class Resolved(NamedTuple):
+    """An OVER query over literal rows.
+
+    Args:
+        transport: The connection to the functions.
+        calls: The calls by output name.
+        layout: The columns. The payload is the number of each row.
+        order: The order.
+        rows: The rows in the schema of the layout.
+    """
+
+    transport: Transport
+    calls: dict[str, Framed]
+    layout: OverLayout
+    order: list[OrderKey]
+    rows: pa.RecordBatch
+
+    @classmethod
+    def of(
+        cls,
+        aggregates: Mapping[str, Aggregate],
+        given: Sequence[Mapping[str, Any]],
+        *,
+        keys: Sequence[str],
+        order_by: Sequence[str],
+        types: Mapping[str, str | pa.DataType],
+        has_ends: bool,
+    ) -> Resolved:
+        """Resolve the columns of calls as `run_over` does, and compute the ends of RANGE frames if `has_ends`."""
+        if not aggregates:
+            raise RejectedError("SIGNATURE", "there is nothing to aggregate; give at least one call")
+        extended = [dict(row) for row in given]
+        for name, condition in conditions_of(aggregates).items():
+            for row in extended:
+                row[name] = None if condition(row) is None else bool(condition(row))
+        calls, names = calls_of(aggregates)
+        order = [OrderKey.of(text) for text in order_by]
+        found = types_of([*keys, *(str(each.column) for each in order), *names], extended, aggregates, types)
+        frames = {name: each.frame or Frame.default(has_order=bool(order)) for name, each in aggregates.items()}
+        if has_ends:
+            framed, ends = _framed(calls, frames, order, found, extended)
+        else:
+            framed, ends = {name: Framed(call, frames[name]) for name, call in calls.items()}, {}
+        layout = OverLayout(
+            payload=pa.schema([("in_0", pa.int64())]),
+            names=("row",),
+            keys=pa.schema([(f"key_{place}", found[name]) for place, name in enumerate(keys)]),
+            key_names=tuple(keys),
+            order=pa.schema([(f"order_{place}", found[str(each.column)]) for place, each in enumerate(order)]),
+            order_names=tuple(order_by),
+            columns=pa.schema([(f"column_{place}", found[name]) for place, name in enumerate(names)]),
+            shown=tuple(map(name_in_chunks, names)),
+            bounds=pa.schema([(name, array.type) for name, array in ends.items()]),
+            descending=bool(order) and order[0].descending,
+            nulls_first=not order or order[0].nulls_first,
+        )
+        columns = [pa.array(range(len(given)), pa.int64())]
+        used = (*keys, *(str(each.column) for each in order), *names)
+        columns += [pa.array([row[name] for row in extended], found[name]) for name in used]
+        batch = pa.RecordBatch.from_arrays([*columns, *ends.values()], schema=layout.rows)
+        # Functions arrive pickled in Spark's workers.
+        transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
+        return cls(transport, framed, layout, order, batch)
 
 
 def _sorted(batch: pa.RecordBatch, layout: OverLayout, order: Sequence[OrderKey]) -> pa.Array:

@@ -129,6 +129,11 @@ class Part:
             emits=True,
         )
 
+    @property
+    def kept(self) -> Open:
+        """The Open command of such an exchange that also gives states at barriers, so that they can be stored."""
+        return replace(self.running, returns=Returns(states=True, outputs=False), initial_outputs=False)
+
     def anew(self, *, states: bool) -> Open:
         """Return the Open command of an exchange that gives the states, or else the outputs, of rows folded anew."""
         return replace(self.query.opening, returns=Returns(states=states, outputs=not states))
@@ -214,6 +219,15 @@ class OverQuery:
         Raises:
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
+        lines = [*self.described(), "plan: rows > shuffle by key > sort > fold frames > rows with outputs"]
+        lines.append(
+            f"  blocks of at most {self.bounds.rows_max:,} rows; a partition of more than "
+            f"{self.bounds.bytes_max >> 20:,} MiB is written to a file"
+        )
+        return "\n".join(lines)
+
+    def described(self) -> list[str]:
+        """Return the lines of `explain` without the plan. Raises RetryableError as it does."""
         layout = self.layout
         infos = {info.name: info.folded for info in self.parts[0].query.transport.infos(look=True)}
         by, order = ", ".join(layout.key_names), ", ".join(layout.order_names)
@@ -224,12 +238,7 @@ class OverQuery:
                 lines.append(f"  {name}: {written(call)} {part.frame}")
                 lines.append(f"      folded: {part.way.value}, because {why}")
                 lines.append(f"      mode: {mode_of(call, infos)}")
-        lines.append("plan: rows > shuffle by key > sort > fold frames > rows with outputs")
-        lines.append(
-            f"  blocks of at most {self.bounds.rows_max:,} rows; a partition of more than "
-            f"{self.bounds.bytes_max >> 20:,} MiB is written to a file"
-        )
-        return "\n".join(lines)
+        return lines
 
 
 def _chosen(framed: Framed, opened: OpenedCall, state: pa.Field) -> tuple[Way, str]:

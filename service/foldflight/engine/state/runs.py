@@ -1,7 +1,8 @@
-"""Immutable sorted runs: the byte format of the pieces of a state table, and their lookup.
+"""Immutable sorted runs: the byte format of the pieces of a state table or of a time log, and their lookup.
 
-A piece holds groups sorted by the hash of their key: `hash` uint64, the key columns, `live` int64 (0 is a tombstone of
-a removed group), and one state column for each call. Pieces never change, so decoded pieces may be cached.
+A piece is sorted by its first column. That of a state table holds groups: `hash` uint64, the key columns, `live` int64
+(0 is a tombstone of a removed group), and one state column for each call. That of a time log holds rows, and begins
+with `time` int64. Pieces never change, so decoded pieces may be cached.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import HASH
 from foldflight.engine.state.hostcache import HostCache
 from foldflight.errors import CorruptError
 
@@ -87,12 +87,15 @@ class Piece:
     """One decoded piece.
 
     Args:
-        batch: Its rows, sorted by hash.
+        batch: Its rows, sorted by the first column.
+
+    Attributes:
+        hashes: The values of that column: hashes in a state table, and times in a time log.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
-        self.hashes: Hashes = batch.column(HASH).to_numpy()
+        self.hashes: npt.NDArray[Any] = batch.column(0).to_numpy()
 
     def slice(self, low: int, high: int) -> pa.RecordBatch:
         """Return the rows with `low <= hash <= high`."""
@@ -119,7 +122,7 @@ def decode_piece(data: bytes | memoryview, run_id: str) -> Piece:
     try:
         with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
             return Piece(reader.read_next_batch())
-    except (pa.ArrowException, StopIteration, KeyError) as error:
+    except (pa.ArrowException, StopIteration, IndexError) as error:
         raise CorruptError("STATE_CHECKSUM", f"the run {run_id} of a state table cannot be read: {error}") from error
 
 

@@ -9,7 +9,7 @@ import pyarrow.flight as fl
 
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.testing.conformance.checks import rule
-from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused
+from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
 from foldflight.testing.conformance.rules import BrokenError, NotTriedError, expect
 
 __all__: list[str] = []
@@ -273,6 +273,39 @@ def _row_outputs(server: RawServer) -> None:
     expect(found["state_0"].null_count, 3, "the NULL states of the row outputs")
     expected = [server.output([(0, 0, 4)]), server.output([(0, 0, 8)]), server.output([(0, 0, 4), (0, 0, 15)])]
     expect(found["output_0"].to_pylist(), expected, "the row outputs")
+
+
+@rule(
+    "emits",
+    "With Open.row_outputs and Open.emits, RowOutputs has a row only for each row of the Chunk where its column `emit` "
+    "is true: the number of that row as its slot, a NULL state, and the output after it. An Open with emits but "
+    "without row_outputs or without that column is refused, and so is a Chunk where it is NULL.",
+    "Compute outputs only where they are asked for. Answer a Chunk that asks for none with zero rows.",
+)
+def _emits(server: RawServer) -> None:
+    columns = COLUMNS.append(pa.field("emit", pa.bool_()))
+    rows = [(0, 0, 4), (1, 0, 8), (0, 0, 15), (1, 0, 16)]
+    with server.exchange(columns=columns, row_outputs=True, emits=True) as exchange:
+        if not exchange.opened.knows_emits:
+            raise NotTriedError("the server does not know Open.emits: knows_emits is absent")
+
+        def ask(emit: list[bool | None]) -> pa.RecordBatch:
+            chunk = rows_of(rows[: len(emit)]).append_column("emit", pa.array(emit, pa.bool_()))
+            exchange.send(pb.EngineFrame(chunk=pb.Chunk()), chunk)
+            return exchange.answer("row_outputs")
+
+        found = ask([False, True, True, False])
+        expect(ask([False, False]).num_rows, 0, "the rows that answer a chunk that asks for none")
+        expect(exchange.epoch(1)["slot"].to_pylist(), [0, 1], "the slots of the barrier")
+        with refused("RejectedError", "SCHEMA_MISMATCH"):
+            ask([True, None])
+    expect(found["slot"].to_pylist(), [1, 2], "the slots of the row outputs")
+    expect(found["state_0"].null_count, 2, "the NULL states of the row outputs")
+    expected = [server.output([(0, 0, 8)]), server.output([(0, 0, 4), (0, 0, 15)])]
+    expect(found["output_0"].to_pylist(), expected, "the row outputs")
+    for given, without in (({}, columns), ({"row_outputs": True}, COLUMNS)):
+        with refused("RejectedError", "SCHEMA_MISMATCH"):
+            server.exchange(columns=without, emits=True, **given)
 
 
 @rule(

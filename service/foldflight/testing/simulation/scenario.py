@@ -221,7 +221,8 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
         replay_bytes_max=chance.choice([600, 3_000, 1 << 20]),
         ask_s=0.01 if seed % 2 else 1.0,
     )
-    partitions = [_Partition(workload_of(chance, registry)) for _ in range(chance.randint(1, PARTITIONS_MAX))]
+    emitting = random.Random(f"emits {seed}")  # noqa: S311  (not for secrets)
+    partitions = [_Partition(workload_of(chance, emitting, registry)) for _ in range(chance.randint(1, PARTITIONS_MAX))]
     world = World(
         seed, registry, functions("2"), limits_of(chance), servers=chance.choice([1, 2, 2, 3]), is_calm=is_calm
     )

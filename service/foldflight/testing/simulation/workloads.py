@@ -18,6 +18,7 @@ __all__ = ["LIMITS", "PARTITIONS_MAX", "Workload", "WorkloadEpoch", "limits_of",
 PARTITIONS_MAX: Final = 3
 _SLOTS: Final = 12
 _COLUMNS: Final = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("wanted", pa.bool_())])
+_EMIT: Final = pa.field("emit", pa.bool_())
 _CALLS: Final = (
     Call("digest", ("v",)),
     Call("digest", ("v",), filter="wanted"),
@@ -71,8 +72,14 @@ class Workload:
     runs_ahead: bool
 
 
-def workload_of(chance: random.Random, registry: Registry) -> Workload:
-    """Draw a workload."""
+def workload_of(chance: random.Random, emitting: random.Random, registry: Registry) -> Workload:
+    """Draw a workload.
+
+    Args:
+        chance: Draws everything but `emit`.
+        emitting: Draws `emit`, apart from the rest, so that a seed that found something remains the same scenario.
+        registry: The functions.
+    """
     calls = chance.sample(_CALLS, chance.randint(1, 3))
     states = chance.random() < 0.7
     opening = Open(
@@ -91,16 +98,32 @@ def workload_of(chance: random.Random, registry: Registry) -> Workload:
             initial_outputs=opening.initial_outputs and opening.returns.outputs,
         )
         calls.append(_MOODY)
+    if opening.row_outputs and emitting.random() < 0.5:
+        opening = dataclasses.replace(opening, emits=True, columns=_COLUMNS.append(_EMIT))
     agreed = describe(opening, registry, LIMITS, "plan").fingerprints
     named = tuple(
         dataclasses.replace(call, fingerprint=fingerprint) for call, fingerprint in zip(calls, agreed, strict=True)
     )
     return Workload(
         dataclasses.replace(opening, calls=named),
-        tuple(_epoch(chance, forgets_all=not states) for _ in range(chance.randint(1, 8))),
+        tuple(
+            _emitting(emitting, opening, _epoch(chance, forgets_all=not states)) for _ in range(chance.randint(1, 8))
+        ),
         # A slot that fails in an epoch must be loaded again before its next row.
         states and not opening.row_outputs and not opening.isolate_errors and chance.random() < 0.5,
     )
+
+
+def _emitting(emitting: random.Random, opening: Open, epoch: WorkloadEpoch) -> WorkloadEpoch:
+    """Return an epoch whose chunks say after which rows outputs are asked for, if the exchange emits."""
+    if not opening.emits:
+        return epoch
+    chunks = []
+    for chunk in epoch.chunks:
+        share = emitting.choice([0.0, 0.3, 1.0])
+        emit = pa.array([emitting.random() < share for _ in range(chunk.num_rows)], pa.bool_())
+        chunks.append(chunk.append_column(_EMIT, emit))
+    return dataclasses.replace(epoch, chunks=tuple(chunks))
 
 
 def limits_of(chance: random.Random) -> Limits:

@@ -1,0 +1,253 @@
+"""Rows of one bucket by time, inside Spark's state store: added with any times, and taken from the earliest one on.
+
+    manifest   what the rows belong to, and the runs
+    run        the rows of one epoch, or of a merge of several runs, sorted by time: pieces with ascending times
+
+Taking rows changes no piece: the manifest counts the rows of a piece that were taken, and a piece without rows left is
+removed. When a level has `fan_in` runs, they are merged into one run of the next level. A run that counts
+`merge_rows_max` rows is not merged any more, so an epoch merges at most `fan_in` times as many rows for each level, and
+the number of runs grows with the rows only beyond that.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.engine.blocks import one_batch
+from foldflight.engine.state.manifest import RunStore, TableBounds, other_query
+from foldflight.engine.state.runs import Piece, RunCache, decode_piece, encode_piece, sealed, unsealed
+from foldflight.errors import CorruptError, RejectedError
+
+__all__ = ["TIME", "TimeLog"]
+
+TIME: Final = "time"
+"""The first column of the rows: int64 without NULLs."""
+
+_MAGIC: Final = b"FFT1"
+_FORMAT: Final = 1
+
+
+@dataclass
+class _TimePiece:
+    """One stored piece.
+
+    Args:
+        id: Its name.
+        rows: Its rows.
+        bytes: Its bytes.
+        low: The time of its first row that was not taken.
+        high: The time of its last row.
+        taken: The number of rows that were taken.
+    """
+
+    id: str
+    rows: int
+    bytes: int
+    low: int
+    high: int
+    taken: int = 0
+
+
+@dataclass
+class _TimeRun:
+    """The rows of one epoch or one merge. A time is in one piece only."""
+
+    level: int
+    pieces: list[_TimePiece]
+
+
+class TimeLog:
+    """Rows by time.
+
+    Args:
+        rows: The schema of the rows. The first column is `time`.
+        store: The storage of the bytes.
+        cache: The cache of decoded pieces; None: no cache.
+        bounds: The limits of pieces and merges.
+        new_run_id: Returns a new unique name at each call.
+        owner: What the rows belong to: texts and lists, by what they are, for errors.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, if the stored rows belong to something else.
+        CorruptError: STATE_CHECKSUM, if the manifest is damaged.
+    """
+
+    def __init__(
+        self,
+        rows: pa.Schema,
+        store: RunStore,
+        *,
+        cache: RunCache | None,
+        bounds: TableBounds,
+        new_run_id: Callable[[], str],
+        owner: Mapping[str, Any],
+    ) -> None:
+        self._schema = rows
+        self._store = store
+        self._cache = cache
+        self._bounds = bounds
+        self._new_run_id = new_run_id
+        self._owner = json.loads(json.dumps(owner))
+        self._runs: list[_TimeRun] = []
+        self._gone: list[str] = []
+        stored = store.manifest()
+        self._is_changed = stored is None
+        if stored is not None:
+            self._load(json.loads(bytes(unsealed(_MAGIC, stored, "the manifest of a time log"))))
+
+    def __len__(self) -> int:
+        """Return the number of rows that were not taken."""
+        return sum(piece.rows - piece.taken for run in self._runs for piece in run.pieces)
+
+    @property
+    def pieces(self) -> int:
+        """The number of pieces."""
+        return sum(len(run.pieces) for run in self._runs)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all pieces."""
+        return sum(piece.bytes for run in self._runs for piece in run.pieces)
+
+    @property
+    def first(self) -> int | None:
+        """The earliest time; None without rows."""
+        return min((run.pieces[0].low for run in self._runs), default=None)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Store n rows, sorted by time."""
+        if rows.num_rows:
+            self._runs.append(_TimeRun(0, self._stored(rows)))
+            self._is_changed = True
+
+    def reach(self, until: int) -> int | None:
+        """Return the greatest time up to which `take` reads one piece of each run; None if no row is due.
+
+        Args:
+            until: The greatest time of rows that are due.
+        """
+        return _reach(self._runs, until)
+
+    def take(self, until: int) -> pa.RecordBatch:
+        """Remove and return the rows up to a time, sorted by time; rows of equal time are in the order of runs."""
+        self._is_changed = True
+        return self._take(self._runs, until)
+
+    def commit(self) -> None:
+        """Continue merges, and store what has changed."""
+        if not self._is_changed:
+            return
+        self._merge()
+        for run_id in self._gone:
+            self._store.remove_run(run_id)
+        if self._cache is not None:
+            self._cache.drop(self._gone)
+        schema = base64.b64encode(self._schema.serialize()).decode()
+        content = {"format": _FORMAT, "owner": self._owner, "schema": schema, "runs": self._runs}
+        self._store.put_manifest(sealed(_MAGIC, json.dumps(content, default=vars).encode()))
+        self._gone, self._is_changed = [], False
+
+    def _load(self, content: dict[str, Any]) -> None:
+        if content["format"] != _FORMAT:
+            raise RejectedError(
+                "STATE_MISMATCH",
+                f"the rows of the checkpoint have format {content['format']}, and this foldflight reads {_FORMAT}; "
+                "run the version that wrote it",
+            )
+        stored = content["owner"]
+        for what, ours in self._owner.items():
+            if stored.get(what) != ours:
+                raise other_query(what, stored.get(what), ours)
+        found = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(content["schema"])))
+        if not found.equals(self._schema):
+            raise other_query("columns", _described(found), _described(self._schema))
+        self._runs = [
+            _TimeRun(run["level"], [_TimePiece(**piece) for piece in run["pieces"]]) for run in content["runs"]
+        ]
+
+    def _take(self, runs: list[_TimeRun], until: int) -> pa.RecordBatch:
+        parts = []
+        for run in runs:
+            while run.pieces and run.pieces[0].low <= until:
+                meta = run.pieces[0]
+                piece = self._piece(meta)
+                end = int(np.searchsorted(piece.hashes, until, "right"))
+                parts.append(piece.batch.slice(meta.taken, end - meta.taken))
+                if end < meta.rows:
+                    meta.taken, meta.low = end, int(piece.hashes[end])
+                else:
+                    self._gone.append(meta.id)
+                    del run.pieces[0]
+        runs[:] = [run for run in runs if run.pieces]
+        rows = one_batch(pa.Table.from_batches(parts, schema=self._schema))
+        if len(parts) < 2:
+            return rows
+        return rows.take(pa.array(np.argsort(rows.column(TIME).to_numpy(), kind="stable")))
+
+    def _merge(self) -> None:
+        level = 0
+        while level <= max((run.level for run in self._runs), default=-1):
+            chosen = [run for run in self._runs if run.level == level and self._work(run) < self._bounds.merge_rows_max]
+            if len(chosen) >= self._bounds.fan_in:
+                self._runs = [run for run in self._runs if not any(run is each for each in chosen)]
+                pieces = []
+                while (until := _reach(chosen, np.iinfo(np.int64).max)) is not None:
+                    pieces += self._stored(self._take(chosen, until))
+                self._runs.append(_TimeRun(level + 1, pieces))
+            level += 1
+
+    def _work(self, run: _TimeRun) -> int:
+        """Return the number of rows of a run. Large rows count as several (`row_bytes`)."""
+        return sum(max(piece.rows, piece.bytes // self._bounds.row_bytes) for piece in run.pieces)
+
+    def _stored(self, rows: pa.RecordBatch) -> list[_TimePiece]:
+        """Store n rows, sorted by time, as pieces."""
+        times = rows.column(TIME).to_numpy()
+        metas, start = [], 0
+        while start < rows.num_rows:
+            count = min(self._bounds.piece_rows_max, rows.num_rows - start)
+            while count > 1 and rows.slice(start, count).nbytes > self._bounds.piece_rows_max * self._bounds.row_bytes:
+                count //= 2
+            end = int(np.searchsorted(times, times[start + count - 1], "right"))
+            # Rows are copied: a slice would keep and write the whole batch.
+            part = rows if end - start == rows.num_rows else rows.take(pa.array(np.arange(start, end)))
+            data, run_id = encode_piece(part), self._new_run_id()
+            self._store.put_run(run_id, data)
+            if self._cache is not None:
+                self._cache.put(run_id, Piece(part))
+                self._cache.share(run_id, data)
+            metas.append(_TimePiece(run_id, part.num_rows, len(data), int(times[start]), int(times[end - 1])))
+            start = end
+        return metas
+
+    def _piece(self, meta: _TimePiece) -> Piece:
+        held = None if self._cache is None else self._cache.get(meta.id) or self._cache.load(meta.id)
+        if held is None:
+            data = self._store.run(meta.id)
+            if data is None:
+                raise CorruptError("INVARIANT", f"the run {meta.id} is in the manifest, but not in the state store")
+            held = decode_piece(data, meta.id)
+            if self._cache is not None:
+                self._cache.share(meta.id, data)
+        if held.batch.num_rows != meta.rows or not held.batch.schema.equals(self._schema.remove_metadata()):
+            raise CorruptError("INVARIANT", f"the run {meta.id} differs from its description in the manifest")
+        if self._cache is not None:
+            self._cache.put(meta.id, held)
+        return held
+
+
+def _reach(runs: Sequence[_TimeRun], until: int) -> int | None:
+    if not any(run.pieces[0].low <= until for run in runs):
+        return None
+    return min([until, *(run.pieces[0].high for run in runs if len(run.pieces) > 1)])
+
+
+def _described(schema: pa.Schema) -> list[list[str]]:
+    return [[field.name, str(field.type)] for field in schema]

@@ -1,0 +1,135 @@
+"""OVER in a stream has the outputs of a batch over the rows that were not late, and each row comes out once."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.over import stream
+from foldflight.engine.state.manifest import TableBounds
+from foldflight.testing import run_over, run_over_epochs
+from tests.effort import examples
+from tests.laws.test_over import FUNCTIONS
+
+START = dt.datetime(2013, 1, 1, 12)
+MINUTE = dt.timedelta(minutes=1)
+SMALL = TableBounds(piece_rows_max=3, fan_in=2, merge_rows_max=6, merge_share=1)
+Rows = list[dict[str, Any]]
+
+
+def ordered_calls() -> dict[str, Any]:
+    """Return calls that need no distance: what the stream keeps differs, and so does the way of folding."""
+    joined, parts, oldest = FUNCTIONS["joined"]("v"), FUNCTIONS["joined_parts"]("v"), FUNCTIONS["oldest"]("v")
+    return {
+        "so_far": joined,
+        "rows_so_far": joined.rows(None, 0),
+        "three": joined.rows(-2, 0),
+        "many": parts.rows(-19, 0),
+        "before": oldest.rows(-4, -2),
+        "alone": joined.rows(0, 0),
+        "peers": parts.range(0, 0),
+        "some": FUNCTIONS["count"]().where("ok").rows(None, 0),
+        "kinds": FUNCTIONS["count"]("v").distinct().rows(-3, 0),
+    }
+
+
+def distant_calls() -> dict[str, Any]:
+    """Return calls over RANGE, with functions whose values do not depend on the order of rows of equal time."""
+    total, some = FUNCTIONS["sum"]("v"), FUNCTIONS["count"]("v").where("ok")
+    return {
+        "total": total.range("-3 minutes", 0),
+        "some": some.range("-3 minutes", 0),
+        "mean": FUNCTIONS["avg"]("x").range("-10 minutes", 0),
+        "now": total.range("0 minutes", 0),
+        "rows": FUNCTIONS["count"]().range("-1 minute", 0),
+        "far": FUNCTIONS["count"]().range("-1 day", 0),
+        "so_far": total,
+    }
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Rows]:
+    numbers = itertools.count()
+    row = st.fixed_dictionaries(
+        {
+            "k": st.sampled_from(["a", "b", None]),
+            "minute": st.integers(0, 15),
+            "v": st.none() | st.integers(-9, 9),
+            "x": st.integers(-4, 4).map(float),
+            "ok": st.sampled_from([True, False, None]),
+        }
+    )
+    epochs = draw(st.lists(st.lists(row, max_size=8), min_size=1, max_size=8))
+    # Time goes on from epoch to epoch, so that some rows are late and most are not.
+    return [
+        [{**each, "at": START + (each["minute"] + 5 * place) * MINUTE, "id": next(numbers)} for each in epoch]
+        for place, epoch in enumerate(epochs)
+    ]
+
+
+def expected_of(epochs: list[Rows], delay: dt.timedelta) -> tuple[list[Rows], list[int]]:
+    """Return which rows come out in which epoch, and how many are late, by a definition in plain Python."""
+    latest, watermark = START - dt.timedelta(days=1), START - dt.timedelta(days=2)
+    waiting: Rows = []
+    due, late = [], []
+    for epoch in epochs:
+        in_time = [row for row in epoch if row["at"] > watermark]
+        late.append(len(epoch) - len(in_time))
+        waiting += in_time
+        latest = max([latest, *(row["at"] for row in epoch)])
+        watermark = max(watermark, latest - delay)
+        due.append([row for row in waiting if row["at"] <= watermark])
+        waiting = [row for row in waiting if row["at"] > watermark]
+    return due, late
+
+
+def shown(rows: Rows) -> list[str]:
+    return sorted(map(repr, rows))
+
+
+@pytest.mark.parametrize("kind", ["ordered", "distant"])
+@examples(30)
+@given(streams(), st.sampled_from([0, 3, 12]), st.booleans(), st.sampled_from([3, 1000]), st.booleans())
+def test_outputs_are_those_of_a_batch(
+    kind: str, epochs: list[Rows], delay: int, has_keys: bool, slots: int, is_small: bool
+) -> None:
+    """After each epoch the rows that came out have the values that a batch over all of them has."""
+    calls = ordered_calls() if kind == "ordered" else distant_calls()
+    order = ["at", "id DESC"] if kind == "ordered" else ["at"]
+    keys = ["k"] if has_keys else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, rows_max=slots))
+        patch.setattr(stream, "_EVENTS_MAX", 4 if is_small else 1 << 17)
+        found = run_over_epochs(
+            calls,
+            epochs,
+            keys=keys,
+            order_by=order,
+            delay_s=60 * delay,
+            bounds=SMALL if is_small else None,
+            types={"at": "TIMESTAMP", "v": "BIGINT", "x": "DOUBLE", "k": "STRING", "ok": "BOOLEAN", "id": "BIGINT"},
+        )
+    due, late = expected_of(epochs, delay * MINUTE)
+    assert [each.late_rows for each in found] == late
+    came: Rows = []
+    values: Rows = []
+    for epoch, expected in zip(found, due, strict=True):
+        came += expected
+        values += epoch.rows
+        assert shown(epoch.rows) == shown([row for row in values if row["id"] in {each["id"] for each in expected}])
+    if came:
+        batch = run_over(calls, came, keys=keys, order_by=order, types={"v": "BIGINT", "x": "DOUBLE"})
+        assert shown(values) == shown(batch)
+    for key in {row["k"] if has_keys else None for row in values}:
+        of_key = [row for row in values if not has_keys or row["k"] == key]
+        assert [row["at"] for row in of_key] == sorted(row["at"] for row in of_key)
+        if kind == "ordered":
+            assert of_key == sorted(of_key, key=lambda row: (row["at"], -row["id"]))
+    assert found[-1].waiting_rows == sum(map(len, epochs)) - sum(late) - len(values)

@@ -1,0 +1,113 @@
+"""The rows of a time log come back in the order of their times, whatever runs and merges there are."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+from foldflight.engine.state.manifest import TableBounds
+from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.table import MemoryStore
+from foldflight.engine.state.timelog import TIME, TimeLog
+from foldflight.errors import CorruptError, RejectedError
+
+SCHEMA = pa.schema([(TIME, pa.int64()), ("v", pa.string())])
+NAMES = (f"run {number}" for number in count())
+
+
+def log_in(
+    store: MemoryStore,
+    *,
+    schema: pa.Schema = SCHEMA,
+    owner: dict[str, object] | None = None,
+    cache: RunCache | None = None,
+    bounds: TableBounds | None = None,
+) -> TimeLog:
+    chosen = bounds or TableBounds(piece_rows_max=4, fan_in=2, merge_rows_max=20)
+    return TimeLog(schema, store, cache=cache, bounds=chosen, new_run_id=lambda: next(NAMES), owner=owner or {})
+
+
+def rows(*times: int) -> pa.RecordBatch:
+    ordered = sorted(times)
+    return pa.RecordBatch.from_arrays([pa.array(ordered, pa.int64()), pa.array(map(str, ordered))], schema=SCHEMA)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_taken_once_and_in_order(seed: int) -> None:
+    """After every epoch, rows up to a time were taken, and the others are there; each step reads few pieces."""
+    chance, store, cache = random.Random(seed), MemoryStore(), RunCache(bytes_max=1 << 10)
+    waiting: list[int] = []
+    until = 0
+    for _ in range(40):
+        log = log_in(store, cache=cache)
+        came = [until + chance.randrange(1, 40) for _ in range(chance.randrange(12))]
+        log.add(rows(*came))
+        waiting += came
+        until += chance.randrange(8)
+        taken: list[int] = []
+        while (step := log.reach(until)) is not None:
+            found = log.take(step)
+            assert found.num_rows, "each step takes a row"
+            taken += found.column(TIME).to_pylist()
+            assert found.column("v").to_pylist() == list(map(str, found.column(TIME).to_pylist()))
+        log.commit()
+        assert taken == sorted(time for time in waiting if time <= until)
+        waiting = [time for time in waiting if time > until]
+        assert (len(log), log.first) == (len(waiting), min(waiting, default=None))
+    stored = json.loads(store.value[8:])["runs"]  # behind magic and checksum
+    assert {piece["id"] for run in stored for piece in run["pieces"]} == set(store.runs)
+
+
+def test_runs_are_merged_up_to_a_size() -> None:
+    """Many small runs become few, and large ones are left alone; an epoch without changes writes nothing."""
+    store = MemoryStore()
+    for number in range(64):
+        log = log_in(store, bounds=TableBounds(fan_in=4, merge_rows_max=32))
+        log.add(rows(number, 1000 - number))
+        log.commit()
+    runs = json.loads(store.value[8:])["runs"]
+    assert [(run["level"], sum(piece["rows"] for piece in run["pieces"])) for run in runs] == [(2, 32)] * 4
+    before = store.value
+    log_in(store).commit()
+    assert store.value is before
+
+
+def test_equal_times_stay_together() -> None:
+    """A piece may exceed its limit for rows of one time, so that a step never ends between them."""
+    log = log_in(MemoryStore())
+    log.add(rows(*[5] * 9, 6, 6))
+    assert log.reach(9) == 5
+    assert log.take(5).num_rows == 9
+    assert log.reach(9) == 9
+
+
+def test_rows_of_another_query_are_refused() -> None:
+    """The error names what differs."""
+    store = MemoryStore()
+    log_in(store, owner={"orders": ["at"]}).commit()
+    with pytest.raises(RejectedError, match=r"other orders than the query: stored \['at'\], the query has \['id'\]"):
+        log_in(store, owner={"orders": ["id"]})
+    with pytest.raises(RejectedError, match="other columns"):
+        log_in(store, owner={"orders": ["at"]}, schema=SCHEMA.append(pa.field("w", pa.int8())))
+
+
+def test_damage_is_noticed() -> None:
+    """A changed byte and a missing run are errors of the state."""
+    store = MemoryStore()
+    log = log_in(store)
+    log.add(rows(1, 2))
+    log.commit()
+    (name, good), manifest = next(iter(store.runs.items())), store.value
+    store.runs[name] = good[:-1] + bytes([good[-1] ^ 1])
+    with pytest.raises(CorruptError, match=f"{name} .*damaged"):
+        log_in(store).take(5)
+    store.runs.clear()
+    with pytest.raises(CorruptError, match="not in the state store"):
+        log_in(store).take(5)
+    store.value = manifest[:-1]
+    with pytest.raises(CorruptError, match="manifest of a time log"):
+        log_in(store)

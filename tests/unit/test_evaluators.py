@@ -56,6 +56,7 @@ class Doubles:
 
     kinds = (Mode.INTERPRETED,)
     slot_count = state_bytes = 0
+    is_saved = True
 
     def __init__(self, resources: Resources) -> None:
         self.resources = resources

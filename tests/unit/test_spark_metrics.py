@@ -15,6 +15,7 @@ FIGURES = {
     "exchange_ms": 250.0,
     "buckets": 4,
     "runs": 12,
+    "waiting_rows": 0,
     "state_bytes": 5000,
 }
 

@@ -55,6 +55,8 @@ class ExchangeStats:
         chunks: Chunks folded.
         barriers: Barriers answered.
         state_bytes: Bytes of the states that the last barrier returned.
+        saves: How often a checkpoint returned all changes since the last states, or Forget dropped them.
+        saved_bytes: Bytes of the states that were returned at the last time; 0 for Forget.
         isolated: Number of slots that failed with isolated errors, by the function that raised.
     """
 
@@ -62,6 +64,8 @@ class ExchangeStats:
     chunks: int = 0
     barriers: int = 0
     state_bytes: int = 0
+    saves: int = 0
+    saved_bytes: int = 0
     isolated: Counter[str] = field(default_factory=Counter)
 
 
@@ -162,6 +166,9 @@ class ServerExchange:
             case Forget():
                 check_slots(frame.slots, self.opened.limits.slots_max)
                 self._evaluator.forget(frame.slots)
+                if self._evaluator.is_saved:
+                    self.stats.saves += 1
+                    self.stats.saved_bytes = 0
             case Checkpoint():
                 yield from self._checkpoint(frame)
             case _:
@@ -240,6 +247,8 @@ class ServerExchange:
             # A checkpoint only limits the cost of failover. The query continues without it.
             yield SavedStates(self._empty_batch(), problem=f"{error.code}: {error.message}", reopen=reopen)
             return
+        self.stats.saves += 1
+        self.stats.saved_bytes = batch.nbytes
         yield from self._pending_log()
         for part, last in self._parts(batch):
             yield SavedStates(part, last=last, reopen=reopen and last)

@@ -145,6 +145,10 @@ class Evaluator(Protocol):
     def state_bytes(self) -> int:
         """Bytes of the states in the last result of `collect`."""
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether every slot that has changed since its state was last returned has been emptied."""
+
     def merge_states(self, batch: pa.RecordBatch) -> None:
         """Merge n states into slots. The batch has `slot` and one column `state_i` for each call i."""
 
@@ -182,6 +186,7 @@ class Stateless:
 
     slot_count = 0
     state_bytes = 0
+    is_saved = True
 
     def merge_states(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - as in `Evaluator`
         """Fail: there are no states."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from foldflight.exchange.frames import Barrier, Chunk, States
+from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Forget, States
 from foldflight.fold import Mode
 from foldflight.functions.rowkind import RowKind
 
@@ -40,7 +40,7 @@ class Account:
         self._rows_folded = {
             kind: [metrics.rows_folded.labels(function, kind.short) for function in self._functions] for kind in RowKind
         }
-        self._groups = self._state_bytes = self._bytes_since = 0
+        self._groups = self._state_bytes = self._bytes_since = self._saves = 0
         self._returns_states = opening.returns.states
         self._is_mapping = opening.maps
         # States that consist of numbers have a fixed size.
@@ -68,7 +68,8 @@ class Account:
     def weight(self) -> tuple[int, int, int]:
         """An estimate of the size of the exchange, to find the largest one: bytes, then groups, then rows.
 
-        The bytes are those of the states that it returned last, plus, if its states can grow, those received since.
+        The bytes are those of the states that it returned last, plus, if its states can grow, those received since. A
+        checkpoint returns what has become of them, and Forget may drop it.
         """
         grown = self._bytes_since if self._grows else 0
         return self._state_bytes + grown, self._groups, self.rows
@@ -94,6 +95,8 @@ class Account:
                     self._bytes_since = 0
                 self._count_isolated()
                 self._show_folds()
+            case Checkpoint() | Forget() if self._exchange.stats.saves > self._saves:
+                self._saves, self._bytes_since = self._exchange.stats.saves, self._exchange.stats.saved_bytes
         groups = self._exchange.groups
         if groups != self._groups:
             self._metrics.groups.inc(groups - self._groups)

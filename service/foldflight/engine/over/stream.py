@@ -611,14 +611,14 @@ class OverBucket:
         def log(name: str, rows: pa.Schema, owner: dict[str, Any]) -> TimeLog:
             return TimeLog(rows, stores(name), cache=cache, bounds=bounds, new_run_id=new_run_id, owner=owner)
 
+        def table(name: str, layout: TableLayout) -> StateTable:
+            return StateTable(layout, stores(name), cache=cache, bounds=bounds, new_run_id=new_run_id)
+
         self._waiting = log("waiting", over.waiting, over.owner)
         self._kept = [
             _Kept(
-                fold.table
-                and StateTable(
-                    fold.table, stores(f"groups {place}"), cache=cache, bounds=bounds, new_run_id=new_run_id
-                ),
-                fold.log and log(f"frames {place}", fold.log, {}),
+                None if fold.table is None else table(f"groups {place}", fold.table),
+                None if fold.log is None else log(f"frames {place}", fold.log, {}),
             )
             for place, fold in enumerate(folds.parts)
         ]
@@ -710,7 +710,7 @@ class OverBucket:
 
     def _count(self) -> None:
         tables = [kept.table for kept in self._kept if kept.table is not None]
-        stores = [self._waiting, *(log for log, _ in self._logs()), *tables]
+        stores: list[TimeLog | StateTable] = [self._waiting, *(log for log, _ in self._logs()), *tables]
         self.stats.waiting_rows = len(self._waiting)
         self.stats.runs = sum(store.pieces for store in stores)
         self.stats.state_bytes = sum(store.stored_bytes for store in stores)

@@ -322,6 +322,11 @@ class Fold:
         self._marked_below = 0
         self._marks[chosen[chosen < len(self._marks)]] = 0
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether every slot that has changed since its state was last returned has been emptied."""
+        return not (self._marks & np.uint8(_UNSAVED)).any()
+
     def _empty(self, slots: Slots) -> None:
         for accumulators in self._accumulators:
             accumulators.forget(slots)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from foldflight import connect, udaf
 from foldflight.client import Functions, OpenExchange, embedded
+from foldflight.engine import blocks
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import folding, task
 from foldflight.engine.over.query import OverQuery
@@ -549,3 +550,43 @@ def test_a_distance_may_exceed_the_type_of_the_order(type_: str, values: Any, bo
         {"n": FUNCTIONS["count"]().range(bound, 0)}, [{"at": at} for at in values], order_by=["at"], types={"at": type_}
     )
     assert [row["n"] for row in found] == expected
+
+
+@udaf(input_types=["BIGINT"], result_type="STRING", state_type="STRING")
+class Wide:
+    """A thousand letters for each row of the last call that was folded; the state is as large as the output."""
+
+    def create_accumulator(self) -> str:
+        return ""
+
+    def accumulate(self, _accumulator: str, value: int) -> str:
+        return "abcdefghij"[value % 10] * 1000
+
+    def merge(self, _accumulator: str, other: str) -> str:
+        return other
+
+    def get_value(self, accumulator: str) -> str:
+        return accumulator
+
+
+@pytest.mark.parametrize("low", [None, -99])
+def test_large_outputs_and_states_are_bounded_by_bytes(low: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less is asked for at once where it is large: outputs, nodes, and the states that frames are merged from."""
+    sizes: list[int] = []
+    states, row_outputs, results = OpenExchange.states, OpenExchange.row_outputs, OpenExchange.results
+
+    def measured(answer: Any) -> Any:
+        sizes.append(answer.nbytes)
+        return answer
+
+    monkeypatch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, bytes_max=50_000))
+    monkeypatch.setattr(blocks, "_FIRST_ITEMS", 4)
+    monkeypatch.setattr(OpenExchange, "states", lambda self, batch: states(self, measured(batch)))
+    monkeypatch.setattr(OpenExchange, "row_outputs", lambda self: measured(row_outputs(self)))
+    monkeypatch.setattr(OpenExchange, "results", lambda self, epoch: measured(results(self, epoch)))
+    rows = [{"at": at, "v": at} for at in range(400)]
+    call = connect("embedded:").register(Wide)["wide"]("v").rows(low, 0)
+    found = run_over({"n": call}, rows, order_by=["at"])
+    assert [row["n"][:2] for row in found] == ["abcdefghij"[at % 10] * 2 for at in range(400)]
+    assert len(sizes) > 10
+    assert max(sizes) < 130_000, "the number at once at most doubles"

@@ -95,7 +95,7 @@ def shown(rows: Rows) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["ordered", "distant"])
-@examples(30)
+@examples(20)
 @given(streams(), st.sampled_from([0, 3, 12]), st.booleans(), st.sampled_from([3, 1000]), st.booleans())
 def test_outputs_are_those_of_a_batch(
     kind: str, epochs: list[Rows], delay: int, has_keys: bool, slots: int, is_small: bool

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 
 from foldflight.engine.convert import convert
 
-__all__ = ["BlockBounds", "gather", "one_batch"]
+__all__ = ["BlockBounds", "Pace", "gather", "one_batch"]
+
+
+_FIRST_ITEMS: Final = 1 << 9
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,28 @@ class BlockBounds:
             group_bytes_max=max(min(self.group_bytes_max, state_bytes_max // 4), 1),
             folded_bytes_max=max(min(self.folded_bytes_max, state_bytes_max // 4), 1),
         )
+
+
+class Pace:
+    """How many items are processed at once, so that what they make stays within a number of bytes.
+
+    What an item makes is only known afterwards. So the first number is small, and it doubles while the items make
+    little.
+
+    Args:
+        items_max: The largest number.
+        bytes_max: Bytes that the items may make together.
+    """
+
+    def __init__(self, items_max: int, bytes_max: int) -> None:
+        self.items = min(_FIRST_ITEMS, items_max)
+        self._items_max = items_max
+        self._bytes_max = bytes_max
+
+    def made(self, items: int, size: int) -> None:
+        """Take note that n items, at least one, have made so many bytes."""
+        fitting = items * self._bytes_max // max(size, 1)
+        self.items = max(min(fitting, 2 * self.items, self._items_max), 1)
 
 
 def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: BlockBounds) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import OpenExchange
-from foldflight.engine.blocks import one_batch
+from foldflight.engine.blocks import Pace, one_batch
 from foldflight.engine.convert import convert
 from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.engine.logs import forward, naming_group
@@ -234,6 +234,8 @@ class _Anew(FrameFold):
         super().__init__(part)
         self._opening = part.anew(states=False)
         self._epochs: dict[int, int] = {}
+        bounds = part.query.bounds
+        self._pace = Pace(bounds.rows_max, bounds.bytes_max)
         self._nodes = _Nodes(self) if part.way is Way.MERGE else None
 
     def begin(self, store: Store) -> None:
@@ -244,20 +246,23 @@ class _Anew(FrameFold):
     def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         found: list[list[pa.Array]] = []
         start = 0
-        slots_max = self._part.query.bounds.rows_max
         # A frame of nodes costs a few rows, which are bounded by the number of frames.
         sizes = high - low if self._nodes is None else np.minimum(high - low, 4 * _NODE_ROWS)
         ends = np.cumsum(sizes)
         while start < len(low):
             before = int(ends[start - 1]) if start else 0
             end = int(np.searchsorted(ends, before + _EVENTS_MAX, side="right"))
-            end = min(max(end, start + 1), start + slots_max, len(low))
-            found.append(self._converted(self._fold(rows[start:end], low[start:end], high[start:end])))
+            end = min(max(end, start + 1), start + self._pace.items, len(low))
+            outputs, merged_bytes = self._fold(rows[start:end], low[start:end], high[start:end])
+            self._pace.made(end - start, outputs.nbytes + merged_bytes)
+            found.append(self._converted(outputs))
             start = end
         return [pa.concat_arrays(list(columns)) for columns in zip(*found, strict=True)]
 
-    def _fold(self, rows: Positions, low: Positions, high: Positions) -> pa.RecordBatch:
+    def _fold(self, rows: Positions, low: Positions, high: Positions) -> tuple[pa.RecordBatch, int]:
+        """Return the outputs of n frames, and the bytes of the states that were merged for them."""
         left = right = high
+        merged_bytes = 0
         first = last = _NONE
         if self._nodes is not None:
             shift = self._nodes.shift(rows)
@@ -273,9 +278,9 @@ class _Anew(FrameFold):
             states = [pa.nulls(len(nothing), field.type) for field in self._layout.states]
             self.states(self._opening, nothing, states)
         if self._nodes is not None:
-            self._nodes.merge(self._opening, first, last)
+            merged_bytes = self._nodes.merge(self._opening, first, last)
             self.rows(self._opening, right, high)
-        return self.results(self._opening, len(low))
+        return self.results(self._opening, len(low)), merged_bytes
 
     def rows(self, opening: Open, low: Positions, high: Positions) -> None:
         """Fold the rows from `low` to `high` into slots 0 to n - 1."""
@@ -329,6 +334,8 @@ class _Nodes:
         self._known: list[tuple[Positions, list[pa.Array]]] = []
         self._starts = _NONE
         self._stride = _NODE_ROWS
+        bounds = fold.part.query.bounds
+        self._pace = Pace(bounds.rows_max, bounds.bytes_max)
 
     def begin(self, starts: Positions) -> None:
         """Drop all nodes. From here on partitions begin at these positions; the last one is the end."""
@@ -357,11 +364,14 @@ class _Nodes:
         if pieces:
             self._make(pieces, oldest)
 
-    def merge(self, opening: Open, first: Positions, last: Positions) -> None:
-        """Merge the nodes of n frames into slots 0 to n - 1. The arguments are those of `know`."""
+    def merge(self, opening: Open, first: Positions, last: Positions) -> int:
+        """Merge the nodes of n frames into slots 0 to n - 1, and return the bytes of their states.
+
+        The arguments are those of `know`.
+        """
         pieces = _pieces(first, last)
         if not pieces:
-            return
+            return 0
         slots = np.concatenate([piece.slots for piece in pieces])
         ranks = np.concatenate([np.full(len(piece.slots), rank) for rank, piece in enumerate(pieces)])
         states = [self._states(piece.level, piece.nodes) for piece in pieces]
@@ -370,6 +380,7 @@ class _Nodes:
         for start in range(0, len(by_slot), _EVENTS_MAX):
             chosen = by_slot[start : start + _EVENTS_MAX]
             self._fold.states(opening, slots[chosen], [column.take(pa.array(chosen)) for column in columns])
+        return sum(column.nbytes for column in columns)
 
     def _states(self, level: int, nodes: Positions) -> list[pa.Array]:
         """Return the states of n known nodes of a level."""
@@ -402,8 +413,13 @@ class _Nodes:
 
     def _add(self, level: int, nodes: Positions) -> None:
         known, states = self._known[level]
-        slots_max = self._fold.part.query.bounds.rows_max
-        made = [self._made(level, nodes[start : start + slots_max]) for start in range(0, len(nodes), slots_max)]
+        made = []
+        start = 0
+        while start < len(nodes):
+            chosen = nodes[start : start + self._pace.items]
+            made.append(self._made(level, chosen))
+            self._pace.made(len(chosen), sum(column.nbytes for column in made[-1]))
+            start += len(chosen)
         together = np.concatenate([known, nodes])
         order = np.argsort(together)
         columns = [pa.concat_arrays(list(parts)) for parts in zip(*([states] if states else []), *made, strict=True)]

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.engine.blocks import one_batch
+from foldflight.engine.blocks import Pace, one_batch
 from foldflight.engine.convert import convert
 from foldflight.engine.epoch import EpochStats
 from foldflight.engine.grouped import Clock, GroupedExchange, Groups
@@ -314,6 +314,7 @@ class _AccumulatorFold(_PartFold):
         super().__init__(part, buckets)
         self.exchange = GroupedExchange(part.query.transport, part.kept, part.query.layout, clock=clock)
         self._distance = _distance_us(part)
+        self._pace = Pace(_EVENTS_MAX, part.query.bounds.bytes_max)
 
     @property
     def states(self) -> pa.Schema:
@@ -416,11 +417,15 @@ class _AccumulatorFold(_PartFold):
                 if len(old):
                     chosen = before.take(pa.array(loaded[first:last][old]))
                     self.exchange.states(old.astype(np.int32), chosen.columns)
-                for start in range(begin, end, _EVENTS_MAX):
-                    stop = min(start + _EVENTS_MAX, end)
+                start = begin
+                while start < end:
+                    stop = min(start + self._pace.items, end)
                     slots = (turns[start:stop] - first).astype(np.int32)
                     rows = events.rows.slice(start, stop - start)
-                    outputs.append(self._converted(self.exchange.running(slots, rows, events.emits[start:stop])))
+                    found = self.exchange.running(slots, rows, events.emits[start:stop])
+                    self._pace.made(stop - start, found.nbytes)
+                    outputs.append(self._converted(found))
+                    start = stop
                 self.exchange.barrier()
                 found = one_batch(self.exchange.results())
             states.append(_by_slot(found, self._layout.states.names, last - first))
@@ -479,6 +484,8 @@ class _RowsFold(_PartFold):
     def __init__(self, part: Part, buckets: int) -> None:
         super().__init__(part, buckets)
         self._fold = fold_of(part)
+        bounds = part.query.bounds
+        self._pace = Pace(min(_ROWS, bounds.rows_max), bounds.bytes_max)
         self._rows_kept = _kept_rows(part)
 
     @property
@@ -527,13 +534,15 @@ class _RowsFold(_PartFold):
         return Store([together], OrderOf(starts, step.peers, None, nulls, nulls_first=True))
 
     def _outputs(self, store: Store, due: Positions) -> list[pa.Array]:
-        at_once = min(_ROWS, self.part.query.bounds.rows_max)
         self._fold.begin(store)
         found = []
-        for start in range(0, len(due), at_once):
-            rows = due[start : start + at_once]
+        start = 0
+        while start < len(due):
+            rows = due[start : start + self._pace.items]
             low, high = positions_of(self.part.frame, store.order, rows)
             found.append(self._fold.outputs(rows, low, high))
+            self._pace.made(len(rows), sum(column.nbytes for column in found[-1]))
+            start += len(rows)
         return [pa.concat_arrays(list(parts)) for parts in zip(*found, strict=True)]
 
     def __exit__(

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from foldflight.engine.blocks import gather
+from foldflight.engine.blocks import Pace, gather
 from foldflight.engine.over.folding import FrameFold, fold_of
 from foldflight.engine.over.frames import positions_of
 from foldflight.engine.over.partitions import Partitions, Store
@@ -28,7 +28,7 @@ class OverFold:
     Args:
         query: The query.
         rows: The largest number of rows whose outputs are computed at once. A frame may need a slot of its own, so the
-            bounds of the query apply, too.
+            bounds of the query apply, too. Of large outputs fewer are computed.
     """
 
     query: OverQuery
@@ -41,15 +41,20 @@ class OverFold:
             batches: Rows in the schema of the layout, sorted by the keys of the partition and then by the order.
         """
         query = self.query
-        at_once = min(self.rows, query.bounds.rows_max)
+        pace = Pace(min(self.rows, query.bounds.rows_max), query.bounds.bytes_max)
         blocks = gather(batches, query.layout.rows, query.bounds)
         with ExitStack() as stack:
             folds = [stack.enter_context(fold_of(part)) for part in query.parts]
             for store in Partitions(query.ordering, bytes_max=query.bounds.bytes_max).stores(blocks):
                 for fold in folds:
                     fold.begin(store)
-                for start in range(0, len(store), at_once):
-                    yield self._outputs(folds, store, start, min(start + at_once, len(store)))
+                start = 0
+                while start < len(store):
+                    end = min(start + pace.items, len(store))
+                    found = self._outputs(folds, store, start, end)
+                    yield found
+                    pace.made(end - start, sum(found.column(name).nbytes for name in query.outputs.names))
+                    start = end
 
     def _outputs(self, folds: list[FrameFold], store: Store, start: int, end: int) -> pa.RecordBatch:
         query, block = self.query, store.slice(start, end)

@@ -590,3 +590,24 @@ def test_large_outputs_and_states_are_bounded_by_bytes(low: int | None, monkeypa
     assert [row["n"][:2] for row in found] == ["abcdefghij"[at % 10] * 2 for at in range(400)]
     assert len(sizes) > 10
     assert max(sizes) < 130_000, "the number at once at most doubles"
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, None), (-750, 0)])
+def test_nodes_of_long_frames_are_bounded_by_bytes(low: int, high: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small nodes between the ends of long frames are dropped, and made again when an end reaches them."""
+    held: list[int] = []
+    know = folding._Nodes.know
+
+    def measured(self: Any, *frames: Any) -> None:
+        know(self, *frames)
+        held.append(sum(column.nbytes for _, states in self._known for column in states))
+
+    monkeypatch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, bytes_max=25_000))
+    monkeypatch.setattr(blocks, "_FIRST_ITEMS", 4)
+    monkeypatch.setattr(folding._Nodes, "know", measured)
+    rows = [{"at": at, "v": at} for at in range(1000)]
+    call = connect("embedded:").register(Wide)["wide"]("v").rows(low, high)
+    found = run_over({"n": call}, rows, order_by=["at"])
+    last = [at if high == 0 else 999 for at in range(1000)]
+    assert [row["n"][:2] for row in found] == ["abcdefghij"[at % 10] * 2 for at in last]
+    assert max(held) < 125_000, "all nodes would have 375,000 bytes and more"

@@ -8,8 +8,9 @@ those that are left may not count, by FILTER or because NULLs are skipped.
 *Merge*: rows are folded to nodes of 8, 16, 32... rows, at multiples of their size from the beginning of the partition,
 so that the rounding of floats does not depend on other partitions. A frame is folded from the few rows before its first
 node, the largest nodes in it, and the few rows after the last. So each row costs some rows and states, about as many as
-the logarithm of the length of its frame. A node is made once. Source: V. Leis et al., "Efficient processing of window
-functions in analytical SQL queries" (2015).
+the logarithm of the length of its frame. Source: V. Leis et al., "Efficient processing of window functions in
+analytical SQL queries" (2015). A node is made once, unless all nodes of a frame would have more bytes than a block.
+Then the small ones are only kept around the ends of frames, and those that an end reaches later are made again.
 
 *Recompute*: each frame is folded row by row.
 """
@@ -17,8 +18,9 @@ functions in analytical SQL queries" (2015).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -336,6 +338,7 @@ class _Nodes:
         self._stride = _NODE_ROWS
         bounds = fold.part.query.bounds
         self._pace = Pace(bounds.rows_max, bounds.bytes_max)
+        self._leaf_bytes: int | None = None  # of a state of 8 rows, measured
 
     def begin(self, starts: Positions) -> None:
         """Drop all nodes. From here on partitions begin at these positions; the last one is the end."""
@@ -403,15 +406,59 @@ class _Nodes:
             if level:
                 children = np.concatenate([2 * missing[level], 2 * missing[level] + 1])
                 wanted[level - 1] = np.union1d(wanted[level - 1], children)
-        for level, nodes in enumerate(missing):
-            if len(nodes):
-                self._add(level, nodes)
-        for level, (known, states) in enumerate(self._known):
-            kept = np.flatnonzero((known + 1) * (_NODE_ROWS << level) > oldest)
+        if self._leaf_bytes is None and len(missing[0]):
+            self._add(0, missing[0][:1])
+            missing[0] = missing[0][1:]
+        end = max(int(piece.nodes.max() + 1) << piece.level for piece in pieces)
+        cut = self._cut(end - oldest // _NODE_ROWS, levels)
+        edges = np.unique(
+            np.concatenate([_NONE, *(piece.nodes >> (cut - piece.level) for piece in pieces if piece.level < cut)])
+        )
+        self._make_below(missing, cut, edges)
+        for level in range(cut + 1, levels):
+            self._add(level, missing[level])
+        self._drop(lambda level, nodes: (nodes + 1) * (_NODE_ROWS << level) <= oldest)
+        self._drop(lambda level, nodes: ~_is_below(level, nodes, cut=cut, above=edges), below=cut)
+
+    def _cut(self, leaves: int, levels: int) -> int:
+        """Return the level below which nodes are kept only at the ends of frames, because all would need too much.
+
+        Args:
+            leaves: The number of nodes of level 0 from the first row of a frame to the last one.
+            levels: The number of levels.
+        """
+        bytes_max = self._fold.part.query.bounds.bytes_max
+        needed = 2 * leaves * (self._leaf_bytes or 0)
+        return min(max(-(-needed // bytes_max) - 1, 0).bit_length(), levels - 1)
+
+    def _make_below(self, missing: Sequence[Positions], cut: int, edges: Positions) -> None:
+        """Make the missing nodes up to a level, a range of rows at a time, and drop those that no end of a frame needs.
+
+        Args:
+            missing: The missing nodes of each level, ascending.
+            cut: The level.
+            edges: Nodes of this level, ascending. Their children are kept.
+        """
+        above = np.unique(np.concatenate([nodes >> (cut - level) for level, nodes in enumerate(missing[: cut + 1])]))
+        leaves_max = self._fold.part.query.bounds.bytes_max // (2 * max(self._leaf_bytes or 0, 1))
+        at_once = max(leaves_max >> cut, 1)
+        for start in range(0, len(above), at_once):
+            chosen = above[start : start + at_once]
+            for level, nodes in enumerate(missing[: cut + 1]):
+                self._add(level, nodes[np.isin(nodes >> (cut - level), chosen)])
+            done = np.setdiff1d(chosen, edges)
+            self._drop(partial(_is_below, cut=cut, above=done), below=cut)
+
+    def _drop(self, is_needless: Callable[[int, Positions], npt.NDArray[np.bool_]], below: int | None = None) -> None:
+        """Drop known nodes of all levels, or of those below one."""
+        for level, (known, states) in enumerate(self._known[:below]):
+            kept = np.flatnonzero(~is_needless(level, known))
             if len(kept) < len(known):
                 self._known[level] = (known[kept], [column.take(pa.array(kept)) for column in states])
 
     def _add(self, level: int, nodes: Positions) -> None:
+        if not len(nodes):
+            return
         known, states = self._known[level]
         made = []
         start = 0
@@ -420,6 +467,8 @@ class _Nodes:
             made.append(self._made(level, chosen))
             self._pace.made(len(chosen), sum(column.nbytes for column in made[-1]))
             start += len(chosen)
+        if not level:
+            self._leaf_bytes = -(-sum(column.nbytes for column in made[-1]) // len(made[-1][0]))
         together = np.concatenate([known, nodes])
         order = np.argsort(together)
         columns = [pa.concat_arrays(list(parts)) for parts in zip(*([states] if states else []), *made, strict=True)]
@@ -437,6 +486,11 @@ class _Nodes:
             fold.rows(self._opening, begins, begins + _NODE_ROWS)
         found = fold.results(self._opening, len(nodes))
         return [found.column(name) for name in fold.part.query.layout.states.names]
+
+
+def _is_below(level: int, nodes: Positions, *, cut: int, above: Positions) -> npt.NDArray[np.bool_]:
+    """Return which of n nodes of a level are in one of the nodes `above` of the level `cut`."""
+    return np.isin(nodes >> (cut - level), above)
 
 
 class _Piece(NamedTuple):

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foldflight import connect, udaf
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import stream
 from foldflight.engine.state.manifest import TableBounds
-from foldflight.testing import run_over, run_over_epochs
+from foldflight.engine.state.table import MemoryStore
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.testing import over, overstream, run_over, run_over_epochs
 from tests.effort import examples
 from tests.laws.test_over import FUNCTIONS
 
@@ -133,3 +136,99 @@ def test_outputs_are_those_of_a_batch(
         if kind == "ordered":
             assert of_key == sorted(of_key, key=lambda row: (row["at"], -row["id"]))
     assert found[-1].waiting_rows == sum(map(len, epochs)) - sum(late) - len(values)
+
+
+def at(minute: int, **columns: Any) -> dict[str, Any]:
+    return {"at": START + minute * MINUTE, **columns}
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "message"),
+    [
+        (FUNCTIONS["max"]("v").range("-1 hour", 0), "CANNOT_RETRACT", "would be folded by merge .*by='retract'"),
+        (FUNCTIONS["count"]().range("-1 month", 0), "SIGNATURE", "an interval of a fixed length"),
+        (FUNCTIONS["count"]().range(-5, 0), "SIGNATURE", "an interval of a fixed length"),
+        (FUNCTIONS["count"]().rows(0, 1), "SIGNATURE", "does not know the rows that follow"),
+        (FUNCTIONS["count"]().rows(None, None), "SIGNATURE", "does not know the rows that follow"),
+        (FUNCTIONS["count"]().rows(None, -1), "SIGNATURE", "if ROWS has a bounded beginning"),
+        (FUNCTIONS["count"]().rows(-10_001, 0), "LIMIT", "at most 10,000 rows"),
+        (
+            FUNCTIONS["count"]().rows(None, 0, by="recompute"),
+            "SIGNATURE",
+            "keeps no rows of a frame without a beginning",
+        ),
+    ],
+)
+def test_frames_that_a_stream_cannot_fold_are_refused(call: Any, code: str, message: str) -> None:
+    """The error says what a stream does not know or keep, and what to do."""
+    with pytest.raises(RejectedError, match=message) as refused:
+        run_over_epochs({"n": call}, [[at(1, v=1)]], order_by=["at"])
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("frame", [(None, 0), (-3, 0)])
+def test_an_error_names_the_group(frame: Any) -> None:
+    """Whatever a stream keeps for a frame, an error of the function has the key of its partition."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT")
+    class Failing:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return accumulator + 10 // value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    call = connect("embedded:").register(Failing)["failing"]("v").rows(*frame)
+    epochs = [[at(1, k="a", v=1), at(2, k="b", v=2)], [at(3, k="b", v=0), at(4, k="a", v=1)]]
+    with pytest.raises(FunctionError) as raised:
+        run_over_epochs({"n": call}, epochs, keys=["k"], order_by=["at"])
+    assert raised.value.group == {"k": "b"}
+
+
+def test_a_changed_query_is_refused() -> None:
+    """A stream goes on with the state of the same query only, even if no row is due."""
+    stores: dict[str, MemoryStore] = {}
+    total, count = FUNCTIONS["sum"]("v"), FUNCTIONS["count"]()
+
+    def run(calls: dict[str, Any], keys: list[str], minute: int) -> list[dict[str, Any]]:
+        row = at(minute, k="a", v=minute)
+        resolved = over.Resolved.of(calls, [row], keys=keys, order_by=["at"], types={}, has_ends=False)
+        streamed = stream.StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
+        names = (f"run {minute} {number}" for number in itertools.count())
+        (epoch,) = overstream._run(streamed, resolved.rows, [[row]], stores, lambda: next(names), TableBounds(), 0)
+        return epoch.rows
+
+    kept = {"total": total.range("-2 minutes", 0), "n": count.rows(-1, 0)}
+    found = [row for minute in (5, 6, 8) for row in run(kept, ["k"], minute)]
+    assert [(row["total"], row["n"]) for row in found] == [(5, 1), (11, 2), (14, 2)]
+    for calls, keys, what in (
+        (kept, [], "other keys"),
+        ({**kept, "total": total.range("-3 minutes", 0)}, ["k"], "other calls and frames"),
+        ({"n": count.rows(-1, 0)}, ["k"], "other calls and frames"),
+    ):
+        with pytest.raises(RejectedError, match=what) as refused:
+            run(calls, keys, 9)
+        assert refused.value.code == "STATE_MISMATCH"
+
+
+def test_a_group_without_rows_in_its_frame_is_gone() -> None:
+    """The state of RANGE frames ends with the last row that leaves, also if its group gets no more rows."""
+    stores: dict[str, MemoryStore] = {}
+    epochs = [[at(1, k="a"), at(2, k="b")], [at(30, k="c")]]
+    given = [row for epoch in epochs for row in epoch]
+    calls = {"n": FUNCTIONS["count"]().range("-5 minutes", 0)}
+    resolved = over.Resolved.of(calls, given, keys=["k"], order_by=["at"], types={}, has_ends=False)
+    streamed = stream.StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
+    names = (f"run {number}" for number in itertools.count())
+    overstream._run(streamed, resolved.rows, epochs, stores, lambda: next(names), TableBounds(), 0)
+    with stream.StreamFolds(streamed) as folds:
+        bucket = stream.OverBucket(folds, stores.__getitem__, cache=None, bounds=TableBounds(), new_run_id=str)
+        ((table, log),) = bucket._kept
+        assert table is not None
+        assert log is not None
+        assert [row["key_0"] for batch in table.scan() for row in batch.to_pylist()] == ["c"]
+        assert len(log) == 1
+        assert bucket.next_us == (START + 35 * MINUTE).replace(tzinfo=dt.UTC).timestamp() * 1_000_000

@@ -198,7 +198,7 @@ def _check_way(part: Part) -> None:
         raise RejectedError(
             "SIGNATURE",
             f"{functions} over {frame} is to be folded by {part.way.value}, and a stream keeps no rows of a frame "
-            "without a beginning; leave by out",
+            "without a beginning; use ROWS with a beginning, or leave by out",
         )
     if frame.has_offset and part.way is not Way.RETRACT:
         raise RejectedError(

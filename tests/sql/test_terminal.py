@@ -1,0 +1,65 @@
+"""The shell of `foldflight sql` in a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.terminal import in_terminal
+
+SHELL = """
+from types import SimpleNamespace
+from unittest.mock import Mock, patch
+import time
+from foldflight.cli import sql
+
+class Runner:
+    spark = Mock()
+    timing = False
+
+    def run(self, statement):
+        print(f"<{statement}>")
+        if "slow" in statement:
+            print("started")
+            time.sleep(60)
+
+with patch.object(sql, "_words", return_value=["flights", "origin", "weighted_avg"]):
+    sql._shell(Runner())
+print("ended", Runner.spark.sparkContext.cancelAllJobs.call_count)
+"""
+
+
+def test_the_shell_in_a_terminal(tmp_path: Path) -> None:
+    """Statements of several lines, completion, Ctrl-C in a line and in a statement, history that lasts, help, quit."""
+    with in_terminal(SHELL, env={"HOME": str(tmp_path)}) as shell:
+        shell.expect("foldflight>")
+        shell.type("SELECT 'a;\r")
+        shell.expect("...>")
+        shell.type("b' FROM t;\r")
+        shell.expect("<SELECT 'a;\nb' FROM t>")
+        shell.expect("foldflight>")
+        shell.type("SELECT weig")
+        shell.expect("weighted_avg")  # the menu
+        shell.type("\t(v) FROM t;\r")
+        shell.expect("<SELECT weighted_avg(v) FROM t>")
+        shell.expect("foldflight>")
+        shell.type("SELECT never\x03")
+        shell.expect("foldflight>")
+        shell.type("\\?\r")
+        shell.expect("EXPLAIN FOLDFLIGHT")
+        shell.expect("foldflight>")
+        shell.type("SELECT slow;\r")
+        shell.expect("started")
+        shell.type("\x03")
+        shell.expect("stopped")
+        shell.expect("foldflight>")
+        shell.type("exit;\r")
+        shell.expect("ended 1")
+        assert shell.end() == 0
+    with in_terminal(SHELL, env={"HOME": str(tmp_path)}) as shell:
+        shell.expect("foldflight>")
+        shell.type("\x1b[A\x1b[A\r")
+        shell.expect("<SELECT slow>")
+        shell.type("\x03")
+        shell.expect("foldflight>")
+        shell.type("\x04")
+        assert shell.end() == 0

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
 from tests.terminal import in_terminal
 
 SHELL = """
@@ -37,6 +41,9 @@ def test_the_shell_in_a_terminal(tmp_path: Path) -> None:
         shell.type("b' FROM t;\r")
         shell.expect("<SELECT 'a;\nb' FROM t>")
         shell.expect("foldflight>")
+        shell.type("CREATE AGGREGATE f(INT) AS $$\ra = 1;\r$$;\r")
+        shell.expect("<CREATE AGGREGATE f(INT) AS $$\na = 1;\n$$>")
+        shell.expect("foldflight>")
         shell.type("SELECT weig")
         shell.expect("weighted_avg")  # the menu
         shell.type("\t(v) FROM t;\r")
@@ -63,3 +70,33 @@ def test_the_shell_in_a_terminal(tmp_path: Path) -> None:
         shell.expect("foldflight>")
         shell.type("\x04")
         assert shell.end() == 0
+
+
+@pytest.mark.slow
+def test_a_stream_in_a_terminal(tmp_path: Path) -> None:
+    """`--watch` prints the changes of each epoch until Ctrl-C, and the shell goes on."""
+    (tmp_path / "events").mkdir()
+
+    def write(name: str, value: int) -> None:
+        pq.write_table(pa.table({"k": ["a"], "v": [value]}), tmp_path / f"{name}.parquet")
+        (tmp_path / f"{name}.parquet").rename(tmp_path / "events" / f"{name}.parquet")
+
+    write("first", 2)
+    query = "SELECT k, weighted_avg(v, 1) AS a FROM events GROUP BY k EMIT CHANGES;"
+    options = ("--table", f"events={tmp_path / 'events'}", "--functions", "examples.weighted_avg", "--watch")
+    command = "from foldflight.cli.main import cli; cli(prog_name='foldflight')"
+    with in_terminal(command, "sql", *options, env={"HOME": str(tmp_path)}) as shell:
+        shell.expect("foldflight>", 240)
+        shell.type(f"EXPLAIN FOLDFLIGHT {query}\r")
+        shell.expect("group by k", 120)
+        shell.expect("foldflight>")
+        shell.type(f"{query}\r")
+        shell.expect("│ a │ 2 │ +I", 240)
+        write("second", 4)
+        shell.expect("│ a │ 3 │ +U", 120)
+        shell.type("\x03")
+        shell.expect("foldflight>", 120)
+        shell.type("SELECT 40 + 2 AS answer;\r")
+        shell.expect("│ 42 ", 120)
+        shell.type("\x04")
+        assert shell.end(120) == 0

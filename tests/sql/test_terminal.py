@@ -11,24 +11,30 @@ import pytest
 from tests.terminal import in_terminal
 
 SHELL = """
-from types import SimpleNamespace
+from contextlib import nullcontext
+from threading import Event
 from unittest.mock import Mock, patch
-import time
+from rich.console import Console
 from foldflight.cli import sql
 
-class Runner:
-    spark = Mock()
-    timing = False
+ended, spark = Event(), Mock()
+spark.sparkContext.cancelAllJobs.side_effect = ended.set
 
-    def run(self, statement):
+class Runner(sql._Runner):
+    def _rows(self, statement):
         print(f"<{statement}>")
         if "slow" in statement:
             print("started")
-            time.sleep(60)
+            ended.wait(60)
+        return Mock(isStreaming=False, columns=()), []
 
-with patch.object(sql, "_words", return_value=["flights", "origin", "weighted_avg"]):
-    sql._shell(Runner())
-print("ended", Runner.spark.sparkContext.cancelAllJobs.call_count)
+with (
+    patch.object(sql, "_words", return_value=["flights", "origin", "weighted_avg"]),
+    patch.object(sql, "spark_progress", lambda *_: nullcontext()),
+    patch("foldflight.sql.placed_errors", lambda *_: nullcontext()),
+):
+    sql._shell(Runner(spark, Console(), output="table", timing=False))
+print("ended", spark.sparkContext.cancelAllJobs.call_count)
 """
 
 
@@ -96,6 +102,9 @@ def test_a_stream_in_a_terminal(tmp_path: Path) -> None:
         shell.expect("│ a │ 3 │ +U", 120)
         shell.type("\x03")
         shell.expect("foldflight>", 120)
+        shell.type("SELECT weighted_avg(v, 1), raise_error('boom') FROM events EMIT CHANGES;\r")
+        shell.expect("foldflight: [USER_RAISED_EXCEPTION] boom", 120)
+        assert "Traceback" not in shell.expect("foldflight>")
         shell.type("SELECT 40 + 2 AS answer;\r")
         shell.expect("│ 42 ", 120)
         shell.type("\x04")

@@ -203,6 +203,8 @@ def refusal(
     start, stop = found[0], max(found[1] - 1, found[0])
     if edits is not None:
         start, stop = edits.origin(span, start), edits.origin(span, stop)
+    if start == stop:  # Spark's parser tells where a token begins
+        stop = next((token.stop - 1 for token in text.tokens if token.start == start), stop)
     return SqlError(message, text.text, start, stop + 1, condition=condition)
 
 

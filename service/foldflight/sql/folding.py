@@ -28,7 +28,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, Query
 from foldflight.sql.calls import AGGREGATES, Call, calls_in
 from foldflight.sql.meaning import arguments_of, own_calls
-from foldflight.sql.text import Edits, Span, quoted
+from foldflight.sql.text import Edits, Span, Token, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
 __all__ = ["BlockFold", "Folded", "item_names", "unaliased"]
@@ -247,7 +247,7 @@ class BlockFold:
         aliases = {name.lower(): body for name, body in zip(names, bodies, strict=True)}
         spans = text.split(clause)
         words = {text.tokens[span.start] for span in spans if len(span.places) == 1}
-        unclear = [word.text for word in words if word.is_name and word.name.lower() in aliases]
+        unclear = [word.text for word in words if word.is_name and self._is_other(word, aliases)]
         columns = self._columns_among(unclear)
         for span in spans:
             token = text.tokens[span.start]
@@ -259,6 +259,11 @@ class BlockFold:
                 yield aliases[token.name.lower()]
             else:
                 yield span
+
+    def _is_other(self, word: Token, aliases: Mapping[str, Span]) -> bool:
+        """Return whether a word is the alias of an item that is not the same word: it may mean this, or a column."""
+        body = aliases.get(word.name.lower())
+        return body is not None and self.analysis.text.slice(body) != word.text
 
     def _columns_among(self, names: Sequence[str]) -> Sequence[str]:
         """Return which of these names are columns of the block's rows. Mostly all are, so Spark is asked once."""

@@ -121,7 +121,7 @@ class Planner:
                 rewrite_source(self.analysis, self._folds, each, block)
                 if own_calls(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, meaning):
                     is_whole = each is query and query.is_sole(block)
-                    self._fold_block(each, block, meaning if is_whole else None)
+                    self._fold_block(each, block, meaning if is_whole else None, may_stream=meaning.isStreaming)
         self._refuse_around(query)
         rewrite_rest(self.analysis, self._folds, query)
         if self._has_unfolded_stream or not any(decision.plan == "fold" for decision in self.decisions):
@@ -160,7 +160,7 @@ class Planner:
         if self._windows:
             raise self._windows[0].misused(self.analysis.text)
 
-    def _fold_block(self, query: Query, block: Block, meaning: DataFrame | None) -> None:
+    def _fold_block(self, query: Query, block: Block, meaning: DataFrame | None, *, may_stream: bool) -> None:
         fold = BlockFold(
             self.analysis, query, block, self._folds, self._tables, options=self.options, functions=self.functions
         )
@@ -168,7 +168,7 @@ class Planner:
             folded = fold.planned(self._columns(query, block, meaning))
         except CannotFoldError as error:
             self._decide(block, "lists", str(error))
-            self._has_unfolded_stream |= _is_stream(fold)
+            self._has_unfolded_stream |= may_stream and _is_stream(fold)
             for call in own_calls(self.analysis, query, block):
                 rewrite_call(self.analysis, self._folds, call, query, block)
             return

@@ -135,6 +135,8 @@ define a class, or the functions `create_state`, `accumulate`, `retract`, `merge
 decorator, and may be written [for another engine](../how-to/bring-a-function.md); the statement declares its types.
 `APPEND ONLY` declares that the function needs no `retract`. `USING LINK` names a server that has the function, or that
 runs the source code.
+With a link, a module and a class name the server's function of this name; if the server has none, the class is sent to
+it as a signed bundle (`bundle_key` of `enable`, `--bundle-key-file` of the command).
 
 ## Scalar and table functions
 
@@ -186,11 +188,22 @@ A query over a streaming view needs the fold plan. It ends with `EMIT CHANGES` (
 `EMIT ON WINDOW CLOSE` (the final row of each window); without either it gives updates. Aggregates over the changes of
 another aggregate need two statements: `CREATE TEMPORARY VIEW v AS SELECT ... EMIT CHANGES`, and then
 `sql(spark, "SELECT ... FROM v GROUP BY ...", row_kind="row_kind")`. Over updates, `WHERE` and `JOIN` are refused, and
-over changes so is an outer `SELECT` that leaves `row_kind` out. In a batch `row_kind` retracts rows, too. Windows are
-Spark's `window(...)` or these table functions:
+over changes so is an outer `SELECT` that leaves `row_kind` out. In a batch `row_kind` retracts rows, too. Sorting, `OVER`
+and, over changes, `DISTINCT`, `UNION` without `ALL` and `LIMIT` are refused. Closed windows are final rows: a second
+statement may aggregate them, without `row_kind` and without further windows that close. Windows are Spark's `window(...)`
+or these table functions:
 
 ```text
 {windows}
+```
+
+A window closes when the watermark of its time passes its end. The watermark is defined where the stream is read, with
+`df.withWatermark("time", "10 seconds")`, or in SQL:
+
+```sql
+SELECT window_start, weighted_avg(amount, qty) AS price
+FROM TUMBLE((SELECT * FROM orders WATERMARK time DELAY OF INTERVAL '10' SECONDS), time, INTERVAL '5' MINUTES)
+GROUP BY window_start, window_end EMIT ON WINDOW CLOSE
 ```
 
 ## In a session

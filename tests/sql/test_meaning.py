@@ -102,6 +102,12 @@ def test_distinct_of_all_columns_and_of_collated_texts(db: Any) -> None:
         sql(db, query, plan="fold")
 
 
+def test_spark_compares_nested_values(db: Any) -> None:
+    """A fold cannot order structs, so Spark's own max does beside a function of foldflight."""
+    found = sql(db, "SELECT my_sum(v) AS s, max(struct(v, k)) AS m FROM hav")
+    assert values(found) == [(11, (5, "one"))]
+
+
 def test_names_that_differ_in_case(db: Any) -> None:
     """With spark.sql.caseSensitive, `a` and `A` are two columns."""
     session = db.newSession()

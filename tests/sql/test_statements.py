@@ -108,7 +108,19 @@ def _names(db: Any) -> list[str]:
         ("CREATE AGGREGATE x(BIGINT) LANGUAGE java AS 'sum'", "python", "java"),
         ("CREATE AGGREGATE x(BIGINT) AS 'smu'", "did you mean sum", "'smu'"),
         ("CREATE AGGREGATE x(BIGINT) AS 'sum' USING JAR 'x'", "LINK", "JAR"),
+        ("CREATE AGGREGATE x(BIGINT) AS 'sum' USING LINK 'nope'", "not the URL of a server", "'nope'"),
         ("CREATE AGGREGATE x(BIGINT) AS 'sum' NOW", "should end here", "NOW"),
+        ("CREATE AGGREGATE x(BIGINT) AS 'sum' LANGUAGE python", "order of the clauses is RETURNS", "LANGUAGE"),
+        ("CREATE AGGREGATE x(BIGINT) APPEND AS 'sum'", "APPEND ONLY", "AS"),
+        ("CREATE AGREGATE x(BIGINT) AS 'sum'", "did you mean CREATE AGGREGATE?", "AGREGATE"),
+        ("CREATE TEMPORARY AGGREGATE x(BIGINT) AS 'sum'", "is not TEMPORARY", "TEMPORARY"),
+        ("SHOW AGGREGATE", "did you mean SHOW AGGREGATES?", "AGGREGATE"),
+        ("EXPLAIN FOLDFLIGT SELECT 1", "did you mean EXPLAIN FOLDFLIGHT?", "FOLDFLIGT"),
+        ("EXPLAIN FOLDFLIGHT SELEC 1", "Syntax error at or near 'SELEC'", "SELEC"),
+        (f"CREATE AGGREGATE x(BIGINT) AS '{MODULE}:'", "write 'module:Class'", f"'{MODULE}:'"),
+        ("CREATE AGGREGATE x(BIGINT) AS $$ create_state = int $$", "define accumulate", "$$ create_state = int $$"),
+        ("CREATE AGGREGATE x(BIGINT) AS $$ class", "is not closed", "$$"),
+        ("CREATE FUNCTION x(INT) RETURNS INT LANGUAGE python AS $$ 1 $$", "the source has no function", "$$ 1 $$"),
         (f"CREATE AGGREGATE x(INT, INT) RETURNS BIGINT AS '{MODULE}:Weighted'", "(INT, INT) is declared", "x"),
         (f"CREATE AGGREGATE x(BIGINT, INT) RETURNS STRING AS '{MODULE}:Weighted'", "returns BIGINT", "x"),
         (f"CREATE AGGREGATE x(BIGINT) AS '{MODULE}:Heavy'", "it has Weighted, Joined, times", f"'{MODULE}:Heavy'"),
@@ -142,7 +154,14 @@ def test_mistakes_have_their_place(db: Any, statement: str, message: str, at: st
         ("SELECT k FROM hav WHERE my_sum(v) > 1", "HAVING", "my_sum(v)"),
         ("SELECT k, my_sum(v) FROM hav GROUP BY my_max(v)", "GROUP BY", "my_max(v)"),
         ("SELECT pct(v) FROM hav", "needs the direct argument 'fraction'", "pct(v)"),
-        ("SELECT my_sum(nope) FROM hav", "`nope` cannot be resolved", "my_sum(nope)"),
+        ("SELECT my_sum(nope) FROM hav", "`nope` cannot be resolved", "nope"),
+        ("SELECT k, my_sum(v) FROM nowhere GROUP BY k", "`nowhere` cannot be found", "nowhere"),
+        ("SELECT my_sum(k) FROM hav", "arguments here are (STRING)", "my_sum(k)"),
+        ("SELECT w(v, 1 ORDER BY) FROM hav", "a key is expected here", ")"),
+        ("SELECT 1 FROM hav JOIN emp ON my_sum(v) > 1", "cannot stand in FROM", "my_sum(v)"),
+        ("SELECT my_sum(v) FROM hav; SELECT 2", "give one at a time", ";"),
+        ("INSERT INTO nowhere SELECT my_sum(v) FROM hav", "`nowhere` cannot be found", "nowhere"),
+        ("SELECT my_sum(v) FROM hav EMIT CHANGES LIMIT 1", "at the end of the statement", "EMIT CHANGES"),
         ("SELECT w(nope, 1) FROM hav", "`nope` cannot be resolved", "nope"),
         ("SELECT my_sum(v), nope FROM hav", "`nope` cannot be resolved", "nope"),
         ("DELETE FROM t WHERE x = (SELECT my_max(v) FROM hav)", "temporary view", "my_max(v)"),
@@ -200,6 +219,10 @@ def test_source_is_shipped_to_a_server(db: Any) -> None:
         assert values(keyed.sql(lists)) == [(-2,), (-2,)]
         keyed.sql(linked)
         keyed.sql(f"CREATE AGGREGATE total(BIGINT) RETURNS BIGINT AS 'sum' USING LINK '{server.url}'")
+        classes = ("tests.spark.spark_functions:WeightedAvg", f"{MODULE}:Weighted")  # the server's own, and a bundle
+        for name, written in zip("ab", classes, strict=True):
+            keyed.sql(f"CREATE AGGREGATE {name}(BIGINT, INT) RETURNS BIGINT AS '{written}' USING LINK '{server.url}'")
+        assert values(keyed.sql("SELECT a(v, 1), b(v, 1) FROM VALUES (1L), (3L) AS t(v)")) == [(2, 2)]
         assert values(keyed.sql("SELECT total(v), spread(v) FROM VALUES (1L), (3L) AS t(v)")) == [(4, 2)]
 
 
@@ -263,6 +286,8 @@ def test_a_use_as_a_column(both: Any, functions: Any) -> None:
     assert values(hav.groupBy("k").agg(column(both, use), sf.count("*"))) == [
         ("one", 1.0, 2), ("three", 3.0, 1), ("two", 2.0, 1)
     ]  # fmt: skip
+    joined = functions.string_agg("k").order_by("v DESC")
+    assert values(hav.agg(column(both, joined), sf.count("*"))) == [("one,three,two,one", 4)]
     with pytest.raises(RejectedError, match="depend on its arguments"):
         column(both, "my_sum", "v")
     with pytest.raises(RejectedError, match="did you mean weighted_avg"):

@@ -45,6 +45,7 @@ def orders(db: Any, folder: Path, text: str, *, mode: str = "update", **options:
     return Orders(db, folder, query, mode)
 
 
+BOUNDS = "GROUP BY window_start, window_end"
 SUMS = "SELECT customer, my_sum(amount) AS n FROM orders GROUP BY customer"
 
 
@@ -95,6 +96,54 @@ def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("HOP(TABLE o, DESCRIPTOR(at), '10 minutes', '20 minutes')", [(-10, 3), (0, 3), (10, 4), (20, 4)]),
+        ("CUMULATE(TABLE o, DESCRIPTOR(at), '10 minutes', '20 minutes')", [(0, 3), (0, 3), (20, 4), (20, 4)]),
+        ("SESSION(TABLE o, DESCRIPTOR(at), INTERVAL '9' MINUTES)", [(1, 3), (25, 4)]),
+    ],
+)
+def test_windows_of_streams_close(db: Any, tmp_path: Path, table: str, expected: list[tuple[int, int]]) -> None:
+    """Flink's table functions over a stream give each window once; the watermark is defined in SQL."""
+    relation = "(SELECT * FROM orders WATERMARK at DELAY OF INTERVAL '0' SECONDS)"
+    text = f"""SELECT window_start AS start, my_sum(amount) AS total FROM {table.replace("TABLE o", relation)}
+        GROUP BY window_start, window_end EMIT ON WINDOW CLOSE"""
+
+    def query(df: Any) -> Any:
+        df.createOrReplaceTempView("orders")
+        return sql(db, text)
+
+    stream = Orders(db, tmp_path, query, "append")
+    for each in ([order("a", 2, 9)], [order("b", 1, 1), order("a", 4, 25)], [order("a", 8, 59)]):
+        stream.write(each)
+    rows = [row for epoch in stream.run() for row in epoch]
+    noon = db.sql("SELECT timestamp'2026-01-01 12:00:00Z'").collect()[0][0]
+    assert sorted((int((row["start"] - noon).total_seconds()) // 60, row["total"]) for row in rows) == expected
+
+
+@pytest.mark.slow
+def test_aggregates_over_closed_windows(db: Any, tmp_path: Path) -> None:
+    """Aggregates over aggregates: closed windows are final rows, over which a second statement aggregates."""
+
+    def query(df: Any) -> Any:
+        df.withWatermark("at", "0 seconds").createOrReplaceTempView("orders")
+        sql(
+            db,
+            """CREATE OR REPLACE TEMPORARY VIEW closed AS SELECT customer, my_sum(amount) AS s FROM orders
+               GROUP BY customer, window(at, '10 minutes') EMIT ON WINDOW CLOSE""",
+        )
+        return sql(db, "SELECT customer, my_max(s) AS m, count(*) AS n FROM closed GROUP BY customer")
+
+    stream = Orders(db, tmp_path, query, "update")
+    stream.write([order("a", 1, 1), order("a", 2, 9), order("b", 5, 2)])
+    stream.write([order("a", 4, 25)])
+    stream.write([order("b", 8, 45)])
+    epochs = [shown(each, "customer", "m", "n") for each in stream.run() if each]
+    assert epochs == [[("a", 3, 1), ("b", 5, 1)], [("a", 4, 2)]]
+
+
+@pytest.mark.slow
 def test_order_in_a_call_retracts(db: Any, tmp_path: Path) -> None:
     """`f(x ORDER BY t)` keeps the rows of its groups, so rows may come late and be taken back."""
     stream = orders(
@@ -136,7 +185,18 @@ def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
         ("SELECT customer, my_sum(amount), max_by(qty, amount) FROM orders GROUP BY customer", "Spark's max_by"),
         ("SELECT customer, my_sum(amount) FROM orders GROUP BY ROLLUP(customer)", "ROLLUP"),
         ("SELECT customer, my_string_agg(customer) FROM orders GROUP BY customer", "materialize=True"),
-        ("SELECT customer, my_sum(amount) FROM orders GROUP BY customer EMIT ON WINDOW CLOSE", "window"),
+        ("SELECT customer, my_sum(amount) FROM orders GROUP BY customer EMIT ON WINDOW CLOSE", "needs windows; write"),
+        ("SELECT my_sum(amount) FROM plain GROUP BY window(at, '5 minutes') EMIT ON WINDOW CLOSE", "a watermark on at"),
+        (
+            "SELECT my_sum(v) FROM CUMULATE(orders, at, '3 minutes', '5 minutes') GROUP BY window_start, window_end",
+            "`v`",
+        ),
+        (f"{SUMS} ORDER BY n", "cannot be sorted"),
+        ("SELECT DISTINCT my_sum(amount) FROM orders GROUP BY customer", "DISTINCT would drop changes"),
+        ("SELECT rank() OVER (ORDER BY my_sum(amount)) FROM orders GROUP BY customer", "OVER needs all rows"),
+        (f"{SUMS} UNION {SUMS}", "UNION would compare"),
+        (f"SELECT customer AS row_kind, {SUMS[7:]} EMIT CHANGES", "has a column row_kind"),
+        ("SELECT amount FROM orders EMIT CHANGES", "this query has none"),
         ("SELECT customer, my_sum(amount) FROM orders GROUP BY customer EMIT FINAL", "CHANGES or ON WINDOW CLOSE"),
         ("SELECT my_sum(v) FROM hav EMIT CHANGES", "EMIT is for streams"),
         (f"SELECT n, my_count(*) FROM ({SUMS}) GROUP BY n", "aggregates over aggregates of a stream"),
@@ -155,6 +215,7 @@ def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str
     (tmp_path / "input").mkdir()
     rows = db.readStream.schema(Orders.ddl).parquet(str(tmp_path / "input"))
     rows.withWatermark("at", "0 seconds").createOrReplaceTempView("orders")
+    rows.createOrReplaceTempView("plain")
     options = {"row_kind": "op"} if "string_agg" in text else {}
     with pytest.raises(SqlError) as refused:
         sql(db, text, **options)

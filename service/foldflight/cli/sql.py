@@ -7,9 +7,10 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
@@ -24,11 +25,14 @@ from foldflight.errors import FoldflightError, RejectedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 __all__ = ["sql"]
 
 EXIT_REFUSED = 1
+_T = TypeVar("_T")
 _ROWS_MAX = 50
+_FAILURE_S = 1  # how often a watched stream is asked for failures
 _STREAM_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -202,9 +206,7 @@ class _Runner:
                 placed_errors(self.spark, statement),
                 spark_progress(self.spark, self.console, "running"),
             ):
-                df = self.spark.sql(statement)
-                shown = df.limit(_ROWS_MAX + 1) if self.output == "table" else df
-                rows = [] if df.isStreaming else shown.collect()
+                df, rows = _interruptible(lambda: self._rows(statement), self.spark.sparkContext.cancelAllJobs)
             if df.isStreaming:
                 with errors_as_text(), placed_errors(self.spark, statement):
                     self._watch(statement, df)
@@ -217,6 +219,12 @@ class _Runner:
         if self.timing:
             click.echo(f"{time.perf_counter() - start:.2f} s", err=True)
         return True
+
+    def _rows(self, statement: str) -> tuple[DataFrame, list[Any]]:
+        """Return the result of a statement, and its rows unless it is a stream."""
+        df = self.spark.sql(statement)
+        shown = df.limit(_ROWS_MAX + 1) if self.output == "table" else df
+        return df, [] if df.isStreaming else shown.collect()
 
     def _print(self, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> None:
         if not columns or (list(columns) == ["ok"] and not rows):  # a statement without a result
@@ -244,21 +252,53 @@ class _Runner:
             click.echo(f"only the first {_ROWS_MAX} rows are shown; --output csv shows all", err=True)
 
     def _watch(self, statement: str, df: DataFrame) -> None:
-        """Print each epoch of a stream until it ends or Ctrl-C."""
+        """Print each epoch of a stream until it ends, an epoch fails, or Ctrl-C. Raises the error of the epoch."""
+        failed: list[Exception] = []
 
         def show(batch: DataFrame, epoch: int) -> None:
-            rows = [tuple(row) for row in batch.collect()]
+            try:
+                rows = [] if failed else [tuple(row) for row in batch.collect()]
+            except Exception as error:  # noqa: BLE001 - Spark would wrap it in the plan and several tracebacks
+                failed.append(error)
+                return
             if rows:
                 click.echo(f"epoch {epoch}", err=True)
                 self._print(batch.columns, rows)
 
         query = df.writeStream.outputMode(_output_mode(statement)).foreachBatch(show).start()
         try:
-            query.awaitTermination()
+            _interruptible(lambda: _await(query, failed), query.stop)
         except KeyboardInterrupt:
             click.echo()
         finally:
             query.stop()
+
+
+def _await(query: StreamingQuery, failed: Sequence[Exception]) -> None:
+    """Wait until a stream ends, or one of its epochs has failed."""
+    while not failed and not query.awaitTermination(_FAILURE_S):
+        pass
+    if failed:
+        raise failed[0]
+
+
+def _interruptible(work: Callable[[], _T], cancel: Callable[[], object]) -> _T:
+    """Return the result of work in a thread of its own, which ends normally after Ctrl-C.
+
+    A call of the JVM that Ctrl-C broke off would leave its answer to the next call of the same thread.
+
+    Args:
+        work: The work.
+        cancel: Makes it end soon. It is called at Ctrl-C, and KeyboardInterrupt raised again when the work has ended.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="foldflight-statement") as pool:
+        future = pool.submit(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            cancel()
+            wait([future])
+            raise
 
 
 def _output_mode(statement: str) -> str:
@@ -307,7 +347,6 @@ def _run_complete(runner: _Runner, held: str) -> str:
         for statement in found:
             runner.run(statement)
     except KeyboardInterrupt:
-        runner.spark.sparkContext.cancelAllJobs()
         click.echo("\nstopped", err=True)
         return ""
     return rest

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as st
 
 from foldflight.sql.blocks import Block, Query
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
@@ -57,6 +58,9 @@ class Analysis:
         catalog: The functions.
         text: The statement.
         args: The values of its parameters: by name, or in order of the question marks.
+
+    Attributes:
+        untyped: The errors of calls whose arguments Spark refuses where they stand.
     """
 
     def __init__(self, spark: SparkSession, catalog: Catalog, text: Text, args: Any = None) -> None:
@@ -64,8 +68,10 @@ class Analysis:
         self.catalog = catalog
         self.text = text
         self.edits = Edits(text)
+        self.untyped: list[SqlError] = []
         self._args = self._named(args)
         self._views: dict[str, DataFrame] = {}
+        self._types: dict[tuple[str, str], st.StructField] = {}
 
     def _named(self, args: Any) -> Mapping[str, Any] | None:
         """Return the parameters by name. Question marks become names, because parts of the text are analysed."""
@@ -104,6 +110,21 @@ class Analysis:
         except REFUSALS:
             return False
         return True
+
+    def types(self, rows: Callable[[str], str], expressions: Sequence[str]) -> list[st.StructField]:
+        """Return the types of expressions over the same rows. Spark is asked once for all that it has not told yet.
+
+        Args:
+            rows: Returns the query with these items of SELECT.
+            expressions: The expressions.
+        """
+        over = rows("")
+        unknown = [each for each in dict.fromkeys(expressions) if (over, each) not in self._types]
+        if unknown:
+            select = ", ".join(f"{each} AS `{number}`" for number, each in enumerate(unknown))
+            found = self.frame(rows(select)).schema
+            self._types.update(((over, each), field) for each, field in zip(unknown, found, strict=True))
+        return [self._types[over, each] for each in expressions]
 
     def below(self, query: Query, block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:
         """Return a SELECT over the rows of a block, with the common table expressions that it sees.
@@ -182,6 +203,8 @@ def refusal(
     start, stop = found[0], max(found[1] - 1, found[0])
     if edits is not None:
         start, stop = edits.origin(span, start), edits.origin(span, stop)
+    if start == stop:  # Spark's parser tells where a token begins
+        stop = next((token.stop - 1 for token in text.tokens if token.start == start), stop)
     return SqlError(message, text.text, start, stop + 1, condition=condition)
 
 

@@ -12,9 +12,9 @@ from typing import Final
 
 from foldflight.sql.text import Span, Text
 
-__all__ = ["Block", "CommonTable", "Query", "parse", "queries_in"]
+__all__ = ["SETS", "Block", "CommonTable", "Query", "parse", "queries_in"]
 
-_SETS: Final = ("UNION", "INTERSECT", "EXCEPT", "MINUS")
+SETS: Final = ("UNION", "INTERSECT", "EXCEPT", "MINUS")
 _STARTS: Final = ("SELECT", "WITH", "VALUES", "TABLE", "FROM", "MAP", "REDUCE")
 # In the order of the grammar. Tails belong to the whole query, not to one operand of a union.
 _CLAUSES: Final = ("SELECT", "FROM", "WHERE", "GROUP BY", "HAVING", "QUALIFY")
@@ -205,7 +205,7 @@ def _operands(text: Text, span: Span) -> list[Span]:
     """Cut a range at UNION, INTERSECT, EXCEPT and MINUS."""
     parts, begin, skip = [], span.start, -1
     for place in text.flat(span):
-        is_set = text.upper(place) in _SETS and place > begin and place >= skip
+        is_set = text.upper(place) in SETS and place > begin and place >= skip
         if not is_set or text.says(place - 1, ".") or text.says(place - 1, "AS"):
             continue
         after = place + 2 if text.upper(place + 1) in ("ALL", "DISTINCT") else place + 1

@@ -33,7 +33,7 @@ class Ordering:
     """One expression of ORDER BY in a call.
 
     Args:
-        span: Its tokens.
+        span: Its tokens; none if the expression is missing.
         descending: Whether larger values come first.
         nulls_first: Whether NULL comes first.
     """
@@ -89,7 +89,7 @@ def call_at(text: Text, place: int) -> Call | None:
         begin += 1
     ordered_at = next((at for at in text.flat(Span(begin, closing)) if text.says(at, "ORDER", "BY")), closing)
     arguments = tuple(text.split(Span(begin, ordered_at)))
-    order = _orderings(text, Span(ordered_at + 2, closing))
+    order = _orderings(text, Span(ordered_at + 2, closing)) if ordered_at < closing else ()
     stop, is_within, condition = closing + 1, False, None
     if text.says(stop, "WITHIN", "GROUP", "(") and text.says(stop + 3, "ORDER", "BY"):
         end = text.partner[stop + 2]
@@ -116,7 +116,7 @@ def call_at(text: Text, place: int) -> Call | None:
 
 
 def _orderings(text: Text, span: Span) -> tuple[Ordering, ...]:
-    return tuple(_ordering(text, each) for each in text.split(span))
+    return tuple(_ordering(text, each) for each in text.split(span) or [span])
 
 
 def _ordering(text: Text, span: Span) -> Ordering:

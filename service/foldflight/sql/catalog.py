@@ -16,9 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type
 
-from foldflight.client import Aggregate, FunctionHandle, Functions, connect
+from foldflight.client import Aggregate, FunctionHandle, Functions, Transport, connect
 from foldflight.client.connect import EMBEDDED
 from foldflight.errors import RejectedError
+from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import Call, Function, FunctionKind, Order, Registry, parse_type
 from foldflight.spark.carrier import result_types
 from foldflight.spark.columns import text_of
@@ -125,7 +126,7 @@ class _Written:
     name: str
     arguments: int
     distinct: bool
-    order: tuple[Order, ...]
+    order: tuple[tuple[int, bool], ...]
     literals: Mapping[str, Any]
 
 
@@ -147,6 +148,7 @@ class Catalog:
     _udfs: dict[tuple[Any, ...], str] = field(default_factory=dict)
     _written: dict[str, _Written] = field(default_factory=dict)
     _links: dict[str, Functions] = field(default_factory=dict)
+    _twins: dict[Transport, Mapping[str, FunctionInfo]] = field(default_factory=dict)
     _embedded: dict[str, Function] = field(default_factory=dict)
     _functions: Functions | None = None
     _of_spark: frozenset[str] | None = None
@@ -251,8 +253,11 @@ class Catalog:
 
     def twin(self, name: str, beside: FunctionHandle) -> FunctionHandle | None:
         """Return foldflight's built-in function of this name over the connection of another function."""
-        infos = {info.name: info for info in beside.transport.infos()}
-        return FunctionHandle(infos[name], beside.transport) if name in infos else None
+        transport = beside.transport
+        if transport not in self._twins:  # servers are asked once, not for each block
+            self._twins[transport] = {info.name: info for info in transport.infos()}
+        info = self._twins[transport].get(name)
+        return None if info is None else FunctionHandle(info, transport)
 
     def closest(self, name: str) -> str | None:
         """Return the function whose name is most similar to a name, if one is similar."""
@@ -296,16 +301,19 @@ class Catalog:
             repr(sorted(given.items())),
         )
         if key not in self._udfs:
-            arguments = tuple(map(str, range(len(types))))
-            keys = tuple(Order(str(place), descending, nulls_first) for place, descending, nulls_first in order)
-            call = Call(handle.name, arguments, distinct=distinct, literals=given, order=keys)
+            names = _argument_names(handle, len(types))
+            places = [len(types), *(place for place, _, _ in order)]
+            names += [f"order key {number}" for number in range(1, max(places) - len(types) + 2)]
+            keys = tuple(Order(names[place], descending, nulls_first) for place, descending, nulls_first in order)
+            call = Call(handle.name, tuple(names[: len(types)]), distinct=distinct, literals=given, order=keys)
             # The types of keys do not change what a function is described as; a Column does not tell them.
             others = len(dict.fromkeys(call.columns)) - len(types)
             fold = ListFold.of(handle.transport, call, [*types, *[pa.int64()] * others])
             name = self._udf_name(entry.name)
             spark.udf.register(name, fold.over_lists())
             self._udfs[key] = name
-            self._written[name] = _Written(entry.name, len(types), distinct, keys, given)
+            directions = tuple((place, descending) for place, descending, _ in order)
+            self._written[name] = _Written(entry.name, len(types), distinct, directions, given)
         return self._udfs[key]
 
     def register(self, spark: SparkSession, entry: Entry) -> None:
@@ -316,8 +324,8 @@ class Catalog:
         """
         self.entries[entry.name] = entry
         if entry.has_plain_calls and entry.types:
-            arguments = tuple(map(str, range(len(entry.types))))
-            fold = ListFold.of(entry.handle.transport, Call(entry.handle.name, arguments), entry.types)
+            arguments = _argument_names(entry.handle, len(entry.types))
+            fold = ListFold.of(entry.handle.transport, Call(entry.handle.name, tuple(arguments)), entry.types)
             spark.udf.register(entry.name, fold.over_groups())
 
     def names_of_spark(self, spark: SparkSession) -> frozenset[str]:
@@ -411,8 +419,7 @@ class Catalog:
             fields = [text.slice(part) for part in parts[1::2]]
         arguments = fields[: written.arguments] or ["*"] * (not written.literals)
         arguments += [f"{name} => {value!r}" for name, value in written.literals.items()]
-        keys = [(fields[int(each.column)], each) for each in written.order]
-        order = ", ".join(f"{key} {'DESC' if each.descending else 'ASC'}" for key, each in keys)
+        order = ", ".join(f"{fields[place]} {'DESC' if descending else 'ASC'}" for place, descending in written.order)
         head = f"{written.name}({'DISTINCT ' * written.distinct}{', '.join(arguments)}{order and ' ORDER BY ' + order})"
         return head + text.text[text.tokens[inner].stop : -1]
 
@@ -429,6 +436,12 @@ class Catalog:
     def is_alias(self, name: str) -> bool:
         """Return whether a function of the catalogue is folded by a function of another name."""
         return name in self.entries and self.entries[name].handle.name != name
+
+
+def _argument_names(handle: FunctionHandle, count: int) -> list[str]:
+    """Return the names of a call's columns: errors show rows under them."""
+    known = handle.info.input_names
+    return [known[place] if place < len(known) else f"argument {place + 1}" for place in range(count)]
 
 
 def _ddl(columns: pa.StructType) -> str:

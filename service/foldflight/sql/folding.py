@@ -17,17 +17,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql import types as st
 
 from foldflight.client import Aggregate, FunctionHandle
 from foldflight.client.functions import OrderKey
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.spark.frame import group_by
-from foldflight.spark.windows import WINDOW_END, WINDOW_START, Window
+from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, Query
 from foldflight.sql.calls import AGGREGATES, Call, calls_in
 from foldflight.sql.meaning import arguments_of, own_calls
-from foldflight.sql.text import Edits, Span, quoted
+from foldflight.sql.text import Edits, Span, Token, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
 __all__ = ["BlockFold", "Folded", "item_names", "unaliased"]
@@ -57,6 +58,10 @@ TWINS: Final = {
 _WINDOW_CALLS: Final = ("window", "session_window")
 _WINDOW_PATHS: Final = tuple((name,) for name in _WINDOW_CALLS)
 _OWN_NAMES: Final = (WINDOW_START, WINDOW_END, "row_kind", "dead_letter", TIME)
+_WATERMARK_REMEDY: Final = (
+    "write FROM t WATERMARK time DELAY OF INTERVAL '10' SECONDS, or set it where the stream is read: "
+    "df.withWatermark('time', '10 seconds')"
+)
 _PREDICATES: Final = (("HAVING", "WHERE"), ("QUALIFY", "QUALIFY"))
 
 
@@ -234,27 +239,41 @@ class BlockFold:
     def _key_spans(self, bodies: Sequence[Span], names: Sequence[str]) -> Iterator[Span]:
         """Yield the expressions of GROUP BY, with ordinals and aliases replaced by the items that they mean."""
         text, clause = self.analysis.text, self.block.clause("GROUP BY")
-        words = {text.upper(place) for place in text.flat(clause)}
-        if words & {"ROLLUP", "CUBE", "SETS"}:
+        if {text.upper(place) for place in text.flat(clause)} & {"ROLLUP", "CUBE", "SETS"}:
             raise CannotFoldError("GROUPING SETS, ROLLUP or CUBE: a row is in several groups")
-        if len(clause.places) == 1 and text.says(clause.start, "ALL") and not self._resolves("`all`"):
+        if len(clause.places) == 1 and text.says(clause.start, "ALL") and not self._columns_among(["`all`"]):
             yield from (span for span in bodies if not self._aggregates(span))
             return
         aliases = {name.lower(): body for name, body in zip(names, bodies, strict=True)}
-        for span in text.split(clause):
+        spans = text.split(clause)
+        words = {text.tokens[span.start] for span in spans if len(span.places) == 1}
+        unclear = [word.text for word in words if word.is_name and self._is_other(word, aliases)]
+        columns = self._columns_among(unclear)
+        for span in spans:
             token = text.tokens[span.start]
             if len(span.places) > 1:
                 yield span
             elif token.kind == "number" and token.text.isdigit():
                 yield bodies[int(token.text) - 1]  # Spark has checked it
-            elif token.is_name and token.name.lower() in aliases and not self._resolves(token.text):
+            elif token.text in unclear and token.text not in columns:
                 yield aliases[token.name.lower()]
             else:
                 yield span
 
-    def _resolves(self, name: str) -> bool:
-        """Return whether a name is a column of the block's rows."""
-        return self.analysis.resolves(self.analysis.below(self.query, self.block, name, self.edits))
+    def _is_other(self, word: Token, aliases: Mapping[str, Span]) -> bool:
+        """Return whether a word is the alias of an item that is not the same word: it may mean this, or a column."""
+        body = aliases.get(word.name.lower())
+        return body is not None and self.analysis.text.slice(body) != word.text
+
+    def _columns_among(self, names: Sequence[str]) -> Sequence[str]:
+        """Return which of these names are columns of the block's rows. Mostly all are, so Spark is asked once."""
+
+        def resolves(select: str) -> bool:
+            return self.analysis.resolves(self.analysis.below(self.query, self.block, select, self.edits))
+
+        if len(names) > 1 and resolves(", ".join(names)):
+            return names
+        return [name for name in names if resolves(name)]
 
     def _aggregates(self, span: Span) -> bool:
         names = self.analysis.catalog.names | AGGREGATES
@@ -350,8 +369,7 @@ class BlockFold:
                 edits.replace(table.span, edits.render(table.relation))
                 select.append(f"{text.slice(table.time)} AS {quoted(TIME)}")
             else:
-                call = next(c for key in keys if key.window for c in calls_in(text, key.span, _WINDOW_CALLS))
-                select.append(f"{edits.render(call.arguments[0])} AS {quoted(TIME)}")
+                select.append(f"{edits.render(self._time(keys))} AS {quoted(TIME)}")
         if row_kind := self.options.get("row_kind"):
             select.append(f"{quoted(row_kind)} AS `row_kind`")
         aggregates: dict[str, Aggregate] = {}
@@ -363,19 +381,34 @@ class BlockFold:
         try:
             rows = analysis.frame(analysis.below(self.query, self.block, ", ".join(select) or "1 AS one", edits))
         except REFUSALS as error:
+            self._refuse_row_kind()
             raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
-        self._check_collations(rows, uses, aggregates)
+        self._check_compared(rows, uses, aggregates)
         return rows, aggregates
 
-    def _check_collations(self, rows: DataFrame, uses: Mapping[Call, str], aggregates: Mapping[str, Aggregate]) -> None:
-        """Refuse Spark's aggregates that compare collated texts: a fold compares texts by their bytes."""
+    def _refuse_row_kind(self) -> None:
+        """Refuse the option `row_kind` if Spark cannot resolve it over the rows."""
+        row_kind = self.options.get("row_kind")
+        if not row_kind:
+            return
+        try:
+            self.analysis.frame(self.analysis.below(self.query, self.block, quoted(row_kind), self.edits))
+        except REFUSALS as error:
+            raise self.analysis.text.error(
+                f"row_kind={row_kind!r} names no column of these rows: {said(error)}", self.block.clause("FROM")
+            ) from None
+
+    def _check_compared(self, rows: DataFrame, uses: Mapping[Call, str], aggregates: Mapping[str, Aggregate]) -> None:
+        """Refuse Spark's aggregates that compare collated texts, which a fold compares by bytes, or nested values."""
         for call, output in uses.items():
             is_compared = call.distinct or call.name in ("min", "max")
             if call.name in self.analysis.catalog.entries or not is_compared:
                 continue
-            types = (rows.schema[str(name)].dataType.simpleString() for name in aggregates[output].columns)
-            if any(" collate " in each for each in types):
+            types = [rows.schema[str(name)].dataType for name in aggregates[output].columns]
+            if any(" collate " in each.simpleString() for each in types):
                 raise CannotFoldError(f"Spark's {call.name} compares texts by their collation")
+            if any(isinstance(each, (st.StructType, st.ArrayType)) for each in types):
+                raise CannotFoldError(f"Spark's {call.name} compares structs or arrays")
 
     def _aggregate(self, call: Call, column: Any) -> Aggregate:
         """Return the use of a function that a call is."""
@@ -408,6 +441,8 @@ class BlockFold:
             options.pop("emit", None)
         if options.get("row_kind"):
             options["row_kind"] = "row_kind"
+        if rows.isStreaming and options.get("emit") == "append":
+            self._check_closing(rows, keys)
         if rows.isStreaming and "HAVING" in self.block.clauses and options.get("emit", "update") == "update":
             raise self.analysis.text.error(
                 "HAVING over a stream of updates would leave groups in the sink that no longer pass; write EMIT "
@@ -415,20 +450,58 @@ class BlockFold:
                 self.block.clause("HAVING"),
             )
         names = [key.name for key in keys if key.window is None]
+        place = self.block.span if window is None else self._window_span(keys)
         try:
-            return group_by(rows, names, **options).agg(**aggregates)
+            grouped = group_by(rows, names, **options)
+            place = self.block.span
+            return grouped.agg(**aggregates)
         except FoldflightError as error:
             if rows.isStreaming or window is not None:
-                raise self._placed(error) from None
+                raise self._placed(error, place) from None
             raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
 
-    def _placed(self, error: FoldflightError) -> FoldflightError:
-        """Return an error of `group_by` with the place of the function that it names, or of the block."""
+    def _window_span(self, keys: Sequence[_Key]) -> Span:
+        """Return the tokens that define the windows: the table function, or the call of `window`."""
+        table = self._table()
+        return table.span if table is not None else next(key.span for key in keys if key.window is not None)
+
+    def _time(self, keys: Sequence[_Key]) -> Span:
+        """Return the tokens of the time of the windows."""
+        table = self._table()
+        if table is not None:
+            return table.time
+        call = next(c for key in keys if key.window for c in calls_in(self.analysis.text, key.span, _WINDOW_CALLS))
+        return call.arguments[0]
+
+    def _check_closing(self, rows: DataFrame, keys: Sequence[_Key]) -> None:
+        """Refuse EMIT ON WINDOW CLOSE without windows, or without a watermark on their time."""
+        text = self.analysis.text
+        if all(key.window is None for key in keys):
+            raise text.error(
+                "EMIT ON WINDOW CLOSE needs windows; write GROUP BY window(time, '10 minutes'), or FROM "
+                "TUMBLE(TABLE t, DESCRIPTOR(time), '10 minutes') with GROUP BY window_start, window_end",
+                self.block.clauses.get("GROUP BY", self.block.span),
+            )
+        if WATERMARK not in rows.schema[TIME].metadata:
+            time = self._time(keys)
+            raise text.error(
+                f"EMIT ON WINDOW CLOSE needs a watermark on {text.slice(time)}, which tells when a window is complete; "
+                f"{_WATERMARK_REMEDY}",
+                time,
+            )
+
+    def _placed(self, error: FoldflightError, place: Span) -> FoldflightError:
+        """Return an error of `group_by` with the place of the function that it names, or with another one."""
         if not isinstance(error, RejectedError):
             return error
         own = own_calls(self.analysis, self.query, self.block)
         named = (call.head for call in own if self.analysis.catalog.entries[call.name].handle.name == error.function)
-        return self.analysis.text.error(error.message, next(named, self.block.span), code=error.code)
+        message = error.message
+        if (table := self._table()) is not None:
+            message = message.replace(f"column {TIME} ", f"column {self.analysis.text.slice(table.time)} ")
+        if row_kind := self.options.get("row_kind"):
+            message = message.replace("the row kind 'row_kind'", f"the row kind {row_kind!r}")
+        return self.analysis.text.error(message, next(named, place), code=error.code)
 
 
 class _Above:
@@ -462,8 +535,13 @@ class _Above:
     def sql(self, view: str) -> str:
         """Return the block as a query over a view of the result."""
         fold = self._fold
-        is_taken = "row_kind" in self._aliases or "row_kind" not in self._result.columns
-        items = [*self._items(self._shown), *([] if is_taken else ["row_kind"])]
+        has_kinds = "row_kind" in self._result.columns
+        if has_kinds and "row_kind" in self._aliases:
+            raise self._text.error(
+                "the result has a column row_kind, which tells the kind of each change; give this item another name",
+                self._bodies[self._aliases["row_kind"]],
+            )
+        items = [*self._items(self._shown), *(["row_kind"] if has_kinds else [])]
         sql = f"SELECT {fold.block.quantifier} {', '.join(items)} FROM {view}"
         for (_, word), span in zip(_PREDICATES, self._clauses, strict=True):
             if not span.is_empty:

@@ -7,11 +7,13 @@ in HAVING, with FILTER and OVER, in PIVOT and GROUPING SETS.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import types as st
 
 from foldflight.errors import RejectedError
 from foldflight.exchange.frames import FunctionInfo
@@ -34,6 +36,7 @@ __all__ = [
     "uses_functions",
 ]
 
+_STAND_IN: Final = "size"  # a function over lists, for a call that cannot be described
 _ITEMS: Final = ("SELECT", "HAVING", "QUALIFY")
 # A call behind one of these words is not a call: it is a relation with the names of its columns.
 _NAMING: Final = ("AS", "WITH", "RECURSIVE", "FROM", "JOIN", "VIEW", "TABLE", "INTO")
@@ -58,9 +61,31 @@ def rewrite_all(analysis: Analysis, edits: Edits, query: Query) -> None:
     for each in query.walk():
         for block in each.blocks:
             _refuse_misplaced(analysis, each, block)
-            for call in own_calls(analysis, each, block):
+            rewrite_source(analysis, edits, each, block)
+            calls = own_calls(analysis, each, block)
+            _foresee_types(analysis, edits, calls, each, block)
+            for call in calls:
                 rewrite_call(analysis, edits, call, each, block)
     rewrite_rest(analysis, edits, query)
+
+
+def rewrite_source(analysis: Analysis, edits: Edits, query: Query, block: Block) -> None:
+    """Replace the calls in PIVOT, so that Spark can analyse the rows of a block.
+
+    Raises:
+        SqlError: For another call behind FROM, which is in the condition of a join.
+    """
+    text, source = analysis.text, block.clause("FROM")
+    pivots = [Span(at, text.partner[at + 1]) for at in text.flat(source) if text.says(at, "PIVOT", "(")]
+    for call in calls_in(text, source, analysis.catalog.names, skip=block.inner):
+        if edits.changes(call.span.start) or not is_expression(text, call):
+            continue
+        if not any(pivot.holds(call.span) for pivot in pivots):
+            raise text.error(
+                f"{call.name} is an aggregate, which cannot stand in FROM; aggregate in a subquery of FROM",
+                call.head,
+            )
+        rewrite_call(analysis, edits, call, query, None)
 
 
 def rewrite_rest(analysis: Analysis, edits: Edits, query: Query) -> None:
@@ -99,6 +124,9 @@ def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict
         SqlError: For a wrong number of columns, a direct argument that is not constant, or an aggregate in a column.
     """
     columns, literals = given_arguments(analysis, call, analysis.catalog.entries[call.name].handle.info)
+    empty = next((order.span for order in call.order if order.span.is_empty), None)
+    if empty is not None:
+        raise analysis.text.error("a key is expected here: ORDER BY key", Span(empty.start, empty.start + 1))
     nested = next((n for each in columns for n in _nested_calls(analysis, each)), None)
     if nested is not None and not call.is_over:  # over a window, an aggregate of aggregates is a sum over groups
         raise analysis.text.error(
@@ -168,7 +196,13 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
     for each in fields:
         for nested in _nested_calls(analysis, each):
             rewrite_call(analysis, edits, nested, query, block)
-    actual = _types(analysis, edits, call, fields, query, block)
+    try:
+        actual = _types(analysis, edits, call, fields, query, block)
+    except REFUSALS as error:
+        # Spark refuses the whole statement, too, and then tells the place.
+        analysis.untyped.append(analysis.text.error(analysis.catalog.as_written(said(error)), call.head))
+        _replace(analysis, edits, call, _STAND_IN, fields)
+        return
     types = _argument_types(analysis, entry, call, columns, actual)
     try:
         udf = analysis.catalog.udf(
@@ -182,8 +216,32 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
             literals=literals,
         )
     except RejectedError as error:
-        raise analysis.text.error(error.message, call.head, code=error.code) from None
+        message = error.message
+        if error.code == "SCHEMA_MISMATCH":
+            message += f"; the types of the arguments here are ({', '.join(map(spark_name, types))})"
+        raise analysis.text.error(message, call.head, code=error.code) from None
     _replace(analysis, edits, call, udf, fields)
+
+
+def _foresee_types(analysis: Analysis, edits: Edits, calls: Sequence[Call], query: Query, block: Block) -> None:
+    """Ask Spark once for the types of all arguments in a block. If it refuses them, each call asks for its own."""
+    spans = [
+        span
+        for call in calls
+        for span in (*_columns_written(analysis, call), *(each.span for each in call.order))
+        if not span.is_empty and not _nested_calls(analysis, span)  # those are not rewritten yet
+    ]
+    if len(calls) > 1:
+        with suppress(CannotFoldError, *REFUSALS):
+            analysis.types(_rows_of(analysis, edits, query, block), [edits.render(span) for span in spans])
+
+
+def _columns_written(analysis: Analysis, call: Call) -> list[Span]:
+    return [each for each in call.arguments if not analysis.text.says(each.start + 1, "=>")]
+
+
+def _rows_of(analysis: Analysis, edits: Edits, query: Query, block: Block) -> Callable[[str], str]:
+    return lambda select: analysis.below(query, block, select, edits, filtered=False)
 
 
 def _fields(analysis: Analysis, call: Call, columns: Sequence[Span]) -> tuple[list[Span], list[int]]:
@@ -201,21 +259,23 @@ def _fields(analysis: Analysis, call: Call, columns: Sequence[Span]) -> tuple[li
 def _types(
     analysis: Analysis, edits: Edits, call: Call, fields: Sequence[Span], query: Query, block: Block | None
 ) -> list[pa.DataType] | None:
-    """Return the types of the columns of a call, or None where Spark cannot tell them for a part of the statement."""
+    """Return the types of the columns of a call, or None where Spark cannot tell them for a part of the statement.
+
+    Raises Spark's refusal of the arguments, if the types of the function depend on them.
+    """
     if not fields:
         return []
-    select = ", ".join(f"{edits.render(each)} AS `{number}`" for number, each in enumerate(fields))
+    rows: Callable[[str], str] | None
+    rows = _rows_outside(analysis, edits, call, query) if block is None else _rows_of(analysis, edits, query, block)
+    if rows is None:
+        return None
     try:
-        if block is not None:
-            sql = analysis.below(query, block, select, edits, filtered=False)
-        elif (sql := _rows_outside(analysis, edits, call, query, select)) == "":
-            return None
-        schema = analysis.frame(sql).schema
+        schema = st.StructType(analysis.types(rows, [edits.render(each) for each in fields]))
     except CannotFoldError:
         return None
-    except REFUSALS as error:
+    except REFUSALS:
         if analysis.catalog.entries[call.name].types is None:
-            raise analysis.text.error(analysis.catalog.as_written(said(error)), call.head) from None
+            raise
         return None  # Spark refuses the whole statement, with the place
     roles = [f"the argument {analysis.text.slice(each)!r} of {call.name}" for each in fields]
     try:
@@ -224,21 +284,21 @@ def _types(
         raise analysis.text.error(error.message, call.head, code=error.code) from None
 
 
-def _rows_outside(analysis: Analysis, edits: Edits, call: Call, query: Query, select: str) -> str:
-    """Return a SELECT over the rows of a call in PIVOT, or behind `|>`; nothing elsewhere."""
+def _rows_outside(analysis: Analysis, edits: Edits, call: Call, query: Query) -> Callable[[str], str] | None:
+    """Return how to select from the rows of a call in PIVOT, or behind `|>`; None elsewhere."""
     text = analysis.text
     around = next(each for each in query.walk() if each.span.holds(call.span))
     pipes = [at for at in text.flat(around.span) if text.says(at, "|>") and at < call.span.start]
     if pipes:
         rows = edits.render(Span(around.span.start, pipes[-1]))
-        return analysis.seeing(around, around.span.start, f"SELECT {select} FROM ({rows})", edits)
+        return lambda select: analysis.seeing(around, around.span.start, f"SELECT {select} FROM ({rows})", edits)
     for block in around.blocks:
         source = block.clause("FROM")
         for at in text.flat(source):
             if text.says(at, "PIVOT", "(") and at < call.span.start < text.partner[at + 1]:
-                sql = f"SELECT {select} FROM {edits.render(Span(source.start, at))}"
-                return analysis.seeing(around, block.span.start, sql, edits)
-    return ""
+                rows, start = edits.render(Span(source.start, at)), block.span.start
+                return lambda select: analysis.seeing(around, start, f"SELECT {select} FROM {rows}", edits)
+    return None
 
 
 def _argument_types(

@@ -16,10 +16,17 @@ from pyspark.sql import types as st
 from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
-from foldflight.sql.blocks import Block, Query
+from foldflight.sql.blocks import SETS, Block, Query
 from foldflight.sql.calls import AGGREGATES, calls_in
 from foldflight.sql.folding import BlockFold, Folded, item_names
-from foldflight.sql.meaning import own_calls, rewrite_all, rewrite_call, rewrite_rest
+from foldflight.sql.meaning import (
+    own_calls,
+    rewrite_all,
+    rewrite_call,
+    rewrite_rest,
+    rewrite_source,
+    uses_functions,
+)
 from foldflight.sql.text import Span
 from foldflight.sql.windows import as_plain_tables, windowed_tables
 
@@ -87,6 +94,8 @@ class Planner:
         """
         rewrite_all(self.analysis, self._lists, query)
         meaning = self.analysis.accepted(self._lists, query.span)
+        if self.analysis.untyped:
+            raise self.analysis.untyped[0]
         if self.options.get("emit") and not meaning.isStreaming:
             raise self.analysis.text.error(
                 "EMIT is for streams, and this query reads none; leave it out, or read a streaming view",
@@ -96,8 +105,9 @@ class Planner:
             folded = self._folded(query, meaning)
             if folded is not None:
                 return folded
-        if meaning.isStreaming:
-            raise self._refused_stream(query)
+        uses = uses_functions(self.analysis.text, self.analysis.catalog.names)
+        if meaning.isStreaming and (uses or self.options.get("emit")):
+            raise self._refused_stream(query, uses=uses)
         if self.plan == "lists":
             self._decide_all(query)
         self._check_lists(query)
@@ -108,10 +118,11 @@ class Planner:
         for each in query.walk():
             for block in each.blocks:
                 self._refuse_changes(each, block)
+                rewrite_source(self.analysis, self._folds, each, block)
                 if own_calls(self.analysis, each, block) or self._is_stream_of_built_ins(each, block, meaning):
                     is_whole = each is query and query.is_sole(block)
-                    self._fold_block(each, block, meaning if is_whole else None)
-        self._refuse_limit(query)
+                    self._fold_block(each, block, meaning if is_whole else None, may_stream=meaning.isStreaming)
+        self._refuse_around(query)
         rewrite_rest(self.analysis, self._folds, query)
         if self._has_unfolded_stream or not any(decision.plan == "fold" for decision in self.decisions):
             return None
@@ -149,7 +160,7 @@ class Planner:
         if self._windows:
             raise self._windows[0].misused(self.analysis.text)
 
-    def _fold_block(self, query: Query, block: Block, meaning: DataFrame | None) -> None:
+    def _fold_block(self, query: Query, block: Block, meaning: DataFrame | None, *, may_stream: bool) -> None:
         fold = BlockFold(
             self.analysis, query, block, self._folds, self._tables, options=self.options, functions=self.functions
         )
@@ -157,7 +168,7 @@ class Planner:
             folded = fold.planned(self._columns(query, block, meaning))
         except CannotFoldError as error:
             self._decide(block, "lists", str(error))
-            self._has_unfolded_stream |= _is_stream(fold)
+            self._has_unfolded_stream |= may_stream and _is_stream(fold)
             for call in own_calls(self.analysis, query, block):
                 rewrite_call(self.analysis, self._folds, call, query, block)
             return
@@ -168,15 +179,25 @@ class Planner:
         start = block.clause("FROM").start
         self._windows = [table for table in self._windows if table.span.start != start]
         if folded.result.isStreaming:
+            self._refuse_items(block)
             self._of_streams.append(block.span)
             self._has_row_kinds |= "row_kind" in folded.result.columns
 
     def _refuse_changes(self, query: Query, block: Block) -> None:
         """Refuse what takes each change of a folded stream for a row: aggregates count it, filters and joins lose it.
 
-        The rows of EMIT ON WINDOW CLOSE are final. Over these Spark decides which aggregates a stream can have.
+        The rows of EMIT ON WINDOW CLOSE are final, but they have no watermark. Over these Spark decides which
+        aggregates of its own a stream can have.
         """
-        if self.options.get("emit") == "append" or not self._reads_changes(query, block):
+        if not self._reads_changes(query, block):
+            return
+        if self.options.get("emit") == "append":
+            if own_calls(self.analysis, query, block):
+                raise self.analysis.text.error(
+                    "aggregates over closed windows need two statements. Write CREATE TEMPORARY VIEW v AS SELECT ... "
+                    "EMIT ON WINDOW CLOSE for the inner SELECT, and then SELECT ... FROM v GROUP BY ... EMIT CHANGES",
+                    block.span,
+                )
             return
         items = [block.clause(name) for name in ("SELECT", "HAVING", "QUALIFY")]
         names = AGGREGATES | self.analysis.catalog.names
@@ -200,17 +221,55 @@ class Planner:
                 lost,
             )
 
-    def _refuse_limit(self, query: Query) -> None:
-        """Refuse LIMIT and OFFSET over changes: they count changes."""
-        if self.options.get("emit") == "append":
-            return
+    def _refuse_items(self, block: Block) -> None:
+        """Refuse OVER, which a stream does not have, and DISTINCT, which would drop changes that are equal."""
+        text = self.analysis.text
+        inside = {place for query in block.inner for place in query.span.places}
+        for place in block.clause("SELECT").places:
+            if place not in inside and text.says(place - 1, ")") and text.says(place, "OVER"):
+                raise text.error(
+                    "OVER needs all rows of its partition, and a stream has no end; leave it out, or write it where "
+                    "the result is read",
+                    Span(place, place + 1),
+                )
+        if block.quantifier == "DISTINCT" and self.options.get("emit") != "append":
+            raise text.error(
+                "DISTINCT would drop changes of a stream that are equal to earlier ones; leave it out, or write EMIT "
+                "ON WINDOW CLOSE",
+                Span(block.span.start + 1, block.span.start + 2),
+            )
+
+    def _refuse_around(self, query: Query) -> None:
+        """Refuse clauses around a folded stream: sorting it, and counting or comparing its changes as rows."""
         for each in query.walk():
-            limit = each.tails.get("LIMIT") or each.tails.get("OFFSET")
-            if limit is not None and any(each.span.holds(span) for span in self._of_streams):
+            if not any(each.span.holds(span) for span in self._of_streams):
+                continue
+            order = each.tails.get("ORDER BY") or each.tails.get("SORT BY")
+            if order is not None:
                 raise self.analysis.text.error(
-                    "LIMIT and OFFSET would count the changes of a stream, not its rows; leave them out, or write EMIT "
-                    "ON WINDOW CLOSE",
-                    limit,
+                    "a stream has no end, so its rows cannot be sorted; leave the order out, or sort where the result "
+                    "is read",
+                    order,
+                )
+            if self.options.get("emit") != "append":
+                self._refuse_rows(each)
+
+    def _refuse_rows(self, query: Query) -> None:
+        """Refuse LIMIT and OFFSET, which count rows, and UNION, INTERSECT and EXCEPT, which compare them."""
+        text = self.analysis.text
+        limit = query.tails.get("LIMIT") or query.tails.get("OFFSET")
+        if limit is not None:
+            raise text.error(
+                "LIMIT and OFFSET would count the changes of a stream, not its rows; leave them out, or write EMIT "
+                "ON WINDOW CLOSE",
+                limit,
+            )
+        for place in text.flat(query.span) if query.is_union else ():
+            if text.upper(place) in SETS and not text.says(place, "UNION", "ALL") and not text.says(place - 1, "."):
+                raise text.error(
+                    f"{text.upper(place)} would compare the changes of a stream, not its rows; write UNION ALL, or "
+                    "EMIT ON WINDOW CLOSE",
+                    Span(place, place + 1),
                 )
 
     def _reads_changes(self, query: Query, block: Block) -> bool:
@@ -247,7 +306,10 @@ class Planner:
 
     def _is_stream_of_built_ins(self, query: Query, block: Block, meaning: DataFrame) -> bool:
         """Return whether a block has built-in aggregates only, which are to be folded because EMIT is written."""
-        if not (self.options.get("emit") and meaning.isStreaming and "GROUP BY" in block.clauses):
+        if not (self.options.get("emit") and meaning.isStreaming):
+            return False
+        items = calls_in(self.analysis.text, block.clause("SELECT"), AGGREGATES, skip=block.inner, nested=True)
+        if "GROUP BY" not in block.clauses and all(call.is_over for call in items):
             return False
         return BlockFold(self.analysis, query, block, self._folds, self._tables).is_streaming
 
@@ -271,9 +333,14 @@ class Planner:
             for each in self.decisions
         ]
 
-    def _refused_stream(self, query: Query) -> RejectedError:
+    def _refused_stream(self, query: Query, *, uses: bool) -> RejectedError:
         reasons = dict.fromkeys(each.why for each in self.decisions if each.plan == "lists")
-        return self._refused(query, "; ".join(reasons) or "no SELECT with GROUP BY uses the function")
+        if not (reasons or uses):
+            return self.analysis.text.error(
+                "EMIT is for aggregates over a stream, and this query has none; leave it out",
+                Span(query.span.stop, query.span.stop + 1),
+            )
+        return self._refused(query, "; ".join(reasons) or "its functions stand in no SELECT")
 
     def _refused(self, query: Query, why: str) -> RejectedError:
         return self.analysis.text.error(

@@ -33,6 +33,7 @@ __all__ = ["column", "emit_of", "enable", "register", "split_statements", "sql"]
 
 _EMITS: Final = (("EMIT ON WINDOW CLOSE", "append"), ("EMIT CHANGES", "changelog"))
 _AFTER_WITH: Final = ("SCHEMA", "METRICS", "NO")  # CREATE VIEW ... WITH SCHEMA BINDING, for example
+_STREAM_OPTIONS: Final = ("row_kind", "row_kinds", "materialize", "allowed_lateness_s", "buckets", "strict")
 _EXPLAINED: Final = "line int, block string, plan string, why string"
 _Session = TypeVar("_Session", bound=SparkSession)
 
@@ -85,6 +86,10 @@ def sql(
     if whole.says(0, "EXPLAIN", "FOLDFLIGHT"):
         explain, begin = True, 2
     span, emit = _emit(whole, Span(begin, len(whole)))
+    _refuse_more(whole)
+    unknown = next((name for name in stream if name not in _STREAM_OPTIONS), None)
+    if unknown is not None:
+        raise whole.error(f"sql has no option {unknown}; it has {', '.join(_STREAM_OPTIONS)}", Span(0, 1))
     analysis = Analysis(spark, catalog, whole, args)
     is_rewritten = rewrite_mapped(analysis)
     is_plain = emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole)
@@ -97,6 +102,7 @@ def sql(
     if is_plain:
         if explain:
             query = " ".join(whole.slice(Span(begin, len(whole))).split())
+            _check_plain(analysis, begin)
             return spark.createDataFrame([(1, query, "spark", "it uses no aggregate of foldflight")], _EXPLAINED)
         return _without_aggregates(analysis, args, is_rewritten=is_rewritten)
     if start is None:
@@ -299,6 +305,9 @@ def _emit(text: Text, span: Span) -> tuple[Span, str | None]:
         expected = words.split()
         if text.says(span.stop - len(expected), *expected):
             return Span(span.start, span.stop - len(expected)), emit
+        early = next((place for place in span.places if text.says(place, *expected)), None)
+        if early is not None:
+            raise text.error(f"{words} stands at the end of the statement", Span(early, early + len(expected)))
     if text.says(span.stop - 2, "EMIT"):
         raise text.error("after EMIT, CHANGES or ON WINDOW CLOSE is expected", Span(span.stop - 1, span.stop))
     return span, None
@@ -354,6 +363,28 @@ def _without_query(analysis: Analysis, args: Any, *, is_rewritten: bool) -> Data
     return _without_aggregates(analysis, args, is_rewritten=is_rewritten)
 
 
+def _refuse_more(text: Text) -> None:
+    """Refuse a second statement. The statements of a script of Spark stand between BEGIN and END."""
+    end = next((place for place in range(len(text)) if text.says(place, ";")), None)
+    if end is not None and not any(text.says(place, "BEGIN") for place in range(end)):
+        raise text.error(
+            "another statement begins behind this semicolon; give one at a time (split_statements of foldflight.sql "
+            "returns each)",
+            Span(end, end + 1),
+        )
+
+
+def _check_plain(analysis: Analysis, begin: int) -> None:
+    """Have Spark parse a statement that is explained, and does not use an aggregate of foldflight."""
+    text = analysis.text
+    if begin == len(text):
+        raise text.error("a query is expected here: EXPLAIN FOLDFLIGHT SELECT ...", Span(begin, begin + 1))
+    edits = analysis.edits.copy()
+    if begin:
+        edits.replace(Span(0, begin), "EXPLAIN")
+        analysis.accepted(edits, Span(0, len(text)))
+
+
 def _explained(spark: SparkSession, planner: Planner) -> DataFrame:
     rows = [(each.line, each.block, each.plan, each.why) for each in planner.decisions]
     return spark.createDataFrame(rows, _EXPLAINED)
@@ -368,7 +399,11 @@ def _finished(analysis: Analysis, head: Span, result: DataFrame) -> DataFrame:
         view = next((place for place in text.flat(head) if text.says(place, "VIEW")), None)
         if view is not None:
             return _create_view(analysis, head, view, result)
-    return analysis.frame(f"{analysis.edits.render(head)} SELECT * FROM {analysis.add_view(result)}")
+    before = analysis.edits.render(head)
+    try:
+        return analysis.frame(f"{before} SELECT * FROM {analysis.add_view(result)}")
+    except REFUSALS as error:
+        raise refusal(error, analysis.catalog, text, head, before, analysis.edits) from None
 
 
 def _create_view(analysis: Analysis, head: Span, view: int, result: DataFrame) -> DataFrame:

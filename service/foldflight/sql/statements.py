@@ -16,6 +16,7 @@ A CREATE FUNCTION without LANGUAGE python, USING LINK and $$ is Spark's, as is a
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import linecache
 import sys
@@ -27,7 +28,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from foldflight.client import FunctionHandle, connect
+from foldflight.client import FunctionHandle, Functions, connect
 from foldflight.engine.layout import REAL, SLOT
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.frames import Open, Returns
@@ -65,6 +66,13 @@ def run_statement(spark: SparkSession, catalog: Catalog, text: Text) -> DataFram
     if reader.take("CREATE"):
         replaces = reader.take("OR", "REPLACE")
         is_temporary = reader.take("TEMPORARY")
+        _refuse_similar(reader, "CREATE", "AGGREGATE")
+        if is_temporary and reader.text.says(reader.at, "AGGREGATE"):
+            raise reader.error(
+                "an aggregate is not TEMPORARY; leave it out: the aggregate ends with its session, unless "
+                "enable(spark, file) keeps it",
+                reader.at - 1,
+            )
         if reader.take("AGGREGATE") and not is_temporary:
             _create(spark, catalog, reader, replaces=replaces)
         elif reader.take("FUNCTION") and _is_in_python(text):
@@ -83,7 +91,20 @@ def run_statement(spark: SparkSession, catalog: Catalog, text: Text) -> DataFram
     if reader.take("SHOW", "FOLDFLIGHT", "FUNCTIONS"):
         reader.end()
         return _listing_of_functions(spark, catalog)
+    if reader.take("DROP"):
+        _refuse_similar(reader, "DROP", "AGGREGATE")
+    elif reader.take("SHOW"):
+        _refuse_similar(reader, "SHOW", "AGGREGATES")
+    elif reader.take("EXPLAIN"):
+        _refuse_similar(reader, "EXPLAIN", "FOLDFLIGHT")
     return None
+
+
+def _refuse_similar(reader: _Reader, verb: str, word: str) -> None:
+    """Refuse a misspelt word of our statements. Spark's error would tell its own statements only."""
+    given = reader.text.upper(reader.at)
+    if given != word and difflib.get_close_matches(given, [word], cutoff=0.8):
+        raise reader.error(f"there is no statement {verb} {given}; did you mean {verb} {word}?")
 
 
 def name_of(text: Text) -> str:
@@ -152,10 +173,10 @@ class _Reader:
         self.at += 1
         return token.value
 
-    def end(self) -> None:
+    def end(self, advice: str = "") -> None:
         """Refuse further tokens."""
         if self.at < len(self.text):
-            raise self.error("the statement should end here")
+            raise self.error(f"the statement should end here{advice}")
 
 
 @dataclass(frozen=True)
@@ -173,6 +194,7 @@ class _Declared:
         function_at: The place of that text.
         is_source: Whether it is source code.
         link: The URL behind USING LINK.
+        link_at: The place of that text.
     """
 
     kind: FunctionKind
@@ -185,6 +207,7 @@ class _Declared:
     function_at: int
     is_source: bool
     link: str | None
+    link_at: int
 
     @property
     def statement(self) -> str:
@@ -212,7 +235,11 @@ def _create(
             declared.name_at,
         )
     text = reader.text
+    place = declared.link_at
     try:
+        if declared.link is not None:
+            catalog.link(declared.link)
+        place = declared.function_at
         with catalog.unchanged_on_error():
             handle = _function(catalog, declared)
             _check(declared, handle, reader)
@@ -228,8 +255,7 @@ def _create(
     except SqlError:
         raise
     except RejectedError as error:
-        place = Span(declared.function_at, declared.function_at + 1)
-        raise text.error(error.message, place, code=error.code) from None
+        raise text.error(error.message, Span(place, place + 1), code=error.code) from None
 
 
 def _is_taken(catalog: Catalog, declared: _Declared, reader: _Reader) -> bool:
@@ -264,6 +290,8 @@ def _declared(reader: _Reader, *, is_aggregate: bool) -> _Declared:
     else:
         raise reader.error("RETURNS type or RETURNS TABLE (column type, ...) is expected here")
     append_only = is_aggregate and reader.take("APPEND", "ONLY")
+    if is_aggregate and reader.take("APPEND"):
+        raise reader.error("ONLY is expected here: APPEND ONLY")
     if reader.take("LANGUAGE") and reader.name("a language").lower() != "python":
         raise reader.error(f"the language of {'an' if is_aggregate else 'a'} {word} is python", reader.at - 1)
     function, function_at, is_source = name, name_at, False
@@ -271,13 +299,14 @@ def _declared(reader: _Reader, *, is_aggregate: bool) -> _Declared:
         function_at = reader.at
         function = reader.string("'function', 'module:Class' or $$ source $$")
         is_source = text.tokens[function_at].kind == "dollar" or "\n" in function
-    link = None
+    link, link_at = None, function_at
     if reader.take("USING"):
         if not reader.take("LINK"):
             raise reader.error("LINK 'grpc://host:port' is expected here")
+        link_at = reader.at
         link = reader.string("'grpc://host:port'").replace("http://", "grpc://").replace("https://", "grpc+tls://")
-    reader.end()
-    return _Declared(kind, name, name_at, types, returns, append_only, function, function_at, is_source, link)
+    reader.end(f"; the order of the clauses is RETURNS, {'APPEND ONLY, ' * is_aggregate}LANGUAGE, AS, USING LINK")
+    return _Declared(kind, name, name_at, types, returns, append_only, function, function_at, is_source, link, link_at)
 
 
 def _returns(reader: _Reader, types: tuple[pa.DataType, ...]) -> pa.DataType:
@@ -342,9 +371,11 @@ def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
         catalog.release(declared.name)
     if declared.link is not None:
         functions = catalog.link(declared.link)
-        if not declared.is_source:
-            return functions[declared.function]
-        return functions.register(_of_source(declared))[declared.name]
+        if declared.is_source:
+            return functions.register(_of_source(declared))[declared.name]
+        if ":" in declared.function:
+            return _linked(functions, _of_module(declared), declared)
+        return functions[declared.function]
     if declared.is_source:
         function = _of_source(declared)
     elif ":" in declared.function:
@@ -356,8 +387,31 @@ def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     return connect(function)[declared.name]
 
 
+def _linked(functions: Functions, function: AnyFunction, declared: _Declared) -> FunctionHandle:
+    """Return a function of a module on a server: the server's own function of this name, or a bundle of it.
+
+    Raises:
+        RejectedError: SIGNATURE, if the server's function of this name is another version; SETTINGS and the other
+            errors of `Functions.register`, if it has none and takes no bundles.
+    """
+    served = next((info for info in functions.transport.infos() if info.name == function.name), None)
+    if served is None:
+        return functions.register(replace(function, name=declared.name))[declared.name]
+    if (served.signature, served.version) != (function.signature, function.version):
+        raise RejectedError(
+            "SIGNATURE",
+            f"the server has {served.signature} in version {served.version}, and {declared.function} is "
+            f"{function.signature} in version {function.version}; write AS '{function.name}' for the server's, "
+            "or give yours another name",
+            function=function.name,
+        )
+    return FunctionHandle(served, functions.transport)
+
+
 def _of_module(declared: _Declared) -> AnyFunction:
     module_name, _, object_name = declared.function.partition(":")
+    if not module_name or not object_name:
+        raise RejectedError("MODULE", f"{declared.function!r} names no function of a module; write 'module:Class'")
     module = import_module(module_name)
     source = getattr(module, object_name, None)
     if source is None:
@@ -403,7 +457,10 @@ def _of_source(declared: _Declared) -> AnyFunction:
     except Exception as error:  # noqa: BLE001 - whatever the user's code raises
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         raise RejectedError("MODULE", f"the source cannot be executed{line}: {type(error).__name__}: {error}") from None
-    return replace(_only(Registry.load([module]), "the source"), name=declared.name)
+    try:
+        return replace(_only(Registry.load([module]), "the source"), name=declared.name)
+    except RejectedError as error:
+        raise RejectedError(error.code, error.message.replace(f"module {module.__name__}", "the source")) from None
 
 
 def _decorate(module: ModuleType, declared: _Declared) -> None:

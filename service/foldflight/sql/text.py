@@ -163,6 +163,8 @@ def tokens(text: str) -> list[Token]:
             continue
         if kind == "op" and match[0] in "'\"`":
             raise SqlError(f"this {match[0]} is not closed; add another {match[0]}", text, at)
+        if kind == "op" and text.startswith("$$", at):
+            raise SqlError("this $$ is not closed; add another $$", text, at, at + 2)
         if kind == "raw":
             kind = "string"
         if kind != "space":

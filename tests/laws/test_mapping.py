@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -180,6 +181,19 @@ def test_vectorised_functions_return_a_value_for_each_row() -> None:
         "row 2 of the chunk: x=99",
         "row 5 of the chunk: x=99",
     ]
+
+
+def test_missing_objects_of_pandas_are_null() -> None:
+    """In a Series of objects None, NaN and NaT are NULL, as in a Series with a type."""
+
+    @udf(vectorised="pandas", input_types=["BIGINT"], result_type="DATE")
+    def dated(days: Any) -> Any:
+        return pd.Series([datetime.date(2026, 1, 1), None, pd.NaT, float("nan")], dtype=object)
+
+    request = Request((), COLUMNS, steps=(Step("dated", (X,)),), outputs=(0,))
+    program = bind(request, Registry.load([dated])).open(Resources())
+    (answer,) = program.chunk(chunk([(1, 1, "")] * 4))
+    assert answer.column("output_0").to_pylist() == [datetime.date(2026, 1, 1), None, None, None]
 
 
 def test_nulls_are_none_and_may_be_skipped() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, overload
 import numpy as np
 import pyarrow as pa
 
+from foldflight.errors import RejectedError
 from foldflight.functions.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
 from foldflight.functions.mapping import MapFunction, Vectorised
 from foldflight.functions.spec import Declared
@@ -277,10 +278,7 @@ class _MapBuilder(SignatureBuilder):
             try:
                 inspect.signature(self.takes()[0]).bind(*[None] * self.given(len(inputs)))
             except TypeError:
-                raise self.error(
-                    f"{self.takes()[1]} does not take {len(inputs)} arguments, which input_types declares",
-                    "declare a type for each argument",
-                ) from None
+                raise self.not_taken(len(inputs)) from None
         self.check_variables(inputs, result)
         return MapFunction(
             name=self.name,
@@ -296,6 +294,19 @@ class _MapBuilder(SignatureBuilder):
             vectorised=self.vectorised,
             parameters=self.direct_arguments() if isinstance(self.cls, type) else (),
             compile=compile,
+        )
+
+    def not_taken(self, count: int) -> RejectedError:
+        """Return the error for a number of arguments that the author's code does not take."""
+        method, shown = self.takes()
+        for parameter in inspect.signature(method).parameters.values():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                return self.error(
+                    f"{shown} has the keyword-only parameter {parameter.name}, and arguments are given by position",
+                    "for direct arguments write a class: parameters of __init__, and eval for the others",
+                )
+        return self.error(
+            f"{shown} does not take {count} arguments, which input_types declares", "declare a type for each argument"
         )
 
     def given(self, arguments: int) -> int:

@@ -96,8 +96,9 @@ def udf(
         name: Name in queries. Default: the function's name, or the class's name in snake case.
         version: Version of the function. Servers with different versions do not share one query.
         skip_nulls: Whether rows with a NULL argument get the result NULL without a call.
-        deterministic: False if equal arguments may give different results. The function is then called exactly once for
-            each row. It is refused for changelogs, because a retraction must equal the row that it retracts.
+        deterministic: False if equal arguments may give different results. The function is then called once for each
+            row that Spark evaluates; Spark evaluates rows again after a failure, and samples them before ORDER BY. It
+            is refused for changelogs, because a retraction must equal the row that it retracts.
         vectorised: The form of whole columns, `"arrow"`, `"numpy"` or `"pandas"`; None for a call for each row.
         compile: `"auto"` compiles the code to machine code if the results are identical to Python's: numbers,
             booleans, arithmetic, comparisons, `math`; dates and times that are only compared. True raises before the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -167,6 +168,28 @@ def test_generators_that_never_end_are_stopped() -> None:
         opened(Step("endless", (X,))).chunk(chunk([(1, 0, "")]))
 
 
+def test_generators_of_large_values_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows may be too large, too. They are stopped before they use up the memory, and isolated like errors."""
+    monkeypatch.setattr(table, "_BYTES_MAX", 1 << 20)
+    taken = []
+
+    @udtf(input_types=["BIGINT"], result_types={"text": "STRING"})
+    def wide(x: Any) -> Any:
+        while x == 2:
+            taken.append(x)
+            yield "x" * 100_000
+        yield "end"
+
+    request = Request((), COLUMNS, isolates=True, steps=(Step("wide", (X,)),), outputs=(0,))
+    program = bind(request, Registry.load([wide])).open(Resources())
+    (answer,) = program.chunk(chunk([(1, 0, ""), (2, 0, ""), (3, 0, "")]))
+    assert answer.column("output_0").to_pylist() == [{"text": "end"}, None, {"text": "end"}]
+    assert (
+        answer.column("error")[1].as_py()["message"] == "wide returned more than 1 MiB for one row; check that it ends"
+    )
+    assert len(taken) == 16
+
+
 def test_vectorised_functions_return_a_value_for_each_row() -> None:
     """Another number of values is an error, also if errors are isolated; rows that raise are found by bisection."""
     for isolates in (False, True):
@@ -180,6 +203,19 @@ def test_vectorised_functions_return_a_value_for_each_row() -> None:
         "row 2 of the chunk: x=99",
         "row 5 of the chunk: x=99",
     ]
+
+
+def test_missing_objects_of_pandas_are_null() -> None:
+    """In a Series of objects None, NaN and NaT are NULL, as in a Series with a type."""
+
+    @udf(vectorised="pandas", input_types=["BIGINT"], result_type="DATE")
+    def dated(days: Any) -> Any:
+        return pd.Series([datetime.date(2026, 1, 1), None, pd.NaT, float("nan")], dtype=object)
+
+    request = Request((), COLUMNS, steps=(Step("dated", (X,)),), outputs=(0,))
+    program = bind(request, Registry.load([dated])).open(Resources())
+    (answer,) = program.chunk(chunk([(1, 1, "")] * 4))
+    assert answer.column("output_0").to_pylist() == [datetime.date(2026, 1, 1), None, None, None]
 
 
 def test_nulls_are_none_and_may_be_skipped() -> None:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -76,6 +77,10 @@ def test_direct_arguments_are_those_of_init() -> None:
         scale("x", "y")
 
 
+def annotated(column: pd.Series) -> pd.Series:
+    return column
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -83,6 +88,14 @@ def test_direct_arguments_are_those_of_init() -> None:
         (lambda: udf(len), "neither a Python function nor a class"),
         (lambda: udf(type("Empty", (), {})), "has no method eval"),
         (lambda: udf(input_types=["INT"], result_type="INT", name="f")(lambda x, y: x), "does not take 1 arguments"),
+        (
+            lambda: udf(input_types=["INT"] * 2, result_type="INT", name="f")(lambda x, *, k: x),
+            "keyword-only parameter k, and arguments are given by position; for direct arguments write a class",
+        ),
+        (
+            lambda: udf(vectorised="pandas", result_type="INT", name="f")(annotated),
+            "the elements; give @udf",
+        ),
         (
             lambda: udf(input_types="INT", result_type="INT", name="f")(lambda x: x),
             "write a list",

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -56,6 +57,15 @@ def test_timestamps_beyond_the_years_of_python(instant: int) -> None:
     """An instant that is no datetime raises, and is neither a number nor NULL."""
     with pytest.raises((OverflowError, ValueError)):
         to_python(pa.array([0, instant, None]).cast(pa.timestamp("us")))
+
+
+@pytest.mark.parametrize("type_", ["DATE", "STRING", "TIMESTAMPTZ", "BIGINT", "DATE[]", "STRUCT<a DATE>"])
+@pytest.mark.parametrize("missing", [pd.NaT, pd.NA])
+def test_missing_values_of_pandas_are_null(type_: str, missing: Any) -> None:
+    """NaT and NA are NULL, also inside of lists and structs: not the first date, not a text."""
+    value = {"[]": [missing], "E>": {"a": missing}}.get(type_[-2:], missing)
+    expected = {"[]": [None], "E>": {"a": None}}.get(type_[-2:])
+    assert cast_results([value, None], parse_type(type_)).to_pylist() == [expected, None]
 
 
 def test_nan_is_no_null() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeVar, get_args, overload
 import numpy as np
 import pyarrow as pa
 
+from foldflight.errors import RejectedError
 from foldflight.functions.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
 from foldflight.functions.mapping import MapFunction, Vectorised
 from foldflight.functions.spec import Declared
@@ -82,8 +83,9 @@ def udf(
     A *vectorised* function takes whole columns of n rows and returns n results: `"arrow"` passes `pyarrow.Array`s,
     `"numpy"` NumPy arrays (masked if there are NULLs, object arrays for text and nested values), `"pandas"` Series
     (integers as `Int64` and the like, with or without NULLs). The rows of a query may be split in any way between
-    calls. Numbers that are computed row by row are compiled to machine code instead (see `compile`), which is faster
-    than NumPy.
+    calls. Masked arrays mask what is not finite after a division, a root or a logarithm, and plain ones do not: give
+    `skip_nulls=True` where that matters. Numbers that are computed row by row are compiled to machine code instead
+    (see `compile`), which is faster than NumPy.
 
     Args:
         target: The function or class, when used without parentheses.
@@ -94,8 +96,9 @@ def udf(
         name: Name in queries. Default: the function's name, or the class's name in snake case.
         version: Version of the function. Servers with different versions do not share one query.
         skip_nulls: Whether rows with a NULL argument get the result NULL without a call.
-        deterministic: False if equal arguments may give different results. The function is then called exactly once for
-            each row. It is refused for changelogs, because a retraction must equal the row that it retracts.
+        deterministic: False if equal arguments may give different results. The function is then called once for each
+            row that Spark evaluates; Spark evaluates rows again after a failure, and samples them before ORDER BY. It
+            is refused for changelogs, because a retraction must equal the row that it retracts.
         vectorised: The form of whole columns, `"arrow"`, `"numpy"` or `"pandas"`; None for a call for each row.
         compile: `"auto"` compiles the code to machine code if the results are identical to Python's: numbers,
             booleans, arithmetic, comparisons, `math`; dates and times that are only compared. True raises before the
@@ -276,10 +279,7 @@ class _MapBuilder(SignatureBuilder):
             try:
                 inspect.signature(self.takes()[0]).bind(*[None] * self.given(len(inputs)))
             except TypeError:
-                raise self.error(
-                    f"{self.takes()[1]} does not take {len(inputs)} arguments, which input_types declares",
-                    "declare a type for each argument",
-                ) from None
+                raise self.not_taken(len(inputs)) from None
         self.check_variables(inputs, result)
         return MapFunction(
             name=self.name,
@@ -295,6 +295,19 @@ class _MapBuilder(SignatureBuilder):
             vectorised=self.vectorised,
             parameters=self.direct_arguments() if isinstance(self.cls, type) else (),
             compile=compile,
+        )
+
+    def not_taken(self, count: int) -> RejectedError:
+        """Return the error for a number of arguments that the author's code does not take."""
+        method, shown = self.takes()
+        for parameter in inspect.signature(method).parameters.values():
+            if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+                return self.error(
+                    f"{shown} has the keyword-only parameter {parameter.name}, and arguments are given by position",
+                    "for direct arguments write a class: parameters of __init__, and eval for the others",
+                )
+        return self.error(
+            f"{shown} does not take {count} arguments, which input_types declares", "declare a type for each argument"
         )
 
     def given(self, arguments: int) -> int:

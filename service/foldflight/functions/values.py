@@ -114,6 +114,8 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     """
     exact = exact_types(type_)
     found = set(map(type, values))
+    if any(kind.__name__ in _MISSING for kind in found):
+        values = [None if _is_missing(value) else value for value in values]
     if exact is not None and found <= exact and not _needs_care(type_):
         try:
             return pa.array(values, type_)
@@ -165,6 +167,14 @@ def _with_json_as_text(type_: pa.DataType) -> pa.DataType:
     if kinds.is_struct(type_):
         return pa.struct([field.with_type(_with_json_as_text(field.type)) for field in type_])
     return type_
+
+
+# pandas' `NaT` and `NA`. The first is a datetime, and would become the date 0001-01-01.
+_MISSING: Final = frozenset({"NaTType", "NAType"})
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ in _MISSING
 
 
 def _plain(value: Any) -> Any:
@@ -448,7 +458,7 @@ def _nested_caster(type_: pa.DataType) -> Callable[[Any], Any]:
 
 
 def _optional(cast: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else cast(_plain(value))
+    return lambda value: None if _is_missing(value) else cast(_plain(value))
 
 
 def _iterable(value: Any, type_: pa.DataType) -> Any:

@@ -123,7 +123,7 @@ class VectorisedScalar(Instance, Scalar):
             if array is not None and (array.type == type_ or can_widen(array.type, type_)):
                 return array if array.type == type_ else cast_arguments(array, type_)
             if array is None:
-                values = list(returned)
+                values = _objects(returned)
             elif pa.types.is_nested(array.type) != pa.types.is_nested(type_):
                 raise self._wrong(f"returned values of {sql_name(array.type)}, which do not fit {sql_name(type_)}")
             else:
@@ -171,6 +171,13 @@ def _nullable_integers() -> dict[pa.DataType, Any]:
     signed = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype()}
     unsigned = {pa.uint8(): pd.UInt8Dtype(), pa.uint16(): pd.UInt16Dtype(), pa.uint32(): pd.UInt32Dtype()}
     return {**signed, **unsigned, pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype()}
+
+
+def _objects(returned: Any) -> list[Any]:
+    """Return n results as a list of Python values. pandas has several objects for a missing value in a Series."""
+    if not hasattr(returned, "isna"):
+        return list(returned)
+    return [None if is_missing else value for value, is_missing in zip(returned, returned.isna(), strict=True)]
 
 
 def _zero(type_: pa.DataType) -> pa.Scalar:

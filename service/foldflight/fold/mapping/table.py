@@ -23,6 +23,10 @@ __all__ = ["ROWS_MAX", "Part", "TableInstance"]
 
 ROWS_MAX: Final = 1 << 20
 """The largest number of rows for one row of a chunk. It stops endless generators before they use up the memory."""
+_BYTES_MAX: Final = 1 << 30
+"""About the largest size of the rows for one row of a chunk. The last row of each group that is taken is measured."""
+_GROUP_ROWS: Final = 1 << 4
+_GROUP_ROWS_MAX: Final = 1 << 12
 # A part of an answer ends after as many rows, or about as many bytes.
 _PART_ROWS: Final = 1 << 16
 _PART_BYTES: Final = 32 << 20
@@ -101,11 +105,10 @@ class TableInstance(Instance):
         before = len(found)
         try:
             returned = self.verbs.eval(*arguments)
-            if returned is not None:
-                found.extend(map(self._split, islice(self._iterable(returned), rows_max + 1)))
-            if len(found) - before <= rows_max:
+            problem = None if returned is None else self._take(self._iterable(returned), found, rows_max)
+            if problem is None:
                 return
-            message = f"{self.verb} returned more than {ROWS_MAX} rows for one row; check that it ends"
+            message = f"{self.verb} returned more than {problem} for one row; check that it ends"
             failure = FunctionError("USER_CODE", message, function=self.name)
         except _RowError as error:
             failure = FunctionError("RESULT_TYPE", f"{self.verb} {error}", function=self.name)
@@ -115,6 +118,24 @@ class TableInstance(Instance):
             return
         del found[before:]
         self.take(given, index, failure)
+
+    def _take(self, returned: Iterable[Any], found: list[Any], rows_max: int) -> str | None:
+        """Append the function's rows for one row to `found`. Return the limit that they exceed, or None."""
+        rows = map(self._split, returned)
+        left, size, wanted = rows_max + 1, 0, _GROUP_ROWS
+        while True:
+            count = len(found)
+            found.extend(islice(rows, min(wanted, left)))
+            count = len(found) - count
+            left -= count
+            if left <= 0:
+                return f"{ROWS_MAX} rows"
+            if count < wanted:
+                return None
+            size += count * _size(found[-1])
+            if size > _BYTES_MAX:
+                return f"{_BYTES_MAX >> 20} MiB"
+            wanted = min(2 * wanted, _GROUP_ROWS_MAX)
 
     def _part(self, rows: Rows, start: int, stop: int, every: Any, found: list[tuple[Any, ...]]) -> Part:
         """Return rows as columns, without the results of rows for which a value does not fit."""

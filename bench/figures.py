@@ -1,4 +1,4 @@
-"""Writes the figures of the newest results into the documents: `make figures`; `make bench` does it after its run.
+"""Writes the figures of the newest run into the documents: `make figures`; `make bench` does it after its run.
 
 The picture and the table of the README, and the page docs/explanation/figures.md. Nothing in them is written by hand.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import report
+from bench import report, spark_batch, spark_stream
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -19,6 +19,7 @@ PICTURE = RESULTS / "overview.svg"
 README = ROOT / "README.md"
 PAGE = ROOT / "docs" / "explanation" / "figures.md"
 _OURS = "foldflight"
+_NEEDED = {spark_batch.SUITE, spark_stream.SUITE}
 _DATED = "[0-9]" * 4 + "-[0-9][0-9]-[0-9][0-9].json"
 _BLOCK = re.compile(r"(<!-- figures -->\n).*?(<!-- end of figures -->\n)", re.DOTALL)
 
@@ -44,12 +45,14 @@ class Run:
 
 
 def newest(folder: Path = RESULTS) -> Run:
-    """Return the newest run of a folder of results."""
-    data = max(folder.glob(_DATED))
-    title = data.with_suffix(".md").read_text(encoding="utf-8").partition("\n")[0]
-    machine = title.removeprefix(f"# {data.stem}, ")
-    records = json.loads(data.read_text(encoding="utf-8"))
-    return Run(data.stem, machine, [report.Record(**each) for each in records])
+    """Return the newest run of a folder of results that measured Spark. Runs of other suites alone are passed over."""
+    for data in sorted(folder.glob(_DATED), reverse=True):
+        records = [report.Record(**each) for each in json.loads(data.read_text(encoding="utf-8"))]
+        if {each.suite for each in records} >= _NEEDED:
+            title = data.with_suffix(".md").read_text(encoding="utf-8").partition("\n")[0]
+            return Run(data.stem, title.removeprefix(f"# {data.stem}, "), records)
+    msg = f"no results in {folder} have the suites {' and '.join(sorted(_NEEDED))}; run `make bench`"
+    raise FileNotFoundError(msg)
 
 
 def readme_of(run: Run) -> str:

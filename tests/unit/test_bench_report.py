@@ -98,11 +98,18 @@ def test_the_documents_show_the_newest_results() -> None:
 
 
 def test_the_newest_run_is_that_of_the_last_day(tmp_path: Path) -> None:
-    """Results are named by their day, and the title of the tables has the machine."""
-    for day, machine in (("2026-02-01", "a new machine"), ("2025-12-31", "an old machine")):
-        report.write(tmp_path, day, report.records_of(FIGURES), machine)
+    """Results are named by their day, and the title of the tables has the machine. Runs without Spark do not count."""
+    runs = {
+        "2026-02-01": FIGURES,
+        "2025-12-31": FIGURES,
+        "2026-02-02": [Figure("fold", "a case", "a way", 1e6, "rows/s")],
+    }
+    for day, measured in runs.items():
+        report.write(tmp_path, day, report.records_of(measured), f"the machine of {day}")
     run = figures.newest(tmp_path)
-    assert (run.day, run.machine) == ("2026-02-01", "a new machine")
+    assert (run.day, run.machine) == ("2026-02-01", "the machine of 2026-02-01")
     assert run.records == report.records_of(FIGURES)
     assert "on 2026-02-01" in figures.readme_of(run)
     assert "| foldflight, embedded | 1.00 M/s (0.25) |" in figures.page_of(run)
+    with pytest.raises(FileNotFoundError, match="run `make bench`"):
+        figures.newest(tmp_path / "nothing")

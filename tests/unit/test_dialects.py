@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from foldflight import FunctionContext, RejectedError, connect, udaf
+from foldflight.compiler.programs import Programs
+from foldflight.fold.mode import Mode
 from foldflight.functions import Registry, aggregate_of, function_of
 from foldflight.functions.dialects import Aggregator, CombineFn, Handled, dialect_of
 from foldflight.functions.flink import AggregateFunction, DataTypes, FlinkContext, ListView, MapView, Row, arrow_of
@@ -265,6 +267,12 @@ def test_pickled_states_of_handlers_are_their_aggregate_states() -> None:
     handler = types.SimpleNamespace(aggregate_state=[1, 2], lock=sys.stdin)
     restored = pickle.loads(pickle.dumps(Handled(handler)))
     assert (restored.handler, restored.state) == (None, [1, 2])
+
+
+def test_adapted_classes_are_interpreted() -> None:
+    """`foldflight functions` says why."""
+    folding = Programs().folding(ADAPTED["weighted_avg"].function)
+    assert (folding.mode, folding.reason) == (Mode.INTERPRETED, "its class is adapted from flink")
 
 
 def test_migration_of_a_handler() -> None:

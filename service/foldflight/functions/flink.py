@@ -400,7 +400,9 @@ def without_pyflink(value: Any) -> Any:
 
 
 def plain_result(value: Any) -> Any:
-    """Return a result in which a row is a tuple."""
+    """Return a result in which rows are tuples."""
+    if isinstance(value, list):
+        return list(map(plain_result, value))
     is_row = isinstance(value, Row) or (type(value).__name__ == "Row" and type(value).__module__ in _ORIGINALS)
     return tuple(map(plain_result, value)) if is_row else value
 

@@ -22,20 +22,7 @@ from foldflight.functions.context import Counter, Distribution, FunctionContext,
 from foldflight.functions.shape import Shape, list_of, map_of, record_of, shape_of_type
 from foldflight.functions.types import parse_type
 
-__all__ = [
-    "AggregateFunction",
-    "DataTypes",
-    "FlinkContext",
-    "ListView",
-    "MapView",
-    "Row",
-    "arrow_of",
-    "flink_type",
-    "is_flink_type",
-    "plain_result",
-    "shape_of_flink",
-    "without_pyflink",
-]
+__all__ = ["AggregateFunction", "DataTypes", "ListView", "MapView", "Row"]
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -132,7 +132,21 @@ def test_what_is_missing_is_named(case: str) -> None:
     assert function_of(cls) is None
 
 
-# The name of the function: signature, codec, and type of the states.
+def test_an_instance_is_refused() -> None:
+    """Some engines take an instance; here its arguments are given in each call."""
+    given: Any = beam_functions.AverageFn()
+    with pytest.raises(RejectedError, match="is not a class; put @udaf on a class"):
+        udaf(input_types=["INT"], result_type="DOUBLE")(given)
+
+
+def test_table_aggregates_are_refused() -> None:
+    """PyFlink's table aggregate functions emit rows; they have no value."""
+    cls = methods("create_accumulator", "accumulate", "emit_value", "get_result_type", "get_accumulator_type")
+    with pytest.raises(RejectedError, match=r"has no method get_value; define get_value\(self, accumulator\)"):
+        udaf(cls)
+
+
+# The name of the function: its signature, and the type of its states.
 KNOWN = {
     "weighted_avg": ("weighted_avg(value INT, weight INT) -> DOUBLE", "struct<f0: int64, f1: int64>"),
     "list_view_concat": (

@@ -189,7 +189,7 @@ def aggregate_of(
     adapt: Adapt | None = None,
 ) -> Function:
     """Return the function that `udaf` would register for a class. The class does not change. Raises as `udaf`."""
-    called = name or snake_case(cls.__name__)
+    called = name or snake_case(getattr(cls, "__name__", type(cls).__name__))
     dialect = dialect_of(cls, adapt) if isinstance(cls, type) else None
     if dialect is None:
         builder = _Builder(cls, called)

@@ -69,6 +69,9 @@ lock: ## Resolve the requirements again (LOCK_ARGS=--upgrade: to the newest vers
 	$(COMPILE) --extra=demo --constraint=requirements-dev.txt --output-file=requirements-spark.txt pyproject.toml
 	$(COMPILE) --build-deps-for=wheel --only-build-deps --constraint=requirements-dev.txt \
 		--output-file=requirements-build.txt pyproject.toml
+	for engine in beam flink; do \
+		$(COMPILE) --output-file=tests/engines/requirements-$$engine.txt tests/engines/requirements-$$engine.in || exit 1; \
+	done
 	rm -rf $(VENV)-lock
 
 clean: ## Remove what was made

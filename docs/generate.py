@@ -348,6 +348,7 @@ def _cell(text: str) -> str:
 # Modules of the public API, each with the names that are listed. None: all names that it exports.
 API_MODULES: dict[str, tuple[str, ...] | None] = {
     "foldflight": None,
+    "foldflight.functions.flink": None,
     "foldflight.spark": None,
     "foldflight.spark.java": ("prepare_local",),
     "foldflight.spark.errors": ("error_of",),

@@ -12,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from foldflight import FunctionContext, RejectedError, connect, udaf
+from foldflight import FunctionContext, FunctionError, RejectedError, connect, udaf
+from foldflight.compiler.programs import Programs
+from foldflight.fold.mode import Mode
 from foldflight.functions import Registry, aggregate_of, function_of
 from foldflight.functions.dialects import Aggregator, CombineFn, Handled, dialect_of
 from foldflight.functions.flink import AggregateFunction, DataTypes, FlinkContext, ListView, MapView, Row, arrow_of
@@ -130,7 +132,21 @@ def test_what_is_missing_is_named(case: str) -> None:
     assert function_of(cls) is None
 
 
-# The name of the function: signature, codec, and type of the states.
+def test_an_instance_is_refused() -> None:
+    """Some engines take an instance; here its arguments are given in each call."""
+    given: Any = beam_functions.AverageFn()
+    with pytest.raises(RejectedError, match="is not a class; put @udaf on a class"):
+        udaf(input_types=["INT"], result_type="DOUBLE")(given)
+
+
+def test_table_aggregates_are_refused() -> None:
+    """PyFlink's table aggregate functions emit rows; they have no value."""
+    cls = methods("create_accumulator", "accumulate", "emit_value", "get_result_type", "get_accumulator_type")
+    with pytest.raises(RejectedError, match=r"has no method get_value; define get_value\(self, accumulator\)"):
+        udaf(cls)
+
+
+# The name of the function: its signature, and the type of its states.
 KNOWN = {
     "weighted_avg": ("weighted_avg(value INT, weight INT) -> DOUBLE", "struct<f0: int64, f1: int64>"),
     "list_view_concat": (
@@ -267,6 +283,12 @@ def test_pickled_states_of_handlers_are_their_aggregate_states() -> None:
     assert (restored.handler, restored.state) == (None, [1, 2])
 
 
+def test_adapted_classes_are_interpreted() -> None:
+    """`foldflight functions` says why."""
+    folding = Programs().folding(ADAPTED["weighted_avg"].function)
+    assert (folding.mode, folding.reason) == (Mode.INTERPRETED, "its class is adapted from flink")
+
+
 def test_migration_of_a_handler() -> None:
     """`migrate` of a handler takes and returns states."""
 
@@ -281,6 +303,51 @@ def test_migration_of_a_handler() -> None:
     verbs = aggregate_of(Migrated, input_types=["INT"], result_type="BIGINT").instantiate({})
     assert verbs.migrate is not None
     assert [verbs.get_value(verbs.migrate("1", state)) for state in (7, Handled(None, 8))] == [1007, 1008]
+
+
+def test_a_state_that_is_none_is_kept_or_refused() -> None:
+    """A NULL state would mean that there is none, and the rows of the group would be lost."""
+
+    class Highest:
+        def __init__(self) -> None:
+            self.high: int | None = None
+
+        @property
+        def aggregate_state(self) -> int | None:
+            return self.high
+
+        def accumulate(self, value: int) -> None:
+            if value > 0:
+                self.high = max(value, self.high or 0)
+
+        def merge(self, other: int | None) -> None:
+            if other is not None:
+                self.accumulate(other)
+
+        def finish(self) -> int | None:
+            return self.high
+
+    class Wrong(Highest):
+        @property
+        def aggregate_state(self) -> int:
+            return self.high  # type: ignore[return-value]
+
+    rows = [[{"x": -1}], [{"x": 4}]]
+    for options in ({}, {"state_type": "INT"}):
+        function = aggregate_of(Highest, input_types=["INT"], result_type="INT", **options)
+        assert run_epochs({"it": connect(function)["highest"]("x")}, rows)[-1].changelog[-1][1] == {"it": 4}
+    function = aggregate_of(Wrong, input_types=["INT"], result_type="INT")
+    with pytest.raises(FunctionError, match=r"aggregate_state returned None, .* annotate it as"):
+        run_epochs({"it": connect(function)["wrong"]("x")}, rows)
+
+
+def test_declared_states_are_tuples() -> None:
+    """A class of Beam without annotations has typed states if the declaration gives the type."""
+    options = {"input_types": ["INT"], "result_type": "DOUBLE", "state_type": "STRUCT<total DOUBLE, n BIGINT>"}
+    function = aggregate_of(beam_functions.AverageFn, **options)
+    first, second = run_epochs({"it": connect(function)["average_fn"]("x")}, [[{"x": 2}], [{"x": 4}]])
+    assert first.states[()] == {"it": {"total": 2.0, "n": 1}}
+    assert second.changelog[-1][1] == {"it": 3.0}
 
 
 def test_what_engines_ignore_is_ignored() -> None:

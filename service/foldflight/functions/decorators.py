@@ -189,7 +189,7 @@ def aggregate_of(
     adapt: Adapt | None = None,
 ) -> Function:
     """Return the function that `udaf` would register for a class. The class does not change. Raises as `udaf`."""
-    called = name or snake_case(cls.__name__)
+    called = name or snake_case(getattr(cls, "__name__", type(cls).__name__))
     dialect = dialect_of(cls, adapt) if isinstance(cls, type) else None
     if dialect is None:
         builder = _Builder(cls, called)
@@ -481,8 +481,9 @@ class _AdaptedBuilder(_Builder):
         return False
 
     def is_deterministic(self) -> bool:
-        """Return what a class of PyFlink says of itself."""
+        """Return what a class of PyFlink says of itself, if it can be asked without direct arguments."""
         asks = self.dialect.name == "flink" and self.declares("is_deterministic")
+        asks = asks and not any(parameter.required for parameter in self.direct_arguments())
         return not asks or bool(self.asked("deterministic", lambda it: it.is_deterministic()))
 
     def has(self, verb: str) -> bool:
@@ -632,11 +633,11 @@ class _AdaptedBuilder(_Builder):
         if flink_type:
             return flink.shape_of_flink(flink.flink_type(type_)), reason
         arrow = parse_type(type_)
-        if self.dialect.name == "spark-aggregator" and pa.types.is_struct(arrow):
+        if self.dialect.returns_accumulator and pa.types.is_struct(arrow):
             fields = [(field.name, shape_of_type(field.type)) for field in arrow]
             return record_of(fields, tuple, immutable=True), reason
         shape = shape_of_type(arrow)
-        return (HandledShape(shape) if self.dialect.name == "snowflake" else shape), reason
+        return (HandledShape(Nullable(shape)) if self.dialect.name == "snowflake" else shape), reason
 
     def returns(self, shape: Shape | None, annotation: Any) -> Literal["always", "some", "may"]:  # noqa: ARG002
         if not self.dialect.returns_accumulator:

@@ -20,11 +20,13 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions import flink
-from foldflight.functions.shape import Shape
+from foldflight.functions.shape import Nullable, Shape
 from foldflight.functions.spec import Verbs
+from foldflight.functions.values import CastError
 
 __all__ = [
     "DIALECTS",
+    "ENGINES",
     "AdaptedForm",
     "Aggregator",
     "CombineFn",
@@ -163,7 +165,12 @@ class HandledShape(Shape):
         self.arrow = state.arrow
 
     def to_arrow(self, values: Any) -> pa.Array:
-        return self.state.to_arrow([value.aggregate_state() for value in values])
+        states = [value.aggregate_state() for value in values]
+        missing = next((index for index, state in enumerate(states) if state is None), None)
+        if missing is not None and not isinstance(self.state, Nullable):
+            wrong = "aggregate_state returned None, which its annotation does not have; annotate it as `... | None`"
+            raise CastError(missing, "RESULT_TYPE", wrong)
+        return self.state.to_arrow(states)
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         return [Handled(None, state) for state in self.state.from_arrow(array)]
@@ -376,6 +383,8 @@ _PARTS: Final[Mapping[tuple[str, str], type]] = {
     ("pyflink.table.data_view", "ListView"): flink.ListView,
     ("pyflink.table.data_view", "MapView"): flink.MapView,
 }
+# The packages of the engines. They are never shipped.
+ENGINES: Final = frozenset(each.base[0].partition(".")[0] for each in DIALECTS.values() if each.base is not None)
 _OWN_VERBS: Final = ("create_accumulator", "accumulate", "retract", "merge", "get_value")
 
 

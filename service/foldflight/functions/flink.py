@@ -22,20 +22,7 @@ from foldflight.functions.context import Counter, Distribution, FunctionContext,
 from foldflight.functions.shape import Shape, list_of, map_of, record_of, shape_of_type
 from foldflight.functions.types import parse_type
 
-__all__ = [
-    "AggregateFunction",
-    "DataTypes",
-    "FlinkContext",
-    "ListView",
-    "MapView",
-    "Row",
-    "arrow_of",
-    "flink_type",
-    "is_flink_type",
-    "plain_result",
-    "shape_of_flink",
-    "without_pyflink",
-]
+__all__ = ["AggregateFunction", "DataTypes", "ListView", "MapView", "Row"]
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -400,7 +387,9 @@ def without_pyflink(value: Any) -> Any:
 
 
 def plain_result(value: Any) -> Any:
-    """Return a result in which a row is a tuple."""
+    """Return a result in which rows are tuples."""
+    if isinstance(value, list):
+        return list(map(plain_result, value))
     is_row = isinstance(value, Row) or (type(value).__name__ == "Row" and type(value).__module__ in _ORIGINALS)
     return tuple(map(plain_result, value)) if is_row else value
 

@@ -16,7 +16,7 @@ import cloudpickle
 
 from foldflight.errors import RejectedError
 from foldflight.fold.pickles import named
-from foldflight.functions.dialects import Shipped, written_by_author
+from foldflight.functions.dialects import ENGINES, Shipped, written_by_author
 from foldflight.functions.spec import Function
 from foldflight.shipping.bundles import Bundle, made_here, seal, unpickled
 
@@ -81,7 +81,8 @@ def _packages_of(functions: Iterable[AnyFunction]) -> list[ModuleType]:
     for function in functions:
         if isinstance(function, Function) and function.dialect:
             modules |= {cls.__module__ for cls in written_by_author(function.cls, function.dialect)}
-    names = {name.partition(".")[0] for name in modules} - {"foldflight", "__main__", *sys.stdlib_module_names}
+    others = {"foldflight", "__main__", *ENGINES, *sys.stdlib_module_names}
+    names = {name.partition(".")[0] for name in modules} - others
     return [sys.modules[name] for name in sorted(names) if name in sys.modules]
 
 

@@ -237,6 +237,20 @@ def test_compiled_code_agrees(target: Any) -> None:
     assert all(each.passed is True for each in results.values()), results
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*encountered in divide:RuntimeWarning")
+def test_the_laws_find_functions_that_depend_on_masks() -> None:
+    """A masked array masks a division by zero, and a plain one does not; without NULLs all arrays are plain."""
+    for skip_nulls in (False, True):
+
+        @udf(vectorised="numpy", input_types=["DOUBLE"] * 2, result_type="DOUBLE", skip_nulls=skip_nulls)
+        def divided(a: Any, b: Any) -> Any:
+            return a / b
+
+        results = {each.law: each for each in check_laws(divided, examples=200)}
+        assert results["any split of the rows"].passed is skip_nulls
+
+
 @settings(max_examples=25)
 @given(rows_of([pa.int64(), pa.int64()], nulls=True))
 def test_compiled_and_interpreted_chunks_are_equal(rows: list[tuple[Any, ...]]) -> None:

@@ -178,7 +178,8 @@ def _values(type_: pa.DataType) -> st.SearchStrategy[Any]:
         return st.integers(least, 100)
     if kinds.is_floating(type_):
         # Sums of multiples of 1/8 are not rounded, so a difference means a broken law.
-        return st.integers(-_SCALE, _SCALE).map(lambda number: number / 8)
+        numbers = st.integers(-_SCALE, _SCALE) | st.just(0)  # by which a function may divide
+        return numbers.map(lambda number: number / 8)
     if kinds.is_decimal(type_):
         span = 10 ** min(type_.precision, 4) - 1
         return st.integers(-span, span).map(lambda number: decimal.Decimal(number).scaleb(-type_.scale))

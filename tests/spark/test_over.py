@@ -138,7 +138,7 @@ def test_mistakes_are_refused_before_anything_runs(
     spark, count = sessions["classic"], embedded["count"]()
     df = spark.createDataFrame([], SCHEMA)
     stream = spark.readStream.format("rate").load()
-    with pytest.raises(RejectedError, match="this one is a stream"):
+    with pytest.raises(RejectedError, match="rows wait for the watermark, and this stream has none"):
         over(stream, "value")
     with pytest.raises(RejectedError, match="n has the frame ROWS BETWEEN CURRENT ROW AND 1 FOLLOWING, and a group"):
         group_by(df, "k").agg(n=count.rows(0, 1))

@@ -22,7 +22,7 @@ from foldflight.exchange.frames import (
     SavedStates,
     States,
 )
-from foldflight.exchange.machine import TABLES, Exchange, Role, State, diagram
+from foldflight.exchange.machine import TABLES, Exchange, Role, State, transitions_table
 from foldflight.functions import Call
 
 SCHEMA = pa.schema([("slot", pa.int32())])
@@ -161,7 +161,7 @@ def test_the_story_is_bounded() -> None:
     assert len(exchange.story) == 20
 
 
-def test_the_diagram_has_every_transition() -> None:
-    """The printed diagram names every frame of the table."""
-    text = diagram()
+def test_the_table_has_every_transition() -> None:
+    """The printed table names every frame of the table."""
+    text = transitions_table()
     assert all(kind.__name__ in text for table in TABLES.values() for _, kind in table)

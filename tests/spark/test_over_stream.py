@@ -90,3 +90,26 @@ def test_what_a_stream_cannot_do_is_refused(classic: SparkSession, capsys: pytes
         "counted in late_rows",
     ):
         assert text in shown
+
+
+@pytest.mark.slow
+def test_on_a_server_and_without_a_time(classic: SparkSession, tmp_path: Path, server_url: str) -> None:
+    """Frames are folded on servers, too, without keys in one bucket; a row without a time fails the query."""
+    functions = connect(server_url)
+
+    def query(df: DataFrame) -> DataFrame:
+        return over(watermarked(df), order_by=["at", "page DESC"]).agg(
+            last=functions["sum"]("v").rows(-1, 0), so_far=functions["sum"]("v"), ten=functions["count"]().range(0, 0)
+        )
+
+    stream = Clicks(classic, tmp_path, query, mode="append")
+    stream.minutes((1, "a", 1), (2, "a", 2), (2, "b", 4), (40, "c", 8))
+    (rows,) = [epoch for epoch in stream.run() if epoch]
+    assert [(row["v"], row["last"], row["so_far"], row["ten"]) for row in rows] == [
+        (1, 1, 1, 1),
+        (4, 5, 5, 1),
+        (2, 6, 7, 1),
+    ]
+    stream.write([{"at": None, "page": "a", "v": 1}])
+    with pytest.raises(Exception, match="SCHEMA_MISMATCH: the order at is NULL; leave such rows out"):
+        stream.run()

@@ -430,7 +430,7 @@ def outputs_always_come(patch: Patch) -> None:
     patch.setattr(fold.Fold, "collect", lambda self, *, states, outputs: collect(self, states=states, outputs=True))
 
 
-@breaks("row-outputs")
+@breaks("row-outputs", "emits")
 def row_outputs_are_those_of_the_chunk(patch: Patch) -> None:
     fold_each = fold.Fold.fold_each
 

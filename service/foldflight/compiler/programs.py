@@ -238,6 +238,8 @@ class Programs:
             return Folding(Mode.INTERPRETED)
         if isinstance(function, Function) and function.dialect:
             return Folding(Mode.INTERPRETED, f"its class is adapted from {function.dialect}")
+        if isinstance(function, Function) and function.language == "java":  # the process that folds may lack the loop
+            return Folding(Mode.DECIDED_WHEN_BOUND)
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
         if isinstance(function, MapFunction):

@@ -23,7 +23,10 @@ class CustomBuildHook(BuildHookInterface[Any]):
         javac = shutil.which("javac")
         folder = Path(self.root) / _JAVA
         if javac is None:
-            print("foldflight: there is no javac, so functions in Java will be called row by row")
+            if not any(
+                (folder / "compiled").rglob("*.class")
+            ):  # compiled before, and copied to the place of this build
+                print("foldflight: there is no javac, so functions in Java will be called row by row")
             return
         sources = sorted(map(str, (folder / "src").rglob("*.java")))
-        subprocess.run([javac, "--release", "17", "-d", str(folder / "classes"), *sources], check=True)
+        subprocess.run([javac, "--release", "17", "-d", str(folder / "compiled"), *sources], check=True)

@@ -61,39 +61,7 @@ def compile_loops(folder: Path) -> None:
     subprocess.run(["javac", "--release", "17", "-d", folder, LOOPS], check=True)
 
 
-WEIGHTED_AVG = """
-package com.acme;
-
-public class WeightedAvg {
-  public static class Accumulator {
-    public long sum;
-    public long count;
-  }
-
-  public Accumulator createAccumulator() {
-    return new Accumulator();
-  }
-
-  public void accumulate(Accumulator acc, long value, int weight) {
-    acc.sum += value * weight;
-    acc.count += weight;
-  }
-
-  public void retract(Accumulator acc, long value, int weight) {
-    acc.sum -= value * weight;
-    acc.count -= weight;
-  }
-
-  public void merge(Accumulator acc, Accumulator other) {
-    acc.sum += other.sum;
-    acc.count += other.count;
-  }
-
-  public Long getValue(Accumulator acc) {
-    return acc.count == 0 ? null : Long.valueOf(acc.sum / acc.count);
-  }
-}
-"""
+WEIGHTED_AVG = (Path(__file__).parents[1] / "examples" / "WeightedAvg.java").read_text(encoding="utf-8")
 
 MIXED = """
 package com.acme;

@@ -103,12 +103,13 @@ def test_it_is_sent_with_its_jar(weighted: Function) -> None:
 
 
 def test_versions_live_side_by_side(tmp_path: Path, weighted: Function) -> None:
-    """Two jars have classes of the same name; each function has its own, and the author's VERSION."""
+    """Two jars have classes of the same name; each function has its own, and the author's VERSION and NAME."""
     other = WEIGHTED_AVG.replace("acc.sum / acc.count", "-acc.sum / acc.count").replace(
-        "public class WeightedAvg {", 'public class WeightedAvg {\n  public static final String VERSION = "2";'
+        "public class WeightedAvg {",
+        'public class WeightedAvg {\n  public static final String VERSION = "2", NAME = "later";',
     )
     later = function_of(tmp_path, other, "com.acme.WeightedAvg")
-    assert (weighted.version, later.version) == ("1", "2")
+    assert (weighted.version, later.version, later.name) == ("1", "2", "later")
     columns = {"v": pa.array([8]), "w": pa.array([1], pa.int32())}
     assert [folded(each, columns).column("output_0").to_pylist() for each in (weighted, later)] == [[8], [-8]]
 

@@ -400,7 +400,7 @@ class JavaClass:
         methods, accumulator = self.methods, self.accumulator
         nulls = {each.is_primitive for each in self.inputs}
         return Function(
-            name=function_name(self.name),
+            name=self._constant("NAME") or function_name(self.name),
             declared_version=self._constant("VERSION") or "1",
             doc=f"The Java class {self.name} of {self.jar.name}.",
             cls=type(

@@ -21,7 +21,7 @@ from foldflight.errors import RejectedError
 __all__ = ["Jar", "Loaders", "java", "limit_heap", "loaders"]
 
 _logger: Final = logging.getLogger(__name__)
-_LOOPS: Final = Path(__file__).parent / "classes"
+_LOOPS: Final = Path(__file__).parent / "compiled"
 _starting: Final = threading.RLock()
 _heap_bytes: int | None = None
 _started_by: int | None = None
@@ -78,6 +78,7 @@ def java() -> Any:
     with _starting:
         try:
             import jpype
+            import jpype.config as jpype_config
         except ImportError:
             raise RejectedError(
                 "MODULE",
@@ -91,6 +92,8 @@ def java() -> Any:
                 jpype.startJVM(_library(jpype), *options, convertStrings=False)
             except (OSError, RuntimeError) as error:
                 raise RejectedError("MODULE", f"the Java virtual machine cannot start: {error}") from error
+            # Threads of authors would otherwise keep the process from ending.
+            jpype_config.onexit = False
             _started_by = os.getpid()
         elif _started_by not in (None, os.getpid()):
             raise RejectedError(

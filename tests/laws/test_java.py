@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foldflight import FunctionError, RejectedError, udaf
+from foldflight.compiler import Programs
 from foldflight.fold import Fold, Mode, bind_calls
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.java import bridge, classes, java_functions, machine
+from foldflight.testing import check_laws
 from tests.effort import examples
 from tests.java_classes import MIXED, SUM_OF_BOXES, WEIGHTED_AVG, compile_loops, jar, needs_javac
 
@@ -184,6 +186,36 @@ def test_exceptions_in_the_middle_of_a_chunk(made: dict[str, Function], seed: in
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("loops", [True, False])
+def test_the_laws_of_the_kit(made: dict[str, Function], loops: bool) -> None:
+    """Any split, merges in any order, retraction, states and back: as for a function in Python."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not loops:
+            patch.setattr(classes, "has_loop", lambda _: False)
+        results = {result.law: result.passed for result in check_laws(made["weighted_avg"], examples=25)}
+        mode = Programs().folding(made["weighted_avg"]).mode
+    assert mode is (Mode.JAVA if loops else Mode.INTERPRETED)
+    assert False not in results.values()
+    assert sum(result is True for result in results.values()) >= 6
+
+
+def test_functions_without_arguments_and_distinct(made: dict[str, Function], tmp_path: Path) -> None:
+    """A loop without columns; DISTINCT keeps rows, and calls the class row by row."""
+    count = WEIGHTED_AVG.replace(", long value, int weight", "").replace("acc.sum += value * weight;", "acc.sum += 7;")
+    count = count.replace("acc.sum -= value * weight;", "").replace("weight", "1").replace("WeightedAvg", "Sevens")
+    (function,) = java_functions([f"{jar(tmp_path, count)}::com.acme.Sevens"])
+    batch = pa.record_batch({"slot": pa.array([0] * 20, pa.int32())})
+    for loops in (True, False):
+        fold = fold_of(function, batch, loops=loops)
+        fold.fold(batch)
+        assert fold.collect().column("state_0").to_pylist() == [{"sum": 140, "count": 20}]
+    rows = pa.record_batch({"v": pa.array([1, 1, 4] * 5), "w": pa.array([1] * 15, pa.int32())})
+    call = Call("weighted_avg", ("v", "w"), distinct=True)
+    fold = Fold(bind_calls(Registry([made["weighted_avg"]]), [call], rows.schema))
+    fold.fold(rows)
+    assert fold.collect().column("output_0").to_pylist() == [2]
+
+
 def test_values_after_each_row(made: dict[str, Function]) -> None:
     """`fold_each` continues with the same accumulators, which the next chunk finds."""
     batch = batch_of(3, 40).drop_columns(["kind"])
@@ -247,6 +279,7 @@ def test_without_the_loop_a_line_tells_it(
     batch = batch_of(1, 20)
     fold = Fold(bind_calls(Registry([function]), [Call("weighted_avg", ("v", "w"))], batch.schema))
     assert fold.kinds == (Mode.INTERPRETED,)
+    assert "no compiled Loops.class" in Programs().folding(function).reason
     fold.fold(batch)
     assert fold.collect().num_rows == SLOTS
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,17 @@ def test_after_a_fork_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(machine, "_started_by", 1)
     with pytest.raises(RejectedError, match="was forked from one with a Java virtual machine"):
         machine.java()
+
+
+def test_threads_are_detached_when_they_end(weighted: Function) -> None:
+    """The virtual machine does not keep the threads of exchanges that have ended."""
+    count = machine.java().JClass("java.lang.Thread").activeCount
+    before = count()
+    for _ in range(20):
+        thread = threading.Thread(target=lambda: weighted.instantiate({}).create_accumulator())
+        thread.start()
+        thread.join()
+    assert count() < before + 10
 
 
 def test_connect(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from foldflight import FunctionError, RejectedError, RetryableError, connect
 from foldflight.functions.call import Call
+from foldflight.java import machine
 from foldflight.server.run.lifecycle import load_registry, serving
 from foldflight.server.run.settings import load_settings
 from tests.java_classes import WEIGHTED_AVG, jar
@@ -51,6 +52,13 @@ def test_a_served_class(tmp_path: Path) -> None:
             with pytest.raises(FunctionError, match=r"java.lang.ArithmeticException: / by zero") as caught:
                 end_epoch(exchange, 1)
         assert "at com.acme.WeightedAvg.accumulate(WeightedAvg.java:" in (caught.value.trace or "")
+        threads = machine.java().JClass("java.lang.Thread").activeCount
+        before = threads()
+        for _ in range(12):
+            with functions.transport.open(opening(CALL)) as exchange:
+                exchange.chunk(rows((0, 0, 10, 1)))
+                end_epoch(exchange, 1)
+        assert eventually(lambda: threads() < before + 6)  # those of exchanges that have ended are detached
 
 
 def test_a_shipped_jar(tmp_path: Path) -> None:

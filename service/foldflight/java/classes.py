@@ -492,6 +492,7 @@ class JavaClass:
 
     def verbs(self, literals: Mapping[str, Any]) -> Verbs:
         """Return the verbs of a new instance."""
+        java()  # a fork since the class was loaded is noticed, and the thread is detached when it ends
         instance, methods, out = self.instance(literals), self.methods, self.result.out
         get_value, create = instance.getValue, instance.createAccumulator
 

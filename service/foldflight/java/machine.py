@@ -25,6 +25,7 @@ _LOOPS: Final = Path(__file__).parent / "compiled"
 _starting: Final = threading.RLock()
 _heap_bytes: int | None = None
 _started_by: int | None = None
+_attached: Final = threading.local()
 _HEAP_BYTES_MIN: Final = 64 << 20
 
 
@@ -71,6 +72,9 @@ def limit_heap(heap_bytes: int) -> None:
 def java() -> Any:
     """Return the module `jpype` after starting the virtual machine of this process.
 
+    The virtual machine keeps a thread of Python that has called it until the thread is detached. Call this function in
+    each thread that uses Java for more than a moment; then the thread is detached when it ends.
+
     Raises:
         RejectedError: MODULE, if JPype or a Java runtime is missing, or if this process was forked after the start.
     """
@@ -101,7 +105,20 @@ def java() -> Any:
                 "this process was forked from one with a Java virtual machine, which cannot be used after a fork; "
                 "start processes with the method spawn, or use Java functions only after the fork",
             )
+    if not hasattr(_attached, "thread") and threading.current_thread() is not threading.main_thread():
+        _attached.thread = _Attached(jpype.JClass("java.lang.Thread"))
     return jpype
+
+
+class _Attached:
+    """Detaches a thread of Python from the virtual machine when the thread ends, and its local values with it."""
+
+    def __init__(self, thread: Any) -> None:
+        self._thread = thread
+
+    def __del__(self) -> None:
+        if self._thread.isAttached():
+            self._thread.detach()
 
 
 def _library(jpype: Any) -> str:

@@ -6,10 +6,12 @@ and of the loop over chunks, which must be compiled, need javac (`needs_javac`),
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -42,23 +44,32 @@ def _javac(file: Path, classes: Path) -> None:
     subprocess.run(["javac", "--release", "17", "-parameters", "-d", classes, file], check=True)
 
 
-def _janino(file: Path, classes: Path) -> None:
+@functools.cache
+def _loaded_janino() -> Any:
     jpype = machine.java()
     url, loader = jpype.JClass("java.net.URL"), jpype.JClass("java.net.URLClassLoader")
     jars = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
     urls = [url(each.as_uri()) for each in jars if each.name.startswith(("janino-", "commons-compiler-"))]
     janino = loader(urls, jpype.JClass("java.lang.ClassLoader").getPlatformClassLoader())
-    compiler = jpype.JClass(janino.loadClass("org.codehaus.janino.Compiler"))()
-    path = jpype.JClass("java.io.File")
+    return jpype.JClass(janino.loadClass("org.codehaus.janino.Compiler"))
+
+
+def _janino(file: Path, classes: Path) -> None:
+    compiler, path = _loaded_janino()(), machine.java().JClass("java.io.File")
     compiler.setDestinationDirectory(path(str(classes)), False)
     compiler.setDebugLines(True)
     compiler.setDebugSource(True)
     compiler.compile([path(str(file))])
 
 
-def compile_loops(folder: Path) -> None:
-    """Compile `Loops` into a folder."""
+def compile_loops(folder: Path) -> Path:
+    """Return a folder with the compiled `Loops`: the build's if it is up to date, otherwise this one."""
+    built = LOOPS.parents[2] / "compiled"
+    made = built / "foldflight" / "Loops.class"
+    if made.is_file() and made.stat().st_mtime > LOOPS.stat().st_mtime:
+        return built
     subprocess.run(["javac", "--release", "17", "-d", folder, LOOPS], check=True)
+    return folder
 
 
 WEIGHTED_AVG = (Path(__file__).parents[1] / "examples" / "WeightedAvg.java").read_text(encoding="utf-8")

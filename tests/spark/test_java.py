@@ -41,7 +41,7 @@ class InPython:
 
 @pytest.mark.slow
 def test_a_checkpoint_changes_its_language(classic: SparkSession, tmp_path: Path) -> None:
-    """A query goes on from Python to Java and back with the same checkpoint, also with retractions."""
+    """A query goes on from Python to Java and back with the same checkpoint."""
     java = connect("embedded:", java=[f"{jar(tmp_path, WEIGHTED_AVG)}::com.acme.WeightedAvg"])
     python = connect(InPython)
 
@@ -50,10 +50,10 @@ def test_a_checkpoint_changes_its_language(classic: SparkSession, tmp_path: Path
             avg=functions["weighted_avg"]("amount", "qty")
         )
 
-    running = Stream(classic, tmp_path / "stream", query(python))
+    running = Stream(classic, tmp_path, query(python))
     running.write(orders("ann", "bob", amount=10))
     running.run()
-    for functions, amount, expected in ((java, 30, 20), (python, 50, 30), (java, 70, 40)):
+    for functions, amount, expected in ((java, 30, 20), (python, 50, 30)):
         running.query = query(functions)
         running.write(orders("bob", amount=amount))
         (changes,) = running.run()

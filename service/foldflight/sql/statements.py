@@ -197,7 +197,7 @@ class _Declared:
         function: The text behind AS.
         function_at: The place of that text.
         is_source: Whether it is source code.
-        link: The URL, or the path of a jar, behind USING LINK.
+        link: The URL behind USING LINK. The path of a jar is part of the function.
         link_at: The place of that text.
         is_java: Whether it is in Java.
     """
@@ -315,6 +315,8 @@ def _declared(reader: _Reader, *, is_aggregate: bool) -> _Declared:
         link = reader.string("'grpc://host:port'").replace("http://", "grpc://").replace("https://", "grpc+tls://")
     reader.end(f"; the order of the clauses is RETURNS, {'APPEND ONLY, ' * is_aggregate}LANGUAGE, AS, USING LINK")
     is_java = language == "java"
+    if is_java and link is not None and link.lower().endswith(".jar"):
+        function, link = f"{link.removeprefix('file://')}::{function}", None
     return _Declared(
         kind, name, name_at, types, returns, append_only, function, function_at, is_source, link, link_at, is_java
     )
@@ -404,8 +406,6 @@ def _java_function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     """Return the function of a Java class: of a jar, or of a server that serves it or is sent the jar."""
     jar, _, class_name = declared.function.rpartition("::")
     link = declared.link
-    if link is not None and link.lower().endswith(".jar"):
-        jar, link = link.removeprefix("file://"), None
     if link is not None and not jar:
         catalog.release(declared.name)
         return catalog.link(link)[function_name(class_name)]

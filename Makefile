@@ -12,7 +12,7 @@ help: ## Say what can be made
 
 setup: $(STAMP) ## Make .venv with the locked requirements (repeats only when they changed)
 
-$(STAMP): requirements-dev.txt pyproject.toml scripts/venv.sh
+$(STAMP): requirements-dev.txt pyproject.toml scripts/venv.sh service/hatch_build.py service/foldflight/java/src/foldflight/Loops.java
 	scripts/venv.sh $(VENV) requirements-dev.txt
 	touch $@
 

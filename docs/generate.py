@@ -137,6 +137,8 @@ decorator, and may be written [for another engine](../how-to/bring-a-function.md
 runs the source code.
 With a link, a module and a class name the server's function of this name; if the server has none, the class is sent to
 it as a signed bundle (`bundle_key` of `enable`, `--bundle-key-file` of the command).
+`LANGUAGE java` names [a class in Java](../how-to/java-functions.md): the jar is behind
+`USING LINK` or before the class, and with both, the server of the link is sent the jar.
 
 ## Scalar and table functions
 

@@ -30,6 +30,7 @@ def test_the_text_is_that_of_version_1() -> None:
         "vectorised",
         "compiled",
         "counted",
+        "java",
         "compiled when hot",
         "decided when bound",
     ]

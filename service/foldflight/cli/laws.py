@@ -17,6 +17,7 @@ from rich.text import Text
 from foldflight.client.connect import EMBEDDED
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.functions import AnyFunction, MapFunction, Registry
+from foldflight.java import java_functions
 
 if TYPE_CHECKING:
     from foldflight.testing import LawResult  # imports Hypothesis, which a server does not need
@@ -48,7 +49,9 @@ _OUTCOMES = {True: ("holds", "green"), False: ("BROKEN", "bold red"), None: ("-"
     "--function", "names", multiple=True, metavar="NAME", help="Check this function only. Repeat it for several."
 )
 def check(modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...], names: tuple[str, ...]) -> None:
-    """Check the laws of the functions in MODULES (module or embedded:module) on generated data.
+    """Check the laws of the functions in MODULES on generated data.
+
+    MODULES are names of modules (module or embedded:module), or Java classes (functions.jar::com.acme.WeightedAvg).
 
     Merge order, retraction as the inverse, any split of the input, state to bytes and back, and so on; for scalar and
     table functions any split and order of the rows, and compiled code beside the interpreter. Prints the smallest rows
@@ -60,7 +63,9 @@ def check(modules: tuple[str, ...], *, examples: int, literals: tuple[str, ...],
     values = _parse(literals)
     console = Console()
     broken, unchecked = 0, []
-    functions = _chosen(Registry.load(name.removeprefix(EMBEDDED) for name in modules).authored, names)
+    in_java = [name for name in modules if "::" in name]
+    sources = [name.removeprefix(EMBEDDED) for name in modules if name not in in_java]
+    functions = _chosen(Registry.load([*sources, *java_functions(in_java)]).authored, names)
     with Progress(*_BAR, console=console, transient=True, disable=not console.is_terminal) as progress:
         for function in functions:
             try:

@@ -14,6 +14,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold.signing import STATE_KEY_BYTES_MIN
 from foldflight.functions.registry import Registry
+from foldflight.java import java_functions
 from foldflight.shipping.bundles import BUNDLE_KEY_BYTES_MIN
 
 __all__ = ["EMBEDDED", "connect", "tls_files"]
@@ -33,6 +34,7 @@ def connect(
     patience_s: float = _PATIENCE_S,
     job_parameters: Mapping[str, str] | None = None,
     state_key: bytes | None = None,
+    java: Sequence[str] = (),
     token: str | None = None,
     bundle_key: str | None = None,
     tls_ca: str | os.PathLike[str] | None = None,
@@ -57,6 +59,9 @@ def connect(
         state_key: Signs the pickled states of embedded functions. Only states that were signed with this key are
             unpickled. Without a key, anyone who can write to the checkpoint of a stream can make the query execute
             code. A stream needs the same key after a restart.
+        java: Aggregate functions in Java, as `"functions.jar::com.acme.WeightedAvg"`: the path of a jar and the name of
+            a public class in it. They are added to the functions of `target`, and sent to servers as by `register`.
+            Needs `pip install 'foldflight[java-functions]'` here and where the functions are folded.
         token: The bearer token, if servers require one.
         bundle_key: Signs functions on `register`, for servers with the same key. The key stays in this process; workers
             of the engine get the signed functions.
@@ -70,8 +75,9 @@ def connect(
 
     Raises:
         RetryableError: UNREACHABLE or DEADLINE if no server answers.
-        RejectedError: MODULE if a module cannot be imported; SIGNATURE for a bad target, or if an embedded function is
-            declared `compile=True` and cannot be compiled; SETTINGS if a file cannot be read; UNAUTHENTICATED.
+        RejectedError: MODULE if a module cannot be imported, a jar cannot be read or a Java class cannot be loaded;
+            SIGNATURE for a bad target, a Java class that is not a function, or if an embedded function is declared
+            `compile=True` and cannot be compiled; SETTINGS if a file cannot be read; UNAUTHENTICATED.
 
     >>> connect("embedded:")["count"]().function.signature
     'count([value]) -> BIGINT'
@@ -90,7 +96,7 @@ def connect(
                 "SIGNATURE", "state_key is for embedded functions only; remove it: servers have their own state keys"
             )
         tls = tls_files(urls, tls_root_certs=tls_ca, cert_chain=tls_cert, private_key=tls_key)
-        return Functions(
+        functions = Functions(
             FlightTransport(
                 urls,
                 deadline_s=deadline_s,
@@ -101,6 +107,7 @@ def connect(
                 bundle_key=_bundle_key(bundle_key),
             )
         )
+        return functions.register(*java_functions(java)) if java else functions
     if bundle_key is not None:
         raise RejectedError(
             "SIGNATURE", "bundle_key is for servers only; remove it: embedded functions are registered without one"
@@ -109,7 +116,7 @@ def connect(
         raise RejectedError(
             "SIGNATURE", f"state_key must be bytes, at least {STATE_KEY_BYTES_MIN}, such as secrets.token_bytes(32)"
         )
-    registry = Registry.load(_sources(target))
+    registry = Registry.load([*_sources(target), *java_functions(java)])
     PROGRAMS.demand_all(registry.authored)
     transport = EmbeddedTransport(
         registry,

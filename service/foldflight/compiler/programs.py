@@ -238,6 +238,8 @@ class Programs:
             return Folding(Mode.INTERPRETED)
         if isinstance(function, Function) and function.dialect:
             return Folding(Mode.INTERPRETED, f"its class is adapted from {function.dialect}")
+        if isinstance(function, Function) and function.language == "java":
+            return _folding_in_java(function)
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
         if isinstance(function, MapFunction):
@@ -308,6 +310,19 @@ def _plan_of(bound: _Bound, verbs: _Verbs) -> tuple[Plan, Any]:
         return map_plan_of(bound, verbs)
     assert isinstance(verbs, Verbs)
     return plan_of(bound, verbs)
+
+
+def _folding_in_java(function: Function) -> Folding:
+    """Return how a function in Java is folded by this process."""
+    bound = _fixed(function)
+    verbs = None if bound is None else _verbs(bound)
+    if not isinstance(verbs, Verbs):
+        return Folding(Mode.DECIDED_WHEN_BOUND)
+    if verbs.loops is not None:
+        return Folding(Mode.JAVA)
+    return Folding(
+        Mode.INTERPRETED, "an argument is no number, boolean or text, or this installation has no compiled Loops.class"
+    )
 
 
 def _fixed(function: AnyFunction) -> _Bound | None:

@@ -32,6 +32,15 @@ _FRAMES_MAX: Final = 12
 # The causes of these errors may be temporary: files, networks (including those of most libraries), memory.
 _PASSING: Final = (OSError, MemoryError)
 _TRACES_MAX: Final = 64
+# The frames of Java by which methods are called, and exceptions whose causes may be temporary, as above.
+_JAVA_BRIDGE: Final = (
+    "at foldflight.",
+    "at org.jpype.",
+    "at java.base/java.lang.invoke.",
+    "at java.base/jdk.internal.",
+)
+_JAVA_PASSING: Final = ("java.io.", "java.net.", "java.nio.", "java.lang.OutOfMemoryError")
+_JAVA_FRAMES_MAX: Final = 40
 _traces: Final[dict[tuple[tuple[CodeType, int], ...], str]] = {}
 
 
@@ -148,6 +157,8 @@ def user_failure(function: str | None, verb: str, error: BaseException) -> Funct
     An exception with a `limit` comes from the server, which has interrupted the method because it exceeded the limit.
     The message is cut here, before logs and frames copy it.
     """
+    if _is_java(error):
+        return _java_failure(function, verb, error)
     said = _said(error)
     if isinstance(error, ModuleNotFoundError):
         said += f"; {missing_module(error)}"
@@ -158,6 +169,28 @@ def user_failure(function: str | None, verb: str, error: BaseException) -> Funct
         limit=getattr(error, "limit", None),
         repeats=not isinstance(error, _PASSING) and not hasattr(error, "limit"),
         trace=_trace(error) + str(_short("".join(traceback.format_exception_only(error)), _TEXT_CHARS_MAX)),
+    )
+
+
+def _is_java(error: BaseException) -> bool:
+    """Return whether an exception was thrown in Java. JPype is not imported here, because it may not be installed."""
+    return type(type(error)).__name__ == "_JClass"
+
+
+def _java_failure(function: str | None, verb: str, error: Any) -> FunctionError:
+    """Return the error for an exception of a Java method, with the author's frames in Java."""
+    try:
+        message, lines = error.getMessage(), str(error.stacktrace()).splitlines()
+    except Exception as another:  # noqa: BLE001 - getMessage is the author's code, too
+        message, lines = f"(its getMessage raised {type(another).__name__})", []
+    name = type(error).__name__
+    frames = [line for line in lines if not line.strip().startswith(_JAVA_BRIDGE)]
+    return FunctionError(
+        "USER_CODE",
+        f"{verb} raised {name}" + ("" if message is None else f": {_short(str(message), _TEXT_CHARS_MAX)}"),
+        function=function,
+        repeats=not name.startswith(_JAVA_PASSING),
+        trace=str(_short("\n".join(frames[:_JAVA_FRAMES_MAX]) + "\n", _TEXT_CHARS_MAX)),
     )
 
 

@@ -86,6 +86,11 @@ class Verbs:
     """The methods of one instance of an author's class, in the form that the fold calls.
 
     `accumulate`, `retract` and `merge` take the accumulator first; see `Function.returns` for what they return.
+
+    Args:
+        pickles: Writes and reads signed states in place of pickle, with `dumps(accumulator)` and `loads(bytes)`.
+        loops: Folds whole chunks with the answers of these methods: given the interpreter, which must have no
+            accumulators yet, it returns the `Accumulators` that replace it.
     """
 
     create_accumulator: Callable[[], Any]
@@ -102,6 +107,8 @@ class Verbs:
     merge_many: Callable[[Any, Any, Any], Any] | None = None
     get_values: Callable[[Any], Any] | None = None
     running_many: Callable[..., Any] | None = None
+    pickles: Any = None
+    loops: Callable[[Any], Any] | None = None
 
 
 class FunctionKind(StrEnum):
@@ -317,6 +324,7 @@ class Function(Registered):
         compile: Whether it is compiled to machine code; `auto`: if possible and worthwhile.
         vectorised: Whether its class has the vectorised methods.
         dialect: The name of the dialect from which its class is adapted; empty for a class of foldflight's own form.
+        language: The language of its class: `python` or `java`.
         own: For a shipped function, the classes and functions that were shipped as code with it, by module and
             qualified name. Pickled states refer to them by these names.
     """
@@ -339,6 +347,7 @@ class Function(Registered):
     compile: bool | Literal["auto"] = "auto"
     vectorised: bool = False
     dialect: str = ""
+    language: Literal["python", "java"] = "python"
     accumulator_hints: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 

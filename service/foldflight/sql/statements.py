@@ -2,6 +2,9 @@
 
 CREATE [OR REPLACE] AGGREGATE [IF NOT EXISTS] name ( [argument] type, ... ) [RETURNS type] [APPEND ONLY]
     [LANGUAGE python] AS 'function' | 'module:Class' | $$ source $$  [USING LINK 'grpc://host:port']
+CREATE [OR REPLACE] AGGREGATE [IF NOT EXISTS] name ( [argument] type, ... ) [RETURNS type] [APPEND ONLY]
+    LANGUAGE java AS 'com.acme.Class' USING LINK 'functions.jar' | 'grpc://host:port'
+    LANGUAGE java AS 'functions.jar::com.acme.Class'  [USING LINK 'grpc://host:port']
 DROP AGGREGATE [IF EXISTS] name
 SHOW AGGREGATES
 
@@ -47,6 +50,7 @@ from foldflight.functions import (
     udf,
     udtf,
 )
+from foldflight.java import function_name, java_functions
 from foldflight.spark.columns import spark_name
 from foldflight.sql.catalog import Catalog, Entry, MapEntry
 from foldflight.sql.text import Span, SqlError, Text, Token
@@ -193,8 +197,9 @@ class _Declared:
         function: The text behind AS.
         function_at: The place of that text.
         is_source: Whether it is source code.
-        link: The URL behind USING LINK.
+        link: The URL behind USING LINK. The path of a jar is part of the function.
         link_at: The place of that text.
+        is_java: Whether it is in Java.
     """
 
     kind: FunctionKind
@@ -208,6 +213,7 @@ class _Declared:
     is_source: bool
     link: str | None
     link_at: int
+    is_java: bool = False
 
     @property
     def statement(self) -> str:
@@ -292,8 +298,10 @@ def _declared(reader: _Reader, *, is_aggregate: bool) -> _Declared:
     append_only = is_aggregate and reader.take("APPEND", "ONLY")
     if is_aggregate and reader.take("APPEND"):
         raise reader.error("ONLY is expected here: APPEND ONLY")
-    if reader.take("LANGUAGE") and reader.name("a language").lower() != "python":
-        raise reader.error(f"the language of {'an' if is_aggregate else 'a'} {word} is python", reader.at - 1)
+    language = reader.name("a language").lower() if reader.take("LANGUAGE") else "python"
+    if language not in (("python", "java") if is_aggregate else ("python",)):
+        languages = "an aggregate is python or java" if is_aggregate else "a function is python"
+        raise reader.error(f"the language of {languages}", reader.at - 1)
     function, function_at, is_source = name, name_at, False
     if reader.take("AS"):
         function_at = reader.at
@@ -306,7 +314,12 @@ def _declared(reader: _Reader, *, is_aggregate: bool) -> _Declared:
         link_at = reader.at
         link = reader.string("'grpc://host:port'").replace("http://", "grpc://").replace("https://", "grpc+tls://")
     reader.end(f"; the order of the clauses is RETURNS, {'APPEND ONLY, ' * is_aggregate}LANGUAGE, AS, USING LINK")
-    return _Declared(kind, name, name_at, types, returns, append_only, function, function_at, is_source, link, link_at)
+    is_java = language == "java"
+    if is_java and link is not None and link.lower().endswith(".jar"):
+        function, link = f"{link.removeprefix('file://')}::{function}", None
+    return _Declared(
+        kind, name, name_at, types, returns, append_only, function, function_at, is_source, link, link_at, is_java
+    )
 
 
 def _returns(reader: _Reader, types: tuple[pa.DataType, ...]) -> pa.DataType:
@@ -366,6 +379,8 @@ def _type(text: Text, span: Span) -> pa.DataType:
 
 def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     """Return the function that a statement names. Raises RejectedError."""
+    if declared.is_java:
+        return _java_function(catalog, declared)
     is_embedded = declared.link is None and (declared.is_source or ":" in declared.function)
     if not is_embedded:
         catalog.release(declared.name)
@@ -385,6 +400,20 @@ def _function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
     if isinstance(function, Function):
         return catalog.embed(declared.name, function)
     return connect(function)[declared.name]
+
+
+def _java_function(catalog: Catalog, declared: _Declared) -> FunctionHandle:
+    """Return the function of a Java class: of a jar, or of a server that serves it or is sent the jar."""
+    jar, _, class_name = declared.function.rpartition("::")
+    link = declared.link
+    if link is not None and not jar:
+        catalog.release(declared.name)
+        return catalog.link(link)[function_name(class_name)]
+    function = replace(java_functions([class_name], jar or None)[0], name=declared.name)
+    if link is None:
+        return catalog.embed(declared.name, function)
+    catalog.release(declared.name)
+    return catalog.link(link).register(function)[declared.name]
 
 
 def _linked(functions: Functions, function: AnyFunction, declared: _Declared) -> FunctionHandle:

@@ -118,6 +118,8 @@ def demand_instance(bound: BoundFunction | BoundMap) -> None:
     try:
         if isinstance(bound.function.source, type):
             bound.function.source(**bound.literals)
+    except RejectedError:  # it cannot run here at all
+        raise
     except (Exception, SystemExit) as error:
         failure = user_failure(bound.function.name, "__init__", error)
         if failure.limit is not None or not bound.literals:

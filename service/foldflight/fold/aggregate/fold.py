@@ -128,6 +128,8 @@ class Fold:
                     self._accumulators[-1] = Counted(
                         inner, each_once=call.call.distinct, order=call.call.order, keys=call.keys
                     )
+                elif inner.verbs.loops is not None:
+                    self._accumulators[-1] = inner.verbs.loops(inner)
                 else:
                     self._accumulators[-1] = vectorised(inner) or accelerated(inner, accelerator)
         except FoldflightError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from itertools import repeat
 from operator import length_hint
 from typing import Any, Final
@@ -25,7 +25,7 @@ from foldflight.functions.context import FunctionContext
 from foldflight.functions.spec import BoundFunction
 from foldflight.functions.values import CastError, cast_results, exact_types
 
-__all__ = ["Interpreted", "Method"]
+__all__ = ["EMPTY", "Interpreted", "Method"]
 
 _UNCHANGEABLE: Final = (
     int,
@@ -42,7 +42,8 @@ _UNCHANGEABLE: Final = (
     datetime.timedelta,
     np.generic,
 )
-_EMPTY: Final = object()
+EMPTY: Final = object()
+"""Takes the place of the accumulator in an empty slot."""
 
 
 class Method:
@@ -100,13 +101,15 @@ class Interpreted(Accumulators):
         self.failures = Failures() if failures is None else failures
         self.name = bound.function.name
         self.signer = signer
-        self._held: list[Any] = []
+        self._held: MutableSequence[Any] = []
         self._present = np.zeros(0, np.bool_)
         # The slot whose accumulator is being processed; within a chunk, the slots and the position of the loop.
         self._at_work: int | tuple[list[int], Iterator[int]] | None = None
         context.slot_at_work = self._slot_at_work
         try:
             self.verbs = bound.instantiate()
+        except RejectedError:  # it cannot run here at all
+            raise
         except (Exception, SystemExit) as error:
             raise user_failure(self.name, "__init__", error) from error
         self.codec = state_codec(bound, self.verbs, signer)
@@ -167,12 +170,41 @@ class Interpreted(Accumulators):
             verb = self._retract if rows.retracts is not None and rows.retracts[index] else self._accumulate
             if isinstance(error, RejectedError) or verb is None:
                 raise
-            failure = verb.failed(error)
-            failure.slot, failure.row = int(slots[index]), rows.describe(index)
-            if not self.failures.take(failure):
-                raise failure from error
+            self._fail(verb.failed(error), error, int(slots[index]), rows.describe(index))
             return False
         return True
+
+    def fail(self, verb: str, error: BaseException | None, slot: int, row: str | None = None) -> None:
+        """Record that a verb raised `error` for a slot, or raise it if errors are not isolated.
+
+        Args:
+            verb: The name of the verb.
+            error: Its exception; None if it returned no accumulator where it must.
+            slot: The slot.
+            row: The row, as text.
+
+        Raises:
+            FunctionError: USER_CODE or RESULT_TYPE.
+        """
+        method = next(
+            (each for each in (self._accumulate, self._retract, self._merge) if each and each.verb == verb), None
+        )
+        if error is None:
+            assert method is not None
+            try:
+                method.kept(self._held[slot], None)
+            except FunctionError as none:
+                error = none
+        assert error is not None
+        failure = user_failure(self.name, verb, error) if method is None else method.failed(error)
+        self._fail(failure, error, slot, row)
+
+    def _fail(self, failure: FunctionError, error: BaseException, slot: int, row: str | None = None) -> None:
+        failure.slot = slot
+        if row is not None:
+            failure.row = row
+        if not self.failures.take(failure):
+            raise failure from error
 
     def _sound(self, steps: Iterator[Any]) -> Iterator[Any]:
         """Skip steps of failed slots, including slots that fail in the meantime."""
@@ -248,7 +280,7 @@ class Interpreted(Accumulators):
                 continue
             try:
                 # The value of an empty slot is that of a new accumulator. The slot stays empty.
-                value = get_value(self.verbs.create_accumulator() if held[slot] is _EMPTY else held[slot])
+                value = get_value(self.verbs.create_accumulator() if held[slot] is EMPTY else held[slot])
             except (Exception, SystemExit) as error:
                 failure = user_failure(self.name, "get_value", error)
                 failure.slot = slot
@@ -324,11 +356,8 @@ class Interpreted(Accumulators):
             self._at_work = slot
             try:
                 held[slot] = self._merge.kept(held[slot], self._merge.call(held[slot], accumulator))
-            except (Exception, SystemExit) as error:
-                failure = self._merge.failed(error)
-                failure.slot = slot
-                if not self.failures.take(failure):
-                    raise failure from error
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - `_fail` raises it
+                self._fail(self._merge.failed(error), error, slot)
 
     def states(self, slots: Slots) -> pa.Array:
         return self._halved(slots, self._states, self.codec.arrow)
@@ -371,7 +400,7 @@ class Interpreted(Accumulators):
         return None
 
     def _value(self, slot: int) -> Any:
-        absent = slot >= len(self._held) or self._held[slot] is _EMPTY
+        absent = slot >= len(self._held) or self._held[slot] is EMPTY
         self._at_work = slot
         try:
             # The value of an empty slot is that of a new accumulator. The slot stays empty.
@@ -395,7 +424,7 @@ class Interpreted(Accumulators):
 
     def forget(self, slots: Slots) -> None:
         for slot in slots[slots < len(self._held)].tolist():
-            self._held[slot] = _EMPTY
+            self._held[slot] = EMPTY
             self._present[slot] = False
 
     def close(self) -> None:
@@ -413,24 +442,34 @@ class Interpreted(Accumulators):
         if needed > len(self._held):
             size = room_for(needed, len(self._held))
             self._present = np.concatenate([self._present, np.zeros(size - len(self._held), np.bool_)])
-            self._held.extend([_EMPTY] * (size - len(self._held)))
+            self._held.extend([EMPTY] * (size - len(self._held)))
 
-    def _create(self, slots: Slots) -> None:
+    def keep_in(self, held: MutableSequence[Any]) -> None:
+        """Keep accumulators in this sequence, in which `EMPTY` is a slot without one. There must be none so far."""
+        assert not len(self._held)
+        self._held = held
+
+    def absent(self, slots: Slots) -> Slots:
+        """Make room for n slots, and return those without an accumulator, ascending."""
         self._grow(slots)
         present = self._present[slots]
-        if present.all():
+        return slots[:0] if present.all() else np.unique(slots[~present])
+
+    def mark_present(self, slots: Slots) -> None:
+        """Record that n slots have an accumulator now."""
+        self._present[slots] = True
+
+    def _create(self, slots: Slots) -> None:
+        fresh = self.absent(slots)
+        if not len(fresh):
             return
         held, create = self._held, self.verbs.create_accumulator
-        fresh = np.unique(slots[~present])
         for slot in fresh.tolist():
             try:
                 held[slot] = create()
-            except (Exception, SystemExit) as error:
-                failure = user_failure(self.name, "create_accumulator", error)
-                failure.slot = slot
-                if not self.failures.take(failure):
-                    raise failure from error
-        self._present[fresh[~self.failures.among(fresh)]] = True
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - `fail` raises it
+                self.fail("create_accumulator", error, slot)
+        self.mark_present(fresh[~self.failures.among(fresh)])
 
 
 def cannot_retract(function: str) -> RejectedError:

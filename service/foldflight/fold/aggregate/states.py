@@ -244,12 +244,12 @@ class Custom(_Enveloped):
 
 
 class Pickled(_Enveloped):
-    """Signed pickles."""
+    """Signed pickles, or signed states of the function's own `pickles`."""
 
-    def __init__(self, bound: BoundFunction, signer: StateSigner) -> None:
+    def __init__(self, bound: BoundFunction, verbs: Verbs, signer: StateSigner) -> None:
         super().__init__(bound)
         self.signer = signer
-        self.pickles = Pickles(bound.function.own)
+        self.pickles: Pickles = verbs.pickles or Pickles(bound.function.own)
 
     def pack(self, accumulator: Any) -> bytes:
         try:
@@ -273,7 +273,7 @@ def state_codec(bound: BoundFunction, verbs: Verbs, signer: StateSigner | None) 
 
     Args:
         bound: The function.
-        verbs: Its methods, for the custom codec.
+        verbs: Its methods, for the custom codec and states of its own `pickles`.
         signer: Signs and checks pickles.
 
     Raises:
@@ -287,4 +287,4 @@ def state_codec(bound: BoundFunction, verbs: Verbs, signer: StateSigner | None) 
         return Typed(bound.function.name, bound.shape)
     if signer is None:
         raise _no_key(bound.function.name, bound.function.capabilities.codec_reason)
-    return Pickled(bound, signer)
+    return Pickled(bound, verbs, signer)

@@ -83,7 +83,7 @@ METRICS: Mapping[str, Metric] = {
             "counter",
             "calls",
             ("function", "fold"),
-            "Calls of admitted exchanges, by their initial fold: interpreted, compiled, vectorised, or counted "
+            "Calls of admitted exchanges, by their initial fold: interpreted, compiled, vectorised, java, or counted "
             "(DISTINCT and materialized).",
         ),
         Metric(

@@ -38,6 +38,7 @@ from foldflight.errors import RejectedError
 from foldflight.fold import Mode
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.registry import Registry
+from foldflight.java import java_functions, limit_heap
 from foldflight.server.flight import FlightServer
 from foldflight.server.keys import check_keys
 from foldflight.server.limits.memory import memory_limit_of
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from foldflight.functions.spec import Function
     from foldflight.server.ops.logs import Logger
 
 __all__ = [
@@ -76,6 +78,8 @@ EXIT_DRAINED = 0
 EXIT_CUT_OFF = 3
 EXIT_SPENT = 4
 _LOOK_UP_S = 0.5
+# The heap of the Java virtual machine is at most this part of the memory limit; the rest is for Python and Arrow.
+_HEAP_SHARE = 3
 
 
 class Probes:
@@ -344,8 +348,15 @@ def check_before_start(settings: Settings, registry: Registry, programs: Program
 
 
 def load_registry(settings: Settings) -> Registry:
-    """Load the modules that the settings name. Raises RejectedError MODULE or SIGNATURE."""
-    return Registry.load(settings.modules)
+    """Load the modules and Java classes that the settings name. Raises RejectedError MODULE or SIGNATURE."""
+    limit = memory_limit_of(settings)
+    if limit:
+        limit_heap(limit // _HEAP_SHARE)
+    return Registry.load([*settings.modules, *_java_functions(settings)])
+
+
+def _java_functions(settings: Settings) -> list[Function]:
+    return java_functions(settings.java, settings.java_classpath)
 
 
 def programs_of(settings: Settings) -> Programs:
@@ -364,7 +375,9 @@ def serving(*sources: object, log_stream: TextIO | None = None, **settings: obje
         settings: Settings by name, as in the table of settings. Health and HTTP ports are off by default.
     """
     chosen = load_settings({"port": 0, "health_port": "off", "http_port": "off", **settings}, {})
-    registry = sources[0] if len(sources) == 1 and isinstance(sources[0], Registry) else Registry.load(sources)
+    registry = sources[0] if len(sources) == 1 and isinstance(sources[0], Registry) else None
+    if registry is None:
+        registry = Registry.load([*sources, *_java_functions(chosen)])
     with contextlib.ExitStack() as stack:
         stream = log_stream or stack.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
         logger = make_logger(stream, log_format=chosen.log_format, log_level=chosen.log_level)

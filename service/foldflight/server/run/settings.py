@@ -145,6 +145,15 @@ class Settings:
     """The settings of a server. Every field has a default, one parser, and its unit in its name or its text."""
 
     modules: tuple[str, ...] = _setting((), _names, "Modules with functions to serve (the arguments of `serve`).")
+    java: tuple[str, ...] = _setting(
+        (),
+        _names,
+        "Java classes to serve as aggregate functions, separated by commas: com.acme.WeightedAvg, of the jar of "
+        "java_classpath, or functions.jar::com.acme.WeightedAvg.",
+    )
+    java_classpath: str | None = _setting(
+        None, _optional_text, "The jar with the Java classes that are named without one."
+    )
     host: str = _setting("127.0.0.1", _text, "Address on which all ports listen. Use 0.0.0.0 in a container.")
     port: int = _setting(8815, _port, "Port of Arrow Flight. 0: any free port.")
     health_port: int | None = _setting(8816, _port_or_off, "Port of grpc.health.v1. 0: any free port; off: disabled.")

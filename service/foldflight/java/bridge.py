@@ -1,0 +1,286 @@
+"""Accumulators in the Java virtual machine, folded by one call for a chunk.
+
+`Loops.java` keeps the accumulators and calls the author's methods for all rows of a chunk. The interpreter works on the
+same objects, through `_Held`, wherever there is no loop for the types of a column, and after an exception: a loop stops
+at the row of the exception, which becomes the interpreter's error, and the interpreter continues with the next row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableSequence, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted
+from foldflight.fold.aggregate.migration import StateOrigin
+from foldflight.fold.mode import Mode
+from foldflight.fold.rows import Column, Mask, Rows, Slots
+from foldflight.java.values import Value
+
+__all__ = ["Bridged", "bridged", "has_loop"]
+
+_NUMBERS: Final[dict[pa.DataType, Any]] = {
+    pa.bool_(): np.uint8,
+    pa.int8(): np.int8,
+    pa.int16(): np.int16,
+    pa.int32(): np.int32,
+    pa.int64(): np.int64,
+    pa.float32(): np.float32,
+    pa.float64(): np.float64,
+}
+# From this number of rows on, one call for all is faster than a call for each row.
+_ROWS_MIN: Final = 8
+
+
+def has_loop(arguments: Sequence[Value]) -> bool:
+    """Return whether loops can read arguments of these Java types."""
+    return all(each.arrow in _NUMBERS or each.arrow == pa.string() for each in arguments)
+
+
+class _Held(MutableSequence[Any]):
+    """The accumulators of `Loops`, as the interpreter sees them."""
+
+    def __init__(self, loops: Any) -> None:
+        self._loops = loops
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, slot: Any) -> Any:
+        found = self._loops.get(slot)
+        return EMPTY if found is None else found
+
+    def __setitem__(self, slot: Any, accumulator: Any) -> None:
+        self._loops.set(slot, None if accumulator is EMPTY else accumulator)
+
+    def extend(self, values: Any) -> None:
+        """Add empty slots."""
+        self._size += len(values)
+        self._loops.grow(self._size)
+
+    def insert(self, index: int, value: Any) -> None:
+        raise NotImplementedError  # slots are only added at the end, by extend
+
+    def __delitem__(self, slot: Any) -> None:
+        raise NotImplementedError
+
+
+def bridged(loops: Any, instance: Any, author: Any) -> Any:
+    """Return the `Verbs.loops` of an instance of a Java class.
+
+    Args:
+        loops: The class `Loops` for the jar.
+        instance: The instance of the author's class.
+        author: Its `JavaClass`.
+    """
+    return lambda inner: Bridged(inner, _made(loops, instance, author), author)
+
+
+def _made(loops: Any, instance: Any, author: Any) -> Any:
+    made = loops(instance, author.accumulator.type)
+    methods = author.methods
+    made.makes(methods["createAccumulator"], methods["getValue"])
+    made.applies(methods["accumulate"], methods["retract"])
+    if methods["merge"] is not None:
+        made.merges(methods["merge"])
+    if _columns_of(author) and author.accumulator.fields:
+        made.fields([each.name for each in author.accumulator.fields])
+    elif _columns_of(author):
+        made.scalar()
+    return made
+
+
+def _columns_of(author: Any) -> tuple[pa.DataType, ...]:
+    """Return the types of the columns of typed states that loops read and write; none if they cannot."""
+    arrow = author.accumulator.arrow
+    if author.function.capabilities.codec != "typed" or arrow is None:
+        return ()
+    types = tuple(field.type for field in arrow) if pa.types.is_struct(arrow) else (arrow,)
+    boxed = author.accumulator.type.isPrimitive() and not author.accumulator.fields
+    return () if boxed or any(each not in _NUMBERS for each in types) else types
+
+
+class Bridged(Accumulators):
+    """Accumulators as objects of Java.
+
+    Args:
+        inner: The interpreter, without any accumulator. It is the fallback.
+        loops: A `Loops`.
+        author: The `JavaClass`.
+    """
+
+    def __init__(self, inner: Interpreted, loops: Any, author: Any) -> None:
+        self.inner = inner
+        self._loops = loops
+        self._demands = author.function.returns == "some"
+        self._buffer = author.jpype.nio.convertToDirectBuffer
+        self._types = _columns_of(author)
+        self._arguments = author.inputs
+        fields = author.accumulator.fields
+        self._strict = [each.value.is_primitive for each in fields] if fields else [True]
+        inner.keep_in(_Held(loops))
+
+    @property
+    def kind(self) -> Mode:
+        return Mode.JAVA
+
+    def fold(self, rows: Rows) -> None:
+        rows = self._without_nulls(rows)
+        columns = None if self.inner.failures or len(rows) < _ROWS_MIN else self._columns(rows.arguments)
+        if columns is None or not self._create(rows.slots):
+            self.inner.fold(rows)
+            return
+        kept = []
+        for place, column in enumerate(columns):
+            buffers = self._buffers(*column)
+            kept.append(buffers)
+            self._loops.argument(place, *buffers)
+        retracts = None if rows.retracts is None else self._buffer(rows.retracts.view(np.uint8))
+        at = self._loops.fold(self._buffer(_contiguous(rows.slots)), retracts, len(rows), self._demands)
+        if at >= 0:
+            verb = "retract" if rows.retracts is not None and rows.retracts[at] else "accumulate"
+            self.inner.fail(verb, self._loops.failure, int(rows.slots[at]), rows.describe(at))
+            rest = rows.kept(np.arange(len(rows)) > at)
+            if len(rest):
+                self.inner.fold(rest)
+
+    def _without_nulls(self, rows: Rows) -> Rows:
+        """Return the rows without those that have a NULL for a primitive parameter."""
+        mask = None
+        for value, column in zip(self._arguments, rows.arguments, strict=True):
+            if value.is_primitive and column.array is not None and column.array.null_count:
+                valid = column.array.is_valid().to_numpy(zero_copy_only=False)
+                mask = valid if mask is None else mask & valid
+        return rows if mask is None else rows.kept(mask)
+
+    def _create(self, slots: Slots) -> bool:
+        """Create the missing accumulators of n slots. Return False if errors are isolated and one failed."""
+        fresh = self.inner.absent(slots)
+        if len(fresh):
+            at = self._loops.create(self._buffer(_contiguous(fresh)), len(fresh))
+            self.inner.mark_present(fresh if at < 0 else fresh[:at])
+            return bool(at < 0)  # otherwise the interpreter repeats it, and has its error
+        return True
+
+    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
+        return self.inner.fold_each(rows, kept, asked)
+
+    def merge(self, slots: Slots, states: pa.Array) -> None:
+        columns = self._stored(slots, states)
+        if columns is None:
+            self.inner.merge(slots, states)
+            return
+        self.inner.absent(slots)
+        kept = []
+        for place, column in enumerate(columns):
+            buffers = self._buffers(*column)
+            kept.append(buffers)
+            self._loops.stored(place, *buffers)
+        at = self._loops.merge(self._buffer(_contiguous(slots)), len(slots), self._demands)
+        self.inner.mark_present(slots if at < 0 else slots[:at])
+        if at >= 0:
+            self.inner.fail("merge", self._loops.failure, int(slots[at]))
+            rest = slots[at + 1 :]
+            sound = ~self.inner.failures.among(rest)
+            self.inner.merge(rest[sound], states.slice(at + 1).filter(pa.array(sound)))
+
+    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
+        self.inner.migrate(slots, states, written)
+
+    def states(self, slots: Slots) -> pa.Array:
+        if not self._types or self.inner.failures or not len(slots) or not self._create(slots):
+            return self.inner.states(slots)
+        columns = [self._written(place, type_, slots) for place, type_ in enumerate(self._types)]
+        if None in columns:
+            return self.inner.states(slots)
+        state_type = self.inner.bound.state_type
+        if not pa.types.is_struct(state_type):
+            return columns[0]
+        return pa.StructArray.from_arrays(columns, fields=list(state_type))
+
+    def outputs(self, slots: Slots) -> pa.Array:
+        type_ = self.inner.bound.result_type
+        if type_ not in _NUMBERS or len(slots) < _ROWS_MIN or len(self.inner.absent(slots)):
+            return self.inner.outputs(slots)
+        data, valid = np.zeros(len(slots), _NUMBERS[type_]), np.zeros(len(slots), np.uint8)
+        at = self._loops.values(self._buffer(_contiguous(slots)), len(slots), self._buffer(data), self._buffer(valid))
+        if at < 0:
+            return _array(data, valid, type_)
+        self.inner.fail("get_value", self._loops.failure, int(slots[at]))
+        rest = self.outputs(slots[at + 1 :])
+        return pa.concat_arrays([_array(data[:at], valid[:at], type_), pa.nulls(1, type_), rest])
+
+    def forget(self, slots: Slots) -> None:
+        self.inner.forget(slots)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _written(self, place: int, type_: pa.DataType, slots: Slots) -> pa.Array | None:
+        """Return one column of the states of n slots, or None if an accessor of a record raises."""
+        data, valid = np.zeros(len(slots), _NUMBERS[type_]), np.zeros(len(slots), np.uint8)
+        at = self._loops.states(
+            place, self._buffer(_contiguous(slots)), len(slots), self._buffer(data), self._buffer(valid)
+        )
+        return _array(data, valid, type_) if at < 0 else None
+
+    def _stored(self, slots: Slots, states: pa.Array) -> list[tuple[Any, Any, Any]] | None:
+        """Return the columns of states that a loop can merge, or None."""
+        if not self._types or self.inner.failures or not len(slots):
+            return None
+        if self.inner.verbs.merge is None and (
+            len(np.unique(slots)) < len(slots) or len(self.inner.absent(slots)) < len(slots)
+        ):
+            return None
+        columns = states.flatten() if pa.types.is_struct(states.type) else [states]
+        if any(column.null_count and strict for column, strict in zip(columns, self._strict, strict=True)):
+            return None
+        return self._columns([Column("", column) for column in columns])
+
+    def _columns(self, columns: Sequence[Column]) -> list[tuple[Any, Any, Any]] | None:
+        """Return data, validity and offsets of each column, or None if a loop cannot read one."""
+        found: list[tuple[Any, Any, Any]] = []
+        for column in columns:
+            array = column.array
+            if array is None:
+                return None
+            valid = None
+            if array.null_count:
+                valid = array.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
+            if array.type in _NUMBERS:
+                filled = (
+                    array if valid is None else pc.fill_null(array, False if pa.types.is_boolean(array.type) else 0)
+                )
+                data = filled.to_numpy(zero_copy_only=False)
+                found.append((_contiguous(data.view(np.uint8) if data.dtype == np.bool_ else data), valid, None))
+            elif array.type == pa.string():
+                _, offsets, data = array.buffers()
+                ends = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
+                found.append((_bytes_of(data), valid, ends))
+            else:
+                return None
+        return found
+
+    def _buffers(self, *arrays: Any) -> list[Any]:
+        return [None if each is None else self._buffer(each) for each in arrays]
+
+
+def _contiguous(values: Any) -> Any:
+    return np.ascontiguousarray(values)
+
+
+def _bytes_of(buffer: pa.Buffer | None) -> Any:
+    if buffer is None or not buffer.size:
+        return np.zeros(1, np.uint8)
+    return np.frombuffer(buffer, np.uint8)
+
+
+def _array(data: Any, valid: Any, type_: pa.DataType) -> pa.Array:
+    if pa.types.is_boolean(type_):
+        data = data.view(np.bool_)
+    return pa.array(data, type_, mask=None if valid.all() else valid == 0, from_pandas=False)

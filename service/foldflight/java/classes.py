@@ -1,0 +1,605 @@
+"""Read a class of a jar by reflection into a `Function`, and call its methods.
+
+A class is a function if it is public and has the public methods `createAccumulator`, `accumulate` and `getValue`;
+`retract`, `merge`, `open`, `close`, `isDeterministic`, and `serialize` with `deserialize` are optional. It need not
+implement an interface of ours, so classes that were written for Flink or RisingWave qualify.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from foldflight.errors import FunctionError, RejectedError
+from foldflight.functions.declaring import snake_case
+from foldflight.functions.shape import Shape, shape_of_type
+from foldflight.functions.spec import Capabilities, Function, Parameter, Verbs
+from foldflight.java.bridge import bridged, has_loop
+from foldflight.java.machine import Jar, java, loaders
+from foldflight.java.values import UnknownType, Value, hint_of, value_of
+
+__all__ = ["JavaClass", "JavaForm", "function_in", "function_name", "loaded"]
+
+_VERBS: Final = ("accumulate", "retract", "merge", "getValue", "createAccumulator", "open", "close", "serialize")
+_ITERABLE: Final = "java.lang.Iterable"
+# The annotation of direct arguments, against which values in queries are checked.
+_PYTHON: Final[tuple[tuple[Callable[[pa.DataType], bool], type], ...]] = (
+    (pa.types.is_boolean, bool),
+    (pa.types.is_integer, int),
+    (pa.types.is_floating, float),
+    (pa.types.is_string, str),
+    (pa.types.is_binary, bytes),
+    (pa.types.is_decimal, decimal.Decimal),
+    (pa.types.is_date, datetime.date),
+)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One public field of an accumulator, or one component of a record."""
+
+    name: str
+    value: Value
+    type: Any
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """What is known of the class of accumulators.
+
+    Args:
+        type: The `java.lang.Class`.
+        arrow: The type of its typed states; None if they are not typed.
+        reason: Why its states have their codec.
+        out: Returns an accumulator as a plain Python value of that type.
+        into: Returns an accumulator of a plain Python value.
+        is_immutable: Whether it cannot be changed in place.
+        fields: Its fields, if it is an object; empty otherwise.
+    """
+
+    type: Any
+    arrow: pa.DataType | None
+    reason: str
+    out: Callable[[Any], Any]
+    into: Callable[[Any], Any]
+    is_immutable: bool = False
+    is_record: bool = False
+    fields: tuple[Field, ...] = ()
+
+
+@dataclass(frozen=True)
+class JavaForm:
+    """Creates the verbs of a Java class. It is sent to other processes with the bytes of the jar."""
+
+    jar: Jar
+    class_name: str
+
+    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
+        return loaded(self.jar, self.class_name).verbs(literals)
+
+
+class JavaShape(Shape):
+    """Accumulators of a Java class as typed states, the same as those of a Python class with these attributes."""
+
+    def __init__(self, jar: Jar, class_name: str, arrow: pa.DataType, *, immutable: bool) -> None:
+        self.jar = jar
+        self.class_name = class_name
+        self.arrow = arrow
+        self.immutable = immutable
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        out = loaded(self.jar, self.class_name).accumulator.out
+        return _plain_shape(self.arrow).to_arrow([None if value is None else out(value) for value in values])
+
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        into = loaded(self.jar, self.class_name).accumulator.into
+        return [None if value is None else into(value) for value in _plain_shape(self.arrow).from_arrow(array)]
+
+
+@functools.lru_cache(maxsize=64)
+def _plain_shape(arrow: pa.DataType) -> Shape:
+    return shape_of_type(arrow)
+
+
+class Author:
+    """The base of the classes that stand for Java classes where Python expects one. Creating an instance checks it."""
+
+    form: JavaForm
+
+    def __init__(self, **literals: Any) -> None:
+        self.form(literals)
+
+
+def function_name(class_name: str) -> str:
+    """Return the name of the function of a Java class: `com.acme.WeightedAvg` is `weighted_avg`."""
+    return snake_case(class_name.rpartition(".")[2].rpartition("$")[2])
+
+
+def function_in(jar: Jar, class_name: str) -> Function:
+    """Return the function of a Java class, named like it in snake case.
+
+    Raises:
+        RejectedError: MODULE, if the class is not in the jar or cannot be loaded; SIGNATURE, for a class that is not a
+            function, with the method and the remedy.
+    """
+    return loaded(jar, class_name).function
+
+
+@functools.lru_cache(maxsize=256)
+def loaded(jar: Jar, class_name: str) -> JavaClass:
+    """Return a class, loaded in this process. Raises the errors of `function_in`."""
+    return JavaClass(jar, class_name)
+
+
+@dataclass
+class JavaClass:
+    """A Java class that is a function, in this process.
+
+    Args:
+        jar: Its jar.
+        name: Its name in Java.
+
+    Raises:
+        RejectedError: As `function_in`.
+    """
+
+    jar: Jar
+    name: str
+    jpype: Any = field(init=False, repr=False)
+    function: Function = field(init=False, repr=False)
+    accumulator: Accumulator = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.jpype = java()
+        self.loops = loaders(self.jar).loops
+        self.type = self._load()
+        self.short = self.name.rpartition(".")[2].replace("$", ".")
+        if not _is_public(self.jpype, self.type):
+            raise self.error(" is not public", "declare it as a public class, or as a public static nested class")
+        self.methods = {verb: self._method(verb) for verb in _VERBS}
+        create, accumulate, get_value = (self._needed(v) for v in ("createAccumulator", "accumulate", "getValue"))
+        self.literals = self._direct_arguments()
+        self.accumulator = self._accumulator(create)
+        self.inputs = self._arguments(accumulate)
+        result = self._value("getValue", "the result", create=get_value)
+        self.result = result
+        self._check_methods()
+        self.function = self._function(result)
+
+    def error(self, wrong: str, remedy: str) -> RejectedError:
+        """Return the error for a mistake of the author, with its remedy."""
+        return RejectedError(
+            "SIGNATURE", f"the Java class {self.name}{wrong}; {remedy}", function=function_name(self.name)
+        )
+
+    # --- reflection -----------------------------------------------------------------------------------------------
+
+    def _load(self) -> Any:
+        throwable = self.jpype.JClass("java.lang.Throwable")
+        try:
+            return loaders(self.jar).authors.loadClass(self.name)
+        except self.jpype.JClass("java.lang.ClassNotFoundException"):
+            raise RejectedError(
+                "MODULE",
+                f"there is no Java class {self.name} in {self.jar.name}{self._similar()}; write its package, too, and "
+                "a nested class as Outer$Inner",
+            ) from None
+        except throwable as error:
+            raise RejectedError(
+                "MODULE",
+                f"the Java class {self.name} of {self.jar.name} cannot be loaded: {error.toString()}; build the jar "
+                f"for Java {self.jpype.JClass('java.lang.System').getProperty('java.specification.version')} or "
+                "older, with all classes that it needs",
+            ) from None
+
+    def _similar(self) -> str:
+        import io
+        import zipfile
+
+        try:
+            with zipfile.ZipFile(io.BytesIO(self.jar.code)) as file:
+                names = [name[:-6].replace("/", ".") for name in file.namelist() if name.endswith(".class")]
+        except zipfile.BadZipFile:
+            return ", which is not a jar"
+        simple = self.name.rpartition(".")[2]
+        close = [name for name in names if name.rpartition(".")[2] == simple] or names[:5]
+        return f" (it has {', '.join(sorted(close))})" if close else " (it has no class)"
+
+    def _method(self, verb: str) -> Any:
+        """Return the only public method of this name, or None. Raises RejectedError SIGNATURE if it is overloaded."""
+        try:
+            every = list(self.type.getMethods())
+        except self.jpype.JClass("java.lang.LinkageError") as error:
+            raise RejectedError(
+                "MODULE",
+                f"the Java class {self.name} needs a class that is not in {self.jar.name}: {error.toString()}; build "
+                "a jar with everything that it needs",
+            ) from None
+        found = [each for each in every if str(each.getName()) == verb and not each.isBridge()]
+        if len(found) > 1:
+            texts = ", ".join(sorted(f"{verb}({_types(each)})" for each in found))
+            raise self.error(
+                f" has {len(found)} public methods {verb}: {texts}",
+                "a function has one signature: leave one public, and put the others into classes of their own",
+            )
+        return found[0] if found else None
+
+    def _needed(self, verb: str) -> Any:
+        if self.methods[verb] is None:
+            raise self.error(f" has no public method {verb}", f"define public ... {verb}(...)")
+        return self.methods[verb]
+
+    def _value(self, verb: str, what: str, *, create: Any) -> Value:
+        """Return the conversion of the result of a method."""
+        try:
+            return value_of(self.jpype, create.getGenericReturnType(), hint_of(create.getAnnotations()))
+        except UnknownType as why:
+            raise self.error(f".{verb}, {what}: {why}", "change its type") from None
+
+    def _direct_arguments(self) -> tuple[tuple[Parameter, Value], ...]:
+        """Return the parameters of the only public constructor; none if there is one without parameters."""
+        constructors = list(self.type.getConstructors())
+        if any(each.getParameterCount() == 0 for each in constructors):
+            return ()
+        if len(constructors) != 1:
+            raise self.error(
+                f" has {len(constructors)} public constructors with parameters"
+                if constructors
+                else " has no public constructor",
+                "define one without parameters, or exactly one whose parameters are the direct arguments",
+            )
+        found = []
+        for each in constructors[0].getParameters():
+            if not each.isNamePresent():
+                raise self.error(
+                    f" has no constructor without parameters, and the names of ({_types(constructors[0])}) are unknown",
+                    "define one without parameters, or compile it with javac -parameters",
+                )
+            try:
+                value = value_of(self.jpype, each.getParameterizedType(), hint_of(each.getAnnotations()))
+            except UnknownType as why:
+                raise self.error(f", direct argument {each.getName()}: {why}", "change its type") from None
+            python = next((python for fits, python in _PYTHON if fits(value.arrow)), Any)
+            annotation = getattr(python, "__name__", "")
+            found.append((Parameter(str(each.getName()), True, None, annotation, python), value))
+        return tuple(found)
+
+    def _accumulator(self, create: Any) -> Accumulator:
+        type_ = create.getReturnType()
+        if str(type_.getName()) == "void":
+            raise self.error(".createAccumulator returns nothing", "return a new accumulator")
+        try:
+            value = value_of(self.jpype, create.getGenericReturnType())
+        except UnknownType:
+            return self._object(type_)
+        into = value.into if value.into is not None else (lambda plain: plain)
+        return Accumulator(type_, value.arrow, f"it is {value.java}", value.out, into, value.is_immutable)
+
+    def _object(self, type_: Any) -> Accumulator:
+        """Return what is known of accumulators that are objects."""
+        if not _is_public(self.jpype, type_):
+            raise self.error(f": its accumulator {type_.getName()} is not public", "declare it as public static")
+        fields, why = self._fields(type_)
+        make = self.jpype.JClass(type_)
+        names = tuple(each.name for each in fields)
+        if why:
+            return Accumulator(type_, None, why, _same, _same)
+        arrow = pa.struct([(each.name, each.value.arrow) for each in fields])
+        intos = [each.value.into or _same for each in fields]
+        outs = [each.value.out for each in fields]
+        if type_.isRecord():
+
+            def read(value: Any) -> dict[str, Any]:
+                return {name: out(getattr(value, name)()) for name, out in zip(names, outs, strict=True)}
+
+            def write(plain: Mapping[str, Any]) -> Any:
+                return make(*[into(plain[name]) for name, into in zip(names, intos, strict=True)])
+
+        else:
+
+            def read(value: Any) -> dict[str, Any]:
+                return {name: out(getattr(value, name)) for name, out in zip(names, outs, strict=True)}
+
+            def write(plain: Mapping[str, Any]) -> Any:
+                made = make()
+                for name, into in zip(names, intos, strict=True):
+                    setattr(made, name, into(plain[name]))
+                return made
+
+        is_record = bool(type_.isRecord())
+        return Accumulator(type_, arrow, "its public fields", read, write, is_record, is_record, fields)
+
+    def _fields(self, type_: Any) -> tuple[tuple[Field, ...], str]:
+        """Return the fields of a typed state, and why the state is not typed; empty if it is."""
+        modifier = self.jpype.JClass("java.lang.reflect.Modifier")
+        found: list[Field] = []
+        if type_.isRecord():
+            parts = [(part, part.getGenericType()) for part in type_.getRecordComponents()]
+        else:
+            declared: list[Any] = []
+            cls = type_
+            while cls is not None and str(cls.getName()) != "java.lang.Object":
+                own = [each for each in cls.getDeclaredFields() if not modifier.isStatic(each.getModifiers())]
+                declared, cls = own + declared, cls.getSuperclass()
+            kept = [each for each in declared if not modifier.isTransient(each.getModifiers())]
+            for each in kept:
+                if not modifier.isPublic(each.getModifiers()) or modifier.isFinal(each.getModifiers()):
+                    return (), f"its field {each.getName()} is final or not public"
+            if not any(each.getParameterCount() == 0 for each in type_.getConstructors()):
+                return (), f"{type_.getSimpleName()} has no public constructor without parameters"
+            parts = [(each, each.getGenericType()) for each in kept]
+        if not parts:
+            return (), f"{type_.getSimpleName()} has no public field"
+        for part, generic in parts:
+            try:
+                value = value_of(self.jpype, generic, hint_of(part.getAnnotations()))
+            except UnknownType as why:
+                return (), f"its field {part.getName()}: {why}"
+            found.append(Field(str(part.getName()), value, part.getType()))
+        return tuple(found), ""
+
+    def _arguments(self, method: Any) -> tuple[Value, ...]:
+        """Return the conversions of the parameters of `accumulate` after the accumulator."""
+        parameters = list(method.getParameters())
+        if not parameters or not parameters[0].getType().isAssignableFrom(self.accumulator.type):
+            raise self.error(
+                f".accumulate({_types(method)}) does not take the accumulator first",
+                f"declare it as accumulate({self.accumulator.type.getSimpleName()} accumulator, ...)",
+            )
+        values = []
+        for place, each in enumerate(parameters[1:], 1):
+            try:
+                values.append(value_of(self.jpype, each.getParameterizedType(), hint_of(each.getAnnotations())))
+            except UnknownType as why:
+                raise self.error(f".accumulate, argument {place}: {why}", "change its type") from None
+        return tuple(values)
+
+    def _check_methods(self) -> None:
+        """Check the signatures of the other methods against that of `accumulate` and the accumulator."""
+        accumulate, retract, merge = (self.methods[verb] for verb in ("accumulate", "retract", "merge"))
+        name = self.accumulator.type.getSimpleName()
+        if retract is not None and _types(retract) != _types(accumulate):
+            raise self.error(
+                f".retract({_types(retract)}) does not take what accumulate({_types(accumulate)}) takes",
+                "give both the same parameters",
+            )
+        if merge is not None:
+            types = [str(each.getName()) for each in merge.getParameterTypes()]
+            own = str(self.accumulator.type.getName())
+            if len(types) != 2 or types[0] != own or types[1] not in (own, _ITERABLE):
+                raise self.error(
+                    f".merge({_types(merge)}) does not take two accumulators",
+                    f"declare it as merge({name} accumulator, {name} other), or with Iterable<{name}>",
+                )
+        for verb in ("accumulate", "retract", "merge"):
+            method = self.methods[verb]
+            if method is None:
+                continue
+            returned = str(method.getReturnType().getName())
+            if returned == "void" and self.accumulator.is_immutable:
+                raise self.error(
+                    f".{verb} returns nothing, but an accumulator of type {name} cannot change in place",
+                    f"return the new {name}",
+                )
+            if returned not in ("void", str(self.accumulator.type.getName())):
+                raise self.error(f".{verb} returns {returned}", f"return nothing, or the accumulator, {name}")
+        if self.methods["open"] is not None and _types(self.methods["open"]) not in ("", "Map"):
+            raise self.error(
+                f".open({_types(self.methods['open'])}) takes what foldflight does not have",
+                "declare it as open(), or as open(Map<String, String> jobParameters)",
+            )
+
+    def _function(self, result: Value) -> Function:
+        codec, reason = self._codec()
+        methods, accumulator = self.methods, self.accumulator
+        nulls = {each.is_primitive for each in self.inputs}
+        return Function(
+            name=self._constant("NAME") or function_name(self.name),
+            declared_version=self._constant("VERSION") or "1",
+            doc=f"The Java class {self.name} of {self.jar.name}.",
+            cls=type(
+                self.short.rpartition(".")[2],
+                (Author,),
+                {
+                    "__module__": self.name.rpartition(".")[0] or "java",
+                    "__qualname__": self.short,
+                    "form": JavaForm(self.jar, self.name),
+                },
+            ),
+            instantiate=JavaForm(self.jar, self.name),
+            input_names=self._input_names(),
+            declared_inputs=tuple(each.arrow for each in self.inputs),
+            declared_result=result.arrow,
+            declared_state=None,
+            shape=(
+                JavaShape(self.jar, self.name, accumulator.arrow, immutable=accumulator.is_immutable)
+                if codec == "typed" and accumulator.arrow is not None
+                else None
+            ),
+            accumulator_class=None,
+            # A primitive parameter has no null. Where some are primitive, the verbs themselves skip rows.
+            skip_nulls=nulls == {True},
+            capabilities=Capabilities(
+                retract=methods["retract"] is not None,
+                merge=methods["merge"] is not None,
+                invertible=False,
+                deterministic=self._is_deterministic(),
+                codec=codec,
+                codec_reason=reason,
+            ),
+            parameters=tuple(parameter for parameter, _ in self.literals),
+            returns=self._returns(),
+            compile=False,
+            language="java",
+        )
+
+    def _codec(self) -> tuple[Literal["typed", "custom", "pickle"], str]:
+        if self.methods["serialize"] is not None:
+            if self._method("deserialize") is None:
+                raise self.error(" has serialize but no deserialize", "define it: deserialize(byte[] serialized)")
+            return "custom", "the class defines serialize and deserialize"
+        if self.accumulator.arrow is not None:
+            return "typed", self.accumulator.reason
+        serializable = self.jpype.JClass("java.io.Serializable").class_
+        if not serializable.isAssignableFrom(self.accumulator.type) or self.loops is None:
+            raise self.error(
+                f": the state of its accumulator is not typed ({self.accumulator.reason})",
+                "give it public fields of known types and a public constructor without parameters, define serialize "
+                "and deserialize, or implement java.io.Serializable"
+                + ("" if self.loops is not None else " (which needs an installation with Loops.class)"),
+            )
+        return "pickle", f"it is serialized by Java: {self.accumulator.reason}"
+
+    def _input_names(self) -> tuple[str, ...]:
+        parameters = list(self.methods["accumulate"].getParameters())[1:]
+        return tuple(
+            str(each.getName()) if each.isNamePresent() else f"argument{place}"
+            for place, each in enumerate(parameters, 1)
+        )
+
+    def _returns(self) -> Literal["some", "may"]:
+        given = [self.methods[verb] for verb in ("accumulate", "retract", "merge") if self.methods[verb] is not None]
+        return "may" if any(str(each.getReturnType().getName()) == "void" for each in given) else "some"
+
+    def _constant(self, name: str) -> str:
+        """Return the text of a public static field; empty if there is none."""
+        modifier = self.jpype.JClass("java.lang.reflect.Modifier")
+        for each in self.type.getFields():
+            if str(each.getName()) == name and modifier.isStatic(each.getModifiers()):
+                return str(each.get(None))
+        return ""
+
+    def _is_deterministic(self) -> bool:
+        if self._method("isDeterministic") is None or self.literals:
+            return True
+        return bool(self.jpype.JClass(self.type)().isDeterministic())
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def instance(self, literals: Mapping[str, Any]) -> Any:
+        """Return a new instance with the direct arguments."""
+        given = [
+            literals[parameter.name] if value.into is None else value.into(literals[parameter.name])
+            for parameter, value in self.literals
+        ]
+        return self.jpype.JClass(self.type)(*given)
+
+    def verbs(self, literals: Mapping[str, Any]) -> Verbs:
+        """Return the verbs of a new instance."""
+        java()  # a fork since the class was loaded is noticed, and the thread is detached when it ends
+        instance, methods, out = self.instance(literals), self.methods, self.result.out
+        get_value, create = instance.getValue, instance.createAccumulator
+
+        def created() -> Any:
+            made = create()
+            if made is None:
+                raise FunctionError(
+                    "RESULT_TYPE",
+                    "createAccumulator returned null; return a new accumulator",
+                    function=self.function.name,
+                )
+            return made
+
+        return Verbs(
+            create_accumulator=created,
+            accumulate=self._taking(instance.accumulate),
+            get_value=lambda accumulator: out(get_value(accumulator)),
+            retract=None if methods["retract"] is None else self._taking(instance.retract),
+            merge=None if methods["merge"] is None else self._merging(instance.merge),
+            open=None if methods["open"] is None else self._opening(instance.open),
+            close=None if methods["close"] is None else instance.close,
+            loops=None if self.loops is None or not has_loop(self.inputs) else bridged(self.loops, instance, self),
+            **self._state_verbs(instance),
+        )
+
+    def _taking(self, method: Any) -> Any:
+        """Return `accumulate` or `retract` with conversion of its arguments; the method itself if it needs none."""
+        intos = [each.into for each in self.inputs]
+        primitive = [place for place, each in enumerate(self.inputs) if each.is_primitive]
+        skips = bool(primitive) and len(primitive) < len(intos)
+        if not skips and not any(intos):
+            return method
+
+        def call(accumulator: Any, *given: Any) -> Any:
+            if skips and any(given[place] is None for place in primitive):
+                return accumulator
+            converted = [value if into is None else into(value) for value, into in zip(given, intos, strict=True)]
+            return method(accumulator, *converted)
+
+        return call
+
+    def _merging(self, method: Any) -> Any:
+        if str(self.methods["merge"].getParameterTypes()[1].getName()) != _ITERABLE:
+            return method
+        one = self.jpype.JClass("java.util.Collections").singletonList
+        return lambda accumulator, other: method(accumulator, one(other))
+
+    def _opening(self, method: Any) -> Any:
+        if not self.methods["open"].getParameterCount():
+            return lambda _: method()
+
+        def opened(context: Any) -> None:
+            parameters = self.jpype.JClass("java.util.HashMap")()
+            for name, value in context.job_parameters.items():
+                parameters.put(name, value)
+            method(parameters)
+
+        return opened
+
+    def _state_verbs(self, instance: Any) -> dict[str, Any]:
+        """Return the verbs for states that are not typed."""
+        array = self.jpype.JArray(self.jpype.JByte)
+        codec = self.function.capabilities.codec
+        if codec == "custom":
+            serialize, deserialize = instance.serialize, instance.deserialize
+            return {
+                "serialize": lambda accumulator: memoryview(serialize(accumulator)).tobytes(),
+                "deserialize": lambda state: deserialize(array(state)),
+            }
+        if codec == "pickle":
+            return {"pickles": _Serialized(self.loops, array, self.accumulator.type)}
+        return {}
+
+
+@dataclass(frozen=True)
+class _Serialized:
+    """Writes and reads accumulators by Java's serialization, in place of pickle."""
+
+    loops: Any
+    array: Any
+    type: Any
+
+    def dumps(self, accumulator: Any) -> bytes:
+        return memoryview(self.loops.serialized(accumulator)).tobytes()
+
+    def loads(self, serialized: bytes) -> Any:
+        """Return an accumulator. Deserializing may execute code, so the bytes must be trusted."""
+        return self.loops.deserialized(self.array(serialized), self.type)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _types(method: Any) -> str:
+    """Return the simple names of the types of a method's parameters."""
+    return ", ".join(str(each.getSimpleName()) for each in method.getParameterTypes())
+
+
+def _is_public(jpype: Any, type_: Any) -> bool:
+    """Return whether a class and those around it are public; a nested class must be static."""
+    modifier = jpype.JClass("java.lang.reflect.Modifier")
+    while type_ is not None:
+        outer = type_.getEnclosingClass()
+        if not modifier.isPublic(type_.getModifiers()):
+            return False
+        if outer is not None and not modifier.isStatic(type_.getModifiers()):
+            return False
+        type_ = outer
+    return True

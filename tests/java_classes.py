@@ -1,0 +1,165 @@
+"""Java classes of tests: compiled in the Java virtual machine of the test by Janino, which comes with PySpark.
+
+So these tests need neither javac nor a network. Janino knows no records, lambdas and parameter names; tests of those,
+and of the loop over chunks, which must be compiled, need javac (`needs_javac`), which CI installs.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from foldflight.java import machine
+
+LOOPS = Path(machine.__file__).parent / "src" / "foldflight" / "Loops.java"
+needs_javac = pytest.mark.skipif(shutil.which("javac") is None, reason="there is no javac; CI installs one")
+
+
+def jar(folder: Path, source: str, *, name: str = "functions", javac: bool = False) -> Path:
+    """Compile the source of a public class, and return a jar with it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    package = source.partition("package ")[2].partition(";")[0].strip()
+    simple = source.partition("public class ")[2].split()[0]
+    file, classes = folder / f"{simple}.java", folder / f"{name}-classes"
+    file.write_text(source, encoding="utf-8")
+    classes.mkdir()
+    (_javac if javac else _janino)(file, classes)
+    packed = folder / f"{name}.jar"
+    with zipfile.ZipFile(packed, "w") as archive:
+        for each in sorted(classes.rglob("*.class")):
+            archive.write(each, each.relative_to(classes))
+        archive.writestr("META-INF/where", str(packed))  # each jar is a new one for the cache of loaded jars
+    assert (classes / package.replace(".", "/") / f"{simple}.class").is_file()
+    return packed
+
+
+def _javac(file: Path, classes: Path) -> None:
+    subprocess.run(["javac", "--release", "17", "-parameters", "-d", classes, file], check=True)
+
+
+@functools.cache
+def _loaded_janino() -> Any:
+    jpype = machine.java()
+    url, loader = jpype.JClass("java.net.URL"), jpype.JClass("java.net.URLClassLoader")
+    jars = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
+    urls = [url(each.as_uri()) for each in jars if each.name.startswith(("janino-", "commons-compiler-"))]
+    janino = loader(urls, jpype.JClass("java.lang.ClassLoader").getPlatformClassLoader())
+    return jpype.JClass(janino.loadClass("org.codehaus.janino.Compiler"))
+
+
+def _janino(file: Path, classes: Path) -> None:
+    compiler, path = _loaded_janino()(), machine.java().JClass("java.io.File")
+    compiler.setDestinationDirectory(path(str(classes)), False)
+    compiler.setDebugLines(True)
+    compiler.setDebugSource(True)
+    compiler.compile([path(str(file))])
+
+
+def compile_loops(folder: Path) -> Path:
+    """Return a folder with the compiled `Loops`: the build's if it is up to date, otherwise this one."""
+    built = LOOPS.parents[2] / "compiled"
+    made = built / "foldflight" / "Loops.class"
+    if made.is_file() and made.stat().st_mtime > LOOPS.stat().st_mtime:
+        return built
+    subprocess.run(["javac", "--release", "17", "-d", folder, LOOPS], check=True)
+    return folder
+
+
+WEIGHTED_AVG = (Path(__file__).parents[1] / "examples" / "WeightedAvg.java").read_text(encoding="utf-8")
+
+MIXED = """
+package com.acme;
+
+public class Mixed {
+  public static class State {
+    public boolean seen;
+    public byte bytes;
+    public short shorts;
+    public int ints;
+    public float floats;
+    public double doubles;
+    public Long largest;
+  }
+
+  public State createAccumulator() {
+    return new State();
+  }
+
+  public void accumulate(State state, String text, Double number, boolean flag, short small, Long large) {
+    state.seen = state.seen || flag;
+    state.bytes += 1;
+    state.shorts += small;
+    state.ints += text == null ? 1000 : text.length();
+    if (number != null) {
+      state.floats += number.floatValue();
+      state.doubles += number.doubleValue();
+    }
+    if (large != null && (state.largest == null || large.longValue() > state.largest.longValue())) {
+      state.largest = large;
+    }
+  }
+
+  public void merge(State state, Iterable others) {
+    java.util.Iterator each = others.iterator();
+    while (each.hasNext()) {
+      State other = (State) each.next();
+      state.seen = state.seen || other.seen;
+      state.bytes += other.bytes;
+      state.shorts += other.shorts;
+      state.ints += other.ints;
+      state.floats += other.floats;
+      state.doubles += other.doubles;
+      if (other.largest != null && (state.largest == null || other.largest > state.largest)) {
+        state.largest = other.largest;
+      }
+    }
+  }
+
+  public double getValue(State state) {
+    return state.doubles + state.floats + state.ints + (state.largest == null ? 0 : state.largest.longValue());
+  }
+}
+"""
+
+# It keeps what it returns: a number is its own accumulator. A negative one makes it raise, from two methods deep.
+SUM_OF_BOXES = """
+package com.acme;
+
+public class Total {
+  public Long createAccumulator() {
+    return Long.valueOf(0);
+  }
+
+  public Long accumulate(Long total, Long value) {
+    return checked(total, value);
+  }
+
+  public Long checked(Long total, Long value) {
+    if (value == null) {
+      return total;
+    }
+    if (value.longValue() < 0) {
+      throw new IllegalArgumentException("negative: " + value);
+    }
+    return value.longValue() == 13 ? null : Long.valueOf(total.longValue() + value.longValue());
+  }
+
+  public Long merge(Long total, Long other) {
+    return Long.valueOf(total.longValue() + other.longValue());
+  }
+
+  public Long getValue(Long total) {
+    if (total.longValue() == 42) {
+      throw new IllegalStateException("no value for 42");
+    }
+    return total;
+  }
+}
+"""

@@ -1,0 +1,288 @@
+"""Laws of functions in Java: the loop over chunks, calls row by row, and the same class in Python have one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foldflight import FunctionError, RejectedError, udaf
+from foldflight.compiler import Programs
+from foldflight.fold import Fold, Mode, bind_calls
+from foldflight.fold.signing import StateSigner
+from foldflight.functions import Call, Function, Registry, function_of
+from foldflight.java import bridge, classes, java_functions, machine
+from foldflight.testing import check_laws
+from tests.effort import examples
+from tests.java_classes import MIXED, SUM_OF_BOXES, WEIGHTED_AVG, compile_loops, jar, needs_javac
+
+pytestmark = needs_javac
+SIGNER = StateSigner([b"a key of sixteen bytes or more"])
+SLOTS = 5
+
+
+class State:
+    sum: int
+    count: int
+
+
+@udaf(input_types=["BIGINT", "INT"], result_type="BIGINT", skip_nulls=True, name="weighted_avg")
+class InPython:
+    def create_accumulator(self) -> State:
+        state = State()
+        state.sum = state.count = 0
+        return state
+
+    def accumulate(self, state, value, weight):
+        state.sum += value * weight
+        state.count += weight
+
+    def retract(self, state, value, weight):
+        state.sum -= value * weight
+        state.count -= weight
+
+    def merge(self, state, other):
+        state.sum += other.sum
+        state.count += other.count
+
+    def get_value(self, state):
+        if state.count == 0:
+            return None
+        whole = abs(state.sum) // abs(state.count)  # Java rounds towards zero
+        return whole if (state.sum < 0) == (state.count < 0) else -whole
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _loops(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Use a loop that is up to date, whether or not this checkout was built with javac."""
+    folder = compile_loops(tmp_path_factory.mktemp("loops"))
+    before, machine._LOOPS = machine._LOOPS, folder
+    yield
+    machine._LOOPS = before
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Function]:
+    """The functions by name."""
+    folder = tmp_path_factory.mktemp("jars")
+    names = {"WeightedAvg": WEIGHTED_AVG, "Mixed": MIXED, "Total": SUM_OF_BOXES}
+    found = [
+        java_functions([f"{jar(folder, source, name=name)}::com.acme.{name}"])[0] for name, source in names.items()
+    ]
+    return {function.name: function for function in found}
+
+
+def fold_of(function: Function, batch: pa.RecordBatch, *, loops: bool, **options: Any) -> Fold:
+    """Return a fold over the columns of a batch, with or without the loop."""
+    names = tuple(name for name in batch.schema.names if name not in ("slot", "kind"))
+    calls = bind_calls(Registry([function]), [Call(function.name, names)], batch.schema)
+    with pytest.MonkeyPatch.context() as patch:
+        if not loops:
+            patch.setattr(classes, "has_loop", lambda _: False)
+        fold = Fold(calls, signer=SIGNER, **options)
+    if function.language == "java":
+        assert fold.kinds == (Mode.JAVA if loops else Mode.INTERPRETED,)
+    return fold
+
+
+def batch_of(seed: int, rows: int) -> pa.RecordBatch:
+    draw = np.random.default_rng(seed)
+    return pa.record_batch(
+        {
+            "slot": draw.integers(0, SLOTS, rows).astype(np.int32),
+            "kind": (3 * draw.integers(0, 2, rows)).astype(np.int8),
+            "v": pa.array(draw.integers(-1000, 1000, rows), mask=draw.integers(0, 5, rows) == 0),
+            "w": pa.array(draw.integers(-3, 4, rows).astype(np.int32), mask=draw.integers(0, 5, rows) == 0),
+        }
+    )
+
+
+def outcome(batch: pa.RecordBatch) -> Any:
+    """Return results with the identities of states, in a form that has equality."""
+    return batch.to_pylist(), [field.metadata for field in batch.schema]
+
+
+@given(seed=st.integers(0, 2**32), rows=st.integers(1, 60), cut=st.integers(0, 60))
+@examples(40)
+def test_three_ways_have_one_answer(made: dict[str, Function], seed: int, rows: int, cut: int) -> None:
+    """RFC's WeightedAvg with the loop, row by row and in Python: bit for bit, and each continues the others' states."""
+    batch = batch_of(seed, rows)
+    python = function_of(InPython)
+    assert isinstance(python, Function)
+    ways = [(made["weighted_avg"], True), (made["weighted_avg"], False), (python, False)]
+    first = []
+    for function, loops in ways:
+        fold = fold_of(function, batch, loops=loops)
+        fold.fold(batch.slice(0, cut))
+        fold.fold(batch.slice(cut))
+        first.append(fold.collect())
+    assert outcome(first[0]) == outcome(first[1]) == outcome(first[2])
+    later = []
+    for shift, (function, loops) in enumerate(ways):
+        fold = fold_of(function, batch, loops=loops)
+        written = first[shift - 1].select(["slot", "state_0"])  # by another way
+        fold.merge_states(written)
+        fold.fold(batch)
+        to_one_slot = written.set_column(0, "slot", pa.array([0] * len(written), pa.int32()))
+        fold.merge_states(to_one_slot)
+        later.append(fold.collect())
+    assert outcome(later[0]) == outcome(later[1]) == outcome(later[2])
+
+
+@given(seed=st.integers(0, 2**32), rows=st.integers(8, 60))
+@examples(40)
+def test_every_type_of_a_loop(made: dict[str, Function], seed: int, rows: int) -> None:
+    """Texts, numbers of each width, booleans and boxes with NULL; a slice of Arrow's arrays; merge by Iterable."""
+    draw = np.random.default_rng(seed)
+    nulls = [draw.integers(0, 4, rows + 3) == 0 for _ in range(5)]
+    texts = ["", "é", "\U0001f600 long", "z"]
+    batch = pa.record_batch(
+        {
+            "slot": draw.integers(0, SLOTS, rows + 3).astype(np.int32),
+            "text": pa.array([texts[i] for i in draw.integers(0, 4, rows + 3)], mask=nulls[0]),
+            "number": pa.array(draw.choice([0.1, -1e300, np.nan, np.inf, -0.0], rows + 3), mask=nulls[1]),
+            "flag": pa.array(draw.integers(0, 2, rows + 3) == 1, mask=nulls[2]),
+            "small": pa.array(draw.integers(-30000, 30000, rows + 3).astype(np.int16), mask=nulls[3]),
+            "large": pa.array(draw.integers(-(2**63), 2**63 - 1, rows + 3), mask=nulls[4]),
+        }
+    ).slice(3)
+    found = []
+    for loops in (True, False):
+        fold = fold_of(made["mixed"], batch, loops=loops)
+        fold.fold(batch)
+        once = fold.collect()
+        fold.merge_states(once.select(["slot", "state_0"]))
+        found.append((once, fold.collect()))
+    for with_loop, by_row in zip(*found, strict=True):
+        assert str(with_loop.to_pylist()) == str(by_row.to_pylist())  # as text, NaN equals NaN
+
+
+@given(seed=st.integers(0, 2**32), rows=st.integers(8, 60), isolates=st.booleans())
+@examples(40)
+def test_exceptions_in_the_middle_of_a_chunk(made: dict[str, Function], seed: int, rows: int, isolates: bool) -> None:
+    """The error of a row, a merge or a value is the same with the loop; so are the other groups if it is isolated."""
+    draw = np.random.default_rng(seed)
+    values = draw.choice([1, 2, 7, 13, 21, 42, -1], rows, p=[0.2, 0.2, 0.2, 0.03, 0.2, 0.12, 0.05])
+    slots = draw.integers(0, 12, rows).astype(np.int32)
+    batch = pa.record_batch({"slot": slots, "v": pa.array(values, mask=draw.integers(0, 9, rows) == 0)})
+    found = []
+    for loops in (True, False):
+        fold = fold_of(made["total"], batch, loops=loops, isolates=isolates)
+        try:
+            fold.fold(batch)
+            fold.fold(batch)
+            states = fold.collect()
+            fold.merge_states(states.drop_columns(["output_0"]))
+            found.append(fold.collect().to_pylist())
+        except FunctionError as error:
+            found.append([error.code, error.message, error.slot, error.row, error.trace])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("loops", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_laws_of_the_kit(made: dict[str, Function], loops: bool) -> None:
+    """Any split, merges in any order, retraction, states and back: as for a function in Python."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not loops:
+            patch.setattr(classes, "has_loop", lambda _: False)
+        results = {result.law: result.passed for result in check_laws(made["weighted_avg"], examples=10)}
+        mode = Programs().folding(made["weighted_avg"]).mode
+    assert mode is (Mode.JAVA if loops else Mode.INTERPRETED)
+    assert False not in results.values()
+    assert sum(result is True for result in results.values()) >= 6
+
+
+def test_functions_without_arguments_and_distinct(made: dict[str, Function], tmp_path: Path) -> None:
+    """A loop without columns; DISTINCT keeps rows, and calls the class row by row."""
+    count = WEIGHTED_AVG.replace(", long value, int weight", "").replace("acc.sum += value * weight;", "acc.sum += 7;")
+    count = count.replace("acc.sum -= value * weight;", "").replace("weight", "1").replace("WeightedAvg", "Sevens")
+    (function,) = java_functions([f"{jar(tmp_path, count)}::com.acme.Sevens"])
+    batch = pa.record_batch({"slot": pa.array([0] * 20, pa.int32())})
+    for loops in (True, False):
+        fold = fold_of(function, batch, loops=loops)
+        fold.fold(batch)
+        assert fold.collect().column("state_0").to_pylist() == [{"sum": 140, "count": 20}]
+    rows = pa.record_batch({"v": pa.array([1, 1, 4] * 5), "w": pa.array([1] * 15, pa.int32())})
+    call = Call("weighted_avg", ("v", "w"), distinct=True)
+    fold = Fold(bind_calls(Registry([made["weighted_avg"]]), [call], rows.schema))
+    fold.fold(rows)
+    assert fold.collect().column("output_0").to_pylist() == [2]
+
+
+def test_values_after_each_row(made: dict[str, Function]) -> None:
+    """`fold_each` continues with the same accumulators, which the next chunk finds."""
+    batch = batch_of(3, 40).drop_columns(["kind"])
+    found = []
+    for loops in (True, False):
+        fold = fold_of(made["weighted_avg"], batch, loops=loops)
+        fold.fold(batch)
+        each = fold.fold_each(batch)
+        fold.forget(pa.array([1], pa.int32()))
+        fold.fold(batch)
+        found.append((each.to_pylist(), outcome(fold.collect())))
+    assert found[0] == found[1]
+
+
+def test_serialized_states_are_signed(tmp_path: Path) -> None:
+    """Accumulators with hidden fields are serialized by Java, signed, and read only with the signature."""
+    source = """
+    package com.acme;
+    public class Hidden {
+      public static class State implements java.io.Serializable {
+        private java.util.ArrayList seen = new java.util.ArrayList();
+      }
+      public State createAccumulator() { return new State(); }
+      public void accumulate(State state, Long value) { state.seen.add(value); }
+      public int getValue(State state) { return state.seen.size(); }
+    }
+    """
+    (function,) = java_functions([f"{jar(tmp_path, source)}::com.acme.Hidden"])
+    assert function.capabilities.codec == "pickle"
+    batch = pa.record_batch({"slot": pa.array([0] * 9, pa.int32()), "v": pa.array(range(9))})
+    fold = fold_of(function, batch, loops=True)
+    fold.fold(batch)
+    found = fold.collect().select(["slot", "state_0"])
+    again = fold_of(function, batch, loops=False)
+    again.merge_states(found)
+    assert again.collect().column("output_0").to_pylist() == [9]
+    state = found.column("state_0")[0].as_py()
+    forged = state[:-1] + bytes([state[-1] ^ 1])
+    for bad in (state[32:], forged):
+        batch_of_bad = pa.record_batch([found.column(0), pa.array([bad], pa.binary())], schema=found.schema)
+        with pytest.raises(RejectedError, match="was not unpickled") as caught:
+            fold_of(function, batch, loops=True).merge_states(batch_of_bad)
+        assert caught.value.code == "STATE_MISMATCH"
+    # Also signed bytes have only classes of the jar and a few packages of the platform.
+    foreign = machine.java().JClass("java.net.URL")("file:/")
+    author = classes.loaded(function.instantiate.jar, "com.acme.Hidden")
+    payload = author.loops.serialized(foreign)
+    with pytest.raises(Exception, match="filter status: REJECTED"):
+        author.loops.deserialized(payload, author.accumulator.type)
+
+
+def test_without_the_loop_a_line_tells_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without Loops.class everything is called row by row, and one line of the log says so."""
+    monkeypatch.setattr(machine, "_LOOPS", tmp_path)
+    machine._log_missing_loops.cache_clear()
+    with caplog.at_level("INFO"):
+        (function,) = java_functions([f"{jar(tmp_path, WEIGHTED_AVG)}::com.acme.WeightedAvg"])
+    assert "functions in Java are called row by row" in caplog.text
+    batch = batch_of(1, 20)
+    fold = Fold(bind_calls(Registry([function]), [Call("weighted_avg", ("v", "w"))], batch.schema))
+    assert fold.kinds == (Mode.INTERPRETED,)
+    assert "no compiled Loops.class" in Programs().folding(function).reason
+    fold.fold(batch)
+    assert fold.collect().num_rows == SLOTS
+
+
+def test_types_without_a_loop_are_called_row_by_row() -> None:
+    """A loop reads numbers, booleans and texts."""
+    assert not bridge.has_loop([classes.Value(pa.date32(), "java.time.LocalDate", None, str)])

@@ -1,0 +1,60 @@
+"""Streams on Spark with functions in Java."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from foldflight import connect, udaf
+from foldflight.spark import group_by
+from tests.java_classes import WEIGHTED_AVG, jar
+from tests.spark.test_migration import orders
+from tests.spark.test_stream import Stream
+
+
+class State:
+    sum: int
+    count: int
+
+
+@udaf(input_types=["BIGINT", "INT"], result_type="BIGINT", name="weighted_avg")
+class InPython:
+    def create_accumulator(self) -> State:
+        state = State()
+        state.sum = state.count = 0
+        return state
+
+    def accumulate(self, state, value, weight):
+        state.sum += value * weight
+        state.count += weight
+
+    def retract(self, state, value, weight):
+        state.sum -= value * weight
+        state.count -= weight
+
+    def get_value(self, state):
+        return state.sum // state.count if state.count else None
+
+
+@pytest.mark.slow
+def test_a_checkpoint_changes_its_language(classic: SparkSession, tmp_path: Path) -> None:
+    """A query goes on from Python to Java and back with the same checkpoint."""
+    java = connect("embedded:", java=[f"{jar(tmp_path, WEIGHTED_AVG)}::com.acme.WeightedAvg"])
+    python = connect(InPython)
+
+    def query(functions: Any) -> Any:
+        return lambda df: group_by(df, "customer", row_kind="op", buckets=2).agg(
+            avg=functions["weighted_avg"]("amount", "qty")
+        )
+
+    running = Stream(classic, tmp_path, query(python))
+    running.write(orders("ann", "bob", amount=10))
+    running.run()
+    for functions, amount, expected in ((java, 30, 20), (python, 50, 30)):
+        running.query = query(functions)
+        running.write(orders("bob", amount=amount))
+        (changes,) = running.run()
+        assert {row["customer"]: row["avg"] for row in changes} == {"bob": expected}

@@ -379,6 +379,24 @@ def test_none_is_a_state_of_arrow_udf() -> None:
     assert [epoch.changelog[-1][1] for epoch in epochs] == [{"it": None}, {"it": 4}]
 
 
+def test_states_of_arrow_udf_may_change_in_place() -> None:
+    """A list that accumulate changes without returning it is kept."""
+
+    class Collected:
+        def create_state(self) -> Any:
+            return []
+
+        def accumulate(self, state: Any, value: Any) -> None:
+            state.append(value)
+
+        def finish(self, state: Any) -> int:
+            return len(state)
+
+    function = aggregate_of(Collected, input_types=["INT"], result_type="BIGINT")
+    result = run_epochs({"it": connect(function)["collected"]("x")}, [[{"x": 3}, {"x": 4}]])[0].changelog[0][1]
+    assert result == {"it": 2}
+
+
 def test_a_list_is_restored_as_a_tuple_buffer() -> None:
     """Spark takes lists as buffers, too."""
 

@@ -234,11 +234,22 @@ def _flink(given: Any, _: Callable[[], Any]) -> dict[str, Any]:
 
 
 def _arrow_udf(given: Any, _: Callable[[], Any]) -> dict[str, Any]:
+    def returning(call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a call whose result is the state, except that None keeps a state that can change in place."""
+
+        def change(state: Any, *values: Any) -> Any:
+            returned = call(state, *values)
+            if returned is None and (isinstance(state, (list, dict, set, bytearray)) or hasattr(state, "__dict__")):
+                return state
+            return returned
+
+        return change
+
     return {
         "create_accumulator": given.create_accumulator,
-        "accumulate": given.accumulate,
-        "retract": given.retract,
-        "merge": given.merge,
+        "accumulate": returning(given.accumulate),
+        "retract": returning(given.retract),
+        "merge": returning(given.merge),
         "get_value": given.get_value or (lambda state: state),  # without `finish`, the state is the result
     }
 

@@ -33,7 +33,8 @@ SPARK_UDF, SPARK_ARROW, SPARK_PANDAS = "udf(useArrow=True)", "arrow_udf", "panda
 INTERPRETED, COMPILED, VECTORISED = "foldflight, interpreted", "foldflight, compiled", "foldflight, vectorised"
 REMOTE = "foldflight, interpreted, remote"
 THREE, SPARK_THREE = "foldflight, one program", "three udf(useArrow=True)"
-ARROW_UDF_SERVER, OUR_DOOR = "arrow-udf's server", "our server, the same stream"
+EXTERNAL = "external function"
+ARROW_UDF_SERVER, OUR_DOOR = "arrow-udf's server", "foldflight, the same stream"
 PYFLINK = {"PyFlink udf": "scalar", 'PyFlink udf(func_type="pandas")': "scalar pandas"}
 _REPEATS = 2
 
@@ -161,9 +162,9 @@ def _external(port: int, data: pa.Table) -> Iterator[Figure]:
         with fl.connect(f"grpc://127.0.0.1:{port}") as client:
             return rows / best_of(_REPEATS, functools.partial(_exchange, client, batches))
 
-    yield Figure(SUITE, "external function", OUR_DOOR, rate(port), "rows/s")
+    yield Figure(SUITE, EXTERNAL, OUR_DOOR, rate(port), "rows/s")
     with arrow_udf_server() as theirs:
-        yield Figure(SUITE, "external function", ARROW_UDF_SERVER, rate(theirs), "rows/s")
+        yield Figure(SUITE, EXTERNAL, ARROW_UDF_SERVER, rate(theirs), "rows/s")
 
 
 def _exchange(client: Any, batches: list[pa.RecordBatch]) -> None:

@@ -277,9 +277,13 @@ class _Runner:
 
 
 def _await(query: StreamingQuery, failed: Sequence[Exception]) -> None:
-    """Wait until a stream ends, or one of its epochs has failed."""
-    while not failed and not query.awaitTermination(_FAILURE_S):
-        pass
+    """Wait until a stream ends, or one of its epochs has failed. Raises the error of the epoch, or of the stream."""
+    try:
+        while not failed and not query.awaitTermination(_FAILURE_S):
+            pass
+    except Exception:
+        if not failed:  # a failed epoch has not committed its state, which fails the stream, too
+            raise
     if failed:
         raise failed[0]
 

@@ -8,8 +8,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -32,6 +33,7 @@ __all__ = ["sql"]
 EXIT_REFUSED = 1
 _T = TypeVar("_T")
 _ROWS_MAX = 50
+_CANCEL_S = 1  # how often a statement that is stopped is cancelled again
 _FAILURE_S = 1  # how often a watched stream is asked for failures
 _STREAM_SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -275,9 +277,13 @@ class _Runner:
 
 
 def _await(query: StreamingQuery, failed: Sequence[Exception]) -> None:
-    """Wait until a stream ends, or one of its epochs has failed."""
-    while not failed and not query.awaitTermination(_FAILURE_S):
-        pass
+    """Wait until a stream ends, or one of its epochs has failed. Raises the error of the epoch, or of the stream."""
+    try:
+        while not failed and not query.awaitTermination(_FAILURE_S):
+            pass
+    except Exception:
+        if not failed:  # a failed epoch has not committed its state, which fails the stream, too
+            raise
     if failed:
         raise failed[0]
 
@@ -291,14 +297,23 @@ def _interruptible(work: Callable[[], _T], cancel: Callable[[], object]) -> _T:
         work: The work.
         cancel: Makes it end soon. It is called at Ctrl-C, and KeyboardInterrupt raised again when the work has ended.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="foldflight-statement") as pool:
-        future = pool.submit(work)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
+    future: Future[_T] = Future()
+    thread = Thread(target=_complete, args=(future, work), name="foldflight-statement")
+    try:
+        thread.start()
+        return future.result()
+    except KeyboardInterrupt:
+        while thread.is_alive():  # another job may begin after a first cancellation
             cancel()
-            wait([future])
-            raise
+            thread.join(_CANCEL_S)
+        raise
+
+
+def _complete(future: Future[_T], work: Callable[[], _T]) -> None:
+    try:
+        future.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - it is raised by `future.result`
+        future.set_exception(error)
 
 
 def _output_mode(statement: str) -> str:

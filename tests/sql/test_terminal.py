@@ -107,5 +107,6 @@ def test_a_stream_in_a_terminal(tmp_path: Path) -> None:
         assert "Traceback" not in shell.expect("foldflight>")
         shell.type("SELECT 40 + 2 AS answer;\r")
         shell.expect("│ 42 ", 120)
+        shell.expect("foldflight>")
         shell.type("\x04")
         assert shell.end(120) == 0

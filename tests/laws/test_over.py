@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import itertools
 import math
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight import connect, udaf
+from foldflight import Applied, Segment, connect, udaf
 from foldflight.client import Functions, OpenExchange, embedded
 from foldflight.engine import blocks
 from foldflight.engine.blocks import BlockBounds
@@ -63,16 +64,48 @@ class Oldest:
         return accumulator[0] if accumulator else -1
 
 
-FUNCTIONS = connect("embedded:").register(Joined, JoinedParts, Oldest)
+@udaf(input_types=["BIGINT"], result_type="STRING", bundled_merge=True)
+class JoinedBundles:
+    """The values as text, in bundles."""
+
+    def fold_bundle(self, segments: list[Segment[str]]) -> list[Applied[str, str]]:
+        applied = []
+        for segment in segments:
+            start = "".join(segment.accumulators)
+            texts = list(itertools.accumulate((f",{value}" for (value,) in segment.rows), initial=start))
+            applied.append(Applied(texts[-1], texts[-1], texts[1:]))
+        return applied
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", bundled_retract=True)
+class OldestBundles:
+    """The oldest value, in bundles that change their accumulators in place."""
+
+    def fold_bundle(self, segments: list[Segment[list[int | None]]]) -> list[Applied[list[int | None], int | None]]:
+        return [self.applied(segment) for segment in segments]
+
+    def applied(self, segment: Segment[list[int | None]]) -> Applied[list[int | None], int | None]:
+        (held,) = segment.accumulators or [[]]
+        values = []
+        for (value,), sign in zip(segment.rows, segment.signs, strict=True):
+            if sign > 0:
+                held.append(value)
+            else:
+                assert held.pop(0) == value
+            values.append(held[0] if held else None)
+        return Applied(held, held[0] if held else -1, values if segment.wants_each else ())
+
+
+FUNCTIONS = connect("embedded:").register(Joined, JoinedParts, Oldest, JoinedBundles, OldestBundles)
 
 
 def expected_of(name: str, frame: list[dict[str, Any]]) -> Any:
     values = [row["v"] for row in frame]
     known = [value for value in values if value is not None]
     match name:
-        case "joined" | "parts":
+        case "joined" | "parts" | "bundles":
             return "".join(f",{value}" for value in values)
-        case "oldest":
+        case "oldest" | "oldest_bundles":
             return values[0] if values else -1
         case "total":
             return sum(known) if known else None
@@ -94,7 +127,9 @@ def calls_of(functions: Functions, frame: WindowFrame | None) -> dict[str, Any]:
     """Return calls that are folded by each way."""
     calls = {
         "oldest": functions["oldest"]("v"),
+        "oldest_bundles": functions["oldest_bundles"]("v"),
         "parts": functions["joined_parts"]("v"),
+        "bundles": functions["joined_bundles"]("v"),
         "total": functions["sum"]("v"),
         "most": functions["max"]("v"),
         "some": functions["count"]("v").where("ok"),

@@ -49,6 +49,7 @@ WINDOWS = {
 }
 CALLS = {
     "total": "sum(v) OVER {0}",
+    "bundled": "sum(v) OVER {0}",
     "some": "count(v) FILTER (WHERE emit) OVER {0}",
     "most": "max(v) OVER {0}",
     "mean": "CAST(sum(v * w) OVER {0} / nullif(sum(IF(v IS NULL, 0, w)) OVER {0}, 0) AS BIGINT)",
@@ -84,6 +85,7 @@ def compared(spark: Any, functions: Functions, names: list[str]) -> None:
     df.createOrReplaceTempView("rows_of_over")
     uses = {
         "total": functions["sum"]("v"),
+        "bundled": functions["bundled_sum"]("v"),
         "some": functions["count"]("v").where("emit"),
         "most": functions["max"]("v"),
         "mean": functions["weighted_avg"]("v", "w"),

@@ -436,14 +436,16 @@ def test_calls_share_exchanges_by_frame_and_way(monkeypatch: pytest.MonkeyPatch)
         "oldest": FUNCTIONS["oldest"]("v").rows(-1, 0),
         "again": FUNCTIONS["oldest"]("v").rows(-1, 0, by="retract"),
         "kinds": FUNCTIONS["count"]("v").distinct().rows(-1, 0),
+        "last": FUNCTIONS["joined"]("v").order_by("v DESC").where("ok").rows(-1, 0),
     }
     row = {"at": 1, "v": 2, "ok": None}
-    assert run_over(calls, [row], order_by=["at"]) == [{**row, "some": 0, "oldest": 2, "again": 2, "kinds": 1}]
+    assert run_over(calls, [row], order_by=["at"]) == [{**row, "some": 0, "oldest": 2, "again": 2, "kinds": 1, "last": ""}]
     (query,) = queries
     assert len(query.parts) == 1
     for text in (
         "count(v) FILTER (ok)",
         "count(DISTINCT v)",
+        "joined(v ORDER BY v DESC NULLS LAST) FILTER (ok) ROWS BETWEEN 1 PRECEDING AND CURRENT ROW",
         "because by='retract' insists\n      mode: ",
         "mode: counted",
     ):

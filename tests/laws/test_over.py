@@ -439,7 +439,8 @@ def test_calls_share_exchanges_by_frame_and_way(monkeypatch: pytest.MonkeyPatch)
         "last": FUNCTIONS["joined"]("v").order_by("v DESC").where("ok").rows(-1, 0),
     }
     row = {"at": 1, "v": 2, "ok": None}
-    assert run_over(calls, [row], order_by=["at"]) == [{**row, "some": 0, "oldest": 2, "again": 2, "kinds": 1, "last": ""}]
+    values = {"some": 0, "oldest": 2, "again": 2, "kinds": 1, "last": ""}
+    assert run_over(calls, [row], order_by=["at"]) == [{**row, **values}]
     (query,) = queries
     assert len(query.parts) == 1
     for text in (

@@ -22,6 +22,7 @@ from bench import (
     mapping,
     memory,
     numeric,
+    over,
     report,
     spark_batch,
     spark_stream,
@@ -33,7 +34,20 @@ from foldflight.cli.demo import server_process
 
 SUITES = {
     each.SUITE: each.measure
-    for each in (fold, builtins, numeric, gallery, exchange, memory, spark_batch, sql, spark_stream, mapping, flink)
+    for each in (
+        fold,
+        builtins,
+        numeric,
+        gallery,
+        exchange,
+        memory,
+        spark_batch,
+        over,
+        sql,
+        spark_stream,
+        mapping,
+        flink,
+    )
 }
 RESULTS = Path(__file__).with_name("results")
 

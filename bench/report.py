@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from bench import builtins, exchange, flink, fold, mapping, memory, spark_batch, spark_stream, sql
+from bench import builtins, exchange, flink, fold, mapping, memory, over, spark_batch, spark_stream, sql
 from bench.data import Figure
 
 MORE_IS_BETTER = "rows/s"
@@ -61,6 +61,13 @@ GOALS = (
         for peer in spark_batch.PEERS
     ),
     *(Goal(spark_batch.SUITE, spark_batch.EMBEDDED, peer, 20, ("1,000,000 groups",)) for peer in spark_batch.PEERS),
+    Goal(over.SUITE, spark_batch.EMBEDDED, spark_batch.BUILT_IN, 1, (over.SLIDING,)),
+    Goal(over.SUITE, spark_batch.EMBEDDED, over.TREE, 0.3, (over.SLIDING,)),
+    Goal(over.SUITE, spark_batch.EMBEDDED, spark_batch.BUILT_IN, 0.3, (over.RUNNING,)),
+    *(Goal(over.SUITE, spark_batch.EMBEDDED, peer, 50, (over.SLIDING,)) for peer in over.PEERS),
+    # Flat: the widest frames are as fast as the narrowest ones, and the longest partition needs as much as a short one.
+    Goal(over.SUITE, over.width_of(over.FRAMES[-1]), over.width_of(over.FRAMES[0]), 0.8),
+    Goal(over.SUITE, over.length_of(over.LENGTHS[-1]), over.length_of(over.LENGTHS[0]), 1.25),
     Goal(sql.SUITE, sql.FOLD, sql.GROUP_BY, 0.95),
     *(Goal(sql.SUITE, sql.LISTS, peer, 3, ("1,000,000 groups",)) for peer in sql.GROUPED_PEERS),
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1 / 1.3, ("rows an epoch",)),

@@ -180,9 +180,15 @@ of foldflight refuse them, also built-in ones of the same meaning:
 
 ## Plans
 
-Spark parses and analyses each statement. A `SELECT` is evaluated by `group_by` if Spark confirms that the result is the
-same. Otherwise Spark collects the rows of each group into lists, which are folded. `EXPLAIN FOLDFLIGHT SELECT ...`
-shows the plan of each `SELECT`, with the reason.
+Spark parses and analyses each statement. A `SELECT` is evaluated by `group_by`, or by `over` if its calls have `OVER`,
+if Spark confirms that the result is the same. Otherwise Spark collects the rows of each group or frame into lists,
+which are folded. `EXPLAIN FOLDFLIGHT SELECT ...` shows the plan of each `SELECT` (`fold`, `over` or `lists`), with the
+reason.
+
+`over` computes windows with PARTITION BY, ORDER BY and ROWS or RANGE, also named ones (WINDOW), with FILTER, several
+in one `SELECT`, beside Spark's own functions with OVER, in expressions and in QUALIFY. Lists are for OVER beside GROUP
+BY or an aggregate of all rows, beside subqueries in the same item, and for frames that `over` refuses: they cost the
+length of a frame for each row.
 
 ## Streams
 

@@ -9,12 +9,25 @@ The three ways in:
 
 from foldflight.client import Aggregate, FunctionHandle, Functions, Use, connect
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
-from foldflight.functions import ExactSum, ExactSums, FunctionContext, Lists, Registry, RowKind, udaf, udf, udtf
+from foldflight.functions import (
+    Applied,
+    ExactSum,
+    ExactSums,
+    FunctionContext,
+    Lists,
+    Registry,
+    RowKind,
+    Segment,
+    udaf,
+    udf,
+    udtf,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Aggregate",
+    "Applied",
     "CorruptError",
     "ExactSum",
     "ExactSums",
@@ -28,6 +41,7 @@ __all__ = [
     "RejectedError",
     "RetryableError",
     "RowKind",
+    "Segment",
     "Use",
     "__version__",
     "connect",

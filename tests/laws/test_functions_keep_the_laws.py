@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples.euros import TotalInEuros
 from examples.gallery.percentile import Percentile
 from examples.largest import Largest
 from examples.weighted_avg import WeightedAvg
@@ -15,7 +16,7 @@ from foldflight.testing import check_laws
 from foldflight.testing.laws import LAWS
 from tests.effort import examples_of
 
-FUNCTIONS = Registry.load([WeightedAvg, WeightedMean, Percentile, Largest])
+FUNCTIONS = Registry.load([WeightedAvg, WeightedMean, Percentile, Largest, TotalInEuros])
 
 
 # They differ from `var_pop` in what they make of the state only.

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight import FunctionError, udaf
+from foldflight import Applied, FunctionError, Segment, udaf
 from foldflight.compiler import Programs
 from foldflight.compiler.store import Store
 from foldflight.fold import ERROR, Fold, StateSigner, bind_calls
@@ -59,13 +59,36 @@ class Compiled(Irritable):
     """The same function, compiled."""
 
 
-FUNCTIONS = Registry.load([Irritable, Compiled])
+@udaf(input_types=["BIGINT"], result_type="TINYINT", bundled_retract=True, bundled_merge=True)
+class InBundles:
+    """A sum that changes accumulators in place before it raises: a bundle cannot be asked again with them."""
+
+    def fold_bundle(self, segments: list[Segment[list[int]]]) -> list[Applied[list[int], int]]:
+        """Fold all groups, or raise for one."""
+        return [self.applied(segment) for segment in segments]
+
+    def applied(self, segment: Segment[list[int]]) -> Applied[list[int], int]:
+        """Fold one group."""
+        total, *others = [*segment.accumulators, [0]]
+        for other in others:
+            total[0] += other[0]
+        if len(segment.accumulators) > 1:
+            total[0] += 0 // (total[0] % 7 - 3)
+        while segment.rows:
+            ((value,), sign) = segment.rows.pop(0), segment.signs.pop(0)
+            total[0] += sign * value
+            total[0] += 0 // (value - (13 if sign > 0 else 14))
+        return Applied(total, total[0] + 0 // (total[0] % 11 - 5))
+
+
+FUNCTIONS = Registry.load([Irritable, Compiled, InBundles])
 PROGRAMS = Programs(Store("user"))
 CALLS = st.lists(
     st.sampled_from(
         [
             Call("irritable", ("v",)),
             Call("compiled_one", ("v",)),
+            Call("in_bundles", ("v",)),
             Call("irritable", ("v",), distinct=True),
             Call("irritable", ("v",), materialize=True),
             Call("count"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import itertools
 import math
 from typing import Any
 
@@ -12,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight import connect, udaf
+from foldflight import Applied, Segment, connect, udaf
 from foldflight.client import Functions, OpenExchange, embedded
 from foldflight.engine import blocks
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import folding, task
 from foldflight.engine.over.query import OverQuery
 from foldflight.errors import FunctionError, RejectedError
-from foldflight.functions.frame import Frame
+from foldflight.functions.frame import WindowFrame
 from foldflight.testing import over, run_over
 from tests.effort import examples
 
@@ -63,16 +64,48 @@ class Oldest:
         return accumulator[0] if accumulator else -1
 
 
-FUNCTIONS = connect("embedded:").register(Joined, JoinedParts, Oldest)
+@udaf(input_types=["BIGINT"], result_type="STRING", bundled_merge=True)
+class JoinedBundles:
+    """The values as text, in bundles."""
+
+    def fold_bundle(self, segments: list[Segment[str]]) -> list[Applied[str, str]]:
+        applied = []
+        for segment in segments:
+            start = "".join(segment.accumulators)
+            texts = list(itertools.accumulate((f",{value}" for (value,) in segment.rows), initial=start))
+            applied.append(Applied(texts[-1], texts[-1], texts[1:]))
+        return applied
+
+
+@udaf(input_types=["BIGINT"], result_type="BIGINT", bundled_retract=True)
+class OldestBundles:
+    """The oldest value, in bundles that change their accumulators in place."""
+
+    def fold_bundle(self, segments: list[Segment[list[int | None]]]) -> list[Applied[list[int | None], int | None]]:
+        return [self.applied(segment) for segment in segments]
+
+    def applied(self, segment: Segment[list[int | None]]) -> Applied[list[int | None], int | None]:
+        (held,) = segment.accumulators or [[]]
+        values = []
+        for (value,), sign in zip(segment.rows, segment.signs, strict=True):
+            if sign > 0:
+                held.append(value)
+            else:
+                assert held.pop(0) == value
+            values.append(held[0] if held else None)
+        return Applied(held, held[0] if held else -1, values if segment.wants_each else ())
+
+
+FUNCTIONS = connect("embedded:").register(Joined, JoinedParts, Oldest, JoinedBundles, OldestBundles)
 
 
 def expected_of(name: str, frame: list[dict[str, Any]]) -> Any:
     values = [row["v"] for row in frame]
     known = [value for value in values if value is not None]
     match name:
-        case "joined" | "parts":
+        case "joined" | "parts" | "bundles":
             return "".join(f",{value}" for value in values)
-        case "oldest":
+        case "oldest" | "oldest_bundles":
             return values[0] if values else -1
         case "total":
             return sum(known) if known else None
@@ -90,11 +123,13 @@ def expected_of(name: str, frame: list[dict[str, Any]]) -> Any:
     raise AssertionError(name)
 
 
-def calls_of(functions: Functions, frame: Frame | None) -> dict[str, Any]:
+def calls_of(functions: Functions, frame: WindowFrame | None) -> dict[str, Any]:
     """Return calls that are folded by each way."""
     calls = {
         "oldest": functions["oldest"]("v"),
+        "oldest_bundles": functions["oldest_bundles"]("v"),
         "parts": functions["joined_parts"]("v"),
+        "bundles": functions["joined_bundles"]("v"),
         "total": functions["sum"]("v"),
         "most": functions["max"]("v"),
         "some": functions["count"]("v").where("ok"),
@@ -125,7 +160,7 @@ def place(value: Any) -> tuple[int, Any]:
     return (2, 0) if isinstance(value, float) and math.isnan(value) else (1, value)
 
 
-def is_within(frame: Frame, rows: list[dict[str, Any]], row: int, other: int, *, descending: bool) -> bool:
+def is_within(frame: WindowFrame, rows: list[dict[str, Any]], row: int, other: int, *, descending: bool) -> bool:
     """Whether a row is in the frame of another one, by the definition of SQL."""
     if not frame.is_range:
         distance = other - row
@@ -150,7 +185,7 @@ def distance_of(bound: Any) -> Any:
 
 
 def brute_force(
-    rows: list[dict[str, Any]], names: list[str], frame: Frame, *, descending: bool
+    rows: list[dict[str, Any]], names: list[str], frame: WindowFrame, *, descending: bool
 ) -> list[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for key in dict.fromkeys(row["k"] for row in rows):
@@ -163,10 +198,10 @@ def brute_force(
     return [{**row, **found[number]} for number, row in enumerate(rows)]
 
 
-def frames(offsets: st.SearchStrategy[Any], *, is_range: bool) -> st.SearchStrategy[Frame]:
-    def framed(low: Any, high: Any) -> Frame | None:
+def frames(offsets: st.SearchStrategy[Any], *, is_range: bool) -> st.SearchStrategy[WindowFrame]:
+    def framed(low: Any, high: Any) -> WindowFrame | None:
         try:
-            return Frame(low, high, is_range=is_range)
+            return WindowFrame(low, high, is_range=is_range)
         except RejectedError:
             return None
 
@@ -187,7 +222,7 @@ ORDERS = {
 
 
 @st.composite
-def windows(draw: st.DrawFn) -> tuple[list[dict[str, Any]], str, bool, Frame]:
+def windows(draw: st.DrawFn) -> tuple[list[dict[str, Any]], str, bool, WindowFrame]:
     type_ = draw(st.sampled_from(sorted(ORDERS)))
     values, ranges = ORDERS[type_]
     rows = draw(
@@ -214,7 +249,7 @@ def equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
 @examples(100)
 @given(windows(), st.sampled_from([1, 2, 7, 1000]), st.sampled_from([1, 5, 1000]), st.sampled_from([1, 2000]))
 def test_outputs_are_those_of_the_frames(
-    window: tuple[list[dict[str, Any]], str, bool, Frame], at_once: int, events: int, bytes_max: int
+    window: tuple[list[dict[str, Any]], str, bool, WindowFrame], at_once: int, events: int, bytes_max: int
 ) -> None:
     """ROWS and RANGE give what brute force gives, wherever blocks, chunks and files are cut."""
     rows, type_, descending, frame = window
@@ -240,7 +275,7 @@ def test_outputs_are_those_of_the_frames(
 def test_a_long_frame_is_merged_from_nodes() -> None:
     """Long frames have nodes of several levels, which are made once and dropped behind the frames."""
     rows = [{"k": "ab"[row > 270], "at": row, "v": row % 13, "x": 0.0, "ok": None} for row in range(400)]
-    for frame in (Frame(-150, -7), Frame(-2, None), Frame(-60, 60, is_range=True)):
+    for frame in (WindowFrame(-150, -7), WindowFrame(-2, None), WindowFrame(-60, 60, is_range=True)):
         calls = {"parts": dataclasses.replace(FUNCTIONS["joined_parts"]("v"), frame=frame)}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(over, "OverFold", lambda query: task.OverFold(query, rows=50))
@@ -279,8 +314,8 @@ def test_rows_without_an_order_value_and_nan_have_their_peers(descending: bool) 
     """A distance from NULL is NULL, and one from NaN is NaN: the frame is that of the rows like it."""
     rows = [{"k": 1, "at": at, "v": 1, "x": 1.0, "ok": True} for at in (math.nan, 0.0, None, 0.5, None, math.nan, -0.0)]
     for frame, expected in (
-        (Frame(-0.5, 0.5, is_range=True), [2, 3, 2, 3, 2, 2, 3]),
-        (Frame(-9.0, -1.0, is_range=True), [2, 0, 2, 0, 2, 2, 0]),
+        (WindowFrame(-0.5, 0.5, is_range=True), [2, 3, 2, 3, 2, 2, 3]),
+        (WindowFrame(-9.0, -1.0, is_range=True), [2, 0, 2, 0, 2, 2, 0]),
     ):
         calls = {"some": dataclasses.replace(FUNCTIONS["count"]("v").where("ok"), frame=frame)}
         order, types = "at DESC" if descending else "at", {"at": "DOUBLE"}
@@ -296,10 +331,10 @@ def test_without_a_frame_it_is_that_of_sql() -> None:
     rows = [{"k": 1, "at": at, "v": at + 1, "x": 1.0, "ok": True} for at in (3, 1, 1, 2)]
     calls = calls_of(FUNCTIONS, None)
     ordered = run_over(calls, rows, keys=["k"], order_by=["at"])
-    assert ordered == brute_force(rows, list(calls), Frame(None, 0, is_range=True), descending=False)
+    assert ordered == brute_force(rows, list(calls), WindowFrame(None, 0, is_range=True), descending=False)
     rows.sort(key=lambda row: row["at"])
     whole = run_over(calls, rows)
-    assert whole == brute_force(rows, list(calls), Frame(None, None), descending=False)
+    assert whole == brute_force(rows, list(calls), WindowFrame(None, None), descending=False)
     assert run_over(calls, [], keys=["k"], types={"k": "BIGINT"}) == []
 
 
@@ -367,7 +402,7 @@ def test_slots_are_within_the_limit_of_a_server(name: str, monkeypatch: pytest.M
     """Each frame begins a new accumulator here, and so needs a slot of its own."""
     monkeypatch.setattr(embedded, "_LIMITS", dataclasses.replace(embedded._LIMITS, slots_max=6))
     rows = [{"k": "a", "at": 10 * at, "v": at} for at in range(20)]
-    frame = Frame(-11, -9, is_range=True, by="recompute" if name == "joined" else None)
+    frame = WindowFrame(-11, -9, is_range=True, by="recompute" if name == "joined" else None)
     calls = {name: dataclasses.replace(calls_of(FUNCTIONS, None)[name], frame=frame)}
     assert run_over(calls, rows, keys=["k"], order_by=["at"]) == brute_force(rows, [name], frame, descending=False)
 
@@ -401,14 +436,17 @@ def test_calls_share_exchanges_by_frame_and_way(monkeypatch: pytest.MonkeyPatch)
         "oldest": FUNCTIONS["oldest"]("v").rows(-1, 0),
         "again": FUNCTIONS["oldest"]("v").rows(-1, 0, by="retract"),
         "kinds": FUNCTIONS["count"]("v").distinct().rows(-1, 0),
+        "last": FUNCTIONS["joined"]("v").order_by("v DESC").where("ok").rows(-1, 0),
     }
     row = {"at": 1, "v": 2, "ok": None}
-    assert run_over(calls, [row], order_by=["at"]) == [{**row, "some": 0, "oldest": 2, "again": 2, "kinds": 1}]
+    values = {"some": 0, "oldest": 2, "again": 2, "kinds": 1, "last": ""}
+    assert run_over(calls, [row], order_by=["at"]) == [{**row, **values}]
     (query,) = queries
     assert len(query.parts) == 1
     for text in (
         "count(v) FILTER (ok)",
         "count(DISTINCT v)",
+        "joined(v ORDER BY v DESC NULLS LAST) FILTER (ok) ROWS BETWEEN 1 PRECEDING AND CURRENT ROW",
         "because by='retract' insists\n      mode: ",
         "mode: counted",
     ):
@@ -596,15 +634,15 @@ def test_large_outputs_and_states_are_bounded_by_bytes(low: int | None, monkeypa
 def test_nodes_of_long_frames_are_bounded_by_bytes(low: int, high: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small nodes between the ends of long frames are dropped, and made again when an end reaches them."""
     held: list[int] = []
-    know = folding._Nodes.know
+    ensure = folding._Nodes.ensure
 
     def measured(self: Any, *frames: Any) -> None:
-        know(self, *frames)
+        ensure(self, *frames)
         held.append(sum(column.nbytes for _, states in self._known for column in states))
 
     monkeypatch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, bytes_max=25_000))
     monkeypatch.setattr(blocks, "_FIRST_ITEMS", 4)
-    monkeypatch.setattr(folding._Nodes, "know", measured)
+    monkeypatch.setattr(folding._Nodes, "ensure", measured)
     rows = [{"at": at, "v": at} for at in range(1000)]
     call = connect("embedded:").register(Wide)["wide"]("v").rows(low, high)
     found = run_over({"n": call}, rows, order_by=["at"])

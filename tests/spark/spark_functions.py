@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import resource
 
-from foldflight import udaf
+from foldflight import Applied, Segment, udaf
 
 
 class WeightedState:
@@ -38,6 +38,30 @@ class WeightedAvg:
 
     def get_value(self, accumulator):
         return None if accumulator.count == 0 else accumulator.sum / accumulator.count
+
+
+@udaf(
+    input_types=["BIGINT"],
+    state_type="STRUCT<sum: BIGINT, count: BIGINT>",
+    skip_nulls=True,
+    bundled_retract=True,
+    bundled_merge=True,
+    invertible=True,
+)
+class BundledSum:
+    """A sum in bundles."""
+
+    def fold_bundle(self, segments: list[Segment[dict[str, int]]]) -> list[Applied[dict[str, int], int | None]]:
+        applied = []
+        for segment in segments:
+            total = sum(each["sum"] for each in segment.accumulators)
+            count = sum(each["count"] for each in segment.accumulators)
+            values: list[int | None] = []
+            for (value,), sign in zip(segment.rows, segment.signs, strict=True):
+                total, count = total + sign * value, count + sign
+                values.append(total if count else None)
+            applied.append(Applied({"sum": total, "count": count}, total if count else None, values))
+        return applied
 
 
 @udaf(input_types=["BIGINT"], result_type="BIGINT", skip_nulls=True)

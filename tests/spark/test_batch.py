@@ -62,13 +62,14 @@ def oracle(rows: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], tuple[Any, ...]
             len({v for v, _ in members} - {None}),
             len(members),
             sum(v for v, _ in members if v is not None) if any(v is not None for v, _ in members) else None,
+            sum(v for v, _ in members if v is not None) if any(v is not None for v, _ in members) else None,
         )
         for key, members in groups.items()
     }
 
 
 def mixed(functions: Any) -> dict[str, Any]:
-    """Return calls of an author's function and built-ins, with FILTER and DISTINCT."""
+    """Return calls of authors' functions, one of them bundled, and built-ins, with FILTER and DISTINCT."""
     count = functions["count"]
     return {
         "average": functions["weighted_avg"]("v", "w"),
@@ -76,6 +77,7 @@ def mixed(functions: Any) -> dict[str, Any]:
         "values": count("v").distinct(),
         "n": count(),
         "total": functions["sum"]("v"),
+        "bundled": functions["bundled_sum"]("v"),
     }
 
 

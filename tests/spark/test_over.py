@@ -13,7 +13,7 @@ import pytest
 from foldflight import connect
 from foldflight.client import Functions
 from foldflight.errors import RejectedError
-from foldflight.functions.frame import Frame
+from foldflight.functions.frame import WindowFrame
 from foldflight.spark import group_by, over
 
 SCHEMA = "id int, k string, at timestamp, day date, x double, d decimal(9,2), n int, v bigint, w int, emit boolean"
@@ -21,30 +21,35 @@ START = dt.datetime(2013, 1, 1, 12)
 
 # By name: the order, the frame, and both in SQL.
 WINDOWS = {
-    "rows": ("id", Frame(-2, 1), "id ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING"),
-    "whole": ("id", Frame(None, None), "id ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"),
+    "rows": ("id", WindowFrame(-2, 1), "id ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING"),
+    "whole": ("id", WindowFrame(None, None), "id ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"),
     "peers": ("n, w", None, "n, w"),
     "hour": (
         "at",
-        Frame("-1 hour", 0, is_range=True),
+        WindowFrame("-1 hour", 0, is_range=True),
         "at RANGE BETWEEN INTERVAL '1' HOUR PRECEDING AND CURRENT ROW",
     ),
     "days": (
         "day DESC",
-        Frame("-2 days", "1 day", is_range=True),
+        WindowFrame("-2 days", "1 day", is_range=True),
         "day DESC RANGE BETWEEN INTERVAL '2' DAY PRECEDING AND INTERVAL '1' DAY FOLLOWING",
     ),
-    "number": ("n NULLS LAST", Frame(-2, 3, is_range=True), "n NULLS LAST RANGE BETWEEN 2 PRECEDING AND 3 FOLLOWING"),
+    "number": (
+        "n NULLS LAST",
+        WindowFrame(-2, 3, is_range=True),
+        "n NULLS LAST RANGE BETWEEN 2 PRECEDING AND 3 FOLLOWING",
+    ),
     "real": (
         "x DESC NULLS FIRST",
-        Frame(-0.5, None, is_range=True),
+        WindowFrame(-0.5, None, is_range=True),
         "x DESC NULLS FIRST RANGE BETWEEN 0.5D PRECEDING AND UNBOUNDED FOLLOWING",
     ),
-    "far": ("CAST(n AS TINYINT)", Frame(-300, 0, is_range=True), "n RANGE BETWEEN 300 PRECEDING AND CURRENT ROW"),
-    "money": ("d", Frame(-1.25, 0, is_range=True), "d RANGE BETWEEN 1.25 PRECEDING AND CURRENT ROW"),
+    "far": ("CAST(n AS TINYINT)", WindowFrame(-300, 0, is_range=True), "n RANGE BETWEEN 300 PRECEDING AND CURRENT ROW"),
+    "money": ("d", WindowFrame(-1.25, 0, is_range=True), "d RANGE BETWEEN 1.25 PRECEDING AND CURRENT ROW"),
 }
 CALLS = {
     "total": "sum(v) OVER {0}",
+    "bundled": "sum(v) OVER {0}",
     "some": "count(v) FILTER (WHERE emit) OVER {0}",
     "most": "max(v) OVER {0}",
     "mean": "CAST(sum(v * w) OVER {0} / nullif(sum(IF(v IS NULL, 0, w)) OVER {0}, 0) AS BIGINT)",
@@ -80,6 +85,7 @@ def compared(spark: Any, functions: Functions, names: list[str]) -> None:
     df.createOrReplaceTempView("rows_of_over")
     uses = {
         "total": functions["sum"]("v"),
+        "bundled": functions["bundled_sum"]("v"),
         "some": functions["count"]("v").where("emit"),
         "most": functions["max"]("v"),
         "mean": functions["weighted_avg"]("v", "w"),

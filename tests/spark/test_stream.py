@@ -83,6 +83,7 @@ def aggregates(functions: Functions) -> dict[str, Any]:
         "price": functions["weighted_avg"]("amount", "qty").where("amount IS NOT NULL"),
         "n": count(),
         "different": count("amount").distinct(),
+        "bundled": functions["bundled_sum"]("amount"),
         "total": functions["sum"]("x"),
         "large": count().where("amount > 50"),
     }
@@ -96,6 +97,7 @@ def model(rows: Rows) -> dict[str, Any]:
         "price": None if not weight else int(sum(a * q for a, q in filled) / weight),
         "n": len(rows),
         "different": len({a for a, _ in filled}),
+        "bundled": sum(a for a, _ in filled) if filled else None,
         "total": sum(xs) if xs else None,
         "large": sum(a > 50 for a, _ in filled),
     }

@@ -33,6 +33,7 @@ def test_the_text_is_that_of_version_1() -> None:
         "java",
         "compiled when hot",
         "decided when bound",
+        "bundled",
     ]
 
 

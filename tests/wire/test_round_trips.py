@@ -24,7 +24,8 @@ COUNT = Call("count")
 
 def test_rows_of_every_kind_fold(transport: Transport) -> None:
     """Inserts and retractions of two groups give each group's value, for several calls at once."""
-    with transport.open(opening(AVG, COUNT, Call("sum", ("value",), filter="wanted"))) as exchange:
+    bundled = Call("bundled_sum", ("value",))
+    with transport.open(opening(AVG, COUNT, Call("sum", ("value",), filter="wanted"), bundled)) as exchange:
         exchange.chunk(rows((0, 0, 10, 1), (1, 0, 30, 2, False), (0, 0, 20, 3), (0, 3, 10, 1)))
         exchange.barrier(1)
         table = exchange.results(1)
@@ -32,6 +33,7 @@ def test_rows_of_every_kind_fold(transport: Transport) -> None:
     assert table["output_0"].to_pylist() == [20, 30]
     assert table["output_1"].to_pylist() == [1, 1]
     assert table["output_2"].to_pylist() == [20, None]
+    assert table["output_3"].to_pylist() == [20, 30]
 
 
 def test_epochs_return_only_what_changed(transport: Transport) -> None:

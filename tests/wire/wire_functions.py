@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from foldflight import FunctionContext, udaf
+from foldflight import Applied, FunctionContext, Segment, udaf
 
 
 class Weighted:
@@ -38,6 +38,19 @@ class WeightedAvg:
     def merge(self, accumulator: Weighted, other: Weighted) -> None:
         accumulator.sum += other.sum
         accumulator.count += other.count
+
+
+@udaf(input_types=["BIGINT"], bundled_retract=True)
+class BundledSum:
+    """A sum in bundles."""
+
+    def fold_bundle(self, segments: list[Segment[int]]) -> list[Applied[int, int]]:
+        applied = []
+        for segment in segments:
+            total = sum(segment.accumulators)
+            total += sum(sign * value for (value,), sign in zip(segment.rows, segment.signs, strict=True))
+            applied.append(Applied(total, total))
+        return applied
 
 
 class Number:

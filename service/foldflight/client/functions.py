@@ -14,7 +14,7 @@ import numpy as np
 
 from foldflight.client.uses import Use
 from foldflight.errors import RejectedError
-from foldflight.functions.frame import Frame, FrameBound, Insisted
+from foldflight.functions.frame import ForcedWay, FrameBound, WindowFrame
 from foldflight.functions.literals import check_names
 from foldflight.functions.registry import Registry
 from foldflight.functions.spec import FunctionKind
@@ -89,7 +89,7 @@ class Aggregate:
     literals: Mapping[str, Any] = field(default_factory=dict)
     name: str | None = None
     order: tuple[OrderKey, ...] = ()
-    frame: Frame | None = None
+    frame: WindowFrame | None = None
 
     def alias(self, name: str) -> Aggregate:
         """Return the same use with a name for its output: `agg(count().alias("n"))` is the same as `agg(n=count())`."""
@@ -131,7 +131,7 @@ class Aggregate:
             raise RejectedError("SIGNATURE", f"order_by() of {self.function.name} needs a key; give a column")
         return dataclasses.replace(self, order=tuple(map(OrderKey.of, keys)))
 
-    def rows(self, low: int | None, high: int | None, *, by: Insisted | None = None) -> Aggregate:
+    def rows(self, low: int | None, high: int | None, *, by: ForcedWay | None = None) -> Aggregate:
         """Return the same use over a number of rows around each row, for `over`.
 
         Args:
@@ -144,9 +144,9 @@ class Aggregate:
         Raises:
             RejectedError: SIGNATURE.
         """
-        return self._framed(Frame(low, high, by=by))
+        return self._framed(WindowFrame(low, high, by=by))
 
-    def range(self, low: FrameBound, high: FrameBound, *, by: Insisted | None = None) -> Aggregate:
+    def range(self, low: FrameBound, high: FrameBound, *, by: ForcedWay | None = None) -> Aggregate:
         """Return the same use over the rows within a distance of each row's order value, for `over`.
 
         Args:
@@ -158,9 +158,9 @@ class Aggregate:
         Raises:
             RejectedError: SIGNATURE.
         """
-        return self._framed(Frame(low, high, is_range=True, by=by))
+        return self._framed(WindowFrame(low, high, is_range=True, by=by))
 
-    def _framed(self, frame: Frame) -> Aggregate:
+    def _framed(self, frame: WindowFrame) -> Aggregate:
         if self.frame is not None:
             raise RejectedError(
                 "SIGNATURE",

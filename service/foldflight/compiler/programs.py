@@ -240,6 +240,8 @@ class Programs:
             return Folding(Mode.INTERPRETED, f"its class is adapted from {function.dialect}")
         if isinstance(function, Function) and function.language == "java":
             return _folding_in_java(function)
+        if not isinstance(function, MapFunction) and function.bundled:
+            return Folding(Mode.BUNDLED)
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
         if isinstance(function, MapFunction):

@@ -12,10 +12,10 @@ class Mode(StrEnum):
     """The way in which a function, or one of its calls, is folded.
 
     Modes of a call: INTERPRETED calls the author's methods row by row, VECTORISED calls the vectorised methods with
-    whole chunks, COMPILED runs machine code of the author's methods, JAVA runs a loop over the rows of a chunk in the
-    Java virtual machine, and COUNTED keeps rows with their counts. A
-    function without a decision may also be COMPILED_WHEN_HOT, if a first check finds no obstacle to compiling, or
-    DECIDED_WHEN_BOUND, if types, direct arguments or `open` decide it for each call.
+    whole chunks, BUNDLED calls `fold_bundle` with the rows of all groups of a chunk, COMPILED runs machine code of the
+    author's methods, JAVA runs a loop over the rows of a chunk in the Java virtual machine, and COUNTED keeps rows with
+    their counts. A function without a decision may also be COMPILED_WHEN_HOT, if a first check finds no obstacle to
+    compiling, or DECIDED_WHEN_BOUND, if types, direct arguments or `open` decide it for each call.
     """
 
     INTERPRETED = "interpreted"
@@ -25,6 +25,7 @@ class Mode(StrEnum):
     JAVA = "java"
     COMPILED_WHEN_HOT = "compiled when hot"
     DECIDED_WHEN_BOUND = "decided when bound"
+    BUNDLED = "bundled"
 
 
 @dataclass(frozen=True)

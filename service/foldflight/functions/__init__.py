@@ -1,5 +1,6 @@
 """The API for authors: `udaf`, types, the context, the built-in functions and the registry."""
 
+from foldflight.functions.bundled import Applied, Segment
 from foldflight.functions.call import Call, Order
 from foldflight.functions.context import FunctionContext, LogRecord, MetricSink, NullMetrics
 from foldflight.functions.decorators import aggregate_of, function_of, udaf
@@ -15,6 +16,7 @@ from foldflight.functions.udf import udf, udtf
 
 __all__ = [
     "AnyFunction",
+    "Applied",
     "BoundFunction",
     "BoundMap",
     "Call",
@@ -34,6 +36,7 @@ __all__ = [
     "Parameter",
     "Registry",
     "RowKind",
+    "Segment",
     "Step",
     "StepArgument",
     "Verbs",

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 from foldflight.functions import flink
+from foldflight.functions.bundled import Applied, BundledForm, Segment, arguments_of
 from foldflight.functions.declaring import REGISTERED, Inputs, SignatureBuilder, snake_case
 from foldflight.functions.dialects import AdaptedForm, Dialect, HandledShape, dialect_of
 from foldflight.functions.forms import VERBS, AccumulatorForm, ClassForm
@@ -35,13 +36,15 @@ Adapt: TypeAlias = Literal["flink", "arrow-udf", "spark-aggregator", "snowflake"
 
 _TAKE_ARGUMENTS: Final = ("accumulate", "retract", "fold_many", "running_many")
 _VECTORISED: Final = ("fold_many", "merge_many", "get_values")
-# Each vectorised method with the scalar methods that it implements: a subclass that overrides one must override both.
+_CLASSIC: Final = ("create_accumulator", "accumulate", "retract", "merge", "get_value")
+# Each method for many rows with the methods that it stands for: a subclass that overrides one must override both.
 _REPEATED: Final = (
     ("fold_many", "accumulate"),
     ("fold_many", "retract"),
     ("merge_many", "merge"),
     ("get_values", "get_value"),
     ("running_many", "fold_many"),
+    *(("fold_bundle", verb) for verb in _CLASSIC),
 )
 # Similarity (0 to 1) from which a name counts as a misspelled verb: `retarct`, `serialise`, `getValue`.
 _ALIKE: Final = 0.85
@@ -61,6 +64,8 @@ def udaf(
     skip_nulls: bool = False,
     deterministic: bool = True,
     invertible: bool = False,
+    bundled_retract: bool = False,
+    bundled_merge: bool = False,
     compile: bool | Literal["auto"] = "auto",
     adapt: Adapt | None = None,
 ) -> Callable[[C], C]: ...
@@ -75,6 +80,8 @@ def udaf(
     skip_nulls: bool = False,
     deterministic: bool = True,
     invertible: bool = False,
+    bundled_retract: bool = False,
+    bundled_merge: bool = False,
     compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the usual name of this option
     adapt: Adapt | None = None,
 ) -> Any:
@@ -123,6 +130,12 @@ def udaf(
     Integers have 64 bits here, and NumPy wraps on overflow. `fold_many` and `merge_many` change `accumulators` in place
     and return None. Before any change, they may return `NotImplemented`: the exchange then uses the scalar methods.
 
+    A class may have the *bundled* method `fold_bundle(self, segments)` beside the methods above (with
+    `create_accumulator`, and without vectorised ones), or in their place. It gets a list of `foldflight.Segment`, one
+    for each group of a chunk, and returns a list of `foldflight.Applied`, in the same order. A class with `fold_bundle`
+    alone needs `input_types`; its annotations `list[Segment[State]]` and `list[Applied[State, float]]` declare the
+    accumulator and the result.
+
     Args:
         cls: The class, when used without parentheses.
         input_types: Types of the arguments: SQL names, Arrow types, PySpark types (`LongType()`) or annotations
@@ -137,6 +150,8 @@ def udaf(
         skip_nulls: Do not call the function for rows with a NULL argument.
         deterministic: False if the same rows may give different results.
         invertible: Retracting is exact in any order, even before the retracted row has been accumulated.
+        bundled_retract: For a class with `fold_bundle` alone: it takes retracted rows (a sign of -1).
+        bundled_merge: For a class with `fold_bundle` alone: it takes segments with several accumulators.
         compile: `"auto"` compiles the methods to machine code if the results are identical to Python's. It supports
             numbers and booleans as arguments, attributes and results; arithmetic, comparisons, `math`, and methods and
             functions that use these; dates and times that are only compared and stored; indexed lists of fixed length,
@@ -165,6 +180,8 @@ def udaf(
             skip_nulls=skip_nulls,
             deterministic=deterministic,
             invertible=invertible,
+            bundled_retract=bundled_retract,
+            bundled_merge=bundled_merge,
             compile=compile,
             adapt=adapt,
         )
@@ -185,6 +202,8 @@ def aggregate_of(
     skip_nulls: bool = False,
     deterministic: bool = True,
     invertible: bool = False,
+    bundled_retract: bool = False,
+    bundled_merge: bool = False,
     compile: bool | Literal["auto"] = "auto",  # noqa: A002 - as in `udaf`
     adapt: Adapt | None = None,
 ) -> Function:
@@ -197,6 +216,7 @@ def aggregate_of(
         builder = _AdaptedBuilder(cls, called, dialect, state_type)
         deterministic = deterministic and builder.is_deterministic()
         compile = builder.uncompiled(compile)  # noqa: A001 - the parameter
+    builder.check_bundled(retracts=bundled_retract, merges=bundled_merge, is_compiled=compile is True)
     return builder.function(
         input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile
     )
@@ -247,8 +267,11 @@ class _Builder(SignatureBuilder):
 
     def __init__(self, cls: type, name: str) -> None:
         super().__init__(cls, name)
+        # Whether fold_bundle stands in the place of the other methods. What it can do is declared.
+        self.is_bundled_alone = self.has("fold_bundle") and not self.has("accumulate")
+        self.retracts, self.merges = self.has("retract"), self.has("merge")
         # Without create_accumulator, `self` is the accumulator and methods have one parameter fewer.
-        self.separate = self.has("create_accumulator")
+        self.separate = self.has("create_accumulator") or self.is_bundled_alone
 
     def function(
         self,
@@ -266,6 +289,7 @@ class _Builder(SignatureBuilder):
         self.check_near_misses()
         self.check_names()
         self.check_vectorised()
+        self.check_inherited()
         inputs = self.inputs(input_types)
         self.check_parameters(None if callable(inputs) else len(inputs))
         shape, reason = self.shape()
@@ -275,8 +299,9 @@ class _Builder(SignatureBuilder):
             reason = "declared by state_type"
         if self.has("serialize"):
             codec, reason = "custom", "the class defines serialize and deserialize"
-        if invertible and not self.has("retract"):
-            raise self.error(" is declared invertible but has no retract", "define retract, or drop invertible=True")
+        if invertible and not self.retracts:
+            remedy = "declare bundled_retract=True" if self.is_bundled_alone else "define retract"
+            raise self.error(" is declared invertible but has no retract", f"{remedy}, or drop invertible=True")
         self.check_variables(inputs, result_type, state_type)
         return Function(
             name=self.name,
@@ -293,8 +318,8 @@ class _Builder(SignatureBuilder):
             accumulator_hints=_annotations(accumulator) if isinstance(accumulator, type) else {},
             skip_nulls=skip_nulls,
             capabilities=Capabilities(
-                retract=self.has("retract"),
-                merge=self.has("merge"),
+                retract=self.retracts,
+                merge=self.merges,
                 invertible=invertible,
                 deterministic=deterministic,
                 codec=codec,
@@ -306,9 +331,12 @@ class _Builder(SignatureBuilder):
             compile=compile,
             vectorised=self.has("fold_many"),
             dialect=self.adapted_from,
+            bundled=self.has("fold_bundle"),
         )
 
     def form(self) -> Callable[[Mapping[str, Any]], Verbs]:
+        if self.is_bundled_alone:
+            return BundledForm(self.cls, retracts=self.retracts, merges=self.merges)
         return ClassForm(self.cls) if self.separate else AccumulatorForm(self.cls)
 
     def state(self, state_type: Declared | None) -> Any:
@@ -335,7 +363,7 @@ class _Builder(SignatureBuilder):
                 )
 
     def check_names(self) -> None:
-        for verb in ("accumulate", "get_value"):
+        for verb in () if self.is_bundled_alone else ("accumulate", "get_value"):
             if not callable(getattr(self.cls, verb, None)):
                 raise self.error(
                     f" has no method {verb}",
@@ -351,8 +379,43 @@ class _Builder(SignatureBuilder):
                 "add create_accumulator",
             )
 
+    def check_bundled(self, *, retracts: bool, merges: bool, is_compiled: bool) -> None:
+        """Refuse `fold_bundle` beside methods that do not go with it, and what is declared without it."""
+        declared = "bundled_retract" if retracts else "bundled_merge" if merges else ""
+        if not self.has("fold_bundle"):
+            if declared:
+                raise self.error(
+                    f" declares {declared} but has no fold_bundle", f"define {self.shown('fold_bundle')}, or drop it"
+                )
+            return
+        if self.has("fold_many"):
+            raise self.error(" has fold_bundle and fold_many", "keep one of them; both fold whole chunks")
+        if is_compiled:
+            raise self.error(
+                " has fold_bundle and is declared compile=True", "drop one of them; fold_bundle is not compiled"
+            )
+        beside = [verb for verb in _CLASSIC if self.has(verb)]
+        if self.is_bundled_alone and beside:
+            raise self.error(
+                f" has fold_bundle and {beside[0]} but no accumulate",
+                f"define accumulate and the other methods too, or remove {beside[0]}; what fold_bundle alone can do is "
+                "declared by @udaf(bundled_retract=True, bundled_merge=True)",
+            )
+        if not self.separate:
+            raise self.error(
+                " has fold_bundle but no create_accumulator",
+                "a segment has accumulators, separate from the class; add create_accumulator",
+            )
+        if declared and not self.is_bundled_alone:
+            verb = declared.removeprefix("bundled_")
+            raise self.error(
+                f" declares {declared} and has accumulate",
+                f"drop {declared}; beside the other methods, fold_bundle can do what these can, so define {verb}",
+            )
+        self.retracts, self.merges = self.retracts or retracts, self.merges or merges
+
     def check_vectorised(self) -> None:
-        """Refuse incomplete vectorised methods, and inherited ones whose scalar method is overridden."""
+        """Refuse incomplete vectorised methods."""
         written = [verb for verb in _VECTORISED if self.has(verb)]
         if not written:
             return
@@ -367,11 +430,17 @@ class _Builder(SignatureBuilder):
             raise self.error(f" has {written[0]} but no {missing[0]}", f"define {self.shown(missing[0])} too")
         if "merge_many" not in wanted and "merge_many" in written:
             raise self.error(" has merge_many but no merge", f"define {self.shown('merge')} too")
+
+    def check_inherited(self) -> None:
+        """Refuse inherited methods for many rows if a method that they stand for is overridden."""
         for verb, scalar in _REPEATED:
             if self.has(verb) and self.has(scalar) and self.owner(scalar) < self.owner(verb):
+                unused, names = "the vectorised methods", " = ".join(_VECTORISED)
+                if verb == "fold_bundle":
+                    unused, names = "the bundled form", verb
                 raise self.error(
                     f" overrides {scalar} but inherits {verb}",
-                    f"define {verb} too, or disable the vectorised methods: {' = '.join(_VECTORISED)} = None",
+                    f"define {verb} too, or disable {unused}: {names} = None",
                 )
 
     def owner(self, verb: str) -> int:
@@ -390,6 +459,8 @@ class _Builder(SignatureBuilder):
             parameters += ["version", "state"]
         elif verb == "open":
             parameters += ["context"]
+        elif verb == "fold_bundle":
+            parameters += ["segments"]
         elif verb in (*_VECTORISED, "running_many"):
             takes_rows = verb in _TAKE_ARGUMENTS
             parameters += ["accumulators", "slots", "signs", "*columns"] if takes_rows else ["accumulators"]
@@ -427,6 +498,25 @@ class _Builder(SignatureBuilder):
                 f"write {shown}" + ("" if arguments is None else f" with {arguments} arguments"),
             ) from None
 
+    def inputs(self, input_types: Inputs | None) -> Any:
+        if self.is_bundled_alone and input_types is None:
+            raise self.error(
+                " has fold_bundle but no accumulate, so no method declares its arguments",
+                "give their types: @udaf(input_types=[...])",
+            )
+        return super().inputs(input_types)
+
+    def result(self, result_type: Declared | None) -> Any:
+        if not self.is_bundled_alone or result_type is not None:
+            return super().result(result_type)
+        annotations = arguments_of(self.hints(self.cls.fold_bundle).get("return"), Applied)
+        if not annotations:
+            raise self.error(
+                ".fold_bundle does not declare the type of the result",
+                "annotate it as list[Applied[State, float]], or give @udaf(result_type=...)",
+            )
+        return self.inferred(annotations[1], ".fold_bundle")
+
     def takes(self) -> tuple[Any, str]:
         return self.cls.accumulate, ".accumulate"
 
@@ -434,9 +524,15 @@ class _Builder(SignatureBuilder):
         return self.cls.get_value, ".get_value"
 
     def argument_parameters(self) -> list[inspect.Parameter]:
+        if self.is_bundled_alone:
+            return [inspect.Parameter("argument", inspect.Parameter.VAR_POSITIONAL)]
         return self.parameters_after(2 if self.separate else 1)
 
     def accumulator_annotation(self) -> Any:
+        if self.is_bundled_alone:
+            hints = self.hints(self.cls.fold_bundle)
+            taken = next((found for name in hints if (found := arguments_of(hints[name], Segment))), ())
+            return next(iter(taken or arguments_of(hints.get("return"), Applied)), None)
         if not self.separate:
             return self.cls
         return self.hints(self.cls.create_accumulator).get("return")
@@ -444,7 +540,8 @@ class _Builder(SignatureBuilder):
     def shape(self) -> tuple[Shape | None, str]:
         annotation = self.accumulator_annotation()
         if annotation is None:
-            return None, "create_accumulator has no return annotation"
+            where = "fold_bundle has no annotation list[Segment[...]]"
+            return None, where if self.is_bundled_alone else "create_accumulator has no return annotation"
         try:
             shape = shape_of_annotation(annotation)
             return (Nullable(shape) if may_be_none(annotation) else shape), "annotated"
@@ -452,6 +549,8 @@ class _Builder(SignatureBuilder):
             return None, str(why)
 
     def returns(self, shape: Shape | None, annotation: Any) -> Literal["always", "some", "may"]:
+        if self.is_bundled_alone:
+            return "always"
         if self.separate and shape is not None and shape.immutable:
             return "always" if may_be_none(annotation) else "some"
         return "may"

@@ -26,6 +26,7 @@ VERBS: Final = {
     "merge_many": 3,
     "get_values": 1,
     "running_many": 3,
+    "fold_bundle": 1,
 }
 
 

@@ -10,13 +10,14 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from foldflight.errors import RejectedError
 
-__all__ = ["Frame", "FrameBound", "Insisted", "Interval", "interval_of"]
+__all__ = ["ForcedWay", "FrameBound", "Interval", "WindowFrame", "interval_of"]
 
 FrameBound: TypeAlias = int | float | decimal.Decimal | str | None
 """One end of a frame: negative for preceding, 0 for the current row, positive for following, None for unbounded. A text
 is an interval, such as "-1 hour"."""
 
-Insisted: TypeAlias = Literal["recompute", "retract"]
+ForcedWay: TypeAlias = Literal["recompute", "retract"]
+"""A way of folding that a user may insist on."""
 
 _OFFSET_MAX: Final = 1 << 31
 
@@ -64,7 +65,7 @@ def interval_of(text: str) -> Interval | None:
 
 
 @dataclass(frozen=True)
-class Frame:
+class WindowFrame:
     """The rows that a call folds for each row of an ordered partition.
 
     Args:
@@ -77,14 +78,14 @@ class Frame:
     Raises:
         RejectedError: SIGNATURE, for an end that is not valid, and for a frame whose first row follows its last row.
 
-    >>> str(Frame(-99, 0))
+    >>> str(WindowFrame(-99, 0))
     'ROWS BETWEEN 99 PRECEDING AND CURRENT ROW'
     """
 
     low: FrameBound
     high: FrameBound
     is_range: bool = False
-    by: Insisted | None = None
+    by: ForcedWay | None = None
 
     def __post_init__(self) -> None:
         for bound in (self.low, self.high):
@@ -95,7 +96,7 @@ class Frame:
             raise RejectedError("SIGNATURE", f"the frame {self} ends before it begins; give the earlier end first")
 
     @classmethod
-    def default(cls, *, has_order: bool) -> Frame:
+    def default(cls, *, has_order: bool) -> WindowFrame:
         """Return SQL's frame for a call without one: up to the rows with the same order, or the whole partition."""
         return cls(None, 0, is_range=True) if has_order else cls(None, None)
 

@@ -109,6 +109,7 @@ class Verbs:
     running_many: Callable[..., Any] | None = None
     pickles: Any = None
     loops: Callable[[Any], Any] | None = None
+    fold_bundle: Callable[[Any], Any] | None = None
 
 
 class FunctionKind(StrEnum):
@@ -325,6 +326,7 @@ class Function(Registered):
         vectorised: Whether its class has the vectorised methods.
         dialect: The name of the dialect from which its class is adapted; empty for a class of foldflight's own form.
         language: The language of its class: `python` or `java`.
+        bundled: Whether its class has `fold_bundle`.
         own: For a shipped function, the classes and functions that were shipped as code with it, by module and
             qualified name. Pickled states refer to them by these names.
     """
@@ -348,6 +350,7 @@ class Function(Registered):
     vectorised: bool = False
     dialect: str = ""
     language: Literal["python", "java"] = "python"
+    bundled: bool = False
     accumulator_hints: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 

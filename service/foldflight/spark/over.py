@@ -28,7 +28,7 @@ from foldflight.engine.over.stream import StreamedOver
 from foldflight.engine.over.task import OverFold
 from foldflight.errors import RejectedError
 from foldflight.functions.call import Order
-from foldflight.functions.frame import Frame
+from foldflight.functions.frame import WindowFrame
 from foldflight.spark.columns import (
     Columns,
     arrow_fields,
@@ -192,7 +192,7 @@ class OverFrame:
         calls = dict(zip(aggregates, columns.calls(list(aggregates.values())), strict=True))
         columns.rows()  # resolves keys and arguments; its errors name the one that is wrong
         order = self._order_columns()
-        default = Frame.default(has_order=bool(order))
+        default = WindowFrame.default(has_order=bool(order))
         frames = {name: each.frame or default for name, each in aggregates.items()}
         is_stream = self.df.isStreaming
         framed, ends = ({}, {}) if is_stream else self._framed(calls, frames, order)
@@ -273,7 +273,7 @@ class OverFrame:
         )
 
     def _framed(
-        self, calls: Mapping[str, Any], frames: Mapping[str, Frame], order: Sequence[Column]
+        self, calls: Mapping[str, Any], frames: Mapping[str, WindowFrame], order: Sequence[Column]
     ) -> tuple[dict[str, Framed], dict[str, Column]]:
         """Return the calls with their frames, and the columns of the ends of frames, which Spark computes."""
         ends: dict[str, Column] = {}
@@ -297,7 +297,7 @@ class OverFrame:
             framed[name] = Framed(call, frame, *columns)
         return framed, ends
 
-    def _order_type(self, frame: Frame, order: Sequence[Column]) -> st.DataType:
+    def _order_type(self, frame: WindowFrame, order: Sequence[Column]) -> st.DataType:
         if len(order) != 1:
             raise RejectedError(
                 "SIGNATURE",

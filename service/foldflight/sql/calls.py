@@ -9,7 +9,7 @@ from typing import Final
 from foldflight.sql.blocks import Query
 from foldflight.sql.text import Span, Text
 
-__all__ = ["AGGREGATES", "Call", "Ordering", "call_at", "calls_in"]
+__all__ = ["AGGREGATES", "Call", "Ordering", "call_at", "calls_in", "orderings"]
 
 AGGREGATES: Final = frozenset(
     """any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine
@@ -89,11 +89,11 @@ def call_at(text: Text, place: int) -> Call | None:
         begin += 1
     ordered_at = next((at for at in text.flat(Span(begin, closing)) if text.says(at, "ORDER", "BY")), closing)
     arguments = tuple(text.split(Span(begin, ordered_at)))
-    order = _orderings(text, Span(ordered_at + 2, closing)) if ordered_at < closing else ()
+    order = orderings(text, Span(ordered_at + 2, closing)) if ordered_at < closing else ()
     stop, is_within, condition = closing + 1, False, None
     if text.says(stop, "WITHIN", "GROUP", "(") and text.says(stop + 3, "ORDER", "BY"):
         end = text.partner[stop + 2]
-        order, is_within, stop = _orderings(text, Span(stop + 5, end)), True, end + 1
+        order, is_within, stop = orderings(text, Span(stop + 5, end)), True, end + 1
     if text.says(stop, "FILTER", "(", "WHERE"):
         end = text.partner[stop + 1]
         condition, stop = Span(stop + 3, end), end + 1
@@ -115,7 +115,8 @@ def call_at(text: Text, place: int) -> Call | None:
     )
 
 
-def _orderings(text: Text, span: Span) -> tuple[Ordering, ...]:
+def orderings(text: Text, span: Span) -> tuple[Ordering, ...]:
+    """Return the expressions of an ORDER BY. One that is missing is an empty range."""
     return tuple(_ordering(text, each) for each in text.split(span) or [span])
 
 

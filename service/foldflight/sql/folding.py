@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as st
@@ -28,6 +29,7 @@ from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import Block, Query
 from foldflight.sql.calls import AGGREGATES, Call, calls_in
 from foldflight.sql.meaning import arguments_of, own_calls
+from foldflight.sql.over import BlockOver
 from foldflight.sql.text import Edits, Span, Token, quoted
 from foldflight.sql.windows import TIME, WindowedTable, window_of_call
 
@@ -96,15 +98,15 @@ class Folded:
         sql: The block over the result of the fold.
         tails: The clauses behind the block over the result, by keyword.
         result: The result of the fold.
-        keys: The names of the keys.
-        outputs: The texts of the aggregates.
+        plan: The plan.
+        why: What is folded, as text for users.
     """
 
     sql: str
     tails: Mapping[str, str]
     result: DataFrame
-    keys: tuple[str, ...]
-    outputs: tuple[str, ...]
+    plan: Literal["fold", "over"]
+    why: str
 
 
 class _Names:
@@ -192,10 +194,10 @@ class BlockFold:
         if empty is not None:
             raise CannotFoldError(f"{empty}, read as a keyword, has nothing behind it")
         own = own_calls(self.analysis, self.query, self.block)
-        if any(call.is_over for call in own):
-            raise CannotFoldError("OVER: each row has a value of its own")
         items = self.analysis.text.split(self.block.clause("SELECT"))
         names = item_names(self.analysis, self.block, columns)
+        if any(call.is_over for call in own):
+            return self._over(items, names)
         if len(names) != len(items) or any(self._is_star(item) for item in items):
             raise CannotFoldError("an item that makes several columns")
         self._check_correlation()
@@ -209,9 +211,34 @@ class BlockFold:
             above.sql(self.analysis.add_view(result)),
             above.tails,
             result,
-            tuple(key.name for key in keys),
-            tuple(aggregates),
+            "fold",
+            f"group by {', '.join(key.name for key in keys) or 'nothing (one group)'}; "
+            f"aggregates: {', '.join(aggregates)}",
         )
+
+    def _over(self, items: Sequence[Span], names: Sequence[str]) -> Folded:
+        """Return the block with its calls with OVER computed. Raises CannotFoldError."""
+        table = self._table()
+        if self.is_streaming:
+            raise CannotFoldError("OVER over a stream, which only over(df, ...) of foldflight.spark computes")
+        if self.options.get("row_kind"):
+            raise CannotFoldError("OVER over rows with kinds")
+        if table is not None and not table.has_equivalent:
+            raise table.misused(self.analysis.text)
+        planning = BlockOver(
+            self.analysis,
+            self.query,
+            self.block,
+            self.edits,
+            self._names.new,
+            self._aggregate,
+            partial(unaliased, self.analysis),
+        )
+        found = planning.planned(items, names)
+        sql = f"SELECT {self.block.quantifier} {', '.join(found.items)} FROM {self.analysis.add_view(found.result)}"
+        if found.predicate:
+            sql += f" WHERE CAST({found.predicate} AS BOOLEAN)"
+        return Folded(sql, found.tails, found.result, "over", found.why)
 
     def _is_star(self, item: Span) -> bool:
         return self.analysis.text.says(item.stop - 1, "*") or self.analysis.text.says(item.start, "*")

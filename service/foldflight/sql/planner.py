@@ -18,7 +18,7 @@ from foldflight.errors import RejectedError
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
 from foldflight.sql.blocks import SETS, Block, Query
 from foldflight.sql.calls import AGGREGATES, calls_in
-from foldflight.sql.folding import BlockFold, Folded, item_names
+from foldflight.sql.folding import BlockFold, item_names
 from foldflight.sql.meaning import (
     own_calls,
     rewrite_all,
@@ -42,13 +42,13 @@ class Decision:
     Args:
         line: The line of the statement in which it begins.
         block: Its text.
-        plan: `fold` or `lists`.
+        plan: `fold`, `over` or `lists`.
         why: The reason.
     """
 
     line: int
     block: str
-    plan: Literal["fold", "lists"]
+    plan: Literal["fold", "over", "lists"]
     why: str
 
 
@@ -124,7 +124,7 @@ class Planner:
                     self._fold_block(each, block, meaning if is_whole else None, may_stream=meaning.isStreaming)
         self._refuse_around(query)
         rewrite_rest(self.analysis, self._folds, query)
-        if self._has_unfolded_stream or not any(decision.plan == "fold" for decision in self.decisions):
+        if self._has_unfolded_stream or not any(decision.plan != "lists" for decision in self.decisions):
             return None
         if not meaning.isStreaming:
             self._check_lists(query)
@@ -175,7 +175,7 @@ class Planner:
         for name, sql in folded.tails.items():
             self._folds.replace(query.tails[name], sql)
         self._folds.replace(block.span, folded.sql)
-        self._decide(block, "fold", _folding(folded))
+        self._decide(block, folded.plan, folded.why)
         start = block.clause("FROM").start
         self._windows = [table for table in self._windows if table.span.start != start]
         if folded.result.isStreaming:
@@ -313,7 +313,7 @@ class Planner:
             return False
         return BlockFold(self.analysis, query, block, self._folds, self._tables).is_streaming
 
-    def _decide(self, block: Block, plan: Literal["fold", "lists"], why: str) -> None:
+    def _decide(self, block: Block, plan: Literal["fold", "over", "lists"], why: str) -> None:
         start = self.analysis.text.tokens[block.span.start].start
         line = self.analysis.text.text.count("\n", 0, start) + 1
         text = " ".join(self.analysis.text.slice(block.span).split())
@@ -329,7 +329,7 @@ class Planner:
         """Use lists for the whole query."""
         self._windows = [table for table in self._tables if not table.has_equivalent]
         self.decisions = [
-            Decision(each.line, each.block, "lists", why if each.plan == "fold" else each.why)
+            Decision(each.line, each.block, "lists", why if each.plan != "lists" else each.why)
             for each in self.decisions
         ]
 
@@ -362,11 +362,6 @@ def _is_stream(fold: BlockFold) -> bool:
         return fold.is_streaming
     except CannotFoldError:
         return False
-
-
-def _folding(folded: Folded) -> str:
-    keys = ", ".join(folded.keys) or "nothing (one group)"
-    return f"group by {keys}; aggregates: {', '.join(folded.outputs)}"
 
 
 def _shape(schema: st.StructType) -> list[tuple[str, str]]:

@@ -291,12 +291,37 @@ def _repeatable(subject: _Subject, rows: Rows, _: int) -> str | None:
 
 
 def _vectorised(subject: _Subject, rows: Rows, cut: int) -> str | None:
-    """Accumulate and retract rows in two slots with scalar and with vectorised methods, and merge the states."""
-    scalar = [
-        BoundCall(call.call, replace(call.bound, function=_scalar(call.bound.function))) for call in subject.calls
-    ]
+    return _both_forms(subject, rows, cut, "the scalar methods, then the vectorised ones")
+
+
+def _bundled(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    """Compare `fold_bundle` with the other methods or, without these, with its own result row by row."""
+    how = "the same rows one by one, then in bundles"
+    return _both_forms(subject, rows, cut, how) or _values_after_rows(subject, rows, cut, how)
+
+
+def _values_after_rows(subject: _Subject, rows: Rows, cut: int, how: str) -> str | None:
+    """Compare the values after each row of two groups, where some rows are retracted again."""
+    if not rows:
+        return None
+    batch = pa.concat_batches([subject.chunk(rows, slot=0), subject.chunk(rows, slot=1), subject.chunk(rows, slot=0)])
+    if subject.function.capabilities.retract:
+        batch = pa.concat_batches([batch, subject.chunk(rows[: cut % (len(rows) + 1)], slot=1, kind=RowKind.DELETE)])
+    one, two = (
+        Fold(calls, signer=_SIGNER, row_outputs=True).fold_each(batch).column(0).to_pylist()
+        for calls in (_scalar_calls(subject), subject.calls)
+    )
+    return _unless_same(one, two, f"{how}, the values after each row")
+
+
+def _scalar_calls(subject: _Subject) -> list[BoundCall]:
+    return [BoundCall(call.call, replace(call.bound, function=_scalar(call.bound.function))) for call in subject.calls]
+
+
+def _both_forms(subject: _Subject, rows: Rows, cut: int, how: str) -> str | None:
+    """Accumulate and retract rows in two slots with each form, and merge the states."""
     found = []
-    for calls in (scalar, subject.calls):
+    for calls in (_scalar_calls(subject), subject.calls):
         fold, merged = (Fold(calls, signer=_SIGNER, accelerator=PROGRAMS) for _ in range(2))
         for part, kind in (
             (rows, RowKind.INSERT),
@@ -315,14 +340,14 @@ def _vectorised(subject: _Subject, rows: Rows, cut: int) -> str | None:
         (
             broken
             for one, two in zip(found[:steps], found[steps:], strict=True)
-            if (broken := _unless_same(one, two, "the scalar methods, then the vectorised ones")) is not None
+            if (broken := _unless_same(one, two, how)) is not None
         ),
         None,
     )
 
 
 def _scalar(function: Function) -> Function:
-    return replace(function, vectorised=False, compile=False)
+    return replace(function, vectorised=False, bundled=False, compile=False)
 
 
 def _unless_same(expected: Any, found: Any, how: str) -> str | None:
@@ -375,6 +400,10 @@ def _needs_vectorised(function: Function) -> str | None:
     return None if function.vectorised else "it has no vectorised methods"
 
 
+def _needs_bundled(function: Function) -> str | None:
+    return None if function.bundled else "it has no fold_bundle"
+
+
 LAWS = (
     Law("any split of the rows", _splits),
     Law("state stored and loaded", _codec),
@@ -385,6 +414,7 @@ LAWS = (
     Law("groups are independent", _groups_apart),
     Law("get_value changes nothing", _repeatable),
     Law("vectorised methods agree", _vectorised, _needs_vectorised),
+    Law("the bundled form agrees", _bundled, _needs_bundled),
 )
 
 

@@ -32,7 +32,7 @@ from foldflight.engine.over.query import Framed, OverLayout, OverQuery
 from foldflight.engine.over.task import OverFold
 from foldflight.errors import RejectedError
 from foldflight.functions.call import Order
-from foldflight.functions.frame import Frame, interval_of
+from foldflight.functions.frame import WindowFrame, interval_of
 from foldflight.functions.types import sql_name
 from foldflight.testing.epochs import calls_of, conditions_of, name_in_chunks, types_of
 
@@ -113,7 +113,7 @@ class Resolved(NamedTuple):
         calls, names = calls_of(aggregates)
         order = [OrderKey.of(text) for text in order_by]
         found = types_of([*keys, *(str(each.column) for each in order), *names], extended, aggregates, types)
-        frames = {name: each.frame or Frame.default(has_order=bool(order)) for name, each in aggregates.items()}
+        frames = {name: each.frame or WindowFrame.default(has_order=bool(order)) for name, each in aggregates.items()}
         if has_ends:
             framed, ends = _framed(calls, frames, order, found, extended)
         else:
@@ -156,7 +156,7 @@ def _sorted(batch: pa.RecordBatch, layout: OverLayout, order: Sequence[OrderKey]
 
 def _framed(
     calls: Mapping[str, Any],
-    frames: Mapping[str, Frame],
+    frames: Mapping[str, WindowFrame],
     order: Sequence[OrderKey],
     types: Mapping[str, pa.DataType],
     rows: Sequence[Mapping[str, Any]],

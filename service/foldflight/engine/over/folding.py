@@ -52,7 +52,7 @@ _Slots = npt.NDArray[np.int32]
 
 def fold_of(part: Part) -> FrameFold:
     """Return what folds the frames of a part."""
-    return _Running(part) if part.way in (Way.ACCUMULATE, Way.RETRACT) else _Anew(part)
+    return _Running(part) if part.way in (Way.ACCUMULATE, Way.RETRACT) else _Separate(part)
 
 
 class FrameFold(ABC):
@@ -151,7 +151,7 @@ class _Running(FrameFold):
             places[full] = before + np.cumsum(self._fold(low[full], high[full], pool))
         count = sum(len(outputs[0]) for outputs in pool)
         if len(full) < len(low):
-            pool.append(self._of_nothing(int(rows[np.argmax(low >= high)])))
+            pool.append(self._empty_value(int(rows[np.argmax(low >= high)])))
             places[places < 0] = count
         chosen = pa.array(places)
         found = [pa.concat_arrays(list(columns)).take(chosen) for columns in zip(*pool, strict=True)]
@@ -216,7 +216,7 @@ class _Running(FrameFold):
                 exchange.forget(pa.array(others, pa.int32()))
         self._slot = slot
 
-    def _of_nothing(self, row: int) -> list[pa.Array]:
+    def _empty_value(self, row: int) -> list[pa.Array]:
         """Return the value of the frame of a row if it has no rows: that of a new accumulator."""
         if self._empty is None:
             slot = np.array([self._slot + 1], np.int32)
@@ -229,12 +229,12 @@ class _Running(FrameFold):
         return self._empty
 
 
-class _Anew(FrameFold):
+class _Separate(FrameFold):
     """Folds each frame with an accumulator of its own, from nodes and rows."""
 
     def __init__(self, part: Part) -> None:
         super().__init__(part)
-        self._opening = part.anew(states=False)
+        self._opening = part.separate(states=False)
         self._epochs: dict[int, int] = {}
         bounds = part.query.bounds
         self._pace = Pace(bounds.rows_max, bounds.bytes_max)
@@ -272,8 +272,8 @@ class _Anew(FrameFold):
             has_nodes = first < last
             left = np.where(has_nodes, first * _NODE_ROWS - shift, high)
             right = np.where(has_nodes, last * _NODE_ROWS - shift, high)
-            self._nodes.know(first, last, int((low + shift).min()))
-        self.place(rows)
+            self._nodes.ensure(first, last, int((low + shift).min()))
+        self.name_slots_by(rows)
         self.rows(self._opening, low, left)
         nothing = np.flatnonzero(low >= high)
         if len(nothing):
@@ -310,7 +310,7 @@ class _Anew(FrameFold):
         assert found.column(SLOT).to_numpy().tolist() == list(range(count))
         return found
 
-    def place(self, rows: Positions) -> None:
+    def name_slots_by(self, rows: Positions) -> None:
         """Name the slots by the partitions of these rows."""
         self._slot_rows = rows
 
@@ -330,9 +330,9 @@ class _Nodes:
         fold: Folds and merges.
     """
 
-    def __init__(self, fold: _Anew) -> None:
+    def __init__(self, fold: _Separate) -> None:
         self._fold = fold
-        self._opening = fold.part.anew(states=True)
+        self._opening = fold.part.separate(states=True)
         self._known: list[tuple[Positions, list[pa.Array]]] = []
         self._starts = _NONE
         self._stride = _NODE_ROWS
@@ -355,7 +355,7 @@ class _Nodes:
         """Return the positions of the rows at n places."""
         return self._starts[places // self._stride] + places % self._stride
 
-    def know(self, first: Positions, last: Positions, oldest: int) -> None:
+    def ensure(self, first: Positions, last: Positions, oldest: int) -> None:
         """Make the nodes of n frames that are not known, and drop those that no later frame has.
 
         Args:
@@ -370,7 +370,7 @@ class _Nodes:
     def merge(self, opening: Open, first: Positions, last: Positions) -> int:
         """Merge the nodes of n frames into slots 0 to n - 1, and return the bytes of their states.
 
-        The arguments are those of `know`.
+        The arguments are those of `ensure`.
         """
         pieces = _pieces(first, last)
         if not pieces:
@@ -478,7 +478,7 @@ class _Nodes:
         """Return the states of n new nodes: folded from rows, or merged from two nodes of the level below."""
         fold = self._fold
         begins = self._positions(nodes * (_NODE_ROWS << level))
-        fold.place(begins)
+        fold.name_slots_by(begins)
         if level:
             halves = self._states(level - 1, np.repeat(2 * nodes, 2) + np.tile([0, 1], len(nodes)))
             fold.states(self._opening, np.repeat(np.arange(len(nodes)), 2), halves)

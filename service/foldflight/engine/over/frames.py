@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.functions.frame import Frame
+from foldflight.functions.frame import WindowFrame
 
 __all__ = ["Codes", "OrderOf", "Positions", "codes_of", "distance_of", "end_type", "positions_of"]
 
@@ -39,14 +39,14 @@ class OrderOf:
         peers: int64, shape (n,): a number that ascends, and is equal exactly for rows of a partition with equal order.
         codes: int64, shape (n,): the order values, ascending within the rows of a partition that have one; None if no
             frame has a distance.
-        lacking: int64, shape (partitions,): the number of rows of each partition without an order value.
+        null_counts: int64, shape (partitions,): the number of rows of each partition without an order value.
         nulls_first: Whether these rows come first in their partition.
     """
 
     starts: Positions
     peers: Positions
     codes: Codes | None
-    lacking: Positions
+    null_counts: Positions
     nulls_first: bool
 
 
@@ -127,7 +127,7 @@ def _width(type_: pa.DataType) -> pa.DataType:
 
 
 def positions_of(
-    frame: Frame,
+    frame: WindowFrame,
     order: OrderOf,
     rows: Positions,
     low: pa.Array | None = None,
@@ -153,7 +153,7 @@ def positions_of(
 
 
 def _end_of(
-    frame: Frame,
+    frame: WindowFrame,
     bound: object,
     order: OrderOf,
     rows: Positions,
@@ -174,8 +174,8 @@ def _end_of(
         return peers
     assert values is not None
     assert order.codes is not None
-    first = start + order.lacking[parts] if order.nulls_first else start
-    last = end if order.nulls_first else end - order.lacking[parts]
+    first = start + order.null_counts[parts] if order.nulls_first else start
+    last = end if order.nulls_first else end - order.null_counts[parts]
     found = _bisected(order.codes, codes_of(values, descending=descending), first, last, is_high=is_high)
     is_missing = values.is_null().to_numpy(zero_copy_only=False)
     return np.where(is_missing, peers, found)

@@ -187,12 +187,12 @@ class Partitions:
         begins[starts] = True
         begins[ordering.changes(rows, ordering.order)] = True
         bounds = np.append(starts, count).astype(np.int64)
-        codes, lacking = None, np.zeros(len(starts), np.int64)
+        codes, null_counts = None, np.zeros(len(starts), np.int64)
         if ordering.has_codes:
             codes = ordering.codes(rows)
             nulls = rows.column(ordering.order[0]).is_null().to_numpy(zero_copy_only=False)
-            lacking = np.add.reduceat(nulls.astype(np.int64), starts)
-        order = OrderOf(bounds, np.cumsum(begins), codes, lacking, ordering.nulls_first)
+            null_counts = np.add.reduceat(nulls.astype(np.int64), starts)
+        order = OrderOf(bounds, np.cumsum(begins), codes, null_counts, ordering.nulls_first)
         return Store([rows], order)
 
 
@@ -204,7 +204,7 @@ class _File:
         self._rows, self._peers, self._codes = temporary_file(), temporary_file(), temporary_file()
         self._writer = pa.ipc.new_file(self._rows, schema)
         self._last: pa.RecordBatch | None = None
-        self._count = self._lacking = self._peer = 0
+        self._count = self._null_count = self._peer = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Write n rows, at least one."""
@@ -219,7 +219,7 @@ class _File:
         self._peers.write(peers.tobytes())
         if ordering.has_codes:
             self._codes.write(ordering.codes(rows).tobytes())
-            self._lacking += rows.column(ordering.order[0]).null_count
+            self._null_count += rows.column(ordering.order[0]).null_count
         self._count += rows.num_rows
         self._peer, self._last = int(peers[-1]), rows.slice(rows.num_rows - 1)
 
@@ -236,7 +236,7 @@ class _File:
             np.array([0, self._count]),
             _mapped(self._peers, self._count),
             codes,
-            np.array([self._lacking]),
+            np.array([self._null_count]),
             self._ordering.nulls_first,
         )
         return Store(batches, order, (self._rows, self._peers, self._codes))

@@ -18,7 +18,7 @@ from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_emits
 from foldflight.exchange.frames import Open, OpenedCall, Returns
 from foldflight.functions import Call
-from foldflight.functions.frame import Frame
+from foldflight.functions.frame import WindowFrame
 
 __all__ = ["Framed", "OverLayout", "OverQuery", "Part", "Way"]
 
@@ -46,7 +46,7 @@ class Framed(NamedTuple):
     """
 
     call: Call
-    frame: Frame
+    frame: WindowFrame
     low: str | None = None
     high: str | None = None
 
@@ -113,7 +113,7 @@ class Part:
     """
 
     query: Query
-    frame: Frame
+    frame: WindowFrame
     way: Way
     why: tuple[str, ...]
     low: str | None
@@ -134,7 +134,7 @@ class Part:
         """The Open command of such an exchange that also gives states at barriers, so that they can be stored."""
         return replace(self.running, returns=Returns(states=True, outputs=False), initial_outputs=False)
 
-    def anew(self, *, states: bool) -> Open:
+    def separate(self, *, states: bool) -> Open:
         """Return the Open command of an exchange that gives the states, or else the outputs, of rows folded anew."""
         return replace(self.query.opening, returns=Returns(states=states, outputs=not states))
 
@@ -176,7 +176,7 @@ class OverQuery:
         every = Query.of(
             transport, {name: each.call for name, each in calls.items()}, layout.of(plain, retracts=False), types=types
         )
-        groups: dict[tuple[Frame, str | None, str | None, Way], dict[str, Call]] = {}
+        groups: dict[tuple[WindowFrame, str | None, str | None, Way], dict[str, Call]] = {}
         reasons: dict[str, str] = {}
         for place, (name, each) in enumerate(calls.items()):
             opened = every.opened[place]

@@ -1,7 +1,7 @@
 """Aggregate functions: accumulators by slot, with one implementation for each mode.
 
 `fold.py` is the evaluator. `accumulators.py` defines the interface of one call's accumulators. `interpreted.py` calls
-the author's methods row by row, `vectorised.py` calls the vectorised methods, and `counted.py` keeps rows. An
-accelerator may provide other implementations. `states.py`, `records.py` and `migration.py` convert accumulators to
-states and back.
+the author's methods row by row, `vectorised.py` calls the vectorised methods, `bundled.py` calls `fold_bundle`, and
+`counted.py` keeps rows. An accelerator may provide other implementations. `states.py`, `records.py` and `migration.py`
+convert accumulators to states and back.
 """

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.fold.accelerator import Accelerator, accelerated
 from foldflight.fold.aggregate.accumulators import Accumulators
+from foldflight.fold.aggregate.bundled import Bundled
 from foldflight.fold.aggregate.calls import BoundCall, result_schema, written_by
 from foldflight.fold.aggregate.counted import Counted
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
@@ -122,7 +123,8 @@ class Fold:
                 context = FunctionContext(
                     call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
                 )
-                inner = Interpreted(call.bound, context=context, signer=signer, failures=self.failures)
+                mode = Bundled if call.bound.function.bundled else Interpreted
+                inner = mode(call.bound, context=context, signer=signer, failures=self.failures)
                 self._accumulators.append(inner)  # registered first, so that it is closed if a later step raises
                 if call.is_counted:
                     self._accumulators[-1] = Counted(
@@ -130,7 +132,7 @@ class Fold:
                     )
                 elif inner.verbs.loops is not None:
                     self._accumulators[-1] = inner.verbs.loops(inner)
-                else:
+                elif not isinstance(inner, Bundled):
                     self._accumulators[-1] = vectorised(inner) or accelerated(inner, accelerator)
         except FoldflightError:
             with contextlib.suppress(FunctionError):  # the first error is the cause

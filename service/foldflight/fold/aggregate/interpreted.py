@@ -89,6 +89,8 @@ class Interpreted(Accumulators):
         failures: Records errors of single slots. Default: errors are raised.
     """
 
+    _value_verb = "get_value"
+
     def __init__(
         self,
         bound: BoundFunction,
@@ -415,7 +417,7 @@ class Interpreted(Accumulators):
             return cast_results(values, self.bound.result_type)
         except CastError as error:
             raise FunctionError(
-                error.code, f"get_value returned {error}", function=self.name, slot=int(slots[error.index])
+                error.code, f"{self._value_verb} returned {error}", function=self.name, slot=int(slots[error.index])
             ) from None
 
     def occupied(self) -> Slots:

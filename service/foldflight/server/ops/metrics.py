@@ -83,8 +83,8 @@ METRICS: Mapping[str, Metric] = {
             "counter",
             "calls",
             ("function", "fold"),
-            "Calls of admitted exchanges, by their initial fold: interpreted, compiled, vectorised, java, or counted "
-            "(DISTINCT and materialized).",
+            "Calls of admitted exchanges, by their initial fold: interpreted, compiled, vectorised, bundled, java, or "
+            "counted (DISTINCT and materialized).",
         ),
         Metric(
             "foldflight_function_compiled",

@@ -1,0 +1,245 @@
+"""Accumulators folded by the author's `fold_bundle`: one call for all groups of a chunk.
+
+Each group is a segment: its accumulator, if it has one, and its rows. The answer has the new accumulator and its value.
+Where a value is asked for on its own, or states are merged, segments have no rows.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.errors import FunctionError
+from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge, cannot_retract
+from foldflight.fold.aggregate.states import Unfit
+from foldflight.fold.failures import Failures, user_failure
+from foldflight.fold.mode import Mode
+from foldflight.fold.rows import Mask, Rows, Slots
+from foldflight.fold.signing import StateSigner
+from foldflight.functions.bundled import Applied, Segment
+from foldflight.functions.context import FunctionContext
+from foldflight.functions.spec import BoundFunction
+from foldflight.functions.values import exact_types
+
+__all__ = ["Bundled"]
+
+
+class Bundled(Interpreted):
+    """Accumulators as Python objects, each with its value if that is known. It has the arguments of `Interpreted`."""
+
+    _value_verb = "fold_bundle"
+
+    def __init__(
+        self,
+        bound: BoundFunction,
+        *,
+        context: FunctionContext,
+        signer: StateSigner | None,
+        failures: Failures | None = None,
+    ) -> None:
+        self._values: dict[int, Any] = {}
+        super().__init__(bound, context=context, signer=signer, failures=failures)
+
+    @property
+    def kind(self) -> Mode:
+        return Mode.BUNDLED
+
+    def _fold(self, rows: Rows, arguments: Iterator[Any]) -> None:
+        self._check_retracts(rows.retracts)
+        self._grow(rows.slots)
+        bundle = _Bundle(rows, arguments)
+        self._keep(bundle.slots, self._applied(bundle.slots, self._segments(bundle)))
+
+    def fold_each(self, rows: Rows, kept: Mask, asked: Mask | None = None) -> pa.Array:
+        folded = rows.kept(kept)
+        self._check_retracts(folded.retracts)
+        self._grow(rows.slots)
+        shown = np.ones(len(rows), np.bool_) if asked is None else asked
+        # The number of rows of its slot that are folded up to each row.
+        order = np.argsort(rows.slots, kind="stable")
+        counts = np.empty(len(rows), np.int64)
+        counts[order] = np.cumsum(kept[order])
+        first = np.searchsorted(rows.slots[order], rows.slots)
+        counts -= (np.cumsum(kept[order]) - kept[order])[first] if len(rows) else 0
+        # A value may change with its accumulator, so values from before the chunk become Arrow values now.
+        before = shown & (counts == 0)
+        unchanged = self.outputs(rows.slots[before])
+        columns = [column.values for column in folded.arguments]
+        bundle = _Bundle(folded, zip(*columns, strict=True) if columns else iter([()] * len(folded)))
+        applied = self._applied(bundle.slots, self._segments(bundle, wants_each=True))
+        self._keep(bundle.slots, applied)
+        after = shown & (counts > 0)
+        each = {slot: found.values for slot, found in zip(bundle.slots, applied, strict=True) if found is not None}
+        slots = rows.slots[after]
+        values = [each[slot][count - 1] for slot, count in zip(slots.tolist(), counts[after].tolist(), strict=True)]
+        places = np.where(after, np.cumsum(after) - 1, len(values) + np.cumsum(before) - 1)[shown]
+        return pa.concat_arrays([self._cast(values, slots), unchanged]).take(pa.array(places))
+
+    def _check_retracts(self, retracts: Mask | None) -> None:
+        if retracts is not None and self._retract is None:
+            raise cannot_retract(self.name)
+
+    def _segments(self, bundle: _Bundle, *, wants_each: bool = False) -> list[Segment[Any]]:
+        return [
+            Segment(self._accumulators(slot), rows, signs, wants_each)
+            for slot, rows, signs in zip(bundle.slots, bundle.rows, bundle.signs, strict=True)
+        ]
+
+    def _accumulators(self, slot: int) -> list[Any]:
+        return [self._held[slot]] if slot < len(self._held) and self._present[slot] else []
+
+    def _load(self, slots: Slots, accumulators: Sequence[Any]) -> None:
+        self._grow(slots)
+        gathered: dict[int, list[Any]] = {}
+        for slot, accumulator in zip(slots.tolist(), accumulators, strict=True):
+            if slot not in self.failures:
+                gathered.setdefault(slot, self._accumulators(slot)).append(accumulator)
+        merged = [slot for slot, several in gathered.items() if len(several) > 1]
+        if merged and self._merge is None:
+            raise cannot_merge(self.name)
+        for slot in gathered.keys() - merged:
+            self._held[slot], self._present[slot] = gathered[slot][0], True
+            self._values.pop(slot, None)
+        self._keep(merged, self._applied(merged, [Segment(gathered[slot], [], []) for slot in merged]))
+
+    def _create(self, slots: Slots) -> None:
+        self._grow(slots)
+        fresh: list[int] = np.unique(slots[~self._present[slots]]).tolist()
+        self._keep(fresh, self._applied(fresh, [Segment([], [], []) for _ in fresh]))
+
+    def _keep(self, slots: Sequence[int], applied: Sequence[Applied[Any, Any] | None]) -> None:
+        for slot, found in zip(slots, applied, strict=True):
+            if found is not None:
+                self._held[slot], self._present[slot] = found.accumulator, True
+                self._values[slot] = found.value
+
+    def _outputs(self, slots: Slots) -> pa.Array:
+        # An empty slot stays empty: its value is that of a new accumulator.
+        unknown = [slot for slot in dict.fromkeys(slots.tolist()) if slot not in self._values]
+        applied = self._applied(unknown, [Segment(self._accumulators(slot), [], []) for slot in unknown])
+        values = {slot: found.value for slot, found in zip(unknown, applied, strict=True) if found is not None}
+        return self._cast([self._values.get(slot, values.get(slot)) for slot in slots.tolist()], slots)
+
+    def forget(self, slots: Slots) -> None:
+        super().forget(slots)
+        for slot in slots.tolist():
+            self._values.pop(slot, None)
+
+    def close(self) -> None:
+        self._values = {}
+        super().close()
+
+    def _applied(self, slots: Sequence[int], segments: list[Segment[Any]]) -> Sequence[Applied[Any, Any] | None]:
+        """Ask for n segments of n slots. With isolation, None stands for a slot that fails.
+
+        A bundle that raises is then asked again segment by segment, with copies of what the first call may have
+        changed. Accumulators that cannot be copied are asked segment by segment at once.
+        """
+        if not segments:
+            return []
+        if not self.failures.isolates:
+            return self._called(slots, segments)
+        copies = self._copied(segments) if len(segments) > 1 else None
+        if copies is not None:
+            try:
+                return self._called(slots, segments)
+            except FunctionError as error:
+                if error.limit is not None:
+                    raise
+            segments = self._restored(copies)
+        return [self._alone(slot, segment) for slot, segment in zip(slots, segments, strict=True)]
+
+    def _alone(self, slot: int, segment: Segment[Any]) -> Applied[Any, Any] | None:
+        try:
+            return self._called([slot], [segment])[0]
+        except FunctionError as error:
+            if not self.failures.take(error):
+                raise
+        return None
+
+    def _copied(self, segments: Sequence[Segment[Any]]) -> tuple[pa.Array, list[Segment[Any]]] | None:
+        """Return the accumulators of some segments as states, and the segments without them."""
+        try:
+            states = self.codec.encode([each for segment in segments for each in segment.accumulators])
+        except Unfit:
+            return None
+        changeable = any(exact_types(type_) is None for type_ in self.bound.input_types)
+        return states, [
+            Segment(
+                [None] * len(segment.accumulators),
+                copy.deepcopy(segment.rows) if changeable else list(segment.rows),
+                list(segment.signs),
+                segment.wants_each,
+            )
+            for segment in segments
+        ]
+
+    def _restored(self, copies: tuple[pa.Array, list[Segment[Any]]]) -> list[Segment[Any]]:
+        states, segments = copies
+        accumulators = iter(self.codec.decode(states))
+        for segment in segments:
+            segment.accumulators = [next(accumulators) for _ in segment.accumulators]
+        return segments
+
+    def _called(self, slots: Sequence[int], segments: list[Segment[Any]]) -> Sequence[Applied[Any, Any]]:
+        """Call `fold_bundle`. Raises FunctionError USER_CODE or RESULT_TYPE, with the slot if it is known."""
+        assert self.verbs.fold_bundle is not None
+        counts = [len(segment.rows) for segment in segments]
+        each = [segment.wants_each for segment in segments]
+        self._at_work = slots[0] if len(slots) == 1 else None
+        try:
+            found = self.verbs.fold_bundle(segments)
+        except (Exception, SystemExit) as error:
+            failure = user_failure(self.name, "fold_bundle", error)
+            failure.slot = self._at_work
+            if len(slots) > 1:
+                failure.row = f"one of the {sum(counts)} rows of {len(slots)} groups in a bundle"
+            raise failure from error
+        finally:
+            self._at_work = None
+        if not isinstance(found, (list, tuple)) or len(found) != len(slots):
+            was = f"{len(found)} items" if isinstance(found, (list, tuple)) else type(found).__name__
+            raise self._mistyped(f"{was} for {len(slots)} segments; return a list with one Applied for each segment")
+        for slot, count, wants, one in zip(slots, counts, each, found, strict=True):
+            if not isinstance(one, Applied):
+                wrong = f"{type(one).__name__} for a segment; return foldflight.Applied(accumulator, value)"
+                raise self._mistyped(wrong, slot)
+            if wants and len(one.values) != count:
+                wrong = f"{len(one.values)} values for a segment of {count} rows that wants the value after each row"
+                raise self._mistyped(f"{wrong}; return Applied(accumulator, value, values)", slot)
+        return found
+
+    def _mistyped(self, wrong: str, slot: int | None = None) -> FunctionError:
+        return FunctionError("RESULT_TYPE", f"fold_bundle returned {wrong}", function=self.name, slot=slot)
+
+
+class _Bundle:
+    """The rows of a chunk by slot, each slot with its rows in order.
+
+    Args:
+        rows: The rows.
+        arguments: Their arguments as Python values; there may be more.
+
+    Attributes:
+        slots: The slots, ascending.
+        rows: The arguments of the rows of each slot.
+        signs: For each of these 1, or -1 for a row that is retracted.
+    """
+
+    def __init__(self, rows: Rows, arguments: Iterator[Any]) -> None:
+        listed = [each for _, each in zip(range(len(rows)), arguments, strict=False)]
+        order = np.argsort(rows.slots, kind="stable")
+        ordered = rows.slots[order]
+        starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        ends = [*starts.tolist(), len(ordered)]
+        sorted_rows = [listed[place] for place in order.tolist()]
+        signs = np.ones(len(rows), np.int64) if rows.retracts is None else 1 - 2 * rows.retracts[order].astype(np.int64)
+        sorted_signs = signs.tolist()
+        self.slots: list[int] = ordered[starts].tolist()
+        self.rows = [sorted_rows[start:end] for start, end in pairwise(ends)]
+        self.signs: list[list[int]] = [sorted_signs[start:end] for start, end in pairwise(ends)]

@@ -1,0 +1,92 @@
+"""The bundled form of an aggregate function: one call of `fold_bundle` folds the rows of many groups."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from foldflight.functions.spec import Verbs
+
+__all__ = ["Applied", "BundledForm", "Segment", "arguments_of"]
+
+A = TypeVar("A")
+V = TypeVar("V")
+
+
+@dataclass(slots=True)
+class Segment(Generic[A]):
+    """What a call of `fold_bundle` folds for one group.
+
+    Args:
+        accumulators: None of a new group, one of a known group, or several, which are to be merged in order. They come
+            before the rows.
+        rows: The arguments of each row, in order; none if only the value, or a merge, is asked for.
+        signs: For each row 1, or -1 for a row that is retracted.
+        wants_each: Whether the value after each row is needed.
+    """
+
+    accumulators: list[A]
+    rows: list[tuple[Any, ...]]
+    signs: list[int]
+    wants_each: bool = False
+
+
+@dataclass(slots=True)
+class Applied(Generic[A, V]):
+    """What `fold_bundle` returns for a segment.
+
+    Args:
+        accumulator: The accumulator after the last row.
+        value: Its value.
+        values: The value after each row, if the segment wants them.
+    """
+
+    accumulator: A
+    value: V | None
+    values: Sequence[V | None] = ()
+
+
+class BundledForm:
+    """Creates the verbs of a class that has `fold_bundle` alone: the other verbs are bundles of one segment.
+
+    Args:
+        cls: The author's class.
+        retracts: Whether `fold_bundle` takes signs of -1.
+        merges: Whether it takes segments with several accumulators.
+    """
+
+    def __init__(self, cls: type, *, retracts: bool, merges: bool) -> None:
+        self.cls = cls
+        self.retracts = retracts
+        self.merges = merges
+
+    def __call__(self, literals: Mapping[str, Any]) -> Verbs:
+        instance = self.cls(**literals)
+
+        def applied(accumulators: list[Any], rows: list[tuple[Any, ...]], sign: int = 1) -> Any:
+            (found,) = instance.fold_bundle([Segment(accumulators, rows, [sign] * len(rows))])
+            return found
+
+        return Verbs(
+            create_accumulator=lambda: applied([], []).accumulator,
+            accumulate=lambda accumulator, *row: applied([accumulator], [row]).accumulator,
+            get_value=lambda accumulator: applied([accumulator], []).value,
+            retract=(lambda accumulator, *row: applied([accumulator], [row], -1).accumulator)
+            if self.retracts
+            else None,
+            merge=(lambda accumulator, other: applied([accumulator, other], []).accumulator) if self.merges else None,
+            fold_bundle=instance.fold_bundle,
+            **{
+                verb: getattr(instance, verb, None) for verb in ("serialize", "deserialize", "migrate", "open", "close")
+            },
+        )
+
+
+def arguments_of(annotation: Any, cls: type) -> tuple[Any, ...]:
+    """Return the type arguments of `cls` in `list[cls[...]]`; nothing for another annotation, or without arguments."""
+    for each in typing.get_args(annotation):
+        if typing.get_origin(each) is cls:
+            return typing.get_args(each)
+    return ()

@@ -1,0 +1,421 @@
+"""The plan of a SELECT block whose calls have OVER: `over(...).agg(...)` between two queries of Spark.
+
+    SELECT items, arguments, keys, orders FROM ... WHERE ...     Spark
+    over(keys, order_by=orders).agg(...)                         foldflight, once for each partition and order
+    SELECT items FROM result WHERE qualify                       Spark
+
+Items without calls of foldflight are computed below, also Spark's own functions with OVER. Of an item with such a call,
+the references to columns are computed below, too, and stand in it as columns of the result. Spark resolves all of them
+where they were written. What is taken for a reference and is none, or the other way round, does not resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame
+
+from foldflight.client import Aggregate
+from foldflight.client.functions import OrderKey
+from foldflight.errors import FoldflightError
+from foldflight.functions.frame import FrameBound, WindowFrame, interval_of
+from foldflight.spark.over import over
+from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
+from foldflight.sql.blocks import Block, Query
+from foldflight.sql.calls import AGGREGATES, Call, call_at, calls_in, orderings
+from foldflight.sql.meaning import own_calls
+from foldflight.sql.text import Edits, Span, Text, quoted
+
+__all__ = ["BlockOver", "OverPlan"]
+
+_KEYWORDS: Final = frozenset(
+    """ALL AND AS BETWEEN BY CASE CAST DISTINCT DIV ELSE END ESCAPE FALSE FROM ILIKE IN INTERVAL IS LIKE NOT NULL OR
+    REGEXP RLIKE THEN TRUE WHEN""".split()  # noqa: SIM905 - as in a dictionary
+)
+
+
+class _Window(NamedTuple):
+    """A partition and an order, as names of columns."""
+
+    keys: tuple[str, ...]
+    order: tuple[OrderKey, ...]
+
+
+@dataclass(frozen=True)
+class OverPlan:
+    """A planned block.
+
+    Args:
+        items: The items over the result.
+        predicate: QUALIFY over the result; empty if there is none.
+        tails: The clauses behind the block over the result, by keyword.
+        result: The result.
+        outputs: The texts of the calls.
+        why: The windows, as text for users.
+    """
+
+    items: tuple[str, ...]
+    predicate: str
+    tails: Mapping[str, str]
+    result: DataFrame
+    outputs: tuple[str, ...]
+    why: str
+
+
+@dataclass
+class BlockOver:
+    """Plans a block.
+
+    Args:
+        analysis: The statement.
+        query: The query of the block.
+        block: The block.
+        edits: The edits of the fold plan so far: queries inside of this block have been planned.
+        new_name: Returns a new name of a column for a text.
+        aggregate: Returns the use of a function that a call is, given what names the columns of expressions.
+        unaliased: Returns an item without its alias, given the name of its column.
+    """
+
+    analysis: Analysis
+    query: Query
+    block: Block
+    edits: Edits
+    new_name: Callable[[str], str]
+    aggregate: Callable[[Call, Callable[[Span], str]], Aggregate]
+    unaliased: Callable[[Span, str], Span]
+    _select: list[str] = field(default_factory=list)
+    _columns: list[str] = field(default_factory=list)
+    _known: dict[str, str] = field(default_factory=dict)
+
+    def planned(self, items: Sequence[Span], names: Sequence[str]) -> OverPlan:
+        """Return the plan.
+
+        Args:
+            items: The items.
+            names: The names of the block's columns.
+
+        Raises:
+            CannotFoldError: If the block cannot be planned so.
+        """
+        self._check()
+        calls = self._calls()
+        shown = self.edits.copy()
+        windows: dict[_Window, dict[str, Aggregate]] = {}
+        outputs: dict[object, str] = {}
+        columns = self._items(items, names, calls)
+        for call in calls:
+            key = self.analysis.text.normal(call.span)
+            if key not in outputs:
+                outputs[key] = self.new_name(self.analysis.text.slice(call.span))
+                window, use = self._use(call)
+                windows.setdefault(window, {})[outputs[key]] = use
+            shown.replace(call.span, quoted(outputs[key]))
+        inside = {place for call in calls for place in call.span.places}
+        above = [column or self._above(body, shown, inside) for column, body in columns]
+        named = [f"{item} AS {quoted(name)}" for item, name in zip(above, names, strict=True)]
+        by_name = {name.lower(): (body, item) for name, (_, body), item in zip(names, columns, above, strict=True)}
+        predicate = self._qualify(shown, inside, by_name)
+        tails = dict(self._tails(shown, inside, by_name))
+        result = self._result(windows)
+        return OverPlan(tuple(named), predicate, tails, result, tuple(outputs.values()), _described(windows))
+
+    def _check(self) -> None:
+        """Refuse blocks with groups: their windows are over the groups."""
+        text = self.analysis.text
+        if "GROUP BY" in self.block.clauses or "HAVING" in self.block.clauses:
+            raise CannotFoldError("OVER beside GROUP BY or HAVING")
+        names = self.analysis.catalog.names | AGGREGATES
+        for span in self._spans():
+            for call in calls_in(text, span, names, skip=[*self.block.inner, *self.query.inner], nested=True):
+                if not call.is_over:
+                    raise CannotFoldError(f"OVER beside {call.name} over all rows")
+
+    def _spans(self) -> list[Span]:
+        spans = [self.block.clause(name) for name in ("SELECT", "QUALIFY")]
+        return spans + (list(self.query.tails.values()) if self.query.is_sole(self.block) else [])
+
+    def _calls(self) -> list[Call]:
+        """Return the calls of our functions. Raises CannotFoldError for forms that `over` does not have."""
+        text, found = self.analysis.text, own_calls(self.analysis, self.query, self.block)
+        for call in found:
+            if any(text.upper(place) in ("RESPECT", "IGNORE") for place in range(call.closing, call.span.stop)):
+                raise CannotFoldError("RESPECT or IGNORE NULLS")
+            if any(call.span.holds(inner.span) for inner in self.block.inner):
+                raise CannotFoldError("a subquery in a call with OVER")
+        return found
+
+    def _column(self, span: Span) -> str:
+        """Return the column of an expression, which is computed below."""
+        sql = self.edits.render(span)
+        if sql not in self._known:
+            self._known[sql] = self._add(sql, self.analysis.text.slice(span))
+        return self._known[sql]
+
+    def _add(self, sql: str, text: str) -> str:
+        self._select.append(sql)
+        self._columns.append(self.new_name(text))
+        return self._columns[-1]
+
+    def _items(self, items: Sequence[Span], names: Sequence[str], calls: Sequence[Call]) -> list[tuple[str, Span]]:
+        """Return for each column of the block the column below that it is, and its item; no column if it has a call."""
+        found: list[tuple[str, Span]] = []
+        plain: list[str] = []
+        for item in items:
+            stars = [] if any(item.holds(call.span) for call in calls) else self._stars(item)
+            if stars or len(found) >= len(names):
+                found += [(quoted(name), item) for name in stars]
+                continue
+            body = self.unaliased(item, names[len(found)])
+            if any(body.holds(call.span) for call in calls):
+                found.append(("", body))
+                continue
+            plain.append(self.edits.render(body))
+            # A column is computed once. Another expression may differ each time, as rand() does.
+            is_column = bool(self.analysis.text.path(body))
+            name = self._column(body) if is_column else self._add(plain[-1], self.analysis.text.slice(body))
+            found.append((quoted(name), body))
+        if len(found) != len(names):
+            raise CannotFoldError("an item that makes several columns")
+        # Spark allows no generator within an expression.
+        if plain and not self._is_nested(*plain):
+            raise CannotFoldError("an item that makes several rows")
+        return found
+
+    def _stars(self, item: Span) -> list[str]:
+        """Return the columns of an item such as `*` or `t.* EXCEPT (a)`; nothing for another one."""
+        text, sql = self.analysis.text, self.edits.render(item)
+        if not any(text.says(place, "*") for place in text.flat(item)):
+            return []
+        columns = self._frame(sql).columns
+        if len(columns) == 1 and self._is_nested(sql):  # a product
+            return []
+        self._select.append(sql)
+        names = [self.new_name(name) for name in columns]
+        self._columns += names
+        return names
+
+    def _is_nested(self, *items: str) -> bool:
+        return self.analysis.resolves(self._below(", ".join(f"isnull({item})" for item in items)))
+
+    def _frame(self, select: str) -> DataFrame:
+        try:
+            return self.analysis.frame(self._below(select))
+        except REFUSALS as error:
+            raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
+
+    def _below(self, select: str) -> str:
+        """Return a SELECT over the rows of the block, with its named windows."""
+        sql = f"SELECT {self.block.hints} {select}"
+        for name in ("FROM", "WHERE"):
+            if name in self.block.clauses:
+                sql += f"\n{name} {self.edits.render(self.block.clauses[name])}"
+        if "WINDOW" in self.query.tails and self.query.is_sole(self.block):
+            sql += f"\nWINDOW {self.edits.render(self.query.tails['WINDOW'])}"
+        return self.analysis.seeing(self.query, self.block.span.start, sql, self.edits)
+
+    def _use(self, call: Call) -> tuple[_Window, Aggregate]:
+        """Return the window of a call, and the use of its function with its frame."""
+        text = self.analysis.text
+        at = next(place for place in text.flat(Span(call.closing + 1, call.span.stop)) if text.says(place, "OVER"))
+        clauses = _clauses(text, self._definition(Span(at + 1, call.span.stop)))
+        keys = tuple(map(self._column, text.split(clauses.keys)))
+        written = () if clauses.order.is_empty else orderings(text, clauses.order)
+        order = tuple(OrderKey(self._column(each.span), each.descending, each.nulls_first) for each in written)
+        use = self.aggregate(call, self._column)
+        if not clauses.frame.is_empty:
+            use = replace(use, frame=self._window_frame(clauses.frame))
+        return _Window(keys, order), use
+
+    def _definition(self, span: Span) -> Span:
+        """Return what stands in the parentheses of a window: behind OVER, or in the clause WINDOW."""
+        text = self.analysis.text
+        if text.says(span.start, "("):
+            inner = Span(span.start + 1, span.stop - 1)
+            if len(inner.places) != 1:
+                return inner
+            span = inner
+        name = text.tokens[span.start].name.lower()
+        defined = self.query.tails.get("WINDOW", Span(0, 0)) if self.query.is_sole(self.block) else Span(0, 0)
+        for each in text.split(defined):
+            if text.tokens[each.start].name.lower() == name:
+                opening = next((at for at in text.flat(each) if text.says(at, "(")), None)
+                if opening is not None:
+                    return self._definition(Span(opening, text.partner[opening] + 1))
+        raise CannotFoldError(f"the window {name}, which is not defined behind this SELECT")
+
+    def _window_frame(self, span: Span) -> WindowFrame:
+        text = self.analysis.text
+        is_range, place = text.says(span.start, "RANGE"), span.start + 1
+        ends = [Span(place, span.stop)]
+        if text.says(place, "BETWEEN"):
+            middle = next(at for at in text.flat(Span(place, span.stop)) if text.says(at, "AND"))
+            ends = [Span(place + 1, middle), Span(middle + 1, span.stop)]
+        low, *high = (self._bound(each, is_range=is_range) for each in ends)
+        try:
+            return WindowFrame(low, high[0] if high else 0, is_range=is_range)
+        except FoldflightError as error:
+            raise CannotFoldError(error.message) from None
+
+    def _bound(self, span: Span, *, is_range: bool) -> FrameBound:
+        """Return one end of a frame."""
+        text = self.analysis.text
+        if text.says(span.start, "CURRENT", "ROW"):
+            return 0
+        if text.says(span.start, "UNBOUNDED"):
+            return None
+        sign = -1 if text.says(span.stop - 1, "PRECEDING") else 1
+        given = Span(span.start, span.stop - 1)
+        if is_range and text.says(given.start, "INTERVAL"):
+            return _interval(text, Span(given.start + 1, given.stop), sign)
+        token = text.tokens[given.start]
+        if len(given.places) == 1 and token.text.isdigit():
+            return sign * int(token.text)
+        try:
+            value = self.analysis.frame(f"SELECT {self.edits.render(given)}").collect()[0][0]
+        except REFUSALS:
+            value = None
+        if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+            raise CannotFoldError(f"the end {text.slice(span)} of its frame")
+        return sign * value
+
+    def _above(self, span: Span, shown: Edits, inside: set[int]) -> str:
+        """Return an expression over the result: what it takes from the rows is replaced by columns."""
+        if any(span.holds(inner.span) for inner in (*self.block.inner, *self.query.inner)):
+            raise CannotFoldError("a subquery beside OVER")
+        edits = shown.copy()
+        for part in self._parts(span, inside):
+            edits.replace(part, quoted(self._column(part)))
+        return f"({edits.render(span)})"
+
+    def _parts(self, span: Span, inside: set[int]) -> Iterator[Span]:
+        """Yield the references to columns of a range, and Spark's functions with OVER."""
+        text, place = self.analysis.text, span.start
+        while place < span.stop:
+            token = text.tokens[place]
+            if text.says(place, "->"):
+                raise CannotFoldError("a lambda beside OVER")
+            is_free = place not in inside and token.is_name and not text.says(place - 1, ".")
+            call = call_at(text, place) if is_free else None
+            if call is not None and call.is_over:
+                if inside & set(call.span.places):
+                    raise CannotFoldError("a function with OVER in another one")
+                yield call.span
+                place = call.span.stop
+                continue
+            end = _after_path(text, place, span.stop) if is_free else place + 1
+            if is_free and not text.says(end, "(") and not self._is_word(place):
+                yield Span(place, end)
+            place = end
+
+    def _is_word(self, place: int) -> bool:
+        """Return whether a word names no column: a keyword, a type behind AS, a unit, or the name of an argument."""
+        text = self.analysis.text
+        if text.upper(place) in _KEYWORDS or text.says(place - 1, "AS") or text.says(place + 1, "=>"):
+            return True
+        is_literal = place + 1 < len(text) and text.tokens[place + 1].kind == "string"
+        return is_literal or text.says(place - 2, "INTERVAL")
+
+    def _qualify(self, shown: Edits, inside: set[int], items: Mapping[str, tuple[Span, str]]) -> str:
+        """Return QUALIFY over the result, with the names of items replaced by the items."""
+        span, text, edits = self.block.clause("QUALIFY"), self.analysis.text, shown.copy()
+        if span.is_empty:
+            return ""
+        for part in self._parts(span, inside):
+            body, item = items.get(next(iter(text.path(part)), ""), (None, ""))
+            if body is None or text.path(body)[-1:] == text.path(part):
+                continue
+            if self.analysis.resolves(self._below(text.slice(part))):
+                raise CannotFoldError(f"{text.slice(part)} is both a column and the name of another item")
+            edits.replace(part, item)
+            inside = inside | set(part.places)
+        return self._above(span, edits, inside)
+
+    def _tails(self, shown: Edits, inside: set[int], items: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Yield the clauses behind the block. Names of items stay: Spark prefers them there."""
+        if not self.query.is_sole(self.block):
+            return
+        for name, span in self.query.tails.items():
+            if name == "WINDOW":
+                yield name, f"{quoted(self.new_name('no window'))} AS (ORDER BY 1)"
+            elif name not in ("LIMIT", "OFFSET"):
+                edits = shown.copy()
+                written = [each.span for each in orderings(self.analysis.text, span)]
+                for part in (part for each in written for part in self._parts(each, inside)):
+                    if next(iter(self.analysis.text.path(part)), "") not in items:
+                        edits.replace(part, quoted(self._column(part)))
+                if any(span.holds(inner.span) for inner in self.query.inner):
+                    raise CannotFoldError("a subquery behind OVER")
+                yield name, edits.render(span)
+
+    def _result(self, windows: Mapping[_Window, Mapping[str, Aggregate]]) -> DataFrame:
+        rows = self._frame(", ".join(self._select)).toDF(*self._columns)
+        try:
+            for window, uses in windows.items():
+                rows = replace(over(rows, list(window.keys)), order=window.order).agg(**uses)
+        except FoldflightError as error:
+            raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
+        return rows
+
+
+class _Clauses(NamedTuple):
+    """The clauses of a window, without their keywords."""
+
+    keys: Span
+    order: Span
+    frame: Span
+
+
+def _clauses(text: Text, span: Span) -> _Clauses:
+    """Read `[PARTITION BY ...] [ORDER BY ...] [ROWS | RANGE ...]`."""
+    found = {"KEYS": Span(0, 0), "ORDER": Span(0, 0), "FRAME": Span(0, 0)}
+    current, begin = "", span.start
+    for place in text.flat(span):
+        if text.upper(place) in ("PARTITION", "DISTRIBUTE", "ORDER", "SORT") and text.says(place + 1, "BY"):
+            name, skipped = ("KEYS" if text.upper(place) in ("PARTITION", "DISTRIBUTE") else "ORDER"), 2
+        elif (
+            text.upper(place) in ("ROWS", "RANGE") and (place > begin or not current) and not text.says(place - 1, ",")
+        ):
+            name, skipped = "FRAME", 0
+        elif place == span.start:
+            raise CannotFoldError(f"the window {text.slice(span)}")
+        else:
+            continue
+        if current == "FRAME":
+            break
+        if current:
+            found[current] = Span(begin, place)
+        current, begin = name, place + skipped
+    if current:
+        found[current] = Span(begin, span.stop)
+    return _Clauses(found["KEYS"], found["ORDER"], found["FRAME"])
+
+
+def _interval(text: Text, span: Span, sign: int) -> str:
+    """Return `'1' HOUR`, `1 HOUR` or `'1 hour 30 minutes'` as `over` takes it."""
+    first = text.tokens[span.start]
+    written = first.value if first.kind == "string" else first.text
+    unit = "".join(f" {text.tokens[place].text}" for place in range(span.start + 1, span.stop))
+    interval = interval_of(written + unit)
+    if interval is None:
+        raise CannotFoldError(f"the interval {text.slice(span)} as the end of its frame")
+    parts = [(sign * number, name) for number, name in zip(interval, interval._fields, strict=True) if number]
+    return " ".join(f"{number} {name}" for number, name in parts) or "0 days"
+
+
+def _after_path(text: Text, place: int, stop: int) -> int:
+    place += 1
+    while place + 1 < stop and text.says(place, ".") and text.tokens[place + 1].is_name:
+        place += 2
+    return place
+
+
+def _described(windows: Mapping[_Window, Mapping[str, Aggregate]]) -> str:
+    """Return the windows and calls as text for users."""
+    texts = []
+    for window, uses in windows.items():
+        keys, order = ", ".join(window.keys) or "nothing", ", ".join(str(each)[1:-1] for each in window.order)
+        texts.append(f"over: partition by {keys}; order by {order or 'nothing'}; calls: {', '.join(uses)}")
+    return "; ".join(texts)

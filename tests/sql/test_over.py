@@ -1,0 +1,56 @@
+"""Calls with OVER: which statements are planned as `over`, and what the others go by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from foldflight.spark import sql
+from tests.sql.test_statements import values
+
+SORTED = "OVER (PARTITION BY k ORDER BY v)"
+
+
+def test_calls_with_over_are_folded(db: Any, plans_of: Callable[..., list[str]]) -> None:
+    """Items, orders and QUALIFY may be expressions with such calls; what is over a fold is another plan beside it."""
+    for query in (
+        f"SELECT *, my_sum(v) {SORTED} AS s FROM hav",
+        "SELECT v - my_avg(v) OVER w, sum(v) OVER w FROM hav WINDOW w AS (PARTITION BY k)",
+        f"SELECT k FROM hav QUALIFY my_sum(v) {SORTED} > v",
+        f"SELECT k, my_max(v) {SORTED} AS m FROM hav ORDER BY v DESC, m",
+        "SELECT mid(v) OVER (ORDER BY v ROWS BETWEEN 2 PRECEDING AND 1 + 1 FOLLOWING) FROM hav",
+    ):
+        assert plans_of(db, query, plan="fold") == ["over"], query
+    query = f"SELECT k, my_sum(s) {SORTED.replace('v', 's')} FROM (SELECT k, v, my_sum(v) AS s FROM hav GROUP BY k, v)"
+    assert plans_of(db, query) == ["fold", "over"]
+    (decision,) = sql(db, f"EXPLAIN FOLDFLIGHT SELECT my_count(*) FILTER (WHERE v > 1) {SORTED} FROM hav").collect()
+    assert decision.why == (f"over: partition by k; order by v; calls: my_count(*) FILTER (WHERE v > 1) {SORTED}")
+
+
+def test_through_servers_and_connect(both: Any) -> None:
+    """The plan is that of `over`, in both sessions."""
+    query = "SELECT k, v, weighted_avg(v, 1) OVER (PARTITION BY k ORDER BY v ROWS 1 PRECEDING) AS a FROM hav"
+    assert sorted(values(sql(both, query, plan="fold"))) == sorted(values(sql(both, query, plan="lists")))
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("SELECT k, my_sum(my_sum(v)) OVER () FROM hav GROUP BY k", "OVER beside GROUP BY"),
+        ("SELECT my_count(*) OVER (), my_count(*) FROM hav", "OVER beside my_count over all rows"),
+        ("SELECT explode(array(1, v)), my_sum(v) OVER () FROM hav", "an item that makes several rows"),
+        ("SELECT my_sum(v) OVER () + (SELECT max(v) FROM hav) FROM hav", "a subquery beside OVER"),
+        ("SELECT v AS k, my_sum(v) OVER () AS s FROM hav QUALIFY s > 1 AND k > '0'", "k is both a column and the name"),
+        (
+            "SELECT my_sum(DISTINCT v) OVER (ORDER BY v RANGE BETWEEN 2 PRECEDING AND CURRENT ROW) FROM hav",
+            "sum with DISTINCT or an order folds all rows of a frame",
+        ),
+    ],
+)
+def test_what_lists_are_for(db: Any, query: str, why: str) -> None:
+    """Spark gives the meaning of the other statements, and EXPLAIN the reason."""
+    (row,) = sql(db, query, explain=True).collect()
+    assert row.plan == "lists"
+    assert why in row.why

@@ -196,9 +196,11 @@ A query over a streaming view needs the fold plan. It ends with `EMIT CHANGES` (
 `EMIT ON WINDOW CLOSE` (the final row of each window); without either it gives updates. Aggregates over the changes of
 another aggregate need two statements: `CREATE TEMPORARY VIEW v AS SELECT ... EMIT CHANGES`, and then
 `sql(spark, "SELECT ... FROM v GROUP BY ...", row_kind="row_kind")`. Over updates, `WHERE` and `JOIN` are refused, and
-over changes so is an outer `SELECT` that leaves `row_kind` out. In a batch `row_kind` retracts rows, too. Sorting,
-`OVER` and, over changes, `DISTINCT`, `UNION` without `ALL` and `LIMIT` are refused. Closed windows are final rows: a
-second statement may aggregate them, without `row_kind` and without further windows that close. Windows are Spark's
+over changes so is an outer `SELECT` that leaves `row_kind` out. In a batch `row_kind` retracts rows, too. Sorting and,
+over changes, `DISTINCT`, `UNION` without `ALL` and `LIMIT` are refused. Closed windows are final rows: a second
+statement may aggregate them, without `row_kind` and without further windows that close. Calls with `OVER`, ordered by
+the column under the watermark, are computed for rows of a stream as by `over`: each row comes out once, when the watermark
+has reached its time, so `EMIT CHANGES` is left out. Windows are Spark's
 `window(...)` or these table functions:
 
 ```text

@@ -46,6 +46,7 @@ def orders(db: Any, folder: Path, text: str, *, mode: str = "update", **options:
 
 
 BOUNDS = "GROUP BY window_start, window_end"
+RUNNING = "my_sum(amount) OVER (PARTITION BY customer ORDER BY at) AS s"
 SUMS = "SELECT customer, my_sum(amount) AS n FROM orders GROUP BY customer"
 
 
@@ -93,6 +94,30 @@ def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
     stream.write([order("a", 8, 45)])
     rows = [row for epoch in stream.run() for row in epoch]
     assert shown(rows, "customer", "total") == [("a", 3), ("a", 4), ("b", 5)]
+
+
+def test_over_in_a_stream(db: Any, tmp_path: Path) -> None:
+    """Each row comes out once, when the watermark has reached its time; QUALIFY and expressions are over the result."""
+    stream = orders(
+        db,
+        tmp_path,
+        f"""SELECT upper(customer) AS who, {RUNNING}, 10 * my_max(amount) OVER w AS high
+            FROM orders QUALIFY my_max(amount) OVER w > 1
+            WINDOW w AS (PARTITION BY customer ORDER BY at ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)""",
+        mode="append",
+        buckets=2,
+    )
+    stream.write([order("a", 7, 5), order("b", 1, 2), order("a", 3, 1)])
+    stream.write([order("a", 2, 9), order("a", 1, 8)])
+    stream.write([order("c", 9, 50)])
+    rows = [row for epoch in stream.run() for row in epoch]
+    assert shown(rows, "who", "s", "high") == [
+        ("A", 10, 70),
+        ("A", 11, 70),
+        ("A", 13, 20),
+        ("A", 3, 30),
+        ("C", 9, 90),
+    ]
 
 
 @pytest.mark.slow
@@ -181,7 +206,14 @@ def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("SELECT customer, my_sum(amount) AS s FROM orders GROUP BY customer HAVING s > 1", "EMIT CHANGES"),
-        ("SELECT customer, my_sum(amount) OVER (PARTITION BY customer) FROM orders", "OVER"),
+        (
+            "SELECT customer, my_sum(amount) OVER (PARTITION BY customer) FROM orders",
+            "OVER without ORDER BY the column under",
+        ),
+        (f"SELECT {RUNNING}, rank() OVER (ORDER BY at) FROM orders", "OVER of Spark's functions"),
+        (f"SELECT {RUNNING} FROM plain", "this stream has none; add df.withWatermark"),
+        (f"SELECT {RUNNING} FROM orders EMIT CHANGES", "leave EMIT CHANGES out"),
+        (f"SELECT {RUNNING} FROM orders ORDER BY s", "cannot be sorted"),
         ("SELECT customer, my_sum(amount), max_by(qty, amount) FROM orders GROUP BY customer", "Spark's max_by"),
         ("SELECT customer, my_sum(amount) FROM orders GROUP BY ROLLUP(customer)", "ROLLUP"),
         ("SELECT customer, my_string_agg(customer) FROM orders GROUP BY customer", "materialize=True"),
@@ -193,7 +225,7 @@ def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
         ),
         (f"{SUMS} ORDER BY n", "cannot be sorted"),
         ("SELECT DISTINCT my_sum(amount) FROM orders GROUP BY customer", "DISTINCT would drop changes"),
-        ("SELECT rank() OVER (ORDER BY my_sum(amount)) FROM orders GROUP BY customer", "OVER needs all rows"),
+        ("SELECT rank() OVER (ORDER BY my_sum(amount)) FROM orders GROUP BY customer", "or over groups, needs"),
         (f"{SUMS} UNION {SUMS}", "UNION would compare"),
         (f"SELECT customer AS row_kind, {SUMS[7:]} EMIT CHANGES", "has a column row_kind"),
         ("SELECT amount FROM orders EMIT CHANGES", "this query has none"),

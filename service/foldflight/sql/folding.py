@@ -219,10 +219,12 @@ class BlockFold:
     def _over(self, items: Sequence[Span], names: Sequence[str]) -> Folded:
         """Return the block with its calls with OVER computed. Raises CannotFoldError."""
         table = self._table()
-        if self.is_streaming:
-            raise CannotFoldError("OVER over a stream, which only over(df, ...) of foldflight.spark computes")
         if self.options.get("row_kind"):
             raise CannotFoldError("OVER over rows with kinds")
+        options = {name: value for name, value in self.options.items() if name != "emit"} if self.is_streaming else {}
+        others = [name for name in options if name != "buckets"]
+        if others:
+            raise CannotFoldError(f"the option {others[0]}, which a stream with OVER does not have")
         if table is not None and not table.has_equivalent:
             raise table.misused(self.analysis.text)
         planning = BlockOver(
@@ -233,6 +235,7 @@ class BlockFold:
             self._names.new,
             self._aggregate,
             partial(unaliased, self.analysis),
+            options,
         )
         found = planning.planned(items, names)
         sql = f"SELECT {self.block.quantifier} {', '.join(found.items)} FROM {self.analysis.add_view(found.result)}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
@@ -77,6 +77,7 @@ class BlockOver:
         new_name: Returns a new name of a column for a text.
         aggregate: Returns the use of a function that a call is, given what names the columns of expressions.
         unaliased: Returns an item without its alias, given the name of its column.
+        options: Further options of `over`, for streams.
     """
 
     analysis: Analysis
@@ -86,6 +87,7 @@ class BlockOver:
     new_name: Callable[[str], str]
     aggregate: Callable[[Call, Callable[[Span], str]], Aggregate]
     unaliased: Callable[[Span, str], Span]
+    options: Mapping[str, Any] = field(default_factory=dict)
     _select: list[str] = field(default_factory=list)
     _columns: list[str] = field(default_factory=list)
     _known: dict[str, str] = field(default_factory=dict)
@@ -354,7 +356,10 @@ class BlockOver:
         rows = self._frame(", ".join(self._select)).toDF(*self._columns)
         try:
             for window, uses in windows.items():
-                rows = replace(over(rows, list(window.keys)), order=window.order).agg(**uses)
+                if rows.isStreaming and not window.order:
+                    raise CannotFoldError("OVER without ORDER BY the column under the watermark of the stream")
+                order = [_written(key) for key in window.order]
+                rows = over(rows, list(window.keys), order_by=order, **self.options).agg(**uses)
         except FoldflightError as error:
             raise CannotFoldError(str(error).split("\n", maxsplit=1)[0]) from None
         return rows
@@ -391,6 +396,12 @@ def _clauses(text: Text, span: Span) -> _Clauses:
     if current:
         found[current] = Span(begin, span.stop)
     return _Clauses(found["KEYS"], found["ORDER"], found["FRAME"])
+
+
+def _written(key: OrderKey) -> str:
+    """Return a key of an order as `over` takes it."""
+    direction = "DESC" if key.descending else "ASC"
+    return f"{quoted(str(key.column))} {direction} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
 
 
 def _interval(text: Text, span: Span, sign: int) -> str:

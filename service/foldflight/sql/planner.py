@@ -6,7 +6,7 @@ proves that the block means the same; the other blocks keep their lists. A strea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -178,7 +178,9 @@ class Planner:
         self._decide(block, folded.plan, folded.why)
         start = block.clause("FROM").start
         self._windows = [table for table in self._windows if table.span.start != start]
-        if folded.result.isStreaming:
+        if folded.result.isStreaming and folded.plan == "over":
+            self._check_over(query, block)
+        elif folded.result.isStreaming:
             self._refuse_items(block)
             self._of_streams.append(block.span)
             self._has_row_kinds |= "row_kind" in folded.result.columns
@@ -221,17 +223,36 @@ class Planner:
                 lost,
             )
 
-    def _refuse_items(self, block: Block) -> None:
-        """Refuse OVER, which a stream does not have, and DISTINCT, which would drop changes that are equal."""
+    def _check_over(self, query: Query, block: Block) -> None:
+        """Refuse what the rows of a stream with OVER cannot have: changes, an order of all, and Spark's own OVER."""
+        own = {place for call in own_calls(self.analysis, query, block) for place in call.span.places}
+        for name in ("SELECT", "QUALIFY"):
+            self._refuse_over(block, block.clause(name), own)
+        if self.options.get("emit") == "changelog":
+            raise self.analysis.text.error(
+                "each row with OVER comes out once, when the watermark has reached its time, so there are no changes; "
+                "leave EMIT CHANGES out",
+                Span(query.span.stop, query.span.stop + 1),
+            )
+        self._refuse_order(query)
+
+    def _refuse_over(self, block: Block, span: Span, own: Collection[int]) -> None:
+        """Refuse OVER in a clause of a stream, except at these places."""
         text = self.analysis.text
         inside = {place for query in block.inner for place in query.span.places}
-        for place in block.clause("SELECT").places:
-            if place not in inside and text.says(place - 1, ")") and text.says(place, "OVER"):
+        for place in span.places:
+            if place not in inside and place not in own and text.says(place - 1, ")") and text.says(place, "OVER"):
+                remedy = "leave it out" if own else "leave it out, or write it where the result is read"
                 raise text.error(
-                    "OVER needs all rows of its partition, and a stream has no end; leave it out, or write it where "
-                    "the result is read",
+                    "OVER of Spark's functions, or over groups, needs all rows of its partition, and a stream has no "
+                    f"end; {remedy}",
                     Span(place, place + 1),
                 )
+
+    def _refuse_items(self, block: Block) -> None:
+        """Refuse OVER, which groups of a stream do not have, and DISTINCT, which would drop changes that are equal."""
+        text = self.analysis.text
+        self._refuse_over(block, block.clause("SELECT"), ())
         if block.quantifier == "DISTINCT" and self.options.get("emit") != "append":
             raise text.error(
                 "DISTINCT would drop changes of a stream that are equal to earlier ones; leave it out, or write EMIT "
@@ -244,15 +265,18 @@ class Planner:
         for each in query.walk():
             if not any(each.span.holds(span) for span in self._of_streams):
                 continue
-            order = each.tails.get("ORDER BY") or each.tails.get("SORT BY")
-            if order is not None:
-                raise self.analysis.text.error(
-                    "a stream has no end, so its rows cannot be sorted; leave the order out, or sort where the result "
-                    "is read",
-                    order,
-                )
+            self._refuse_order(each)
             if self.options.get("emit") != "append":
                 self._refuse_rows(each)
+
+    def _refuse_order(self, query: Query) -> None:
+        order = query.tails.get("ORDER BY") or query.tails.get("SORT BY")
+        if order is not None:
+            raise self.analysis.text.error(
+                "a stream has no end, so its rows cannot be sorted; leave the order out, or sort where the result is "
+                "read",
+                order,
+            )
 
     def _refuse_rows(self, query: Query) -> None:
         """Refuse LIMIT and OFFSET, which count rows, and UNION, INTERSECT and EXCEPT, which compare them."""

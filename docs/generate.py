@@ -199,8 +199,8 @@ another aggregate need two statements: `CREATE TEMPORARY VIEW v AS SELECT ... EM
 over changes so is an outer `SELECT` that leaves `row_kind` out. In a batch `row_kind` retracts rows, too. Sorting and,
 over changes, `DISTINCT`, `UNION` without `ALL` and `LIMIT` are refused. Closed windows are final rows: a second
 statement may aggregate them, without `row_kind` and without further windows that close. Calls with `OVER`, ordered by
-the column under the watermark, are computed for rows of a stream as by `over`: each row comes out once, when the watermark
-has reached its time, so `EMIT CHANGES` is left out. Windows are Spark's
+the column under the watermark, are computed for rows of a stream as by `over`: each row comes out once, when the
+watermark has reached its time, so `EMIT CHANGES` is left out. Windows are Spark's
 `window(...)` or these table functions:
 
 ```text

@@ -105,7 +105,7 @@ def _names(db: Any) -> list[str]:
         ("CREATE AGGREGATE x BIGINT", "types of the arguments are expected", "BIGINT"),
         ("CREATE AGGREGATE x(BIGINT, INT) AS 'sum'", "RETURNS type is expected", "AS"),
         ("CREATE AGGREGATE x(BIGNIT) AS 'sum'", "is not a type", "BIGNIT"),
-        ("CREATE AGGREGATE x(BIGINT) LANGUAGE java AS 'sum'", "python", "java"),
+        ("CREATE AGGREGATE x(BIGINT) LANGUAGE scala AS 'sum'", "python", "scala"),
         ("CREATE AGGREGATE x(BIGINT) AS 'smu'", "did you mean sum", "'smu'"),
         ("CREATE AGGREGATE x(BIGINT) AS 'sum' USING JAR 'x'", "LINK", "JAR"),
         ("CREATE AGGREGATE x(BIGINT) AS 'sum' USING LINK 'nope'", "not the URL of a server", "'nope'"),

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, Transport, close_connections, watchdog
+from foldflight.functions.call import Call
 from foldflight.functions.registry import Registry
 from foldflight.server.run.lifecycle import Server, serving
 from tests.wire import wire_functions
-from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess
+from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, opening
 
 
 def _starting(tmp_path: Path, *, forked: bool) -> Iterator[Callable[..., ServerProcess]]:
@@ -50,6 +51,9 @@ def fork(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
 def server() -> Iterator[Server]:
     """A server in this process."""
     with serving(wire_functions, state_keys=STATE_KEY, http_port=0) as running:
+        # The first connection may need more patience than the tests have, if the machine is busy.
+        with FlightTransport([running.url], deadline_s=DEADLINE_S).open(opening(Call("count"))):
+            pass
         yield running
     close_connections()
 

@@ -97,7 +97,7 @@ def page_of(run: Run) -> str:
         "## Goals",
         "",
         "Missed goals and their reasons are in",
-        "[Performance](../../ARCHITECTURE.md#performance) of the architecture.",
+        "[Performance](performance.md#goals-and-reasons).",
         "",
     ]
     return "\n".join([*lines, report.goals_of(run.records).for_documents()])

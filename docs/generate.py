@@ -29,7 +29,7 @@ SERVER = """\
 # Settings and metrics of a server
 
 The tables on this page are written by `docs/generate.py` from `service/foldflight/server/run/settings.py` and
-`service/foldflight/server/ops/metrics.py`. How a server works is in [ARCHITECTURE.md](../../ARCHITECTURE.md).
+`service/foldflight/server/ops/metrics.py`. How a server works is in [Inside a server](../explanation/server.md).
 
 ## Settings
 

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md is accurate: its modules exist, imports follow its layers, and rows cross the listed modules."""
+"""ARCHITECTURE.md is accurate and short: its modules exist, imports follow its layers, rows cross the listed modules."""
 
 from __future__ import annotations
 
@@ -94,10 +94,22 @@ def fold_one_row(functions: Functions) -> None:
 
 
 def test_modules_and_files_that_are_named_exist():
-    """Each path in ARCHITECTURE.md is a file of the package or of the repository."""
-    named = set(MODULE.findall(TEXT))
-    assert len(named) > 40
+    """Each path in ARCHITECTURE.md and in the explanations is a file of the package or of the repository."""
+    pages = [TEXT, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "explanation").glob("*.md"))]
+    named = {name for page in pages for name in MODULE.findall(page)}
+    assert len(named) > 80
     assert [name for name in sorted(named) if not ((PACKAGE / name).exists() or (ROOT / name).exists())] == []
+
+
+def test_it_is_read_in_twenty_minutes():
+    """It has at most 5,000 words. Details belong to docs/explanation."""
+    assert len(TEXT.split()) <= 5_000
+
+
+def test_each_package_has_a_section():
+    """There is a heading for each room, so that what it decides and why is told."""
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert set(re.findall(r"^### (\w+)$", TEXT, re.MULTILINE)) == packages
 
 
 def test_the_floor_plan_has_every_package():

@@ -16,6 +16,7 @@ from foldflight.testing.conformance import ENGINE_RULES, SERVER_RULES, rules_tab
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text()
+CONTRACT = (ROOT / "proto" / "README.md").read_text()
 SERVER = (ROOT / "docs" / "reference" / "server.md").read_text()
 SPARK = (ROOT / "docs" / "reference" / "spark.md").read_text()
 
@@ -57,23 +58,21 @@ def test_each_code_of_an_error_is_explained() -> None:
 
 def test_the_rules_of_the_contract() -> None:
     """The tables of rules equal those of `foldflight conform`."""
-    contract = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
     for subject, rules in (("servers", SERVER_RULES), ("engines", ENGINE_RULES)):
-        assert rules_table(subject, rules) in contract
+        assert rules_table(subject, rules) in CONTRACT
 
 
 def test_the_errors_of_the_contract() -> None:
     """The reference of the wire has the codes of each error class."""
-    contract = (Path(__file__).parents[2] / "proto" / "README.md").read_text()
     for error in FoldflightError.__subclasses__():
-        line = re.search(rf"^\| `{error.__name__}` \| .* \| (.*) \|$", contract, re.MULTILINE)
+        line = re.search(rf"^\| `{error.__name__}` \| .* \| (.*) \|$", CONTRACT, re.MULTILINE)
         assert line is not None, error
         assert set(re.findall(r"`(\w+)`", line.group(1))) == error.codes
 
 
 def test_the_transitions_of_the_exchange() -> None:
     """The table in the document is the one of the code, printed by the command that the document names."""
-    assert transitions_table() in ARCHITECTURE
+    assert transitions_table() in CONTRACT
     printed = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "foldflight.exchange.machine"],
         capture_output=True,

@@ -8,7 +8,7 @@ The rules:
 - The engine may send a barrier before it has the results of the previous one. The server answers barriers in order.
 - The first epoch may have any number. Each later epoch has the number of its predecessor plus one.
 
-`python -m foldflight.exchange.machine` prints the table of ARCHITECTURE.md.
+`python -m foldflight.exchange.machine` prints the table of proto/README.md.
 """
 
 from __future__ import annotations

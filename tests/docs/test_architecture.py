@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md is accurate and short: its modules exist, imports follow its layers, rows cross the listed modules."""
+"""ARCHITECTURE.md is short and accurate: modules exist, imports follow its layers, rows cross the listed modules."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_it_is_read_in_twenty_minutes():
 
 
 def test_each_package_has_a_section():
-    """There is a heading for each room, so that what it decides and why is told."""
+    """Each package has a section that tells what it decides."""
     packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert set(re.findall(r"^### (\w+)$", TEXT, re.MULTILINE)) == packages
 

@@ -33,7 +33,7 @@ from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import RejectedError
 from foldflight.functions.call import Order
-from foldflight.testing.over import Resolved
+from foldflight.testing.over import Resolved, numbered
 
 __all__ = ["OverEpoch", "run_over_epochs"]
 
@@ -130,9 +130,9 @@ def _run(
             latest = max([latest, *block.column(over.time).view(pa.int64()).to_pylist()])
             watermark_us = max(watermark_us, latest - round(delay_s * 1_000_000))
             found = [
-                {**given[output.pop("row")], **output}
+                {**given[place], **output}
                 for batch in bucket.outputs(watermark_us)
-                for output in batch.to_pylist(maps_as_pydicts="strict")
+                for place, output in numbered(batch)
             ]
         results.append(OverEpoch(found, bucket.stats.late_rows, bucket.stats.waiting_rows))
     return results

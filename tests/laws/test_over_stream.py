@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import decimal
 import itertools
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,6 +20,8 @@ from foldflight.engine.over import stream
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FunctionError, RejectedError
+from foldflight.functions.call import Order
+from foldflight.functions.types import parse_type
 from foldflight.testing import over, overstream, run_over, run_over_epochs
 from tests.effort import examples
 from tests.laws.test_over import FUNCTIONS
@@ -199,6 +203,37 @@ def test_an_output_may_have_any_name() -> None:
     rows = [at(1, v=5), at(2, v=6)]
     (epoch,) = run_over_epochs(calls, [rows], order_by=["at"])
     assert epoch.rows == run_over(calls, rows, order_by=["at"]) == [{**rows[0], "row": 1}, {**rows[1], "row": 2}]
+
+
+TIES: dict[str, list[Any]] = {
+    "TINYINT": [3, None, -128, 127, 3],
+    "BIGINT": [2**63 - 1, -(2**63), None, 0, -1],
+    "DOUBLE": [0.0, float("nan"), -0.0, None, float("-inf"), 1e-300, float("inf"), float("nan")],
+    "DATE": [dt.date(1, 1, 1), None, dt.date(9999, 12, 31)],
+    "TIMESTAMP": [dt.datetime(1969, 1, 1), None, dt.datetime(9999, 12, 31)],
+    "DECIMAL(20, 2)": [decimal.Decimal("1.5"), None, decimal.Decimal("-2.25")],
+    "BOOLEAN": [True, None, False],
+    "STRING": ["b", None, "", "a\x00", "ä"],
+}
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("nulls_first", [False, True])
+@pytest.mark.parametrize("name", TIES)
+def test_rows_of_equal_time_are_in_order(name: str, nulls_first: bool, descending: bool) -> None:
+    """The ranks of values are in the order of Spark: NaN is the greatest number and equal to itself."""
+    values = TIES[name]
+    order = Order("value", descending, nulls_first)
+    keys = [order.sort_key(value) for value in values]
+    distinct = sorted(set(keys), reverse=descending)
+    found = stream._ranks(pa.array(values, parse_type(name)), order).tolist()
+    assert [sorted(set(found)).index(rank) for rank in found] == [distinct.index(key) for key in keys]
+
+
+def test_times_that_python_does_not_know_are_in_order() -> None:
+    """Spark's timestamps go beyond the year 9999."""
+    column = pa.array([10**18, 5, None, -(10**18)], pa.timestamp("us", "UTC"))
+    assert np.argsort(stream._ranks(column, Order("value", False, True))).tolist() == [2, 3, 1, 0]
 
 
 def test_kept_rows_are_in_memory_for_some_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

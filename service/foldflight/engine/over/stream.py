@@ -35,7 +35,7 @@ from foldflight.engine.grouped import Clock, GroupedExchange, Groups
 from foldflight.engine.keys import KeyIndex
 from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.engine.over.folding import fold_of
-from foldflight.engine.over.frames import OrderOf, Positions, positions_of
+from foldflight.engine.over.frames import OrderOf, Positions, codes_of, positions_of
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery, Part, Way
 from foldflight.engine.query import ARROW, HostTypes
@@ -812,6 +812,12 @@ def _running_sums(values: Positions, groups: Positions) -> Positions:
 
 def _ranks(column: pa.Array, order: Order) -> Positions:
     """Return a number for each of n values that ascends as the order does."""
+    if _has_codes(column.type):
+        codes = codes_of(column, descending=order.descending)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        ranks = np.full(len(column), -1 if order.nulls_first else len(column), np.int64)
+        ranks[valid] = np.unique(codes[valid], return_inverse=True)[1]
+        return ranks
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = column.cast(pa.binary())  # a text of Spark need not be UTF-8, and is ordered by its bytes
     index = KeyIndex(pa.schema([pa.field("value", column.type)]))
@@ -821,3 +827,11 @@ def _ranks(column: pa.Array, order: Order) -> Positions:
     ranks = np.zeros(len(keys), np.int64)
     ranks[places] = np.arange(len(keys))
     return ranks[slots]
+
+
+def _has_codes(type_: pa.DataType) -> bool:
+    """Whether values of a type are ordered by their codes, which is faster than by Python values."""
+    kinds = pa.types
+    return (
+        kinds.is_signed_integer(type_) or kinds.is_floating(type_) or kinds.is_date(type_) or kinds.is_timestamp(type_)
+    )

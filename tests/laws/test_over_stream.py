@@ -236,6 +236,24 @@ def test_times_that_python_does_not_know_are_in_order() -> None:
     assert np.argsort(stream._ranks(column, Order("value", False, True))).tolist() == [2, 3, 1, 0]
 
 
+def test_due_rows_are_in_memory_a_piece_of_each_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that arrived with all their rows in one time range come out in steps, and not together."""
+    sizes = []
+    step = stream.OverBucket._step
+
+    def counted(self: Any, until: int) -> Any:
+        rows = step(self, until)
+        sizes.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr(stream.OverBucket, "_step", counted)
+    monkeypatch.setattr(stream, "_PIECE_ROWS", 4)
+    epochs = [[at(3 * minute + epoch) for minute in range(20)] for epoch in range(3)]
+    found = run_over_epochs({"n": FUNCTIONS["count"]()}, [*epochs, [at(999)]], order_by=["at"], delay_s=60 * 99)
+    assert [row["n"] for row in found[-1].rows] == list(range(1, 61))
+    assert max(sizes) <= 3 * 4
+
+
 def test_kept_rows_are_in_memory_for_some_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step folds the frames of as many groups as have kept rows of a block, and stores these before it goes on."""
     sizes = []

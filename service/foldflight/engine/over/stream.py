@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -55,6 +55,9 @@ _FRAME_ROWS_MAX: Final = 10_000
 
 _EVENTS_MAX: Final = 1 << 17
 """Rows of a chunk."""
+
+_PIECE_ROWS: Final = 1 << 16
+"""Rows of a piece of a time log. A step reads one piece of each run, so they are smaller than blocks that arrive."""
 
 _ROWS: Final = 1 << 15
 """Rows whose frames are folded at once in ROWS frames."""
@@ -673,8 +676,10 @@ class OverBucket:
         self._folds = folds
         self._over = over
 
+        by_time = replace(bounds, piece_rows_max=min(bounds.piece_rows_max, _PIECE_ROWS))
+
         def log(name: str, rows: pa.Schema, owner: dict[str, Any]) -> TimeLog:
-            return TimeLog(rows, stores(name), cache=cache, bounds=bounds, new_run_id=new_run_id, owner=owner)
+            return TimeLog(rows, stores(name), cache=cache, bounds=by_time, new_run_id=new_run_id, owner=owner)
 
         def table(name: str, layout: TableLayout) -> StateTable:
             return StateTable(layout, stores(name), cache=cache, bounds=bounds, new_run_id=new_run_id)

@@ -91,7 +91,9 @@ def run_over_epochs(
     resolved = Resolved.of(aggregates, given, keys=keys, order_by=order_by, types=types or {}, has_ends=False)
     order = resolved.order
     if not order or order[0].descending or not pa.types.is_timestamp(resolved.layout.order.field(0).type):
-        raise RejectedError("SIGNATURE", "the first column of order_by is the time of the stream, ascending")
+        raise RejectedError(
+            "SIGNATURE", "the first column of order_by is the time of the stream: a timestamp, ascending"
+        )
     ties = tuple(
         Order(name, each.descending, each.nulls_first)
         for name, each in zip(resolved.layout.order.names[1:], order[1:], strict=True)

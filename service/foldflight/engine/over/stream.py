@@ -127,7 +127,7 @@ class StreamedOver:
                     f"the order {layout.order_names[place]} is {layout.order.field(order.column).type}; in a stream "
                     "rows of equal time are ordered by numbers, texts, times and booleans only",
                 )
-        query = OverQuery.of(transport, calls, layout, types=types)
+        query = OverQuery.of(transport, calls, layout, types=types, is_stream=True)
         for part in query.parts:
             _check_way(part)
         return cls(query, ties, buckets)
@@ -235,8 +235,8 @@ def _check_way(part: Part) -> None:
         raise RejectedError(
             "CANNOT_RETRACT",
             f"{functions} over {frame} would be folded by {part.way.value} ({'; '.join(part.why)}), and a stream folds "
-            "RANGE by retracting the rows that leave, because it cannot find the rows of a group; define retract, "
-            "insist with by='retract' if the function has it and its rounding errors do no harm, or use ROWS",
+            "RANGE by retracting the rows that leave, because it cannot find the rows of a group; insist with "
+            "by='retract' if rounding errors do no harm, or use ROWS",
         )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import decimal
 import itertools
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +20,8 @@ from foldflight.engine.over import stream
 from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FunctionError, RejectedError
+from foldflight.functions.call import Order
+from foldflight.functions.types import parse_type
 from foldflight.testing import over, overstream, run_over, run_over_epochs
 from tests.effort import examples
 from tests.laws.test_over import FUNCTIONS
@@ -145,7 +150,17 @@ def at(minute: int, **columns: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("call", "code", "message"),
     [
-        (FUNCTIONS["max"]("v").range("-1 hour", 0), "CANNOT_RETRACT", "would be folded by merge .*by='retract'"),
+        (FUNCTIONS["count"]("v").distinct(), "CANNOT_MERGE", "use ROWS with a beginning"),
+        (FUNCTIONS["count"]("v").distinct().rows(None, 0, by="recompute"), "CANNOT_MERGE", "use ROWS with a beginning"),
+        (FUNCTIONS["count"]("v").distinct().range("-1 hour", 0, by="retract"), "CANNOT_MERGE", "use ROWS with a"),
+        (FUNCTIONS["count"]("v").range("-100000000 days", 0), "LIMIT", "at most 10,000,000 days before"),
+        (FUNCTIONS["max"]("v").range("-1 hour", 0), "CANNOT_RETRACT", "no retract; define retract, or use ROWS"),
+        (FUNCTIONS["joined"]("v").range("-1 hour", 0), "CANNOT_RETRACT", "no retract; define retract, or use ROWS"),
+        (
+            FUNCTIONS["sum"]("v").range("-1 hour", 0, by="recompute"),
+            "CANNOT_RETRACT",
+            "would be folded by recompute .*insist with by='retract' if rounding",
+        ),
         (FUNCTIONS["count"]().range("-1 month", 0), "SIGNATURE", "an interval of a fixed length"),
         (FUNCTIONS["count"]().range(-5, 0), "SIGNATURE", "an interval of a fixed length"),
         (FUNCTIONS["count"]().rows(0, 1), "SIGNATURE", "does not know the rows that follow"),
@@ -164,6 +179,105 @@ def test_frames_that_a_stream_cannot_fold_are_refused(call: Any, code: str, mess
     with pytest.raises(RejectedError, match=message) as refused:
         run_over_epochs({"n": call}, [[at(1, v=1)]], order_by=["at"])
     assert refused.value.code == code
+
+
+def test_the_time_is_a_timestamp_in_microseconds() -> None:
+    """Distances and watermarks count microseconds, so another unit and a row without a time are refused."""
+    calls = {"n": FUNCTIONS["count"]().range("-2 minutes", 0)}
+    for unit in ("s", "ms", "ns"):
+        with pytest.raises(
+            RejectedError, match=f"timestamp.{unit}.; in a stream it is a timestamp in micro"
+        ) as refused:
+            run_over_epochs(calls, [[at(1)]], order_by=["at"], types={"at": pa.timestamp(unit)})
+        assert refused.value.code == "SCHEMA_MISMATCH"
+    with pytest.raises(RejectedError, match="the order at is NULL; leave such rows out") as refused:
+        run_over_epochs(calls, [[at(1)], [{"at": None}]], order_by=["at"])
+    assert refused.value.code == "SCHEMA_MISMATCH"
+
+
+def test_the_longest_distance() -> None:
+    """Times far apart do not leave the range of whole numbers."""
+    calls = {"n": FUNCTIONS["count"]().range("-10000000 days", 0)}
+    epochs = [[{"at": dt.datetime(1, 1, 1)}], [{"at": dt.datetime(9999, 12, 31)}]]
+    first, second = run_over_epochs(calls, epochs, order_by=["at"])
+    assert [row["n"] for row in (*first.rows, *second.rows)] == [1, 2]
+
+
+def test_an_output_may_have_any_name() -> None:
+    """The test kit numbers the rows in a column of its own, which has the name of no output."""
+    calls = {"row": FUNCTIONS["count"]().rows(None, 0)}
+    rows = [at(1, v=5), at(2, v=6)]
+    (epoch,) = run_over_epochs(calls, [rows], order_by=["at"])
+    assert epoch.rows == run_over(calls, rows, order_by=["at"]) == [{**rows[0], "row": 1}, {**rows[1], "row": 2}]
+
+
+TIES: dict[str, list[Any]] = {
+    "TINYINT": [3, None, -128, 127, 3],
+    "BIGINT": [2**63 - 1, -(2**63), None, 0, -1],
+    "DOUBLE": [0.0, float("nan"), -0.0, None, float("-inf"), 1e-300, float("inf"), float("nan")],
+    "DATE": [dt.date(1, 1, 1), None, dt.date(9999, 12, 31)],
+    "TIMESTAMP": [dt.datetime(1969, 1, 1), None, dt.datetime(9999, 12, 31)],
+    "DECIMAL(20, 2)": [decimal.Decimal("1.5"), None, decimal.Decimal("-2.25")],
+    "BOOLEAN": [True, None, False],
+    "STRING": ["b", None, "", "a\x00", "ä"],
+}
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("nulls_first", [False, True])
+@pytest.mark.parametrize("name", TIES)
+def test_rows_of_equal_time_are_in_order(name: str, nulls_first: bool, descending: bool) -> None:
+    """The ranks of values are in the order of Spark: NaN is the greatest number and equal to itself."""
+    values = TIES[name]
+    order = Order("value", descending, nulls_first)
+    keys = [order.sort_key(value) for value in values]
+    distinct = sorted(set(keys), reverse=descending)
+    found = stream._ranks(pa.array(values, parse_type(name)), order).tolist()
+    assert [sorted(set(found)).index(rank) for rank in found] == [distinct.index(key) for key in keys]
+
+
+def test_times_that_python_does_not_know_are_in_order() -> None:
+    """Spark's timestamps go beyond the year 9999."""
+    column = pa.array([10**18, 5, None, -(10**18)], pa.timestamp("us", "UTC"))
+    assert np.argsort(stream._ranks(column, Order("value", False, True))).tolist() == [2, 3, 1, 0]
+
+
+def test_due_rows_are_in_memory_a_piece_of_each_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that arrived with all their rows in one time range come out in steps, and not together."""
+    sizes = []
+    step = stream.OverBucket._step
+
+    def counted(self: Any, until: int) -> Any:
+        rows = step(self, until)
+        sizes.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr(stream.OverBucket, "_step", counted)
+    monkeypatch.setattr(stream, "_PIECE_ROWS", 4)
+    epochs = [[at(3 * minute + epoch) for minute in range(20)] for epoch in range(3)]
+    found = run_over_epochs({"n": FUNCTIONS["count"]()}, [*epochs, [at(999)]], order_by=["at"], delay_s=60 * 99)
+    assert [row["n"] for row in found[-1].rows] == list(range(1, 61))
+    assert max(sizes) <= 3 * 4
+
+
+def test_kept_rows_are_in_memory_for_some_groups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step folds the frames of as many groups as have kept rows of a block, and stores these before it goes on."""
+    sizes = []
+    store = stream._RowsFold._store
+
+    def counted(self: Any, step: Any, rows: Any, owners: Any, starts: Any) -> Any:
+        sizes.append(rows.num_rows)
+        return store(self, step, rows, owners, starts)
+
+    monkeypatch.setattr(stream._RowsFold, "_store", counted)
+    monkeypatch.setattr(
+        BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, rows_max=200, bytes_max=2000)
+    )
+    epochs = [[at(10 * epoch + minute, k=k, v=1) for k in range(40) for minute in range(10)] for epoch in range(3)]
+    found = run_over_epochs({"n": FUNCTIONS["sum"]("v").rows(-19, 0)}, epochs, keys=["k"], order_by=["at"])
+    assert {row["n"] for row in found[2].rows} == {20}
+    assert sum(len(epoch.rows) for epoch in found) == 1200
+    assert max(sizes) < 400  # of 1,200 rows in a step
 
 
 @pytest.mark.parametrize("frame", [(None, 0), (-3, 0)])
@@ -193,10 +307,13 @@ def test_a_changed_query_is_refused() -> None:
     stores: dict[str, MemoryStore] = {}
     total, count = FUNCTIONS["sum"]("v"), FUNCTIONS["count"]()
 
-    def run(calls: dict[str, Any], keys: list[str], minute: int) -> list[dict[str, Any]]:
-        row = at(minute, k="a", v=minute)
+    def run(
+        calls: dict[str, Any], keys: list[str], minute: int, columns: tuple[str, ...] = ("row",)
+    ) -> list[dict[str, Any]]:
+        row = at(minute, k="a", other="a", v=minute)
         resolved = over.Resolved.of(calls, [row], keys=keys, order_by=["at"], types={}, has_ends=False)
-        streamed = stream.StreamedOver.of(resolved.transport, resolved.calls, resolved.layout)
+        layout = dataclasses.replace(resolved.layout, names=columns)
+        streamed = stream.StreamedOver.of(resolved.transport, resolved.calls, layout)
         names = (f"run {minute} {number}" for number in itertools.count())
         (epoch,) = overstream._run(streamed, resolved.rows, [[row]], stores, lambda: next(names), TableBounds(), 0)
         return epoch.rows
@@ -204,8 +321,11 @@ def test_a_changed_query_is_refused() -> None:
     kept = {"total": total.range("-2 minutes", 0), "n": count.rows(-1, 0)}
     found = [row for minute in (5, 6, 8) for row in run(kept, ["k"], minute)]
     assert [(row["total"], row["n"]) for row in found] == [(5, 1), (11, 2), (14, 2)]
+    with pytest.raises(RejectedError, match="other input columns"):
+        run(kept, ["k"], 9, ("number",))
     for calls, keys, what in (
         (kept, [], "other keys"),
+        (kept, ["other"], "other keys"),
         ({**kept, "total": total.range("-3 minutes", 0)}, ["k"], "other calls and frames"),
         ({"n": count.rows(-1, 0)}, ["k"], "other calls and frames"),
     ):

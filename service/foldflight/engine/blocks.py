@@ -60,10 +60,11 @@ class Pace:
     Args:
         items_max: The largest number.
         bytes_max: Bytes that the items may make together.
+        first: The first number. Default: a small one.
     """
 
-    def __init__(self, items_max: int, bytes_max: int) -> None:
-        self.items = min(_FIRST_ITEMS, items_max)
+    def __init__(self, items_max: int, bytes_max: int, *, first: int | None = None) -> None:
+        self.items = min(first or _FIRST_ITEMS, items_max)
         self._items_max = items_max
         self._bytes_max = bytes_max
 

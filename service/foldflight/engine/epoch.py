@@ -33,7 +33,7 @@ class EpochStats:
         rows: Rows folded.
         groups: Groups touched.
         late_rows: Rows dropped because their window was closed, or in OVER because their time had passed.
-        waiting_rows: In OVER, rows that wait until the watermark has passed their time.
+        waiting_rows: In OVER, rows that wait until the watermark has reached their time.
         ignored_retractions: Retractions of rows that were not in their group.
         isolated_groups: Touched groups whose function raised, if errors are isolated.
         isolated_rows: Folded rows that became dead letters.

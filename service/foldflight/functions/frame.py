@@ -32,6 +32,7 @@ _MICROSECONDS: Final = {
 }
 _UNITS: Final = "|".join([*_MONTHS, *_DAYS, *_MICROSECONDS])
 _TERM: Final = re.compile(rf"\s*([-+]?)\s*(\d+)\s*({_UNITS})s?\b", re.IGNORECASE)
+_SIGNED: Final = re.compile(r"\s*([-+]?)\s*(\d+)")
 _DAY: Final = 24 * _MICROSECONDS["hour"]
 _MONTH_DAYS_MIN, _MONTH_DAYS_MAX = 28, 31
 
@@ -80,6 +81,8 @@ class WindowFrame:
 
     >>> str(WindowFrame(-99, 0))
     'ROWS BETWEEN 99 PRECEDING AND CURRENT ROW'
+    >>> str(WindowFrame("-1 day 2 hours", "1 hour", is_range=True))
+    "RANGE BETWEEN INTERVAL '1 day -2 hours' PRECEDING AND INTERVAL '1 hour' FOLLOWING"
     """
 
     low: FrameBound
@@ -167,4 +170,10 @@ def _written(bound: FrameBound, unbounded: str) -> str:
         side = "CURRENT ROW" if bound == 0 else "PRECEDING" if bound < 0 else "FOLLOWING"
         return side if bound == 0 else f"{abs(bound)} {side}"
     text = bound.strip()
-    return f"INTERVAL '{text.lstrip('-+').strip()}' {'PRECEDING' if text.startswith('-') else 'FOLLOWING'}"
+    if not text.startswith("-"):
+        return f"INTERVAL '{text.lstrip('+').strip()}' FOLLOWING"
+    if interval_of(text) is None:
+        return f"INTERVAL '{text.lstrip('-').strip()}' PRECEDING"
+    # The first term tells the side, so the sign of each term is turned.
+    turned = _SIGNED.sub(lambda found: f" {'' if found[1] == '-' else '-'}{found[2]}", text)
+    return f"INTERVAL '{turned.strip()}' PRECEDING"

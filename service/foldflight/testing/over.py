@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ from foldflight.functions.frame import WindowFrame, interval_of
 from foldflight.functions.types import sql_name
 from foldflight.testing.epochs import calls_of, conditions_of, name_in_chunks, types_of
 
-__all__ = ["Resolved", "run_over"]
+__all__ = ["Resolved", "numbered", "run_over"]
 
 
 def run_over(
@@ -70,8 +70,8 @@ def run_over(
     query = OverQuery.of(resolved.transport, resolved.calls, resolved.layout)
     outputs: list[dict[str, Any]] = [{} for _ in given]
     for block in OverFold(query)([resolved.rows.take(_sorted(resolved.rows, resolved.layout, resolved.order))]):
-        for found_row in block.to_pylist(maps_as_pydicts="strict"):
-            outputs[found_row.pop("row")] = found_row
+        for place, output in numbered(block):
+            outputs[place] = output
     return [{**row, **output} for row, output in zip(given, outputs, strict=True)]
 
 
@@ -120,7 +120,7 @@ class Resolved(NamedTuple):
             framed, ends = {name: Framed(call, frames[name]) for name, call in calls.items()}, {}
         layout = OverLayout(
             payload=pa.schema([("in_0", pa.int64())]),
-            names=("row",),
+            names=("row" + "_" * max(map(len, aggregates)),),  # longer than the name of any output
             keys=pa.schema([(f"key_{place}", found[name]) for place, name in enumerate(keys)]),
             key_names=tuple(keys),
             order=pa.schema([(f"order_{place}", found[str(each.column)]) for place, each in enumerate(order)]),
@@ -138,6 +138,12 @@ class Resolved(NamedTuple):
         # Functions arrive pickled in Spark's workers.
         transport = pickle.loads(pickle.dumps(next(iter(aggregates.values())).transport))  # noqa: S301 - made here
         return cls(transport, framed, layout, order, batch)
+
+
+def numbered(block: pa.RecordBatch) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the outputs of each row of a result."""
+    outputs = block.remove_column(0).to_pylist(maps_as_pydicts="strict")
+    return zip(block.column(0).to_pylist(), outputs, strict=True)
 
 
 def _sorted(batch: pa.RecordBatch, layout: OverLayout, order: Sequence[OrderKey]) -> pa.Array:

@@ -33,7 +33,7 @@ from foldflight.engine.state.manifest import TableBounds
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import RejectedError
 from foldflight.functions.call import Order
-from foldflight.testing.over import Resolved
+from foldflight.testing.over import Resolved, numbered
 
 __all__ = ["OverEpoch", "run_over_epochs"]
 
@@ -91,7 +91,9 @@ def run_over_epochs(
     resolved = Resolved.of(aggregates, given, keys=keys, order_by=order_by, types=types or {}, has_ends=False)
     order = resolved.order
     if not order or order[0].descending or not pa.types.is_timestamp(resolved.layout.order.field(0).type):
-        raise RejectedError("SIGNATURE", "the first column of order_by is the time of the stream, ascending")
+        raise RejectedError(
+            "SIGNATURE", "the first column of order_by is the time of the stream: a timestamp, ascending"
+        )
     ties = tuple(
         Order(name, each.descending, each.nulls_first)
         for name, each in zip(resolved.layout.order.names[1:], order[1:], strict=True)
@@ -130,9 +132,9 @@ def _run(
             latest = max([latest, *block.column(over.time).view(pa.int64()).to_pylist()])
             watermark_us = max(watermark_us, latest - round(delay_s * 1_000_000))
             found = [
-                {**given[output.pop("row")], **output}
+                {**given[place], **output}
                 for batch in bucket.outputs(watermark_us)
-                for output in batch.to_pylist(maps_as_pydicts="strict")
+                for place, output in numbered(batch)
             ]
         results.append(OverEpoch(found, bucket.stats.late_rows, bucket.stats.waiting_rows))
     return results

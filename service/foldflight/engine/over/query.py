@@ -157,7 +157,13 @@ class OverQuery:
 
     @classmethod
     def of(
-        cls, transport: Transport, calls: Mapping[str, Framed], layout: OverLayout, *, types: HostTypes = ARROW
+        cls,
+        transport: Transport,
+        calls: Mapping[str, Framed],
+        layout: OverLayout,
+        *,
+        types: HostTypes = ARROW,
+        is_stream: bool = False,
     ) -> OverQuery:
         """Describe the calls through the transport, check them, and choose how each is folded.
 
@@ -166,6 +172,7 @@ class OverQuery:
             calls: The calls by output name.
             layout: The columns.
             types: The carrier types of the host.
+            is_stream: Whether rows that leave a frame with a distance can only be retracted.
 
         Raises:
             RejectedError: UNKNOWN_FUNCTION, SIGNATURE, SCHEMA_MISMATCH; CANNOT_RETRACT or CANNOT_MERGE, if a frame
@@ -180,6 +187,14 @@ class OverQuery:
         reasons: dict[str, str] = {}
         for place, (name, each) in enumerate(calls.items()):
             opened = every.opened[place]
+            if is_stream and each.frame.has_offset and not opened.can_retract:
+                raise RejectedError(
+                    "CANNOT_RETRACT",
+                    f"{each.call.function} over {each.frame}: a stream folds RANGE by retracting the rows that leave, "
+                    "because it cannot find the rows of a group, and this function has no retract; define retract, or "
+                    "use ROWS",
+                    function=each.call.function,
+                )
             way, reasons[name] = _chosen(each, opened, every.layout.states.field(place))
             # How the user insists only matters for the choice.
             frame = replace(each.frame, by=None)

@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
@@ -35,7 +35,7 @@ from foldflight.engine.grouped import Clock, GroupedExchange, Groups
 from foldflight.engine.keys import KeyIndex
 from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.engine.over.folding import fold_of
-from foldflight.engine.over.frames import OrderOf, Positions, positions_of
+from foldflight.engine.over.frames import OrderOf, Positions, codes_of, positions_of
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery, Part, Way
 from foldflight.engine.query import ARROW, HostTypes
@@ -46,7 +46,7 @@ from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.functions.call import Order
-from foldflight.functions.frame import interval_of
+from foldflight.functions.frame import Interval, interval_of
 
 __all__ = ["OverBucket", "StreamFolds", "StreamedOver"]
 
@@ -56,10 +56,16 @@ _FRAME_ROWS_MAX: Final = 10_000
 _EVENTS_MAX: Final = 1 << 17
 """Rows of a chunk."""
 
+_PIECE_ROWS: Final = 1 << 16
+"""Rows of a piece of a time log. A step reads one piece of each run, so they are smaller than blocks that arrive."""
+
 _ROWS: Final = 1 << 15
 """Rows whose frames are folded at once in ROWS frames."""
 
 _DAY_US: Final = 86_400_000_000
+_DISTANCE_US_MAX: Final = 10_000_000 * _DAY_US
+"""The longest distance of RANGE. With it, times are far within 64 bits."""
+
 _KEPT_ROWS: Final = "rows"
 
 Slots = npt.NDArray[np.int32]
@@ -96,9 +102,16 @@ class StreamedOver:
         Raises:
             RejectedError: Also SIGNATURE or LIMIT, for frames that a stream does not know; CANNOT_MERGE or
                 CANNOT_RETRACT, for a function that cannot be folded over such a frame in a stream; SCHEMA_MISMATCH, for
-                an order that cannot decide between rows of equal time.
+                a time that is not a timestamp in microseconds, and an order that cannot decide between rows of equal
+                time.
             RetryableError: UNREACHABLE or DEADLINE, if no server answers.
         """
+        time = layout.order.field(0).type
+        if not pa.types.is_timestamp(time) or time.unit != "us":
+            raise RejectedError(
+                "SCHEMA_MISMATCH",
+                f"the order {layout.order_names[0]} is {time}; in a stream it is a timestamp in microseconds",
+            )
         for name, each in calls.items():
             _check_frame(name, each)
             if each.frame.has_offset and ties:
@@ -114,7 +127,7 @@ class StreamedOver:
                     f"the order {layout.order_names[place]} is {layout.order.field(order.column).type}; in a stream "
                     "rows of equal time are ordered by numbers, texts, times and booleans only",
                 )
-        query = OverQuery.of(transport, calls, layout, types=types)
+        query = OverQuery.of(transport, calls, layout, types=types, is_stream=True)
         for part in query.parts:
             _check_way(part)
         return cls(query, ties, buckets)
@@ -136,8 +149,12 @@ class StreamedOver:
         layout = self.query.layout
         types = [str(field.type) for field in layout.order]
         return {
-            "keys": [[field.name, str(field.type)] for field in layout.keys],
+            "keys": [[name, str(field.type)] for name, field in zip(layout.key_names, layout.keys, strict=True)],
             "orders": [[text, type_] for text, type_ in zip(layout.order_names, types, strict=True)],
+            # Waiting rows have all columns by their places, so these may not change.
+            "input columns": [
+                [name, str(field.type)] for name, field in zip(layout.names, layout.payload, strict=True)
+            ],
             "buckets": self.buckets,
             "calls and frames": [
                 {"frame": str(part.frame), "folded": part.way.value, "calls": calls_of(part.query.layout.states)}
@@ -161,6 +178,13 @@ class StreamedOver:
 
 def _check_frame(name: str, framed: Framed) -> None:
     frame, function = framed.frame, framed.call.function
+    if (framed.call.distinct or framed.call.order) and (frame.low is None or frame.has_offset):
+        raise RejectedError(
+            "CANNOT_MERGE",
+            f"{name} has the frame {frame}; with DISTINCT or an order, all rows of a frame are folded for each value, "
+            "and a stream cannot find the rows of a group in such a frame; use ROWS with a beginning",
+            function=function,
+        )
     if frame.high is None or not (frame.high == 0 or _precedes(framed)):
         raise RejectedError(
             "SIGNATURE",
@@ -175,6 +199,13 @@ def _check_frame(name: str, framed: Framed) -> None:
                 "SIGNATURE",
                 f"{name} has the frame {frame}; RANGE in a stream begins at an interval of a fixed length, such as "
                 "'-1 hour' or '-7 days' (of 24 hours each)",
+                function=function,
+            )
+        if -_length_us(interval) > _DISTANCE_US_MAX:
+            raise RejectedError(
+                "LIMIT",
+                f"{name} has the frame {frame}; RANGE in a stream may begin at most {_DISTANCE_US_MAX // _DAY_US:,} "
+                "days before the current row; use a frame without a beginning",
                 function=function,
             )
     elif isinstance(frame.low, int) and -frame.low > _FRAME_ROWS_MAX:
@@ -204,8 +235,8 @@ def _check_way(part: Part) -> None:
         raise RejectedError(
             "CANNOT_RETRACT",
             f"{functions} over {frame} would be folded by {part.way.value} ({'; '.join(part.why)}), and a stream folds "
-            "RANGE by retracting the rows that leave, because it cannot find the rows of a group; define retract, "
-            "insist with by='retract' if the function has it and its rounding errors do no harm, or use ROWS",
+            "RANGE by retracting the rows that leave, because it cannot find the rows of a group; insist with "
+            "by='retract' if rounding errors do no harm, or use ROWS",
         )
 
 
@@ -225,7 +256,12 @@ def _distance_us(part: Part) -> int | None:
         return None
     interval = interval_of(str(part.frame.low))
     assert interval is not None
-    return -(interval.days * _DAY_US + interval.microseconds)
+    return -_length_us(interval)
+
+
+def _length_us(interval: Interval) -> int:
+    """Return the length of an interval without months, in microseconds."""
+    return interval.days * _DAY_US + interval.microseconds
 
 
 def _kept_rows(part: Part) -> int:
@@ -252,6 +288,14 @@ class _Step(NamedTuple):
     times: Positions
     peers: Positions
     until: int
+
+    def of_groups(self, begin: int, count: int) -> _Step:
+        """Return the rows from the position `begin` on of at most `count` groups. A group has adjacent rows."""
+        firsts = np.flatnonzero(np.diff(self.slots[begin:], prepend=-1)) + begin
+        end = int(firsts[count]) if count < len(firsts) else len(self.slots)
+        chosen = slice(begin, end)
+        rows = self.rows.slice(begin, end - begin)
+        return _Step(rows, self.groups, self.slots[chosen], self.times[chosen], self.peers[chosen], self.until)
 
 
 class _Kept(NamedTuple):
@@ -487,6 +531,9 @@ class _RowsFold(_PartFold):
         bounds = part.query.bounds
         self._pace = Pace(min(_ROWS, bounds.rows_max), bounds.bytes_max)
         self._rows_kept = _kept_rows(part)
+        # The kept rows of some groups are in memory at once: at first those of as many as surely make no large block.
+        first = max(bounds.rows_max // max(self._rows_kept, 1), 1)
+        self._groups_pace = Pace(bounds.rows_max, bounds.bytes_max, first=first)
 
     @property
     def states(self) -> pa.Schema:
@@ -497,14 +544,22 @@ class _RowsFold(_PartFold):
         return pa.schema([pa.field("state_0", pa.list_(pa.struct(fields)), metadata=metadata)])
 
     def outputs(self, step: _Step, kept: _Kept) -> list[pa.Array]:
-        if not len(step.slots):
-            return [pa.nulls(0, field.type) for field in self._layout.outputs]
+        found = [[pa.nulls(0, field.type) for field in self._layout.outputs]]
+        begin = 0
+        while begin < len(step.slots):
+            part = step if kept.table is None else step.of_groups(begin, self._groups_pace.items)
+            found.append(self._folded(part, kept.table))
+            begin += len(part.slots)
+        return [pa.concat_arrays(list(columns)) for columns in zip(*found, strict=True)]
+
+    def _folded(self, step: _Step, table: StateTable | None) -> list[pa.Array]:
+        """Return the outputs of the due rows of some groups, and store the last rows of these groups."""
         columns = _columns_of(step.rows, self._layout.columns.names)
         rows, owners, is_due = columns, step.slots, np.ones(len(step.slots), np.bool_)
         touched = np.unique(owners)
         keys = step.groups.keys(touched)
-        if kept.table is not None:
-            lists = kept.table.lookup(keys).states.column(0)
+        if table is not None:
+            lists = table.lookup(keys).states.column(0)
             before = pa.RecordBatch.from_arrays(lists.flatten().flatten(), schema=columns.schema)
             lengths = lists.value_lengths().fill_null(0).to_numpy()
             rows = pa.concat_batches([before, columns])
@@ -514,15 +569,19 @@ class _RowsFold(_PartFold):
             rows, owners, is_due = rows.take(pa.array(order)), owners[order], is_due[order]
         starts = np.append(np.flatnonzero(np.diff(owners, prepend=-1)), len(owners))
         outputs = self._outputs(self._store(step, rows, owners, starts), np.flatnonzero(is_due))
-        if kept.table is not None:
-            ends = starts[1:]
-            counts = np.minimum(ends - starts[:-1], self._rows_kept)
-            places = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
-            offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-            last = pa.ListArray.from_arrays(offsets, rows.take(pa.array(places)).to_struct_array())
-            batch = pa.RecordBatch.from_arrays([last.cast(self.states.field(0).type)], names=self.states.names)
-            kept.table.commit(keys, np.ones(len(touched), np.int64), batch)
+        if table is not None:
+            table.commit(keys, np.ones(len(touched), np.int64), self._last(rows, starts))
+            self._groups_pace.made(len(touched), rows.nbytes)
         return outputs
+
+    def _last(self, rows: pa.RecordBatch, starts: Positions) -> pa.RecordBatch:
+        """Return the last rows of each group as a list: those that frames of later rows may have."""
+        ends = starts[1:]
+        counts = np.minimum(ends - starts[:-1], self._rows_kept)
+        places = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
+        offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+        last = pa.ListArray.from_arrays(offsets, rows.take(pa.array(places)).to_struct_array())
+        return pa.RecordBatch.from_arrays([last.cast(self.states.field(0).type)], names=self.states.names)
 
     def _store(self, step: _Step, rows: pa.RecordBatch, owners: Slots, starts: Positions) -> Store:
         """Return rows, by group, with their keys. Only frames without kept rows need to know peers."""
@@ -617,8 +676,10 @@ class OverBucket:
         self._folds = folds
         self._over = over
 
+        by_time = replace(bounds, piece_rows_max=min(bounds.piece_rows_max, _PIECE_ROWS))
+
         def log(name: str, rows: pa.Schema, owner: dict[str, Any]) -> TimeLog:
-            return TimeLog(rows, stores(name), cache=cache, bounds=bounds, new_run_id=new_run_id, owner=owner)
+            return TimeLog(rows, stores(name), cache=cache, bounds=by_time, new_run_id=new_run_id, owner=owner)
 
         def table(name: str, layout: TableLayout) -> StateTable:
             return StateTable(layout, stores(name), cache=cache, bounds=bounds, new_run_id=new_run_id)
@@ -648,9 +709,16 @@ class OverBucket:
         Args:
             blocks: Rows in the schema of `OverLayout.rows`.
             watermark_us: The watermark, in microseconds since 1970.
+
+        Raises:
+            RejectedError: SCHEMA_MISMATCH, for a row without a time.
         """
         for block in blocks:
-            times = block.column(self._over.time).view(pa.int64()).to_numpy()
+            column = block.column(self._over.time)
+            if column.null_count:
+                shown = self._over.query.layout.order_names[0]
+                raise RejectedError("SCHEMA_MISMATCH", f"the order {shown} is NULL; leave such rows out")
+            times = column.view(pa.int64()).to_numpy()
             late = times <= watermark_us
             self.stats.late_rows += int(late.sum())
             order = np.flatnonzero(~late)
@@ -749,6 +817,12 @@ def _running_sums(values: Positions, groups: Positions) -> Positions:
 
 def _ranks(column: pa.Array, order: Order) -> Positions:
     """Return a number for each of n values that ascends as the order does."""
+    if _has_codes(column.type):
+        codes = codes_of(column, descending=order.descending)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        ranks = np.full(len(column), -1 if order.nulls_first else len(column), np.int64)
+        ranks[valid] = np.unique(codes[valid], return_inverse=True)[1]
+        return ranks
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = column.cast(pa.binary())  # a text of Spark need not be UTF-8, and is ordered by its bytes
     index = KeyIndex(pa.schema([pa.field("value", column.type)]))
@@ -758,3 +832,11 @@ def _ranks(column: pa.Array, order: Order) -> Positions:
     ranks = np.zeros(len(keys), np.int64)
     ranks[places] = np.arange(len(keys))
     return ranks[slots]
+
+
+def _has_codes(type_: pa.DataType) -> bool:
+    """Whether values of a type are ordered by their codes, which is faster than by Python values."""
+    kinds = pa.types
+    return (
+        kinds.is_signed_integer(type_) or kinds.is_floating(type_) or kinds.is_date(type_) or kinds.is_timestamp(type_)
+    )

@@ -2,7 +2,7 @@ SELECT k, v, SUM(v) OVER (PARTITION BY k ORDER BY v) AS s FROM hav;
 SELECT k, SUM(SUM(v)) OVER () AS total, SUM(v) AS s FROM hav GROUP BY k;
 SELECT k, SUM(v) AS s FROM hav GROUP BY k QUALIFY ROW_NUMBER() OVER (ORDER BY s DESC) = 1;
 SELECT k, MAX(v) OVER w AS m FROM hav WINDOW w AS (PARTITION BY k);
-SELECT t.*, round(AVG(earnings) OVER w / 2 + t.earnings, 3) AS r, row_number() OVER w AS n, COUNT(*) FILTER (WHERE year > 2012) OVER () FROM courseSales t WINDOW w AS (PARTITION BY course ORDER BY earnings DESC ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) ORDER BY t.earnings;
+SELECT t.*, round(AVG(earnings) OVER w / 2 + t.earnings, 3) AS r, row_number() OVER (PARTITION BY course ORDER BY earnings DESC) AS n, COUNT(*) FILTER (WHERE year > 2012) OVER () FROM courseSales t WINDOW w AS (PARTITION BY course ORDER BY earnings DESC ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING) ORDER BY t.earnings;
 -- slow
 SELECT course, SUM(earnings) OVER (PARTITION BY course ORDER BY year) AS s FROM courseSales QUALIFY s > 10000 AND earnings < 48000 ORDER BY s, course;
 SELECT explode(array(1, year)) AS e, COUNT(*) OVER () AS c FROM courseSales;

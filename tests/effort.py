@@ -1,4 +1,4 @@
-"""How many examples the tests of hypothesis try: all of them in CI (`--hypothesis-profile=thorough`), else a fifth."""
+"""How many examples the tests of hypothesis try: all of them in CI (`--hypothesis-profile=thorough`), else a tenth."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["QUICK", "examples", "examples_of"]
 QUICK = "quick"
 
 # No test asserts a time, so none has hypothesis's deadline for an example: a busy machine breaks it.
-settings.register_profile(QUICK, deadline=None, max_examples=20)
+settings.register_profile(QUICK, deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 
 

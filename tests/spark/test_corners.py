@@ -65,6 +65,7 @@ def test_a_key_and_an_argument_of_type_null(classic: Any, functions: Functions, 
     assert stream.epochs([("+I", 1)], [("+I", 1), ("+I", 2)]) == [[(None, 1, 0)], [(None, 3, 0)]]
 
 
+@pytest.mark.slow
 def test_the_kind_null_fails_the_query(classic: Any, functions: Functions, tmp_path: Path) -> None:
     """A NULL row kind is refused, and the error lists the kinds, in batch and stream, with and without `row_kinds`."""
     df = classic.createDataFrame([(None, 1, "x")], DDL)

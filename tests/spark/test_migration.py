@@ -163,7 +163,8 @@ def test_sessions_of_an_old_version_grow_and_merge(classic: SparkSession, tmp_pa
     assert sorted(states, key=repr) == [("ann", None, 1), ("ann", {"sum": 2003}, None), ("bob", None, 1)]
 
 
-@pytest.mark.parametrize("what", ["run", pytest.param("manifest", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["run", "manifest"])
 def test_damaged_state_ends_the_query(
     classic: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

@@ -123,6 +123,7 @@ def test_sessions_of_a_stream(classic: SparkSession, tmp_path: Path) -> None:
     assert sessions == {0: 80}
 
 
+@pytest.mark.slow
 def test_a_stream_that_cannot_read_its_states_says_what_to_do(classic: SparkSession, tmp_path: Path) -> None:
     """A restart without the class of its states fails with the name of the class and the remedy."""
     stream = Values(classic, tmp_path, lambda df: df)

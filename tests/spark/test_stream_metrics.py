@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from foldflight import connect
@@ -32,6 +33,7 @@ def wait_for(registry: CollectorRegistry, name: str, value: float | None) -> Non
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_each_figure_is_a_metric(spark: Any, tmp_path: Path) -> None:
     """Counters add up over epochs, gauges show the last epoch, and gauges are removed when the query has ended."""
     source = tmp_path / "input"

@@ -8,9 +8,9 @@ from typing import Any
 import grpc
 import pytest
 
-from foldflight.server.calls import Call, Status, VanishedError
+from foldflight.server.calls import CallStatus, IncomingCall, VanishedError
 
-NO_MEMORY = Status(grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory")
+NO_MEMORY = CallStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory")
 
 
 class Client:
@@ -49,9 +49,9 @@ class Client:
         self.may_read.set()
 
 
-def sending(client: Client) -> tuple[Call, threading.Thread]:
+def sending(client: Client) -> tuple[IncomingCall, threading.Thread]:
     """Begin to send a message that the client does not read yet."""
-    call = Call(None, iter(()), client, client.respond)
+    call = IncomingCall(None, iter(()), client, client.respond)
 
     def send() -> None:
         with pytest.raises(VanishedError):
@@ -68,7 +68,7 @@ def test_the_status_follows_the_message_that_is_being_sent() -> None:
     client = Client()
     call, thread = sending(client)
     call.end(NO_MEMORY)
-    call.end(Status(grpc.StatusCode.OK, "too late"))
+    call.end(CallStatus(grpc.StatusCode.OK, "too late"))
     assert client.read == []
     client.may_read.set()
     thread.join(10)

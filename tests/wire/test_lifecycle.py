@@ -26,8 +26,7 @@ from foldflight.client import FlightTransport, OpenExchange, connect
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.functions.call import Call
 from foldflight.server import flight
-from foldflight.server.calls import Call as ServerCall
-from foldflight.server.calls import Status
+from foldflight.server.calls import CallStatus, IncomingCall
 from foldflight.server.ops.logs import make_logger
 from foldflight.server.run.lifecycle import EXIT_CUT_OFF, EXIT_DRAINED, Server, announce, run_server, serving
 from foldflight.server.run.settings import load_settings
@@ -368,12 +367,12 @@ def test_a_drain_waits_for_functions_that_close(monkeypatch: pytest.MonkeyPatch)
             closes.set()
             may_close.wait(10)
 
-    def end_late(call: ServerCall, status: Status) -> None:
+    def end_late(call: IncomingCall, status: CallStatus) -> None:
         time.sleep(0.3)
         end(call, status)
 
-    end = ServerCall.end
-    monkeypatch.setattr(ServerCall, "end", end_late)
+    end = IncomingCall.end
+    monkeypatch.setattr(IncomingCall, "end", end_late)
     with serving(ClosesSlowly) as server, ThreadPoolExecutor(2) as threads:
         engine = RawServer(server.url, function="closes_slowly", deadline_s=DEADLINE_S)
         ended = threads.submit(engine.exchange().end)

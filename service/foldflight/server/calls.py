@@ -27,7 +27,7 @@ from foldflight.errors import RetryableError
 if TYPE_CHECKING:
     from foldflight.errors import FoldflightError
 
-__all__ = ["Call", "CallServer", "Method", "RefusedError", "Status", "VanishedError"]
+__all__ = ["CallServer", "CallStatus", "IncomingCall", "RefusedError", "ServedMethod", "VanishedError"]
 
 _logger = logging.getLogger("foldflight.server")
 
@@ -63,7 +63,7 @@ class VanishedError(Exception):
 
 
 @dataclass(frozen=True)
-class Status:
+class CallStatus:
     """The status with which a call ends.
 
     Args:
@@ -77,11 +77,11 @@ class Status:
     trailers: tuple[tuple[str, str | bytes], ...] = ()
 
 
-_OK: Final = Status(grpc.StatusCode.OK, "")
+_OK: Final = CallStatus(grpc.StatusCode.OK, "")
 
 
 @dataclass(frozen=True)
-class Method:
+class ServedMethod:
     """A method of a server.
 
     Args:
@@ -89,11 +89,11 @@ class Method:
         calls_max: Limit of concurrent calls.
     """
 
-    handle: Callable[[Call, bytes], None]
+    handle: Callable[[IncomingCall, bytes], None]
     calls_max: int
 
 
-class Call:
+class IncomingCall:
     """One call, on the server.
 
     Attributes:
@@ -109,7 +109,7 @@ class Call:
         self._lock = threading.Lock()
         self._has_ended = False
         self._is_sending = False
-        self._last: Status | None = None  # follows the message that is being sent
+        self._last: CallStatus | None = None  # follows the message that is being sent
         self.silent_since_s = time.monotonic()
         self._until_s = self.silent_since_s + _FIRST_MESSAGE_S_MAX
         self._is_silent = True
@@ -174,7 +174,7 @@ class Call:
         if self.is_cancelled():
             raise VanishedError
 
-    def end(self, status: Status) -> None:
+    def end(self, status: CallStatus) -> None:
         """End the call with a status, from any thread. Only the first status counts.
 
         A message that is being sent is sent to its end before. If the client does not read it in time, the call is
@@ -190,7 +190,7 @@ class Call:
                 return
         self._send_status(status)
 
-    def _send_status(self, status: Status) -> None:
+    def _send_status(self, status: CallStatus) -> None:
         _set_status(self._context, status)
         with contextlib.suppress(ValueError):  # the client has disconnected meanwhile
             self._respond(None)
@@ -210,7 +210,7 @@ class Call:
         self._context.cancel()
 
 
-def _set_status(context: Any, status: Status) -> None:
+def _set_status(context: Any, status: CallStatus) -> None:
     context.set_code(status.code)
     context.set_details(status.text)
     context.set_trailing_metadata(status.trailers)
@@ -225,7 +225,7 @@ class RefusedError(Exception):
             thread and whose messages are not read.
     """
 
-    def __init__(self, status: Status, answer: bytes | None = None) -> None:
+    def __init__(self, status: CallStatus, answer: bytes | None = None) -> None:
         super().__init__(status.text)
         self.status = status
         self.answer = answer
@@ -240,8 +240,8 @@ class CallServer:
         connections_max: Limit of open connections. Further connections are closed at once.
         message_bytes_max: Limit of the size of a message, which gRPC enforces while it receives the message.
         refuse: Converts an error of foldflight to a status.
-        admit: Called with path and headers of each call, before the call gets a thread. Returns `Call.caller`, or
-            raises RefusedError.
+        admit: Called with path and headers of each call, before the call gets a thread. Returns
+            `IncomingCall.caller`, or raises RefusedError.
         credentials: Credentials for TLS; None: no TLS.
         on_quiet: Called at intervals while there is no call.
 
@@ -252,11 +252,11 @@ class CallServer:
     def __init__(
         self,
         address: str,
-        methods: Mapping[str, Method],
+        methods: Mapping[str, ServedMethod],
         *,
         connections_max: int,
         message_bytes_max: int,
-        refuse: Callable[[FoldflightError], Status],
+        refuse: Callable[[FoldflightError], CallStatus],
         admit: Callable[[str, Mapping[str, Any]], Any] = lambda _path, _headers: None,
         credentials: Any = None,
         on_quiet: Callable[[], None] = lambda: None,
@@ -268,7 +268,7 @@ class CallServer:
         self._next: _Begun | None = None
         self._changed = threading.Condition()
         self._threads = dict.fromkeys(methods, 0)
-        self._calls: dict[str, set[Call]] = {path: set() for path in methods}
+        self._calls: dict[str, set[IncomingCall]] = {path: set() for path in methods}
         self._closed = threading.Event()
         self._server = grpc.server(
             _Executor(self._begin),
@@ -338,7 +338,7 @@ class CallServer:
         if begun.refusal is not None:
             run()
 
-    def _start(self, begun: _Begun, run: Callable[[], None]) -> Status | None:
+    def _start(self, begun: _Begun, run: Callable[[], None]) -> CallStatus | None:
         """Start the thread of a call. Return None, or the status with which the call must be refused."""
         calls_max = self._methods[begun.path].calls_max
         with self._changed:
@@ -370,7 +370,7 @@ class CallServer:
         longest.cut()
         return True
 
-    def _overloaded(self, why: str) -> Status:
+    def _overloaded(self, why: str) -> CallStatus:
         return self._refuse(RetryableError("OVERLOADED", f"this server {why}; try again, or another server"))
 
     def _leave(self, path: str) -> None:
@@ -381,7 +381,7 @@ class CallServer:
     # -- in other threads --------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def looking_after(self, path: str, call: Call) -> Iterator[None]:
+    def looking_after(self, path: str, call: IncomingCall) -> Iterator[None]:
         """Monitor a call while the block runs: cancel it if its client is silent for too long."""
         with self._changed:
             self._calls[path].add(call)
@@ -392,7 +392,7 @@ class CallServer:
                 self._calls[path].discard(call)
                 self._changed.notify_all()
 
-    def _all(self) -> list[Call]:
+    def _all(self) -> list[IncomingCall]:
         return [call for some in self._calls.values() for call in some]
 
     def _look(self) -> None:
@@ -418,28 +418,28 @@ class _Begun:
 
     experimental_non_blocking = True  # an attribute that gRPC reads: it then passes a function that sends messages
 
-    def __init__(self, server: CallServer, path: str, handle: Callable[[Call, bytes], None]) -> None:
+    def __init__(self, server: CallServer, path: str, handle: Callable[[IncomingCall, bytes], None]) -> None:
         self.path = path
         self.caller: Any = None
-        self.refusal: Status | None = None
+        self.refusal: CallStatus | None = None
         self._server = server
         self._handle = handle
 
     def __call__(self, requests: Any, context: Any, respond: Callable[[bytes | None], None]) -> None:
-        call = Call(self.caller, requests, context, respond)
+        call = IncomingCall(self.caller, requests, context, respond)
         if self.refusal is not None:
             call.end(self.refusal)
             return
         with self._server.looking_after(self.path, call), contextlib.suppress(VanishedError):
             first = call.receive()
             if first is None:
-                call.end(Status(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message"))
+                call.end(CallStatus(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message"))
             else:
                 self._handle(call, first)
                 call.end(_OK)
 
 
-def _refusing(status: Status, answer: bytes) -> Callable[[Any, Any], bytes]:
+def _refusing(status: CallStatus, answer: bytes) -> Callable[[Any, Any], bytes]:
     """Return a handler that answers with a constant and an error.
 
     To gRPC its answer is a single message, which it sends together with the status. It can do that in its own thread;

@@ -19,7 +19,7 @@ import pyarrow.flight as fl
 
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.ipc import BatchReader, split
-from foldflight.server.calls import Call, CallServer, Method, RefusedError, Status
+from foldflight.server.calls import CallServer, CallStatus, IncomingCall, RefusedError, ServedMethod
 from foldflight.server.ports import connections_max
 
 __all__ = ["FlightBase"]
@@ -96,9 +96,12 @@ class FlightBase:
         self._calls = CallServer(
             address,
             {
-                **{_SERVICE + name: Method(self._answering(answer), _CALLS_MAX) for name, answer in methods.items()},
-                _SERVICE + "DoPut": Method(self._carrying(self.do_put), _CALLS_MAX),
-                _SERVICE + "DoExchange": Method(self._carrying(self.do_exchange), exchanges_max + _CALLS_MAX),
+                **{
+                    _SERVICE + name: ServedMethod(self._answering(answer), _CALLS_MAX)
+                    for name, answer in methods.items()
+                },
+                _SERVICE + "DoPut": ServedMethod(self._carrying(self.do_put), _CALLS_MAX),
+                _SERVICE + "DoExchange": ServedMethod(self._carrying(self.do_exchange), exchanges_max + _CALLS_MAX),
             },
             connections_max=connections_max(_FILES_SHARE),
             message_bytes_max=max(2 * message_bytes_max, request_bytes_max) + _OVERHEAD_BYTES,
@@ -185,22 +188,22 @@ class FlightBase:
         for action in self.list_actions(context):
             yield _part(1, action.type.encode()) + _part(2, action.description.encode())
 
-    def _carrying(self, handler: Callable[[Any, Any, Any, Any], None]) -> Callable[[Call, bytes], None]:
-        def carry(call: Call, first: bytes) -> None:
+    def _carrying(self, handler: Callable[[Any, Any, Any, Any], None]) -> Callable[[IncomingCall, bytes], None]:
+        def carry(call: IncomingCall, first: bytes) -> None:
             reader = _Reader(call, first, self._batch_bytes_max)
             handler(Context(call), reader.descriptor, reader, _Writer(call))
 
         return self._guarded(carry)
 
-    def _answering(self, answer: Callable[[Context, bytes], Any]) -> Callable[[Call, bytes], None]:
-        def answers(call: Call, request: bytes) -> None:
+    def _answering(self, answer: Callable[[Context, bytes], Any]) -> Callable[[IncomingCall, bytes], None]:
+        def answers(call: IncomingCall, request: bytes) -> None:
             for message in answer(Context(call), request):
                 call.send(message)
 
         return self._guarded(answers)
 
-    def _guarded(self, handle: Callable[[Call, bytes], None]) -> Callable[[Call, bytes], None]:
-        def guarded(call: Call, first: bytes) -> None:
+    def _guarded(self, handle: Callable[[IncomingCall, bytes], None]) -> Callable[[IncomingCall, bytes], None]:
+        def guarded(call: IncomingCall, first: bytes) -> None:
             try:
                 handle(call, first)
             except FoldflightError as error:
@@ -214,7 +217,7 @@ class FlightBase:
 class Context:
     """The context of a call, like `pyarrow.flight.ServerCallContext`, with a method to end the call."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: IncomingCall) -> None:
         self._call = call
         self.peer = call.peer
         self.is_cancelled = call.is_cancelled
@@ -230,14 +233,14 @@ class Context:
         self._call.end(_status_of(error))
 
 
-def _status_of(error: fl.FlightError) -> Status:
+def _status_of(error: fl.FlightError) -> CallStatus:
     """Convert a Flight error to a status, with the trailers from which Arrow's clients restore the error."""
     code, detail = next(
         ((code, detail) for kind, code, detail in _CODES if isinstance(error, kind)),
         (grpc.StatusCode.UNKNOWN, "Failed"),
     )
     text = str(error)
-    return Status(
+    return CallStatus(
         code,
         f"{text}. Detail: {detail}",
         (
@@ -267,7 +270,7 @@ class _Reader:
     Batches are not validated. The caller must validate each one before any other access.
     """
 
-    def __init__(self, call: Call, first: bytes, bytes_max: int) -> None:
+    def __init__(self, call: IncomingCall, first: bytes, bytes_max: int) -> None:
         self._call = call
         self._batches = BatchReader(bytes_max)
         self._first: dict[int, memoryview] | None = _fields(first)
@@ -310,7 +313,7 @@ class _Reader:
 class _Writer:
     """Sends batches, like `pyarrow.flight.MetadataRecordBatchWriter`."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: IncomingCall) -> None:
         self._call = call
 
     def begin(self, schema: pa.Schema) -> None:

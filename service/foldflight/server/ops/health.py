@@ -15,7 +15,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-from foldflight.server.calls import Call, CallServer, Method, Status
+from foldflight.server.calls import CallServer, CallStatus, IncomingCall, ServedMethod
 from foldflight.server.ports import authority, connections_max
 from foldflight.server.run.settings import port_taken
 
@@ -52,8 +52,8 @@ class HealthServer:
             self._calls = CallServer(
                 authority(host, port),
                 {
-                    "/grpc.health.v1.Health/Check": Method(self._check, _CALLS_MAX),
-                    "/grpc.health.v1.Health/Watch": Method(self._watch, _CALLS_MAX),
+                    "/grpc.health.v1.Health/Check": ServedMethod(self._check, _CALLS_MAX),
+                    "/grpc.health.v1.Health/Watch": ServedMethod(self._watch, _CALLS_MAX),
                 },
                 connections_max=connections_max(_FILES_SHARE),
                 message_bytes_max=_REQUEST_BYTES_MAX,
@@ -80,16 +80,16 @@ class HealthServer:
             self._changed.notify_all()
         self._calls.close()
 
-    def _check(self, call: Call, request: bytes) -> None:
+    def _check(self, call: IncomingCall, request: bytes) -> None:
         service = _service(request)
         with self._changed:
             is_serving = self._is_serving.get(service) if service is not None else None
         if is_serving is None:
-            call.end(Status(grpc.StatusCode.NOT_FOUND, "unknown service; the services are liveness and readiness"))
+            call.end(CallStatus(grpc.StatusCode.NOT_FOUND, "unknown service; the services are liveness and readiness"))
         else:
             call.send(_answer(is_serving=is_serving))
 
-    def _watch(self, call: Call, request: bytes) -> None:
+    def _watch(self, call: IncomingCall, request: bytes) -> None:
         """Send the status, and again after each change, until the client disconnects."""
         service = _service(request)
         told: bytes | None = None
@@ -119,5 +119,5 @@ def _answer(*, is_serving: bool | None) -> bytes:
     return answer
 
 
-def _refused(error: FoldflightError) -> Status:
-    return Status(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message)
+def _refused(error: FoldflightError) -> CallStatus:
+    return CallStatus(grpc.StatusCode.RESOURCE_EXHAUSTED, error.message)

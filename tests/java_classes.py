@@ -10,6 +10,7 @@ import functools
 import shutil
 import subprocess
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,18 @@ LOOPS = Path(machine.__file__).parent / "src" / "foldflight" / "Loops.java"
 needs_javac = pytest.mark.skipif(shutil.which("javac") is None, reason="there is no javac; CI installs one")
 
 
-def jar(folder: Path, source: str, *, name: str = "functions", javac: bool = False) -> Path:
-    """Compile the source of a public class, and return a jar with it."""
+def jar(
+    folder: Path, source: str, *, name: str = "functions", javac: bool = False, beside: Mapping[str, str] | None = None
+) -> Path:
+    """Compile the source of a public class, and those of classes beside it by name; return a jar with all."""
     folder.mkdir(parents=True, exist_ok=True)
     package = source.partition("package ")[2].partition(";")[0].strip()
     simple = source.partition("public class ")[2].split()[0]
-    file, classes = folder / f"{simple}.java", folder / f"{name}-classes"
-    file.write_text(source, encoding="utf-8")
+    sources, classes = {simple: source, **(beside or {})}, folder / f"{name}-classes"
+    for each, text in sources.items():
+        (folder / f"{each}.java").write_text(text, encoding="utf-8")
     classes.mkdir()
-    (_javac if javac else _janino)(file, classes)
+    (_javac if javac else _janino)([folder / f"{each}.java" for each in sources], classes)
     packed = folder / f"{name}.jar"
     with zipfile.ZipFile(packed, "w") as archive:
         for each in sorted(classes.rglob("*.class")):
@@ -40,8 +44,8 @@ def jar(folder: Path, source: str, *, name: str = "functions", javac: bool = Fal
     return packed
 
 
-def _javac(file: Path, classes: Path) -> None:
-    subprocess.run(["javac", "--release", "17", "-parameters", "-d", classes, file], check=True)
+def _javac(files: list[Path], classes: Path) -> None:
+    subprocess.run(["javac", "--release", "17", "-parameters", "-d", classes, *files], check=True)
 
 
 @functools.cache
@@ -54,12 +58,12 @@ def _loaded_janino() -> Any:
     return jpype.JClass(janino.loadClass("org.codehaus.janino.Compiler"))
 
 
-def _janino(file: Path, classes: Path) -> None:
+def _janino(files: list[Path], classes: Path) -> None:
     compiler, path = _loaded_janino()(), machine.java().JClass("java.io.File")
     compiler.setDestinationDirectory(path(str(classes)), False)
     compiler.setDebugLines(True)
     compiler.setDebugSource(True)
-    compiler.compile([path(str(file))])
+    compiler.compile([path(str(each)) for each in files])
 
 
 def compile_loops(folder: Path) -> Path:

@@ -261,9 +261,155 @@ def test_serialized_states_are_signed(tmp_path: Path) -> None:
     # Also signed bytes have only classes of the jar and a few packages of the platform.
     foreign = machine.java().JClass("java.net.URL")("file:/")
     author = classes.loaded(function.instantiate.jar, "com.acme.Hidden")
-    payload = author.loops.serialized(foreign)
+    stream = machine.java().JClass("java.io.ByteArrayOutputStream")()
+    machine.java().JClass("java.io.ObjectOutputStream")(stream).writeObject(foreign)
+    payload = stream.toByteArray()
     with pytest.raises(Exception, match="filter status: REJECTED"):
         author.loops.deserialized(payload, author.accumulator.type)
+
+
+def test_what_is_serialized_can_be_read(tmp_path: Path) -> None:
+    """A state with a class that would not be read again is not written; those of java.util and of the jar are."""
+    source = """
+    package com.acme;
+    import java.util.HashMap;
+    public class Held {
+      public static class Value implements java.io.Serializable {
+        java.util.concurrent.atomic.AtomicLong sum = new java.util.concurrent.atomic.AtomicLong();
+        Long[] last = new Long[1];
+        java.net.URI where = null;
+      }
+      public HashMap<String, Value> createAccumulator() { return new HashMap<>(); }
+      public void accumulate(HashMap<String, Value> held, String key, Long value) {
+        Value found = held.computeIfAbsent(key, each -> new Value());
+        found.sum.addAndGet(value);
+        if (value == 13) found.where = java.net.URI.create("a:b");
+      }
+      public long getValue(HashMap<String, Value> held) { return held.get("a").sum.get(); }
+    }
+    """
+    (function,) = java_functions([f"{jar(tmp_path, source, javac=True)}::com.acme.Held"])
+    batch = pa.record_batch({"slot": pa.array([0] * 9, pa.int32()), "k": ["a"] * 9, "v": pa.array(range(9))})
+    fold = fold_of(function, batch, loops=True)
+    fold.fold(batch)
+    again = fold_of(function, batch, loops=True)
+    again.merge_states(fold.collect().select(["slot", "state_0"]))
+    assert again.collect().column("output_0").to_pylist() == [36]
+    fold.fold(pa.record_batch({"slot": pa.array([0], pa.int32()), "k": ["a"], "v": [13]}))
+    with pytest.raises(FunctionError, match=r"java.net.URI; it is neither of the jar nor of java.lang"):
+        fold.collect()
+
+
+@pytest.mark.parametrize("type_", ["int", "float", "byte", "boolean"])
+def test_accumulators_of_primitive_types(tmp_path: Path, type_: str) -> None:
+    """A number that was read from a state has the type of the accumulator, with the loop, too."""
+    changed = "!held" if type_ == "boolean" else f"({type_}) (held + 1)"
+    source = f"""
+    package com.acme;
+    public class Any {{
+      public {type_} createAccumulator() {{ return {"false" if type_ == "boolean" else f"({type_}) 0"}; }}
+      public {type_} accumulate({type_} held, long v) {{ return {changed}; }}
+      public {type_} merge({type_} held, {type_} other) {{ return other; }}
+      public {type_} getValue({type_} held) {{ return held; }}
+    }}
+    """
+    (function,) = java_functions([f"{jar(tmp_path, source)}::com.acme.Any"])
+    batch = pa.record_batch({"slot": pa.array([0] * 9, pa.int32()), "v": pa.array(range(9))})
+    found = []
+    for loops in (True, False):
+        fold = fold_of(function, batch, loops=loops)
+        fold.fold(batch.slice(0, 2))
+        fold.fold(batch)
+        later = fold_of(function, batch, loops=loops)
+        later.merge_states(fold.collect().select(["slot", "state_0"]))
+        later.fold(batch)
+        later.merge_states(later.collect().select(["slot", "state_0"]))
+        found.append(later.collect())
+    assert found[0].equals(found[1])
+    assert found[0].column("output_0").to_pylist() == [False if type_ == "boolean" else 20]
+
+
+def test_states_of_a_superclass_and_states_that_a_record_refuses(tmp_path: Path) -> None:
+    """The loop sets inherited fields; an exception of a constructor that gets a state has one error in both ways."""
+    inherited = """
+    package com.acme;
+    public class Inherited {
+      static class Base { public long n; }
+      public static class Held extends Base { public double m; }
+      public Held createAccumulator() { return new Held(); }
+      public void accumulate(Held held, long v) { held.n += v; }
+      public long getValue(Held held) { return held.n; }
+    }
+    """
+    (function,) = java_functions([f"{jar(tmp_path, inherited, name='inherited', javac=True)}::com.acme.Inherited"])
+    batch = pa.record_batch({"slot": pa.array([0] * 9, pa.int32()), "v": pa.array([1] * 9)})
+    fold = fold_of(function, batch, loops=True)
+    fold.fold(batch)
+    again = fold_of(function, batch, loops=True)
+    again.merge_states(fold.collect().select(["slot", "state_0"]))
+    assert again.collect().column("state_0").to_pylist() == [{"n": 9, "m": 0.0}]
+    strict = """
+    package com.acme;
+    public class Strict {
+      public record Held(long n) {
+        public Held { if (n == 7) throw new IllegalStateException("seven"); }
+      }
+      public Held createAccumulator() { return new Held(0); }
+      public Held accumulate(Held held, long v) { return new Held(held.n() + v); }
+      public Held merge(Held held, Held other) { return new Held(held.n() + other.n()); }
+      public long getValue(Held held) { return held.n(); }
+    }
+    """
+    (function,) = java_functions([f"{jar(tmp_path, strict, name='strict', javac=True)}::com.acme.Strict"])
+    fold = fold_of(function, batch, loops=True)
+    fold.fold(batch.slice(0, 3))
+    written = fold.collect().select(["slot", "state_0"])
+    slots, states = pa.array([0, 1, 2], pa.int32()), pa.array([{"n": 3}, {"n": 7}, {"n": 8}])
+    forged = pa.record_batch([slots, states], schema=written.schema)
+    for loops in (True, False):
+        with pytest.raises(RejectedError, match=r"cannot be read: .*IllegalStateException: seven") as caught:
+            fold_of(function, batch, loops=loops, isolates=True).merge_states(forged)
+        assert caught.value.code == "STATE_MISMATCH"
+
+
+def test_accumulators_of_a_subclass_are_refused(tmp_path: Path) -> None:
+    """The state has the fields of the declared class, so those of a subclass would be lost."""
+    source = """
+    package com.acme;
+    public class Wide {
+      public static class Held { public long n; }
+      public static class More extends Held { public long more; }
+      public Held createAccumulator() { return new More(); }
+      public void accumulate(Held held, long v) { held.n += v; }
+      public long getValue(Held held) { return held.n; }
+    }
+    """
+    (function,) = java_functions([f"{jar(tmp_path, source)}::com.acme.Wide"])
+    batch = pa.record_batch({"slot": pa.array([0] * 9, pa.int32()), "v": pa.array([1] * 9)})
+    for loops in (True, False):
+        fold = fold_of(function, batch, loops=loops)
+        with pytest.raises(FunctionError, match=r"^RESULT_TYPE: createAccumulator returned a com.acme.Wide\$More;"):
+            fold.fold(batch)
+
+
+def test_a_message_without_utf8_is_still_told(tmp_path: Path) -> None:
+    """An exception whose message is half a surrogate pair is an error of the function."""
+    source = SUM_OF_BOXES.replace('"negative: " + value', '"\\ud83d"')
+    (function,) = java_functions([f"{jar(tmp_path, source)}::com.acme.Total"])
+    batch = pa.record_batch({"slot": pa.array([0] * 9, pa.int32()), "v": pa.array([-1] * 9)})
+    with pytest.raises(FunctionError, match="accumulate raised UnicodeDecodeError"):
+        fold_of(function, batch, loops=True).fold(batch)
+
+
+def test_thousands_of_groups_fail(made: dict[str, Function]) -> None:
+    """Each group whose value raises has its own error, however many there are."""
+    slots = pa.array(range(3000), pa.int32())
+    batch = pa.record_batch({"slot": slots, "v": pa.array([42, 1] * 1500)})
+    fold = fold_of(made["total"], batch, loops=True, isolates=True)
+    fold.fold(batch)
+    found = fold.collect()
+    assert found.column("output_0").to_pylist() == [None, 1] * 1500
+    assert found.column("error").null_count == 1500
 
 
 def test_without_the_loop_a_line_tells_it(

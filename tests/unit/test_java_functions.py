@@ -168,6 +168,16 @@ MISTAKES = {
     "declare it as open(), or as open(Map<String": any_class(more="public void open(Thread t) {}"),
     "State is not public; declare it as": any_class().replace("public static class", "static class"),
     "serialize but no deserialize": any_class(head="public byte[] serialize(State s) { return null; }"),
+    "has void deserialize(byte[]), which is not for its states; declare it as State deserialize(byte[]": any_class(
+        more="public byte[] serialize(State s) { return null; } public void deserialize(byte[] s) {}"
+    ),
+    "has a field of the same name as one of its superclass": any_class(
+        more="public static class Base { public long count; }"
+    ).replace("class State", "class State extends Base"),
+    "State is abstract": any_class()
+    .replace("static class State", "static abstract class State")
+    .replace("new State()", "null"),
+    " is abstract; name a class that extends it": any_class().replace("public class Any", "abstract public class Any"),
     "cannot change in place; return the new Long": VOID_TOTAL.replace("return checked", "checked"),
 }
 
@@ -179,6 +189,100 @@ def test_mistakes_of_authors(tmp_path: Path, message: str) -> None:
         function_of(tmp_path, MISTAKES[message])
     assert caught.value.code == "SIGNATURE"
     assert "com.acme.Any" in caught.value.message
+
+
+LOADING = {
+    "RuntimeException: no pool; it is raised by its": 'public Any() { throw new RuntimeException("no pool"); }',
+    "RuntimeException: no table; it": """static long table() { throw new RuntimeException("no table"); }
+        public static final long NAME = table();""",
+}
+
+
+@pytest.mark.parametrize("message", LOADING)
+def test_a_class_that_raises_while_it_is_read(tmp_path: Path, message: str) -> None:
+    """An exception of the constructor, which isDeterministic needs, or of a static field is an error of loading."""
+    more = LOADING[message] + " public boolean isDeterministic() { return true; }"
+    with pytest.raises(RejectedError, match=re.escape(message)) as caught:
+        function_of(tmp_path, any_class(more=more))
+    assert caught.value.code == "MODULE"
+
+
+def test_any_name_of_a_field_and_a_jar(tmp_path: Path) -> None:
+    """Fields may have names that Python reserves, a superclass may have some, and the jar may have a long name."""
+    source = any_class(
+        fields="public Integer from; public java.time.LocalDate is;",
+        arguments=", Integer v",
+        body="state.from = v; state.count += 1; state.is = java.time.LocalDate.of(2026, 1, 2);",
+        more="static class Base { public long count; }",
+    ).replace("class State", "class State extends Base")
+    function = function_of(tmp_path, source, name="com.acme.Any")
+    assert isinstance(function.instantiate, classes.JavaForm)
+    assert machine.loaders(machine.Jar("n" * 250, function.instantiate.jar.code + b"\n")).authors
+    found = folded(function, {"slot": pa.array([0, 0], pa.int32()), "v": pa.array([None, 3], pa.int32())})
+    assert found.column("state_0").to_pylist() == [{"count": 2, "from": 3, "is": datetime.date(2026, 1, 2)}]
+    fold = Fold(bind_calls(Registry([function]), [Call("any", ("v",))], pa.schema({"v": pa.int32()})))
+    fold.merge_states(found.select(["slot", "state_0"]))
+    assert fold.collect().column("state_0").equals(found.column("state_0"))
+
+
+FLINK = {
+    "AggregateFunction": """package org.apache.flink.table.functions;
+        public abstract class AggregateFunction extends UserDefinedFunction {}""",
+    "UserDefinedFunction": """package org.apache.flink.table.functions;
+        public abstract class UserDefinedFunction {
+          public void open(FunctionContext context) {}
+          public void close() {}
+        }""",
+    "FunctionContext": "package org.apache.flink.table.functions; public class FunctionContext {}",
+}
+
+
+def test_a_class_that_extends_the_one_of_flink(tmp_path: Path) -> None:
+    """What it inherits from Flink is not its own; an `open` of its own that only Flink can call is refused."""
+    source = any_class().replace("class Any", "class Any extends org.apache.flink.table.functions.AggregateFunction")
+    function = function_of(tmp_path / "a", source, beside=FLINK)
+    assert folded(function, {"slot": pa.array([0, 0], pa.int32())}).column("output_0").to_pylist() == [2]
+    own = source.replace(
+        "public State create",
+        """
+        public void open(org.apache.flink.table.functions.FunctionContext context) {}
+        public State create""",
+    )
+    with pytest.raises(RejectedError, match=re.escape("open(FunctionContext) takes what foldflight does not have")):
+        function_of(tmp_path / "b", own, beside=FLINK)
+
+
+@needs_javac
+def test_methods_of_a_superclass_that_is_not_public(tmp_path: Path) -> None:
+    """The compiler writes bridges for them; the methods are read where they were written."""
+    source = any_class(arguments=", java.util.List<Long> v", body="state.count += v.size();")
+    source = (
+        source.replace("public class Any", "abstract class Base")
+        .replace("State", "Held")
+        .replace("public static class Held {", "public static class Unused {")
+    )
+    beside = {"Held": "package com.acme; public class Held { public long count; }", "Base": source}
+    function = function_of(tmp_path, "package com.acme; public class Any extends Base {}", javac=True, beside=beside)
+    columns = {"slot": pa.array([0] * 9, pa.int32()), "v": pa.array([[1, 2]] * 9)}
+    assert folded(function, columns).column("output_0").to_pylist() == [18]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "message"),
+    [
+        ("java.time.LocalDate", "java.time.LocalDate.of(10000, 1, 1)", "year 10000 is out of range"),
+        ("String", '"\\ud83d"', "half of a surrogate pair"),
+    ],
+)
+def test_values_that_python_does_not_have(tmp_path: Path, type_: str, value: str, message: str) -> None:
+    """Such a value in a state is an error of its group only."""
+    source = any_class(
+        fields=f"public {type_} odd; public long count;", arguments=", boolean is", body=f"if (is) state.odd = {value};"
+    )
+    columns = {"slot": pa.array([0, 1], pa.int32()), "is": pa.array([True, False])}
+    found = folded(function_of(tmp_path, source), columns, isolates=True).to_pylist()
+    assert [row["error"] and row["error"]["code"] for row in found] == ["RESULT_TYPE", None]
+    assert message in found[0]["error"]["message"]
 
 
 def test_missing_classes_and_jars(tmp_path: Path, weighted: Function) -> None:

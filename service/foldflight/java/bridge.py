@@ -144,7 +144,7 @@ class Bridged(Accumulators):
         at = self._loops.fold(self._buffer(_contiguous(rows.slots)), retracts, len(rows), self._demands)
         if at >= 0:
             verb = "retract" if rows.retracts is not None and rows.retracts[at] else "accumulate"
-            self.inner.fail(verb, self._loops.failure, int(rows.slots[at]), rows.describe(at))
+            self.inner.fail(verb, self._failure(), int(rows.slots[at]), rows.describe(at))
             rest = rows.kept(np.arange(len(rows)) > at)
             if len(rest):
                 self.inner.fold(rest)
@@ -183,8 +183,10 @@ class Bridged(Accumulators):
             self._loops.stored(place, *buffers)
         at = self._loops.merge(self._buffer(_contiguous(slots)), len(slots), self._demands)
         self.inner.mark_present(slots if at < 0 else slots[:at])
-        if at >= 0:
-            self.inner.fail("merge", self._loops.failure, int(slots[at]))
+        if at >= 0 and self._loops.loading:  # the interpreter repeats it, and has its error
+            self.inner.merge(slots[at:], states.slice(at))
+        elif at >= 0:
+            self.inner.fail("merge", self._failure(), int(slots[at]))
             rest = slots[at + 1 :]
             sound = ~self.inner.failures.among(rest)
             self.inner.merge(rest[sound], states.slice(at + 1).filter(pa.array(sound)))
@@ -208,18 +210,29 @@ class Bridged(Accumulators):
         if type_ not in _NUMBERS or len(slots) < _ROWS_MIN or len(self.inner.absent(slots)):
             return self.inner.outputs(slots)
         data, valid = np.zeros(len(slots), _NUMBERS[type_]), np.zeros(len(slots), np.uint8)
-        at = self._loops.values(self._buffer(_contiguous(slots)), len(slots), self._buffer(data), self._buffer(valid))
-        if at < 0:
-            return _array(data, valid, type_)
-        self.inner.fail("get_value", self._loops.failure, int(slots[at]))
-        rest = self.outputs(slots[at + 1 :])
-        return pa.concat_arrays([_array(data[:at], valid[:at], type_), pa.nulls(1, type_), rest])
+        begin = 0
+        while begin < len(slots):
+            rest = (_contiguous(slots[begin:]), len(slots) - begin, data[begin:], valid[begin:])
+            at = self._loops.values(*(each if isinstance(each, int) else self._buffer(each) for each in rest))
+            if at < 0:
+                break
+            self.inner.fail("get_value", self._failure(), int(slots[begin + at]))
+            begin += at + 1  # the value of the slot that failed stays NULL
+        return _array(data, valid, type_)
 
     def forget(self, slots: Slots) -> None:
         self.inner.forget(slots)
 
     def close(self) -> None:
         self.inner.close()
+
+    def _failure(self) -> BaseException | None:
+        """Return the exception at which a loop stopped; that of JPype if its message is not UTF-8, as in a call."""
+        try:
+            found: BaseException | None = self._loops.failure
+        except UnicodeDecodeError as error:
+            return error
+        return found
 
     def _written(self, place: int, type_: pa.DataType, slots: Slots) -> pa.Array | None:
         """Return one column of the states of n slots, or None if an accessor of a record raises."""

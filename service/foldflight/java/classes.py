@@ -2,7 +2,7 @@
 
 A class is a function if it is public and has the public methods `createAccumulator`, `accumulate` and `getValue`;
 `retract`, `merge`, `open`, `close`, `isDeterministic`, and `serialize` with `deserialize` are optional. It need not
-implement an interface of ours, so classes that were written for Flink or RisingWave qualify.
+implement an interface of ours, so classes that were written for Flink qualify.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.declaring import snake_case
 from foldflight.functions.shape import Shape, shape_of_type
 from foldflight.functions.spec import Capabilities, Function, Parameter, Verbs
+from foldflight.functions.values import CastError
 from foldflight.java.bridge import bridged, has_loop
 from foldflight.java.machine import Jar, java, loaders
-from foldflight.java.values import UnknownType, Value, hint_of, value_of
+from foldflight.java.values import UnknownType, Value, hint_of, into_object, value_of
 
 __all__ = ["JavaClass", "JavaForm", "function_in", "function_name", "loaded"]
 
 _VERBS: Final = ("accumulate", "retract", "merge", "getValue", "createAccumulator", "open", "close", "serialize")
 _ITERABLE: Final = "java.lang.Iterable"
+_FLINK: Final = "org.apache.flink."
 # The annotation of direct arguments, against which values in queries are checked.
 _PYTHON: Final[tuple[tuple[Callable[[pa.DataType], bool], type], ...]] = (
     (pa.types.is_boolean, bool),
@@ -46,7 +48,7 @@ class Field:
 
     name: str
     value: Value
-    type: Any
+    part: Any
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,21 @@ class JavaShape(Shape):
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array:
         out = loaded(self.jar, self.class_name).accumulator.out
-        return _plain_shape(self.arrow).to_arrow([None if value is None else out(value) for value in values])
+        plain = []
+        for index, value in enumerate(values):
+            try:
+                plain.append(None if value is None else out(value))
+            except (ValueError, OverflowError) as error:  # a date of the year 10000
+                raise CastError(index, "RESULT_TYPE", str(error)) from None
+        return _plain_shape(self.arrow).to_arrow(plain)
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
-        into = loaded(self.jar, self.class_name).accumulator.into
-        return [None if value is None else into(value) for value in _plain_shape(self.arrow).from_arrow(array)]
+        author = loaded(self.jar, self.class_name)
+        into = author.accumulator.into
+        try:
+            return [None if value is None else into(value) for value in _plain_shape(self.arrow).from_arrow(array)]
+        except author.jpype.JException as error:  # of the constructor of a record
+            raise ValueError(str(error)) from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -160,8 +172,27 @@ class JavaClass:
         self.loops = loaders(self.jar).loops
         self.type = self._load()
         self.short = self.name.rpartition(".")[2].replace("$", ".")
+        try:
+            self._read()
+        except self.jpype.JClass("java.lang.NoClassDefFoundError") as error:
+            raise RejectedError(
+                "MODULE",
+                f"the Java class {self.name} needs a class that is not in {self.jar.name}: {error.toString()}; build "
+                "a jar with everything that it needs",
+            ) from None
+        except self.jpype.JException as error:
+            raise RejectedError(
+                "MODULE",
+                f"the Java class {self.name} of {self.jar.name} cannot be loaded: {error.getCause() or error}; it is "
+                "raised by its constructor or by the values of its static fields",
+            ) from None
+
+    def _read(self) -> None:
+        """Read the class by reflection. Raises exceptions of Java, too."""
         if not _is_public(self.jpype, self.type):
             raise self.error(" is not public", "declare it as a public class, or as a public static nested class")
+        if self.jpype.JClass("java.lang.reflect.Modifier").isAbstract(self.type.getModifiers()):
+            raise self.error(" is abstract", "name a class that extends it")
         self.methods = {verb: self._method(verb) for verb in _VERBS}
         create, accumulate, get_value = (self._needed(v) for v in ("createAccumulator", "accumulate", "getValue"))
         self.literals = self._direct_arguments()
@@ -213,15 +244,10 @@ class JavaClass:
 
     def _method(self, verb: str) -> Any:
         """Return the only public method of this name, or None. Raises RejectedError SIGNATURE if it is overloaded."""
-        try:
-            every = list(self.type.getMethods())
-        except self.jpype.JClass("java.lang.LinkageError") as error:
-            raise RejectedError(
-                "MODULE",
-                f"the Java class {self.name} needs a class that is not in {self.jar.name}: {error.toString()}; build "
-                "a jar with everything that it needs",
-            ) from None
-        found = [each for each in every if str(each.getName()) == verb and not each.isBridge()]
+        named = [each for each in self.type.getMethods() if str(each.getName()) == verb]
+        # Flink's base class has methods that do nothing, some with parameters that only Flink has.
+        named = [each for each in named if not str(each.getDeclaringClass().getName()).startswith(_FLINK)]
+        found = [each for each in named if not each.isBridge()] or [_bridged(each) for each in named]
         if len(found) > 1:
             texts = ", ".join(sorted(f"{verb}({_types(each)})" for each in found))
             raise self.error(
@@ -278,7 +304,7 @@ class JavaClass:
             value = value_of(self.jpype, create.getGenericReturnType())
         except UnknownType:
             return self._object(type_)
-        into = value.into if value.into is not None else (lambda plain: plain)
+        into = into_object(self.jpype, value)
         return Accumulator(type_, value.arrow, f"it is {value.java}", value.out, into, value.is_immutable)
 
     def _object(self, type_: Any) -> Accumulator:
@@ -291,25 +317,26 @@ class JavaClass:
         if why:
             return Accumulator(type_, None, why, _same, _same)
         arrow = pa.struct([(each.name, each.value.arrow) for each in fields])
-        intos = [each.value.into or _same for each in fields]
+        intos = [into_object(self.jpype, each.value) for each in fields]
         outs = [each.value.out for each in fields]
-        if type_.isRecord():
+        # By reflection, because JPype changes names that are Python's keywords, such as `from`.
+        reads = [each.part.getAccessor().invoke if type_.isRecord() else each.part.get for each in fields]
 
-            def read(value: Any) -> dict[str, Any]:
-                return {name: out(getattr(value, name)()) for name, out in zip(names, outs, strict=True)}
+        def read(value: Any) -> dict[str, Any]:
+            return {name: out(get(value)) for name, out, get in zip(names, outs, reads, strict=True)}
+
+        if type_.isRecord():
 
             def write(plain: Mapping[str, Any]) -> Any:
                 return make(*[into(plain[name]) for name, into in zip(names, intos, strict=True)])
 
         else:
-
-            def read(value: Any) -> dict[str, Any]:
-                return {name: out(getattr(value, name)) for name, out in zip(names, outs, strict=True)}
+            sets = [each.part.set for each in fields]
 
             def write(plain: Mapping[str, Any]) -> Any:
                 made = make()
-                for name, into in zip(names, intos, strict=True):
-                    setattr(made, name, into(plain[name]))
+                for name, into, put in zip(names, intos, sets, strict=True):
+                    put(made, into(plain[name]))
                 return made
 
         is_record = bool(type_.isRecord())
@@ -331,8 +358,15 @@ class JavaClass:
             for each in kept:
                 if not modifier.isPublic(each.getModifiers()) or modifier.isFinal(each.getModifiers()):
                     return (), f"its field {each.getName()} is final or not public"
+            if modifier.isAbstract(type_.getModifiers()):
+                return (), f"{type_.getSimpleName()} is abstract"
             if not any(each.getParameterCount() == 0 for each in type_.getConstructors()):
                 return (), f"{type_.getSimpleName()} has no public constructor without parameters"
+            names = [str(each.getName()) for each in kept]
+            if len(set(names)) < len(names):
+                return (), f"{type_.getSimpleName()} has a field of the same name as one of its superclass"
+            for each in kept:
+                each.setAccessible(True)  # a public field may be that of a superclass that is not public
             parts = [(each, each.getGenericType()) for each in kept]
         if not parts:
             return (), f"{type_.getSimpleName()} has no public field"
@@ -341,7 +375,7 @@ class JavaClass:
                 value = value_of(self.jpype, generic, hint_of(part.getAnnotations()))
             except UnknownType as why:
                 return (), f"its field {part.getName()}: {why}"
-            found.append(Field(str(part.getName()), value, part.getType()))
+            found.append(Field(str(part.getName()), value, part))
         return tuple(found), ""
 
     def _arguments(self, method: Any) -> tuple[Value, ...]:
@@ -441,8 +475,7 @@ class JavaClass:
 
     def _codec(self) -> tuple[Literal["typed", "custom", "pickle"], str]:
         if self.methods["serialize"] is not None:
-            if self._method("deserialize") is None:
-                raise self.error(" has serialize but no deserialize", "define it: deserialize(byte[] serialized)")
+            self._check_own_states()
             return "custom", "the class defines serialize and deserialize"
         if self.accumulator.arrow is not None:
             return "typed", self.accumulator.reason
@@ -455,6 +488,21 @@ class JavaClass:
                 + ("" if self.loops is not None else " (which needs an installation with Loops.class)"),
             )
         return "pickle", f"it is serialized by Java: {self.accumulator.reason}"
+
+    def _check_own_states(self) -> None:
+        serialize, deserialize = self.methods["serialize"], self._method("deserialize")
+        name = self.accumulator.type.getSimpleName()
+        if deserialize is None:
+            raise self.error(" has serialize but no deserialize", "define it: deserialize(byte[] serialized)")
+        own = str(self.accumulator.type.getName())
+        for method, takes, gives, remedy in (
+            (serialize, own, "[B", f"byte[] serialize({name} accumulator)"),
+            (deserialize, "[B", own, f"{name} deserialize(byte[] serialized)"),
+        ):
+            types = [str(each.getName()) for each in method.getParameterTypes()]
+            if types != [takes] or str(method.getReturnType().getName()) != gives:
+                shown = f"{method.getReturnType().getSimpleName()} {method.getName()}({_types(method)})"
+                raise self.error(f" has {shown}, which is not for its states", f"declare it as {remedy}")
 
     def _input_names(self) -> tuple[str, ...]:
         parameters = list(self.methods["accumulate"].getParameters())[1:]
@@ -472,7 +520,7 @@ class JavaClass:
         modifier = self.jpype.JClass("java.lang.reflect.Modifier")
         for each in self.type.getFields():
             if str(each.getName()) == name and modifier.isStatic(each.getModifiers()):
-                return str(each.get(None))
+                return str(each.get(None) or "")
         return ""
 
     def _is_deterministic(self) -> bool:
@@ -499,11 +547,10 @@ class JavaClass:
         def created() -> Any:
             made = create()
             if made is None:
-                raise FunctionError(
-                    "RESULT_TYPE",
-                    "createAccumulator returned null; return a new accumulator",
-                    function=self.function.name,
-                )
+                raise self._badly_created("null; return a new accumulator")
+            if self.accumulator.fields and made.getClass() != self.accumulator.type:
+                name = self.accumulator.type.getSimpleName()
+                raise self._badly_created(f"a {made.getClass().getName()}; the state would lose what {name} has not")
             return made
 
         return Verbs(
@@ -517,6 +564,9 @@ class JavaClass:
             loops=None if self.loops is None or not has_loop(self.inputs) else bridged(self.loops, instance, self),
             **self._state_verbs(instance),
         )
+
+    def _badly_created(self, what: str) -> FunctionError:
+        return FunctionError("RESULT_TYPE", f"createAccumulator returned {what}", function=self.function.name)
 
     def _taking(self, method: Any) -> Any:
         """Return `accumulate` or `retract` with conversion of its arguments; the method itself if it needs none."""
@@ -559,8 +609,8 @@ class JavaClass:
         if codec == "custom":
             serialize, deserialize = instance.serialize, instance.deserialize
             return {
-                "serialize": lambda accumulator: memoryview(serialize(accumulator)).tobytes(),
-                "deserialize": lambda state: deserialize(array(state)),
+                "serialize": lambda accumulator: _bytes(serialize(accumulator)),
+                "deserialize": lambda state: _some(deserialize(array(state))),
             }
         if codec == "pickle":
             return {"pickles": _Serialized(self.loops, array, self.accumulator.type)}
@@ -585,6 +635,31 @@ class _Serialized:
 
 def _same(value: Any) -> Any:
     return value
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else memoryview(value).tobytes()
+
+
+def _some(accumulator: Any) -> Any:
+    if accumulator is None:
+        raise ValueError("it returned null; return the accumulator")
+    return accumulator
+
+
+def _bridged(method: Any) -> Any:
+    """Return the method that a bridge calls.
+
+    The compiler gives a public class a bridge for each public method of a superclass that is not public.
+    """
+    cls = method.getDeclaringClass().getSuperclass()
+    while cls is not None:
+        for each in cls.getDeclaredMethods():
+            same = each.getName() == method.getName() and _types(each) == _types(method)
+            if same and not each.isBridge():
+                return each
+        cls = cls.getSuperclass()
+    return method
 
 
 def _types(method: Any) -> str:

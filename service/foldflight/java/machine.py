@@ -156,7 +156,7 @@ def _loaders(jpype: Any, jar: Jar) -> Loaders:
     url, loader = jpype.JClass("java.net.URL"), jpype.JClass("java.net.URLClassLoader")
     # A file in memory, so that no copy is left on the disk and the jar cannot change while it is in use. It stays open,
     # because classes are read when they are first used.
-    file = os.memfd_create(jar.name)
+    file = os.memfd_create("jar")
     with os.fdopen(os.dup(file), "wb") as copy:
         copy.write(jar.code)
     authors = loader([url(f"file:/proc/self/fd/{file}")], platform)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from foldflight.functions.types import parse_type, sql_name
 
-__all__ = ["PRIMITIVES", "UnknownType", "Value", "hint_of", "value_of"]
+__all__ = ["PRIMITIVES", "UnknownType", "Value", "hint_of", "into_object", "value_of"]
 
 PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "boolean": pa.bool_(),
@@ -104,7 +104,7 @@ def _value(jpype: Any, type_: Any) -> Value:
         arrow, box, out = PRIMITIVES[_BOXES[name]], jpype.JClass(name), _plain(PRIMITIVES[_BOXES[name]])
         return Value(arrow, name, _nullable(box), _nullable(out))
     if name == "java.lang.String":
-        return Value(pa.string(), name, None, _nullable(str))
+        return Value(pa.string(), name, None, _nullable(_text))
     if name == "byte[]":
         array = jpype.JArray(jpype.JByte)
         return Value(pa.binary(), name, _nullable(array), _nullable(lambda value: memoryview(value).tobytes()))
@@ -133,7 +133,7 @@ def _collection(jpype: Any, type_: Any, name: str) -> Value:
     if name.partition("<")[0] in _LISTS and isinstance(type_, jpype.JClass("java.lang.reflect.ParameterizedType")):
         item = _value(jpype, type_.getActualTypeArguments()[0])
         make, out = jpype.JClass("java.util.ArrayList"), item.out
-        put = item.into or _boxed(jpype, item)
+        put = into_object(jpype, item)
 
         def listed(values: Any) -> Any:
             made = make()
@@ -151,9 +151,11 @@ def _collection(jpype: Any, type_: Any, name: str) -> Value:
     raise UnknownType(f"{name} has no SQL type; use {_KNOWN}")
 
 
-def _boxed(jpype: Any, item: Value) -> Callable[[Any], Any]:
-    """Return the conversion of a member of a list that JPype would convert by itself for a parameter: a text."""
-    return _nullable(jpype.JClass(item.java))
+def into_object(jpype: Any, value: Value) -> Callable[[Any], Any]:
+    """Return the conversion into an object of Java, for a place whose type JPype cannot see, such as a list."""
+    if value.into is not None:
+        return value.into
+    return _nullable(jpype.JClass(next((box for box, name in _BOXES.items() if name == value.java), value.java)))
 
 
 def _nullable(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -165,6 +167,13 @@ def _plain(type_: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_boolean(type_):
         return bool
     return float if pa.types.is_floating(type_) else int
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except UnicodeDecodeError:
+        raise ValueError("it is a text with half of a surrogate pair, which has no UTF-8") from None
 
 
 def _decimal(of: Any) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:

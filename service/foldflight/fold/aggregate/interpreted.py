@@ -198,7 +198,7 @@ class Interpreted(Accumulators):
             except FunctionError as none:
                 error = none
         assert error is not None
-        failure = user_failure(self.name, verb, error) if method is None else method.failed(error)
+        failure = error if isinstance(error, FunctionError) else user_failure(self.name, verb, error)
         self._fail(failure, error, slot, row)
 
     def _fail(self, failure: FunctionError, error: BaseException, slot: int, row: str | None = None) -> None:

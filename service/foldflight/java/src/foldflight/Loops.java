@@ -36,6 +36,9 @@ public final class Loops {
   /** The exception of the row at which a loop stopped; null if its method returned null instead of an accumulator. */
   public Throwable failure;
 
+  /** Whether a merge stopped before it called the author's method, because a state could not be read. */
+  public boolean loading;
+
   private final Object instance;
   private final Class<?> type;
   private Object[] held = new Object[0];
@@ -43,6 +46,7 @@ public final class Loops {
   private MethodHandle value;
   private MethodHandle merge;
   private MethodHandle load;
+  private boolean exact;
   private MethodHandle[] applies = new MethodHandle[2];
   private MethodHandle[] members = new MethodHandle[0];
   private Column[] arguments = new Column[0];
@@ -85,6 +89,7 @@ public final class Loops {
 
   /** Sets the fields of the accumulator's class, in the order of its states. */
   public void fields(String[] names) throws ReflectiveOperationException {
+    exact = true; // a subclass may have more fields, which the states would lose
     stored = columns(names.length);
     members = new MethodHandle[names.length];
     MethodHandle[] readers = new MethodHandle[names.length];
@@ -97,9 +102,11 @@ public final class Loops {
         members[place] = LOOKUP.unreflect(component.getAccessor());
       } else {
         Field field = type.getField(names[place]);
+        field.setAccessible(true); // a public field may be that of a superclass that is not public
         types[place] = field.getType();
         members[place] = LOOKUP.unreflectGetter(field);
         setters[place] = LOOKUP.unreflectSetter(field);
+        setters[place] = setters[place].asType(setters[place].type().changeParameterType(0, type)); // of a superclass
       }
       members[place] = members[place].asType(MethodType.methodType(Object.class, Object.class));
       readers[place] = stored[place].reader(types[place]);
@@ -128,6 +135,7 @@ public final class Loops {
   }
 
   private MethodHandle of(Method method) throws IllegalAccessException {
+    method.setAccessible(true); // a public method may be that of a superclass that is not public
     MethodHandle handle = LOOKUP.unreflect(method);
     return java.lang.reflect.Modifier.isStatic(method.getModifiers()) ? handle : handle.bindTo(instance);
   }
@@ -297,7 +305,7 @@ public final class Loops {
     try {
       for (; row < count; row++) {
         Object made = (Object) create.invokeExact();
-        if (made == null) {
+        if (made == null || (exact && made.getClass() != type)) {
           return stopped(row, null);
         }
         held[slots.getInt(row << 2)] = made;
@@ -348,7 +356,9 @@ public final class Loops {
     try {
       for (; row < count; row++) {
         int slot = slots.getInt(row << 2);
+        loading = true;
         Object state = (Object) load.invokeExact(row);
+        loading = false;
         if (held[slot] == null) {
           held[slot] = state;
           continue;
@@ -419,22 +429,43 @@ public final class Loops {
 
   // --- states that are not typed -------------------------------------------------------------------------------------
 
-  /** Returns an accumulator, serialized by Java. */
+  /**
+   * Returns an accumulator, serialized by Java. Classes that {@link #deserialized} would refuse are refused here, so that
+   * no state is written that cannot be read.
+   */
   public static byte[] serialized(Object accumulator) throws IOException {
     ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-    try (ObjectOutputStream out = new ObjectOutputStream(bytes)) {
+    try (ObjectOutputStream out = new Checked(bytes)) {
       out.writeObject(accumulator);
     }
     return bytes.toByteArray();
   }
 
+  private static final class Checked extends ObjectOutputStream {
+    private boolean refused;
+
+    Checked(ByteArrayOutputStream bytes) throws IOException {
+      super(bytes);
+    }
+
+    @Override
+    protected void annotateClass(Class<?> found) throws IOException {
+      // After a refusal the stream writes the exception itself.
+      if (!refused && status(found) == ObjectInputFilter.Status.REJECTED) {
+        refused = true;
+        throw new InvalidClassException(
+            found.getName(), "it is neither of the jar nor of java.lang, java.math, java.util or java.time");
+      }
+    }
+  }
+
   /**
-   * Returns an accumulator of serialized bytes, which must be trusted. Only classes of the jar and of the packages
-   * java.lang, java.util, java.math and java.time are accepted.
+   * Returns an accumulator of serialized bytes, which must be trusted. Only classes of the jar, of java.lang and java.math,
+   * and of the packages that begin with java.util and java.time are accepted.
    */
   public static Object deserialized(byte[] bytes, Class<?> type) throws IOException, ClassNotFoundException {
     try (ObjectInputStream in = new ObjectInputStream(new ByteArrayInputStream(bytes))) {
-      in.setObjectInputFilter(info -> status(info.serialClass(), type.getClassLoader()));
+      in.setObjectInputFilter(info -> status(info.serialClass()));
       Object accumulator = in.readObject();
       if (!type.isInstance(accumulator)) {
         throw new InvalidClassException(accumulator == null ? "null" : accumulator.getClass().getName());
@@ -443,7 +474,7 @@ public final class Loops {
     }
   }
 
-  private static ObjectInputFilter.Status status(Class<?> found, ClassLoader authors) {
+  private static ObjectInputFilter.Status status(Class<?> found) {
     if (found == null) {
       return ObjectInputFilter.Status.UNDECIDED;
     }
@@ -451,11 +482,13 @@ public final class Loops {
     while (item.isArray()) {
       item = item.getComponentType();
     }
-    String inside = item.getPackageName();
+    String inside = item.getPackageName() + ".";
     boolean known =
         item.isPrimitive()
-            || item.getClassLoader() == authors
-            || List.of("java.lang", "java.util", "java.math", "java.time").contains(inside);
+            || item.getClassLoader() == Loops.class.getClassLoader().getParent()
+            || List.of("java.lang.", "java.math.").contains(inside)
+            || inside.startsWith("java.util.")
+            || inside.startsWith("java.time.");
     return known ? ObjectInputFilter.Status.ALLOWED : ObjectInputFilter.Status.REJECTED;
   }
 }

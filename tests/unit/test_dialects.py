@@ -34,9 +34,9 @@ def methods(*names: str, **more: Any) -> type:
 # What the class has: the dialect it is.
 FOUND: dict[str, tuple[type, str | None]] = {
     "flink by its base": (flink_functions.WeightedAvg, "flink"),
-    "flink by its methods": (
-        methods("create_accumulator", "accumulate", "get_value", "merge", "get_accumulator_type"),
-        "flink",
+    "our own, with methods named as PyFlink's": (
+        methods("create_accumulator", "accumulate", "get_value", "merge", "get_accumulator_type", "get_result_type"),
+        None,
     ),
     "beam": (methods("create_accumulator", "add_input", "merge_accumulators", "extract_output"), "beam"),
     "spark": (other_functions.Mean, "spark-aggregator"),

@@ -304,28 +304,27 @@ _FORMS: Final = {
     "snowflake": _snowflake,
     "beam": _beam,
 }
-_FLINK: Final = Dialect(
-    "flink",
-    "AggregateFunction of PyFlink",
-    {
-        "create_accumulator": Method("create_accumulator", required=True),
-        "accumulate": Method("accumulate", ("accumulator",), "each", required=True),
-        "retract": Method("retract", ("accumulator",), "each"),
-        "merge": Method("merge", ("accumulator", "accumulators")),
-        "get_value": Method("get_value", ("accumulator",), required=True),
-        "open": Method("open", ("function_context",)),
-        "close": Method("close"),
-    },
-    marks=("get_result_type", "get_accumulator_type"),
-    returns_accumulator=False,
-    base=("pyflink.table.udf", "AggregateFunction"),
-    stand_in=flink.AggregateFunction,
-    declaring=("get_result_type", "get_accumulator_type"),
-)
 DIALECTS: Final[Mapping[str, Dialect]] = {
     dialect.name: dialect
     for dialect in (
-        _FLINK,
+        Dialect(
+            "flink",
+            "AggregateFunction of PyFlink",
+            {
+                "create_accumulator": Method("create_accumulator", required=True),
+                "accumulate": Method("accumulate", ("accumulator",), "each", required=True),
+                "retract": Method("retract", ("accumulator",), "each"),
+                "merge": Method("merge", ("accumulator", "accumulators")),
+                "get_value": Method("get_value", ("accumulator",), required=True),
+                "open": Method("open", ("function_context",)),
+                "close": Method("close"),
+            },
+            marks=("get_result_type", "get_accumulator_type"),
+            returns_accumulator=False,
+            base=("pyflink.table.udf", "AggregateFunction"),
+            stand_in=flink.AggregateFunction,
+            declaring=("get_result_type", "get_accumulator_type"),
+        ),
         Dialect(
             "arrow-udf",
             "aggregate of arrow-udf",
@@ -415,7 +414,7 @@ def dialect_of(cls: type, said: str | None) -> Dialect | None:
             return dialect
     own = sum(getattr(cls, verb, None) is not None for verb in _OWN_VERBS)
     if all(getattr(cls, verb, None) is not None for verb in ("accumulate", "get_value")):
-        return _FLINK if _FLINK.score(cls) and not _FLINK.missing(cls) else None
+        return None
     scores = {name: score for name, dialect in DIALECTS.items() if (score := dialect.score(cls)) > own}
     best = [name for name, score in scores.items() if score == max(scores.values())]
     if len(best) > 1:

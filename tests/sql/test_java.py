@@ -30,6 +30,7 @@ def test_a_class_of_a_jar(db: Any, tmp_path: Path) -> None:
         (f"{CREATE} 'com.acme.Average' USING LINK '{moved}'", "no Java class com.acme.Average in moved.jar"),
         (f"{CREATE} '{CLASS}'", "has no jar; write it as functions.jar::com.acme.WeightedAvg"),
         (f"{CREATE} '{CLASS}' USING LINK '{tmp_path}/none.jar'", "none.jar cannot be read"),
+        (f"{CREATE} $$ public class WeightedAvg {{}} $$", "a Java class is expected here, compiled: AS 'com.acme"),
         (CREATE.replace("java AS", "scala AS 'x'"), "the language of an aggregate is python or java"),
         (
             f"{CREATE} '{moved}::{CLASS}'".replace("BIGINT, INT", "STRING, INT"),

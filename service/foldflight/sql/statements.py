@@ -315,6 +315,9 @@ def _declared(reader: _Reader, *, is_aggregate: bool) -> _Declared:
         link = reader.string("'grpc://host:port'").replace("http://", "grpc://").replace("https://", "grpc+tls://")
     reader.end(f"; the order of the clauses is RETURNS, {'APPEND ONLY, ' * is_aggregate}LANGUAGE, AS, USING LINK")
     is_java = language == "java"
+    if is_java and is_source:
+        wanted = "a Java class is expected here, compiled: AS 'com.acme.WeightedAvg' USING LINK 'functions.jar'"
+        raise reader.error(wanted, function_at)
     if is_java and link is not None and link.lower().endswith(".jar"):
         function, link = f"{link.removeprefix('file://')}::{function}", None
     return _Declared(

@@ -1,10 +1,11 @@
 """The build hook of hatchling: compile `Loops.java`, the loop over chunks for functions in Java, where javac is.
 
-Without javac the wheel is complete, too: functions in Java are then called row by row.
+Without javac, or with one older than 17, the wheel is complete, too: functions in Java are then called row by row.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _JAVA = Path("service") / "foldflight" / "java"
+_RELEASE = 17
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
@@ -20,13 +22,23 @@ class CustomBuildHook(BuildHookInterface[Any]):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - hatchling's interface
         """Compile, for Java 17 and newer. Raises CalledProcessError if javac refuses the source."""
-        javac = shutil.which("javac")
+        javac = _javac()
         folder = Path(self.root) / _JAVA
         if javac is None:
             if not any(
                 (folder / "compiled").rglob("*.class")
             ):  # compiled before, and copied to the place of this build
-                print("foldflight: there is no javac, so functions in Java will be called row by row")
+                print(f"foldflight: there is no javac {_RELEASE}, so functions in Java will be called row by row")
             return
         sources = sorted(map(str, (folder / "src").rglob("*.java")))
-        subprocess.run([javac, "--release", "17", "-d", str(folder / "compiled"), *sources], check=True)
+        subprocess.run([javac, "--release", str(_RELEASE), "-d", str(folder / "compiled"), *sources], check=True)
+
+
+def _javac() -> str | None:
+    """Return the path of a javac that can compile for the release; None if there is none."""
+    javac = shutil.which("javac")
+    if javac is None:
+        return None
+    told = subprocess.run([javac, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r"javac (\d+)", told.stdout + told.stderr)  # Java 8 and older: javac 1.8.0
+    return javac if version is not None and int(version[1]) >= _RELEASE else None

@@ -384,6 +384,14 @@ def test_after_a_fork_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
         machine.java()
 
 
+def test_an_old_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runtime that cannot load the loop is named."""
+    machine.java()
+    monkeypatch.setattr(machine, "_release", lambda: 11)
+    with pytest.raises(RejectedError, match=r"need Java 17 or newer, and /.*libjvm.so is Java 11; set JAVA_HOME"):
+        machine.java()
+
+
 def test_threads_are_detached_when_they_end(weighted: Function) -> None:
     """The virtual machine does not keep the threads of exchanges that have ended."""
     count = machine.java().JClass("java.lang.Thread").activeCount

@@ -27,6 +27,7 @@ _heap_bytes: int | None = None
 _started_by: int | None = None
 _attached: Final = threading.local()
 _HEAP_BYTES_MIN: Final = 64 << 20
+_RELEASE_MIN: Final = 17
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def java() -> Any:
     each thread that uses Java for more than a moment; then the thread is detached when it ends.
 
     Raises:
-        RejectedError: MODULE, if JPype or a Java runtime is missing, or if this process was forked after the start.
+        RejectedError: MODULE, if JPype or a Java runtime is missing, if the runtime is too old, or if this process was
+            forked after the start.
     """
     global _started_by  # noqa: PLW0603 - as above
     with _starting:
@@ -105,9 +107,23 @@ def java() -> Any:
                 "this process was forked from one with a Java virtual machine, which cannot be used after a fork; "
                 "start processes with the method spawn, or use Java functions only after the fork",
             )
+    if _release() < _RELEASE_MIN:
+        raise RejectedError(
+            "MODULE",
+            f"functions in Java need Java {_RELEASE_MIN} or newer, and {_library(jpype)} is Java {_release()}; set "
+            "JAVA_HOME to another, or unset it and pip install 'foldflight[java-functions]'",
+        )
     if not hasattr(_attached, "thread") and threading.current_thread() is not threading.main_thread():
         _attached.thread = _Attached(jpype.JClass("java.lang.Thread"))
     return jpype
+
+
+@functools.cache
+def _release() -> int:
+    """Return the release of the virtual machine, which has been started: 17."""
+    import jpype
+
+    return int(jpype.getJVMVersion()[0])
 
 
 class _Attached:

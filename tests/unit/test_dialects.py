@@ -14,8 +14,10 @@ import pytest
 
 from foldflight import FunctionContext, FunctionError, RejectedError, connect, udaf
 from foldflight.compiler.programs import Programs
+from foldflight.fold import Fold, bind_calls
 from foldflight.fold.mode import Mode
-from foldflight.functions import Registry, aggregate_of, function_of
+from foldflight.fold.signing import StateSigner
+from foldflight.functions import Call, Registry, aggregate_of, function_of
 from foldflight.functions.dialects import Aggregator, CombineFn, Handled, dialect_of
 from foldflight.functions.flink import AggregateFunction, DataTypes, FlinkContext, ListView, MapView, Row, arrow_of
 from foldflight.shipping.bundles import unpickled
@@ -130,6 +132,26 @@ def test_what_is_missing_is_named(case: str) -> None:
         udaf(**options)(cls)
     assert refused.value.code == "SIGNATURE"
     assert function_of(cls) is None
+
+
+def test_an_accumulator_that_cannot_change_is_told() -> None:
+    """PyFlink ignores what accumulate returns, so a number stays what it is; to return it would be no remedy."""
+
+    class Ups(AggregateFunction):
+        def create_accumulator(self):
+            return 0
+
+        def accumulate(self, accumulator, value):
+            return accumulator + 1
+
+        def get_value(self, accumulator):
+            return accumulator
+
+    counted = aggregate_of(Ups, input_types=["BIGINT"], result_type="BIGINT")
+    batch = pa.record_batch({"v": [1]})
+    fold = Fold(bind_calls(Registry([counted]), [Call("ups", ("v",))], batch.schema), signer=StateSigner([b"k" * 16]))
+    with pytest.raises(FunctionError, match=r"what accumulate returns is ignored.* type int cannot change .*; let"):
+        fold.fold(batch)
 
 
 def test_an_instance_is_refused() -> None:

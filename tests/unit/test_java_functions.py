@@ -253,6 +253,16 @@ def test_a_class_that_extends_the_one_of_flink(tmp_path: Path) -> None:
 
 
 @needs_javac
+def test_retract_takes_lists_of_the_same_type(tmp_path: Path) -> None:
+    """The arguments of a row are converted for accumulate, so retract needs the same types within lists, too."""
+    source = any_class(
+        arguments=", java.util.List<Long> v", more="public void retract(State s, java.util.List<Integer> v) {}"
+    )
+    with pytest.raises(RejectedError, match="give both the same parameters"):
+        function_of(tmp_path, source, javac=True)
+
+
+@needs_javac
 def test_methods_of_a_superclass_that_is_not_public(tmp_path: Path) -> None:
     """The compiler writes bridges for them; the methods are read where they were written."""
     source = any_class(arguments=", java.util.List<Long> v", body="state.count += v.size();")

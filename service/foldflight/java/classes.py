@@ -398,7 +398,7 @@ class JavaClass:
         """Check the signatures of the other methods against that of `accumulate` and the accumulator."""
         accumulate, retract, merge = (self.methods[verb] for verb in ("accumulate", "retract", "merge"))
         name = self.accumulator.type.getSimpleName()
-        if retract is not None and _types(retract) != _types(accumulate):
+        if retract is not None and _generic(retract) != _generic(accumulate):
             raise self.error(
                 f".retract({_types(retract)}) does not take what accumulate({_types(accumulate)}) takes",
                 "give both the same parameters",
@@ -665,6 +665,10 @@ def _bridged(method: Any) -> Any:
 def _types(method: Any) -> str:
     """Return the simple names of the types of a method's parameters."""
     return ", ".join(str(each.getSimpleName()) for each in method.getParameterTypes())
+
+
+def _generic(method: Any) -> list[str]:
+    return [str(each.getTypeName()) for each in method.getGenericParameterTypes()]
 
 
 def _is_public(jpype: Any, type_: Any) -> bool:

@@ -22,6 +22,7 @@ from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
 from foldflight.fold.signing import StateSigner
 from foldflight.functions.context import FunctionContext
+from foldflight.functions.dialects import DIALECTS
 from foldflight.functions.spec import BoundFunction
 from foldflight.functions.values import CastError, cast_results, exact_types
 
@@ -58,6 +59,8 @@ class Method:
         self.verb = verb
         self.call = call
         self.returns = bound.function.returns
+        adapted = DIALECTS.get(bound.function.dialect)
+        self.ignores = adapted is not None and not adapted.returns_accumulator
 
     def kept(self, accumulator: Any, returned: Any) -> Any:
         """Return the accumulator after a call that returned `returned`."""
@@ -66,10 +69,13 @@ class Method:
         # Subclasses of immutable types may have a __dict__ that has changed.
         fixed = isinstance(accumulator, _UNCHANGEABLE) and not hasattr(accumulator, "__dict__")
         if self.returns == "some" or fixed:
+            wrong, remedy = f"{self.verb} returned None, but", "return the new accumulator"
+            if self.ignores:
+                wrong = f"what {self.verb} returns is ignored, as by the engine that the class is written for, and"
+                remedy = "let create_accumulator return a list, a Row or another object that can"
             raise FunctionError(
                 "RESULT_TYPE",
-                f"{self.verb} returned None, but an accumulator of type {type(accumulator).__name__} cannot change in "
-                "place; return the new accumulator",
+                f"{wrong} an accumulator of type {type(accumulator).__name__} cannot change in place; {remedy}",
                 function=self.function,
             )
         return accumulator

@@ -7,6 +7,7 @@ import decimal
 import re
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -411,6 +412,21 @@ def test_threads_are_detached_when_they_end(weighted: Function) -> None:
         thread.start()
         thread.join()
     assert count() < before + 10
+
+
+def test_no_thread_is_detached_when_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread in JPype while the interpreter ends would abort the process."""
+    calls: list[str] = []
+    thread = SimpleNamespace(isAttached=lambda: True, detach=lambda: calls.append("detach"))
+    machine.java()
+    held = machine._Attached(thread)
+    del held
+    assert calls == ["detach"]
+    monkeypatch.setattr(machine, "_ends", False)
+    machine._end()
+    held = machine._Attached(thread)
+    del held
+    assert calls == ["detach"]
 
 
 def test_connect(tmp_path: Path) -> None:

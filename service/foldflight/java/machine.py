@@ -7,6 +7,7 @@ of the same name from two jars, and two versions of a jar, live side by side.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import hashlib
 import logging
@@ -26,6 +27,8 @@ _starting: Final = threading.RLock()
 _heap_bytes: int | None = None
 _started_by: int | None = None
 _attached: Final = threading.local()
+_detaching: Final = threading.Lock()
+_ends: bool = False
 _HEAP_BYTES_MIN: Final = 64 << 20
 _RELEASE_MIN: Final = 17
 
@@ -101,6 +104,7 @@ def java() -> Any:
             # Threads of authors would otherwise keep the process from ending.
             jpype_config.onexit = False
             _started_by = os.getpid()
+            atexit.register(_end)
         elif _started_by not in (None, os.getpid()):
             raise RejectedError(
                 "MODULE",
@@ -133,8 +137,21 @@ class _Attached:
         self._thread = thread
 
     def __del__(self) -> None:
-        if self._thread.isAttached():
-            self._thread.detach()
+        if _started_by not in (None, os.getpid()):  # after a fork
+            return
+        with _detaching:
+            if not _ends and self._thread.isAttached():
+                self._thread.detach()
+
+
+def _end() -> None:
+    """Wait for threads that are being detached, and detach no more.
+
+    Python aborts the process if a thread is in JPype while the interpreter ends.
+    """
+    global _ends  # noqa: PLW0603 - a process has one interpreter
+    with _detaching:
+        _ends = True
 
 
 def _library(jpype: Any) -> str:

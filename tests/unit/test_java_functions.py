@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -423,10 +425,22 @@ def test_no_thread_is_detached_when_the_process_ends(monkeypatch: pytest.MonkeyP
     del held
     assert calls == ["detach"]
     monkeypatch.setattr(machine, "_ends", False)
-    machine._end()
+    machine._end(SimpleNamespace(stop=lambda: calls.append("stop")))
     held = machine._Attached(thread)
     del held
-    assert calls == ["detach"]
+    assert calls == ["detach", "stop"]
+
+
+def test_a_process_ends_while_buffers_are_freed() -> None:
+    """The thread that frees buffers of Python for Java does not abort the process."""
+    code = """
+from foldflight.java.machine import java
+jpype = java()
+for _ in range(20000):
+    jpype.nio.convertToDirectBuffer(bytearray(8))
+jpype.JClass("java.lang.System").gc()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_connect(tmp_path: Path) -> None:

@@ -104,7 +104,8 @@ def java() -> Any:
             # Threads of authors would otherwise keep the process from ending.
             jpype_config.onexit = False
             _started_by = os.getpid()
-            atexit.register(_end)
+            queue = jpype.JClass("org.jpype.ref.JPypeReferenceQueue").getInstance()
+            atexit.register(_end, queue)
         elif _started_by not in (None, os.getpid()):
             raise RejectedError(
                 "MODULE",
@@ -144,14 +145,16 @@ class _Attached:
                 self._thread.detach()
 
 
-def _end() -> None:
-    """Wait for threads that are being detached, and detach no more.
+def _end(queue: Any) -> None:
+    """Wait for threads that are being detached, detach no more, and stop the thread that frees what Java referred to.
 
     Python aborts the process if a thread is in JPype while the interpreter ends.
     """
     global _ends  # noqa: PLW0603 - a process has one interpreter
-    with _detaching:
-        _ends = True
+    if _started_by == os.getpid():
+        with _detaching:
+            _ends = True
+        queue.stop()
 
 
 def _library(jpype: Any) -> str:

@@ -144,6 +144,11 @@ def test_only_the_group_that_raises_fails() -> None:
             1,
         ),
         ([Applied(1, 1, [1]), Applied(1, 1)], "returned 0 values for a segment of 1 rows that wants the value", 1),
+        (
+            [Applied(1, 1, None), Applied(1, 1, [1])],  # type: ignore[arg-type]
+            "returned NoneType as the values after each row; return a list",
+            0,
+        ),
         ([Applied(1, "x", [1]), Applied(1, 1, ["x"])], "fold_bundle returned", 1),
     ],
 )

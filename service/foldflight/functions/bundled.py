@@ -24,7 +24,8 @@ class Segment(Generic[A]):
             before the rows.
         rows: The arguments of each row, in order; none if only the value, or a merge, is asked for.
         signs: For each row 1, or -1 for a row that is retracted.
-        wants_each: Whether the value after each row is needed.
+        wants_each: Whether the value after each row is needed. It is asked for where all rows are retracted, too, and
+            with OVER between two frames, where nobody sees it.
     """
 
     accumulators: list[A]
@@ -40,7 +41,7 @@ class Applied(Generic[A, V]):
     Args:
         accumulator: The accumulator after the last row.
         value: Its value.
-        values: The value after each row, if the segment wants them.
+        values: The value after each row, if the segment wants them: a list of values that do not change any more.
     """
 
     accumulator: A

@@ -209,8 +209,12 @@ class Bundled(Interpreted):
             if not isinstance(one, Applied):
                 wrong = f"{type(one).__name__} for a segment; return foldflight.Applied(accumulator, value)"
                 raise self._mistyped(wrong, slot)
-            if wants and len(one.values) != count:
-                wrong = f"{len(one.values)} values for a segment of {count} rows that wants the value after each row"
+            values: Any = one.values
+            if wants and not isinstance(values, (Sequence, np.ndarray)):
+                wrong = f"{type(values).__name__} as the values after each row; return a list of them"
+                raise self._mistyped(wrong, slot)
+            if wants and len(values) != count:
+                wrong = f"{len(values)} values for a segment of {count} rows that wants the value after each row"
                 raise self._mistyped(f"{wrong}; return Applied(accumulator, value, values)", slot)
         return found
 

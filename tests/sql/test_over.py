@@ -20,6 +20,7 @@ def test_calls_with_over_are_folded(db: Any, plans_of: Callable[..., list[str]])
         "SELECT v - my_avg(v) OVER w, sum(v) OVER w FROM hav WINDOW w AS (PARTITION BY k)",
         f"SELECT k FROM hav QUALIFY my_sum(v) {SORTED} > v",
         f"SELECT k, my_max(v) {SORTED} AS m FROM hav ORDER BY v DESC, m",
+        f"SELECT *, v * 2, my_sum(v) {SORTED} :: DOUBLE AS s FROM hav QUALIFY s > v AND rank() {SORTED} > 1",
         "SELECT mid(v) OVER (ORDER BY v ROWS BETWEEN 2 PRECEDING AND 1 + 1 FOLLOWING) FROM hav",
     ):
         assert plans_of(db, query, plan="fold") == ["over"], query
@@ -42,7 +43,23 @@ def test_through_servers_and_connect(both: Any) -> None:
         ("SELECT my_count(*) OVER (), my_count(*) FROM hav", "OVER beside my_count over all rows"),
         ("SELECT explode(array(1, v)), my_sum(v) OVER () FROM hav", "an item that makes several rows"),
         ("SELECT my_sum(v) OVER () + (SELECT max(v) FROM hav) FROM hav", "a subquery beside OVER"),
-        ("SELECT v AS k, my_sum(v) OVER () AS s FROM hav QUALIFY s > 1 AND k > '0'", "k is both a column and the name"),
+        ("SELECT -v AS v, my_sum(v) OVER () FROM hav QUALIFY my_max(v) OVER () > 0", "v in QUALIFY is the name of ano"),
+        (
+            "SELECT -v AS v, my_count(*) OVER () FROM hav QUALIFY rank() OVER u > 1 WINDOW u AS (ORDER BY v)",
+            "v in QUALIFY is the name of another item",
+        ),
+        (
+            "SELECT named_struct('v', v) AS t, my_sum(v) OVER () FROM hav t QUALIFY t.v > 0",
+            "t.v is both a column and the name of another item",
+        ),
+        (
+            "SELECT s.v, my_sum(v) OVER () FROM (SELECT v, named_struct('v', -v) AS s FROM hav) QUALIFY v > 2",
+            "v is both a column and the name of another item",
+        ),
+        (
+            "SELECT 0 AS end, end + my_sum(v) OVER () FROM (SELECT v, v AS end FROM hav)",
+            "the column end, whose name is",
+        ),
         (
             "SELECT my_sum(DISTINCT v) OVER (ORDER BY v RANGE BETWEEN 2 PRECEDING AND CURRENT ROW) FROM hav",
             "sum with DISTINCT or an order folds all rows of a frame",

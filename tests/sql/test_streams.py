@@ -213,6 +213,7 @@ def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
         (f"SELECT {RUNNING}, rank() OVER (ORDER BY at) FROM orders", "OVER of Spark's functions"),
         (f"SELECT {RUNNING} FROM plain", "this stream has none; add df.withWatermark"),
         (f"SELECT {RUNNING} FROM orders EMIT CHANGES", "leave EMIT CHANGES out"),
+        (f"SELECT {RUNNING} FROM (SELECT *, op AS row_kind FROM orders)", "OVER over a stream with a column row_kind"),
         (f"SELECT {RUNNING} FROM orders ORDER BY s", "cannot be sorted"),
         ("SELECT customer, my_sum(amount), max_by(qty, amount) FROM orders GROUP BY customer", "Spark's max_by"),
         ("SELECT customer, my_sum(amount) FROM orders GROUP BY ROLLUP(customer)", "ROLLUP"),

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 
 from foldflight.client import Aggregate
 from foldflight.client.functions import OrderKey
+from foldflight.engine.layout import ROW_KIND
 from foldflight.errors import FoldflightError
 from foldflight.functions.frame import FrameBound, WindowFrame, interval_of
 from foldflight.spark.over import over
@@ -91,6 +92,8 @@ class BlockOver:
     _select: list[str] = field(default_factory=list)
     _columns: list[str] = field(default_factory=list)
     _known: dict[str, str] = field(default_factory=dict)
+    _repeats: dict[str, bool] = field(default_factory=dict)
+    _rows_have: set[str] | None = None
 
     def planned(self, items: Sequence[Span], names: Sequence[str]) -> OverPlan:
         """Return the plan.
@@ -106,23 +109,27 @@ class BlockOver:
         calls = self._calls()
         shown = self.edits.copy()
         windows: dict[_Window, dict[str, Aggregate]] = {}
-        outputs: dict[object, str] = {}
         columns = self._items(items, names, calls)
         for call in calls:
-            key = self.analysis.text.normal(call.span)
-            if key not in outputs:
-                outputs[key] = self.new_name(self.analysis.text.slice(call.span))
-                window, use = self._use(call)
-                windows.setdefault(window, {})[outputs[key]] = use
-            shown.replace(call.span, quoted(outputs[key]))
+            window, use = self._use(call)
+            uses = windows.setdefault(window, {})
+            # Equal texts may be different calls: of rand(), or over windows whose names differ in case.
+            known = (name for name, other in uses.items() if other == use and other.transport is use.transport)
+            output = next(known, None) or self.new_name(self.analysis.text.slice(call.span))
+            uses[output] = use
+            shown.replace(call.span, quoted(output))
         inside = {place for call in calls for place in call.span.places}
         above = [column or self._above(body, shown, inside) for column, body in columns]
         named = [f"{item} AS {quoted(name)}" for item, name in zip(above, names, strict=True)]
-        by_name = {name.lower(): (body, item) for name, (_, body), item in zip(names, columns, above, strict=True)}
-        predicate = self._qualify(shown, inside, by_name)
+        by_name = {
+            self.analysis.text.folded(name): (body, item)
+            for name, (_, body), item in zip(names, columns, above, strict=True)
+        }
+        predicate = self._qualify(shown, calls, by_name)
         tails = dict(self._tails(shown, inside, by_name))
         result = self._result(windows)
-        return OverPlan(tuple(named), predicate, tails, result, tuple(outputs.values()), _described(windows))
+        outputs = tuple(output for uses in windows.values() for output in uses)
+        return OverPlan(tuple(named), predicate, tails, result, outputs, _described(windows))
 
     def _check(self) -> None:
         """Refuse blocks with groups: their windows are over the groups."""
@@ -150,11 +157,24 @@ class BlockOver:
         return found
 
     def _column(self, span: Span) -> str:
-        """Return the column of an expression, which is computed below."""
-        sql = self.edits.render(span)
+        """Return the column of an expression, which is computed below: once, unless it differs each time as rand()."""
+        sql, text = self.edits.render(span), self.analysis.text.slice(span)
         if sql not in self._known:
-            self._known[sql] = self._add(sql, self.analysis.text.slice(span))
+            self._known[sql] = self._add(sql, text)
+        elif "(" in sql:
+            if sql not in self._repeats:
+                self._repeats[sql] = self._is_same(sql, sql)
+            if not self._repeats[sql]:
+                return self._add(sql, text)
         return self._known[sql]
+
+    def _is_same(self, one: str, other: str) -> bool:
+        """Return whether Spark resolves two expressions among the rows, and to the same value."""
+        try:
+            first, second = (self.analysis.frame(self._below(each)) for each in (one, other))
+        except REFUSALS:
+            return False
+        return first.sameSemantics(second)
 
     def _add(self, sql: str, text: str) -> str:
         self._select.append(sql)
@@ -189,15 +209,19 @@ class BlockOver:
     def _stars(self, item: Span) -> list[str]:
         """Return the columns of an item such as `*` or `t.* EXCEPT (a)`; nothing for another one."""
         text, sql = self.analysis.text, self.edits.render(item)
-        if not any(text.says(place, "*") for place in text.flat(item)):
-            return []
-        columns = self._frame(sql).columns
-        if len(columns) == 1 and self._is_nested(sql):  # a product
+        if self._star(item) is None:
             return []
         self._select.append(sql)
-        names = [self.new_name(name) for name in columns]
+        # No word of an item can be one of these names, so that none is taken for another column.
+        names = [self.new_name(f"{name} of {text.slice(item)}") for name in self._frame(sql).columns]
         self._columns += names
         return names
+
+    def _star(self, item: Span) -> int | None:
+        """Return where an item has a star that stands for columns, not for a product."""
+        text = self.analysis.text
+        stars = (place for place in text.flat(item) if text.says(place, "*"))
+        return next((place for place in stars if place == item.start or text.says(place - 1, ".")), None)
 
     def _is_nested(self, *items: str) -> bool:
         return self.analysis.resolves(self._below(", ".join(f"isnull({item})" for item in items)))
@@ -239,10 +263,10 @@ class BlockOver:
             if len(inner.places) != 1:
                 return inner
             span = inner
-        name = text.tokens[span.start].name.lower()
+        name = text.tokens[span.start].name
         defined = self.query.tails.get("WINDOW", Span(0, 0)) if self.query.is_sole(self.block) else Span(0, 0)
         for each in text.split(defined):
-            if text.tokens[each.start].name.lower() == name:
+            if text.tokens[each.start].name == name:  # Spark tells u from U here
                 opening = next((at for at in text.flat(each) if text.says(at, "(")), None)
                 if opening is not None:
                     return self._definition(Span(opening, text.partner[opening] + 1))
@@ -299,7 +323,8 @@ class BlockOver:
             token = text.tokens[place]
             if text.says(place, "->"):
                 raise CannotFoldError("a lambda beside OVER")
-            is_free = place not in inside and token.is_name and not text.says(place - 1, ".")
+            # Behind a dot stands a field, behind a colon a parameter or a field, and behind two a type.
+            is_free = place not in inside and token.is_name and text.upper(place - 1) not in (".", ":", "::")
             call = call_at(text, place) if is_free else None
             if call is not None and call.is_over:
                 if inside & set(call.span.places):
@@ -315,25 +340,63 @@ class BlockOver:
     def _is_word(self, place: int) -> bool:
         """Return whether a word names no column: a keyword, a type behind AS, a unit, or the name of an argument."""
         text = self.analysis.text
-        if text.upper(place) in _KEYWORDS or text.says(place - 1, "AS") or text.says(place + 1, "=>"):
+        if text.upper(place) in _KEYWORDS:
+            if text.tokens[place].name.lower() in self._names_of_rows():
+                raise CannotFoldError(f"the column {text.tokens[place].text}, whose name is a keyword")
+            return True
+        if text.says(place - 1, "AS") or text.says(place + 1, "=>"):
             return True
         is_literal = place + 1 < len(text) and text.tokens[place + 1].kind == "string"
         return is_literal or text.says(place - 2, "INTERVAL")
 
-    def _qualify(self, shown: Edits, inside: set[int], items: Mapping[str, tuple[Span, str]]) -> str:
+    def _names_of_rows(self) -> Collection[str]:
+        """Return the names of the columns that the rows of the block have, in lower case."""
+        if self._rows_have is None:
+            has_rows = "FROM" in self.block.clauses
+            self._rows_have = {name.lower() for name in self._frame("*").columns} if has_rows else set()
+        return self._rows_have
+
+    def _qualify(self, shown: Edits, calls: Sequence[Call], items: Mapping[str, tuple[Span, str]]) -> str:
         """Return QUALIFY over the result, with the names of items replaced by the items."""
         span, text, edits = self.block.clause("QUALIFY"), self.analysis.text, shown.copy()
         if span.is_empty:
             return ""
+        inside = {place for call in calls for place in call.span.places}
+        for call in calls:
+            if span.holds(call.span):
+                self._check_names(call, items)
         for part in self._parts(span, inside):
-            body, item = items.get(next(iter(text.path(part)), ""), (None, ""))
-            if body is None or text.path(body)[-1:] == text.path(part):
+            call_of_spark = call_at(text, part.start)
+            if call_of_spark is not None:
+                self._check_names(call_of_spark, items)
                 continue
-            if self.analysis.resolves(self._below(text.slice(part))):
+            name = Span(part.start, part.start + 1)
+            body, item = items.get(text.folded(text.tokens[part.start].name), (None, ""))
+            if body is None:
+                continue
+            is_item = part == name and self._is_item(body, part)
+            if not is_item and self.analysis.resolves(self._below(text.slice(part))):
                 raise CannotFoldError(f"{text.slice(part)} is both a column and the name of another item")
-            edits.replace(part, item)
-            inside = inside | set(part.places)
+            edits.replace(name, item)
+            inside |= set(part.places)
         return self._above(span, edits, inside)
+
+    def _check_names(self, call: Call, items: Mapping[str, tuple[Span, str]]) -> None:
+        """Refuse a call in QUALIFY in which a name stands for an item, and among the rows for something else."""
+        text = self.analysis.text
+        spans = [Span(call.span.start + 1, call.span.stop)]
+        spans += [self.query.tails["WINDOW"]] if "WINDOW" in self.query.tails else []
+        for part in (part for span in spans for part in self._parts(span, set())):
+            body, _ = items.get(text.folded(text.tokens[part.start].name), (None, ""))
+            if body is not None and not self._is_item(body, part):
+                raise CannotFoldError(f"{text.slice(part)} in QUALIFY is the name of another item")
+
+    def _is_item(self, body: Span, part: Span) -> bool:
+        """Return whether a reference to a column among the rows is an item, or one of the columns of a star."""
+        text, star = self.analysis.text, self._star(body)
+        if star is not None:  # of all relations, of one, or of a struct
+            return star == body.start or not self.analysis.resolves(self._below(text.slice(Span(body.start, star - 1))))
+        return text.normal(body) == text.normal(part) or self._is_same(self.edits.render(body), text.slice(part))
 
     def _tails(self, shown: Edits, inside: set[int], items: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield the clauses behind the block. Names of items stay: Spark prefers them there."""
@@ -346,7 +409,8 @@ class BlockOver:
                 edits = shown.copy()
                 written = [each.span for each in orderings(self.analysis.text, span)]
                 for part in (part for each in written for part in self._parts(each, inside)):
-                    if next(iter(self.analysis.text.path(part)), "") not in items:
+                    word = self.analysis.text.tokens[part.start].name
+                    if self.analysis.text.folded(word) not in items:
                         edits.replace(part, quoted(self._column(part)))
                 if any(span.holds(inner.span) for inner in self.query.inner):
                     raise CannotFoldError("a subquery behind OVER")
@@ -354,6 +418,8 @@ class BlockOver:
 
     def _result(self, windows: Mapping[_Window, Mapping[str, Aggregate]]) -> DataFrame:
         rows = self._frame(", ".join(self._select)).toDF(*self._columns)
+        if rows.isStreaming and ROW_KIND in self._names_of_rows():
+            raise CannotFoldError(f"OVER over a stream with a column {ROW_KIND}, which is one of changes, not of rows")
         try:
             for window, uses in windows.items():
                 if rows.isStreaming and not window.order:

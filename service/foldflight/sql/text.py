@@ -257,6 +257,10 @@ class Text:
             return ()
         return tuple(self.tokens[place].name.lower() for place in names)
 
+    def folded(self, name: str) -> str:
+        """Return a name in a form that is equal for names that Spark takes for the same."""
+        return name if self.is_case_sensitive else name.lower()
+
     def normal(self, span: Span) -> tuple[tuple[str, str], ...]:
         """Return the tokens of a range in a form that is equal for texts that differ in blanks only.
 

@@ -13,3 +13,7 @@ SELECT year AS earnings, SUM(earnings) OVER (ORDER BY earnings, course) AS s FRO
 SELECT k, SUM(v) AS s, RANK() OVER (ORDER BY SUM(v) DESC) AS r FROM hav GROUP BY k;
 SELECT course, year, AVG(earnings) OVER (PARTITION BY course ORDER BY year ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS a FROM courseSales;
 SELECT DISTINCT course, MAX(earnings) OVER (PARTITION BY course) AS m FROM courseSales WHERE year IN (SELECT v + 2010 FROM hav UNION ALL SELECT 2012) ORDER BY m DESC;
+SELECT named_struct('x', v, 'y', 5) AS q, SUM(v) OVER (ORDER BY v) AS t FROM hav QUALIFY q.x = q.y;
+SELECT v * 2 AS end, end + SUM(v) OVER u AS z, MAX(v) OVER u AS m, MAX(v) OVER U AS n FROM (SELECT k, v, 100 + v AS end FROM hav) WINDOW u AS (PARTITION BY k), U AS (ORDER BY v);
+SELECT t.*, SUM(v) OVER (ORDER BY v) :: DOUBLE AS s FROM hav t QUALIFY s > v AND row_number() OVER (PARTITION BY k ORDER BY v) = 1;
+SELECT AVG(rand()) OVER () = AVG(rand()) OVER () AS is_same FROM hav;

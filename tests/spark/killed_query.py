@@ -39,6 +39,7 @@ def run_stream(spark: Any, folder: Path, functions: Functions) -> None:
     from pyspark.sql import DataFrame
 
     from foldflight.spark import group_by
+    from tests.spark.test_stream import aggregates
 
     def sink(batch: DataFrame, epoch: int) -> None:
         rows = [row.asDict() for row in batch.collect()]
@@ -51,13 +52,7 @@ def run_stream(spark: Any, folder: Path, functions: Functions) -> None:
         .option("maxFilesPerTrigger", 1)
         .parquet(str(folder / "input"))
     )
-    live = group_by(orders, "customer", row_kind="op", emit="changelog", buckets=4).agg(
-        price=functions["weighted_avg"]("amount", "qty").where("amount IS NOT NULL"),
-        n=functions["count"](),
-        different=functions["count"]("amount").distinct(),
-        total=functions["sum"]("x"),
-        large=functions["count"]().where("amount > 50"),
-    )
+    live = group_by(orders, "customer", row_kind="op", emit="changelog", buckets=4).agg(**aggregates(functions))
     query = (
         live.writeStream.outputMode("update")
         .foreachBatch(sink)

@@ -11,7 +11,7 @@ from foldflight import RejectedError, connect
 from foldflight.spark import group_by, state_table, tumble
 from tests.spark import spark_functions
 from tests.spark.conftest import PROVIDER
-from tests.spark.test_stream import DDL, SCHEMA, Model, apply, model
+from tests.spark.test_stream import DDL, SCHEMA, Model, aggregates, apply, model
 
 
 @pytest.fixture
@@ -37,13 +37,7 @@ def test_a_changelog_through_connect(remote_spark: Any, tmp_path: Path) -> None:
     for turn in range(2):
         pq.write_table(pa.Table.from_pylist(rows.epoch(15), schema=SCHEMA), source / f"{turn}.parquet")
         frame = remote_spark.readStream.schema(DDL).parquet(str(source))
-        changes = group_by(frame, "customer", row_kind="op", emit="changelog", buckets=4).agg(
-            price=functions["weighted_avg"]("amount", "qty").where("amount IS NOT NULL"),
-            n=functions["count"](),
-            different=functions["count"]("amount").distinct(),
-            total=functions["sum"]("x"),
-            large=functions["count"]().where("amount > 50"),
-        )
+        changes = group_by(frame, "customer", row_kind="op", emit="changelog", buckets=4).agg(**aggregates(functions))
         query = (
             changes.writeStream.outputMode("update")
             .foreachBatch(lambda batch, number: batch.write.mode("overwrite").parquet(f"{output}/{number}"))

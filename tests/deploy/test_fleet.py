@@ -219,6 +219,6 @@ def await_epochs(job: str, number: int) -> None:
 
 def test_a_job_in_a_container_uses_the_fleet(fleet: Fleet) -> None:
     """The Spark job of the compose file folds the flights on the servers; the result equals that of Spark."""
-    printed = fleet.compose("run", "--rm", "--no-deps", "spark", timeout_s=400)
+    printed = fleet.compose("run", "--rm", "--no-deps", "spark", timeout_s=900)
     assert "folding at grpc://balancer:8815" in printed
     assert "every value of 36 groups equals Spark SQL's, embedded and remote" in printed

@@ -69,7 +69,7 @@ def test_the_version_of_external_functions_needs_no_token_and_no_thread() -> Non
         grpc.insecure_channel(server.url.removeprefix("grpc://")) as channel,
         fl.connect(server.url) as client,
     ):
-        patched.setattr(calls.Call, "receive", lambda _call: started.append(threading.current_thread().name))
+        patched.setattr(calls.IncomingCall, "receive", lambda _call: started.append(threading.current_thread().name))
         answers = channel.stream_stream(path)(silent(), timeout=20)
         assert next(answers) == b"\x0a\x01\x02", "arrow.flight.protocol.Result with the body 0x02"
         with pytest.raises(grpc.RpcError) as caught:

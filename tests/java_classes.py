@@ -17,10 +17,44 @@ from typing import Any
 import pyspark
 import pytest
 
+from foldflight import udaf
 from foldflight.java import machine
 
 LOOPS = Path(machine.__file__).parent / "src" / "foldflight" / "Loops.java"
 needs_javac = pytest.mark.skipif(shutil.which("javac") is None, reason="there is no javac; CI installs one")
+
+
+class State:
+    sum: int
+    count: int
+
+
+@udaf(input_types=["BIGINT", "INT"], result_type="BIGINT", skip_nulls=True, name="weighted_avg")
+class InPython:
+    """`WEIGHTED_AVG` in Python: the same state, the same values."""
+
+    def create_accumulator(self) -> State:
+        state = State()
+        state.sum = state.count = 0
+        return state
+
+    def accumulate(self, state, value, weight):
+        state.sum += value * weight
+        state.count += weight
+
+    def retract(self, state, value, weight):
+        state.sum -= value * weight
+        state.count -= weight
+
+    def merge(self, state, other):
+        state.sum += other.sum
+        state.count += other.count
+
+    def get_value(self, state):
+        if state.count == 0:
+            return None
+        whole = abs(state.sum) // abs(state.count)  # Java rounds towards zero
+        return whole if (state.sum < 0) == (state.count < 0) else -whole
 
 
 def jar(

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foldflight import FunctionError, RejectedError, udaf
+from foldflight import FunctionError, RejectedError
 from foldflight.compiler import Programs
 from foldflight.fold import Fold, Mode, bind_calls
 from foldflight.fold.signing import StateSigner
@@ -20,42 +20,11 @@ from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.java import bridge, classes, java_functions, machine
 from foldflight.testing import check_laws
 from tests.effort import examples
-from tests.java_classes import MIXED, SUM_OF_BOXES, WEIGHTED_AVG, compile_loops, jar, needs_javac
+from tests.java_classes import MIXED, SUM_OF_BOXES, WEIGHTED_AVG, InPython, compile_loops, jar, needs_javac
 
 pytestmark = needs_javac
 SIGNER = StateSigner([b"a key of sixteen bytes or more"])
 SLOTS = 5
-
-
-class State:
-    sum: int
-    count: int
-
-
-@udaf(input_types=["BIGINT", "INT"], result_type="BIGINT", skip_nulls=True, name="weighted_avg")
-class InPython:
-    def create_accumulator(self) -> State:
-        state = State()
-        state.sum = state.count = 0
-        return state
-
-    def accumulate(self, state, value, weight):
-        state.sum += value * weight
-        state.count += weight
-
-    def retract(self, state, value, weight):
-        state.sum -= value * weight
-        state.count -= weight
-
-    def merge(self, state, other):
-        state.sum += other.sum
-        state.count += other.count
-
-    def get_value(self, state):
-        if state.count == 0:
-            return None
-        whole = abs(state.sum) // abs(state.count)  # Java rounds towards zero
-        return whole if (state.sum < 0) == (state.count < 0) else -whole
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,35 +8,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from foldflight import connect, udaf
+from foldflight import connect
 from foldflight.spark import group_by
-from tests.java_classes import WEIGHTED_AVG, jar
+from tests.java_classes import WEIGHTED_AVG, InPython, jar
 from tests.spark.test_migration import orders
 from tests.spark.test_stream import Stream
-
-
-class State:
-    sum: int
-    count: int
-
-
-@udaf(input_types=["BIGINT", "INT"], result_type="BIGINT", name="weighted_avg")
-class InPython:
-    def create_accumulator(self) -> State:
-        state = State()
-        state.sum = state.count = 0
-        return state
-
-    def accumulate(self, state, value, weight):
-        state.sum += value * weight
-        state.count += weight
-
-    def retract(self, state, value, weight):
-        state.sum -= value * weight
-        state.count -= weight
-
-    def get_value(self, state):
-        return state.sum // state.count if state.count else None
 
 
 @pytest.mark.slow

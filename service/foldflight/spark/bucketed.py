@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as sf
@@ -16,7 +16,7 @@ from foldflight.engine.packing import BLOB
 from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.runs import RunCache
 
-__all__ = ["FOLDED", "OBSERVED", "PACKED", "bucket_row", "observed", "run_cache"]
+__all__ = ["FOLDED", "OBSERVED", "PACKED", "StoredRuns", "bucket_row", "observed", "run_cache"]
 
 OBSERVED: Final = "foldflight"
 
@@ -59,3 +59,23 @@ def run_cache() -> RunCache:
         shared = None if folder is None else HostCache(folder, bytes_max=_HOST_BYTES_MAX)
         _caches.append(RunCache(bytes_max=_CACHE_BYTES_MAX, shared=shared))
     return _caches[0]
+
+
+class StoredRuns:
+    """The pieces of tables and logs in a map state of Spark, by name. A store adds where its manifest is."""
+
+    def __init__(self, runs: Any) -> None:
+        self._runs = runs
+
+    def run(self, run_id: str) -> bytes | None:
+        """Return a piece."""
+        held = self._runs.getValue((run_id,))
+        return None if held is None else bytes(held[0])
+
+    def put_run(self, run_id: str, data: bytes) -> None:
+        """Store a piece."""
+        self._runs.updateValue((run_id,), (data,))
+
+    def remove_run(self, run_id: str) -> None:
+        """Remove a piece."""
+        self._runs.removeKey((run_id,))

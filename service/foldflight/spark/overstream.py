@@ -27,7 +27,7 @@ from foldflight.engine.over.stream import OverBucket, StreamedOver, StreamFolds
 from foldflight.engine.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.engine.state.manifest import TableBounds, naming_bucket
 from foldflight.spark.attempts import attempt
-from foldflight.spark.bucketed import FOLDED, PACKED, bucket_row, observed, run_cache
+from foldflight.spark.bucketed import FOLDED, PACKED, StoredRuns, bucket_row, observed, run_cache
 from foldflight.spark.steps import mapping, step_name
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
@@ -135,13 +135,13 @@ class OverProcessor(StatefulProcessor):
         )
 
 
-class _NamedStore:
+class _NamedStore(StoredRuns):
     """One table or log in Spark's state variables. Runs have unique names, so all share a variable."""
 
     def __init__(self, name: str, manifests: Any, runs: Any) -> None:
+        super().__init__(runs)
         self._name = name
         self._manifests = manifests
-        self._runs = runs
 
     def manifest(self) -> bytes | None:
         held = self._manifests.getValue((self._name,))
@@ -149,13 +149,3 @@ class _NamedStore:
 
     def put_manifest(self, data: bytes) -> None:
         self._manifests.updateValue((self._name,), (data,))
-
-    def run(self, run_id: str) -> bytes | None:
-        held = self._runs.getValue((run_id,))
-        return None if held is None else bytes(held[0])
-
-    def put_run(self, run_id: str, data: bytes) -> None:
-        self._runs.updateValue((run_id,), (data,))
-
-    def remove_run(self, run_id: str) -> None:
-        self._runs.removeKey((run_id,))

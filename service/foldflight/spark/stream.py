@@ -38,7 +38,7 @@ from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.tasks import PartialFold
 from foldflight.functions import RowKind
 from foldflight.spark.attempts import attempt
-from foldflight.spark.bucketed import FOLDED, PACKED, bucket_row, observed, run_cache
+from foldflight.spark.bucketed import FOLDED, PACKED, StoredRuns, bucket_row, observed, run_cache
 from foldflight.spark.steps import mapping, spark_schema, step_of
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
@@ -261,12 +261,12 @@ class BucketProcessor(StatefulProcessor):
         freeze_garbage_collector()
 
 
-class _SparkStore:
+class _SparkStore(StoredRuns):
     """Spark's state variables as storage for a state table."""
 
     def __init__(self, manifest: Any, runs: Any) -> None:
+        super().__init__(runs)
         self._manifest = manifest
-        self._runs = runs
 
     def manifest(self) -> bytes | None:
         held = self._manifest.get()
@@ -274,13 +274,3 @@ class _SparkStore:
 
     def put_manifest(self, data: bytes) -> None:
         self._manifest.update((data,))
-
-    def run(self, run_id: str) -> bytes | None:
-        held = self._runs.getValue((run_id,))
-        return None if held is None else bytes(held[0])
-
-    def put_run(self, run_id: str, data: bytes) -> None:
-        self._runs.updateValue((run_id,), (data,))
-
-    def remove_run(self, run_id: str) -> None:
-        self._runs.removeKey((run_id,))

@@ -28,6 +28,7 @@ __all__ = [
     "TableBounds",
     "TableLayout",
     "calls_of",
+    "check_format",
     "naming_bucket",
     "other_query",
 ]
@@ -273,12 +274,7 @@ class Manifest:
             CorruptError: STATE_CHECKSUM, if they are damaged.
         """
         content: dict[str, Any] = json.loads(bytes(unsealed(_MAGIC, data, "the manifest")))
-        if content["format"] != _FORMAT:
-            raise RejectedError(
-                "STATE_MISMATCH",
-                f"the state table has format {content['format']}, and this foldflight reads {_FORMAT}; "
-                "run the version that wrote it",
-            )
+        check_format("the state table", content["format"], _FORMAT)
         stored = content["layout"]
         generations = {int(number): _schema_of(text) for number, text in content["generations"].items()}
         layout = TableLayout(
@@ -310,6 +306,15 @@ def other_query(what: str, stored: object, ours: object, remedy: str = "") -> Re
         f"the checkpoint's state has other {what} than the query: stored {stored}, the query has {ours}; {remedy}run "
         "the query that wrote it, or start with an empty checkpoint",
     )
+
+
+def check_format(what: str, stored: int, ours: int) -> None:
+    """Raise STATE_MISMATCH if another version of the package wrote it."""
+    if stored != ours:
+        raise RejectedError(
+            "STATE_MISMATCH",
+            f"{what} has format {stored}, and this foldflight reads {ours}; run the version that wrote it",
+        )
 
 
 @contextmanager

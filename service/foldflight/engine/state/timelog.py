@@ -21,9 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from foldflight.engine.blocks import one_batch
-from foldflight.engine.state.manifest import RunStore, TableBounds, other_query
+from foldflight.engine.state.manifest import RunStore, TableBounds, check_format, other_query
 from foldflight.engine.state.runs import Piece, RunCache, decode_piece, encode_piece, sealed, unsealed
-from foldflight.errors import CorruptError, RejectedError
+from foldflight.errors import CorruptError
 
 __all__ = ["TIME", "TimeLog"]
 
@@ -155,12 +155,7 @@ class TimeLog:
         self._gone, self._is_changed = [], False
 
     def _load(self, content: dict[str, Any]) -> None:
-        if content["format"] != _FORMAT:
-            raise RejectedError(
-                "STATE_MISMATCH",
-                f"the rows of the checkpoint have format {content['format']}, and this foldflight reads {_FORMAT}; "
-                "run the version that wrote it",
-            )
+        check_format("the log of rows", content["format"], _FORMAT)
         stored = content["owner"]
         for what, ours in self._owner.items():
             if stored.get(what) != ours:

@@ -14,7 +14,7 @@ from examples.weighted_avg import WeightedAvg
 from foldflight import FoldflightError, udaf
 from foldflight.compiler import Programs
 from foldflight.compiler.program import Program
-from foldflight.compiler.store import Store
+from foldflight.compiler.store import LoopStore
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.rows import Column, Rows
 from foldflight.functions import Registry
@@ -377,7 +377,7 @@ each_case = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def hot() -> Programs:
     """Programs that compile at the first row, or load what an earlier run of the same sources stored."""
-    return Programs(Store("user"), hot_rows=0)
+    return Programs(LoopStore("user"), hot_rows=0)
 
 
 def bound_of(name: str, types: list[pa.DataType], literals: dict[str, Any]) -> BoundFunction:

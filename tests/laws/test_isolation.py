@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foldflight import Applied, FunctionError, Segment, udaf
 from foldflight.compiler import Programs
-from foldflight.compiler.store import Store
+from foldflight.compiler.store import LoopStore
 from foldflight.fold import ERROR, Fold, StateSigner, bind_calls
 from foldflight.functions import Call, Registry
 from tests.effort import examples
@@ -82,7 +82,7 @@ class InBundles:
 
 
 FUNCTIONS = Registry.load([Irritable, Compiled, InBundles])
-PROGRAMS = Programs(Store("user"))
+PROGRAMS = Programs(LoopStore("user"))
 CALLS = st.lists(
     st.sampled_from(
         [

@@ -18,7 +18,7 @@ from foldflight.compiler.kinds import Refused
 from foldflight.compiler.lookups import Lookups
 from foldflight.compiler.plan import plan_of
 from foldflight.compiler.program import Program
-from foldflight.compiler.store import Store
+from foldflight.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.fold.mode import Mode
@@ -203,7 +203,7 @@ def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exchanges share a program until something that it was made from changes."""
-    programs = Programs(Store(tmp_path))
+    programs = Programs(LoopStore(tmp_path))
     registry = Registry.load([written("value + settings.windows.limit", 1, monkeypatch)])
     columns = pa.schema([("value", pa.int64())])
     assert programs.warm(registry["written"]).mode is Mode.COMPILED
@@ -224,7 +224,7 @@ def test_a_number_that_changes_in_place_counts_in_the_next_exchange(
 @pytest.mark.slow
 def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that an open exchange needs after a change is not stored under the old digest."""
-    programs = Programs(Store(tmp_path))
+    programs = Programs(LoopStore(tmp_path))
     registry = Registry.load([written("value + settings.windows.limit", 3, monkeypatch)])
     bound = registry["written"].bind([pa.int64()], {})
     before = programs.program(bound, bound.instantiate())
@@ -241,7 +241,7 @@ def test_a_loop_is_not_compiled_from_what_came_later(tmp_path: Path, monkeypatch
 @pytest.mark.slow
 def test_kept_code_of_another_number_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a number two modules away has changed since the code was stored, the new number is used."""
-    programs = Programs(Store(tmp_path))
+    programs = Programs(LoopStore(tmp_path))
     columns = pa.schema([("value", pa.int64())])
     totals = []
     for number in (1, 10):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from foldflight.client.embedded import KEY_LOOPS
 from foldflight.compiler import keyloops
 from foldflight.compiler.keytables import KeyLoops, NumberTable, TextTable
-from foldflight.compiler.store import Store
+from foldflight.compiler.store import LoopStore
 from foldflight.engine import encoders
 from foldflight.engine.keys import KeyIndex
 from foldflight.errors import RejectedError
@@ -169,7 +169,7 @@ def test_keys_are_found_where_loops_cannot_be_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With NUMBA_DISABLE_JIT, for example: each function is then interpreted, and keys are found with NumPy."""
-    loops = KeyLoops(Store("user"))
+    loops = KeyLoops(LoopStore("user"))
     loops._rows = 1 << 22
     monkeypatch.setattr(encoders, "KEY_LOOPS", loops)
     monkeypatch.setattr(keyloops.numba, "njit", lambda **_: lambda loop: loop)

@@ -20,7 +20,7 @@ from foldflight.cli.main import cli
 from foldflight.compiler import Programs
 from foldflight.compiler.kernels import Kernels
 from foldflight.compiler.kinds import Refused
-from foldflight.compiler.store import Store
+from foldflight.compiler.store import LoopStore
 from foldflight.exchange.frames import Open
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
@@ -156,7 +156,7 @@ class MustTakeNulls(Totals):
         accumulator.total += int(step)
 
 
-PROGRAMS = Programs(Store("user"))
+PROGRAMS = Programs(LoopStore("user"))
 
 
 def folded(cls: type, programs: Programs = PROGRAMS) -> str:
@@ -218,7 +218,7 @@ def test_accumulators_whose_making_shows_elsewhere_are_interpreted(body: str, wh
 
 def test_what_shows_only_when_it_is_compiled(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     """A function without an obvious obstacle is "compiled when hot". If compiling fails, the reason is logged once."""
-    programs = Programs(Store(tmp_path))
+    programs = Programs(LoopStore(tmp_path))
     with caplog.at_level(logging.INFO, "foldflight"):
         assert folded(Mixed, programs) == "compiled when hot"
         why = "interpreted: a value is a float in one place and a whole number in another"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from foldflight.compiler.store import Store
+from foldflight.compiler.store import LoopStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,7 +23,7 @@ from numba.core import event
 import pyarrow as pa
 from examples.weighted_avg import WeightedAvg
 from foldflight.compiler import Programs
-from foldflight.compiler.store import Store
+from foldflight.compiler.store import LoopStore
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
 from foldflight.functions import Call, Registry
@@ -33,7 +33,7 @@ class Lines(logging.Handler):
     def emit(self, record):
         lines.append(record.getMessage())
 logging.getLogger("foldflight").addHandler(Lines())
-programs = Programs(Store(Path(sys.argv[1]) if len(sys.argv) > 1 else "user"))
+programs = Programs(LoopStore(Path(sys.argv[1]) if len(sys.argv) > 1 else "user"))
 registry = Registry.load([WeightedAvg])
 with event.install_recorder("numba:compile") as recorder:
     how = str(programs.warm(registry["weighted_avg"]))
@@ -120,7 +120,7 @@ def test_damaged_files_are_compiled_again(kept: Path, tmp_path: Path) -> None:
 )
 def test_damaged_files_are_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Any) -> None:
     """A file that is not whole, or does not hold a loop, is left alone, and the log says so."""
-    loop = Store(tmp_path / "foldflight").loop("a digest", "fold")
+    loop = LoopStore(tmp_path / "foldflight").loop("a digest", "fold")
     loop.save_overload(None, _Loop())
     loop.path.write_bytes(damage(loop.path.read_bytes()))
     with caplog.at_level(logging.INFO, "foldflight"):
@@ -130,7 +130,7 @@ def test_damaged_files_are_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 def test_what_others_may_write_to_is_neither_read_nor_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A folder that others may write to is not used, which is logged once."""
-    store = Store(tmp_path / "foldflight")
+    store = LoopStore(tmp_path / "foldflight")
     loop, other = store.loop("a digest", "fold"), store.loop("a digest", "merge")
     loop.save_overload(None, _Loop())
     store.folder.chmod(0o777)
@@ -163,7 +163,7 @@ def test_a_folder_that_cannot_be_used_costs_time_only(kept: Path, tmp_path: Path
 def test_a_file_that_cannot_be_put_in_place_leaves_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """If a file cannot be put in place, as on a full disk, no partial file is left."""
     folder = tmp_path / "foldflight"
-    loop = Store(folder).loop("a digest", "fold")
+    loop = LoopStore(folder).loop("a digest", "fold")
     loop.path.mkdir(parents=True)
     with caplog.at_level(logging.WARNING, "foldflight"):
         loop.save_overload(None, _Loop())
@@ -180,7 +180,7 @@ def test_two_processes_may_drop_old_files_at_once(
     monkeypatch.setattr(Path, "iterdir", lambda folder: [*listed(folder), folder / "dropped meanwhile"])
     with caplog.at_level(logging.WARNING, "foldflight"):
         for place, name in enumerate(("one", "two", "three")):
-            loop = Store(tmp_path / "foldflight").loop("a digest", name)
+            loop = LoopStore(tmp_path / "foldflight").loop("a digest", name)
             loop.save_overload(None, _Loop())
             if name != "three":
                 os.utime(loop.path, (place, place))

@@ -17,7 +17,7 @@ from foldflight.client.exchange import OpenExchange
 from foldflight.client.link import Link
 from foldflight.compiler import Programs
 from foldflight.compiler.keytables import KeyLoops
-from foldflight.compiler.store import Store
+from foldflight.compiler.store import LoopStore
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.exchange.frames import FunctionInfo, Limits, Open, Opened
 from foldflight.exchange.serving import ServerExchange, describe
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["KEY_LOOPS", "PROGRAMS", "PROGRAMS_AT_ONCE", "EmbeddedTransport", "ShippedFunctions"]
 
 SERVER_ID = "embedded"
-_STORE = Store("user")
+_STORE = LoopStore("user")
 # Compiled functions, shared by all transports of this process.
 PROGRAMS = Programs(_STORE)
 # Compiles at the first row, for checks of compiled code.

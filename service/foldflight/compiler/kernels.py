@@ -22,7 +22,7 @@ from numba.extending import intrinsic, register_jitable
 from foldflight.compiler import operators
 from foldflight.compiler.kinds import KINDS, Refused, as_number, kind_of, number_type, stand_in
 from foldflight.compiler.records import RecordLayout, Reference, copy_record, local_record, reference_at, seen_as
-from foldflight.compiler.rewrite import Author
+from foldflight.compiler.rewrite import ClassCompiler
 
 __all__ = ["Kernels", "Plan"]
 
@@ -97,7 +97,7 @@ class Kernels:
         self.plan = plan
         self._store = store
         self._is_current = is_current
-        self.author = Author()
+        self.author = ClassCompiler()
         self.instance = Reference(plan.cls, plan.instance, changeable=False)
         cls = plan.accumulator_class or plan.cls
         self.accumulator = Reference(cls, plan.accumulator, changeable=True)

@@ -140,7 +140,7 @@ def map_plan_of(bound: BoundMap, verbs: MapVerbs) -> tuple[Plan, Any]:
     from foldflight.compiler.kernels import Plan
     from foldflight.compiler.kinds import Refused
     from foldflight.compiler.plan import argument_kind, attribute_record, is_plain_number, own_attributes, result_kind
-    from foldflight.compiler.records import Field, RecordLayout
+    from foldflight.compiler.records import RecordField, RecordLayout
 
     target = bound.function.target
     attributes: dict[str, Any] = {}
@@ -166,7 +166,7 @@ def map_plan_of(bound: BoundMap, verbs: MapVerbs) -> tuple[Plan, Any]:
     names = bound.function.input_names
     kinds = [argument_kind(*each) for each in zip(names, bound.input_types, strict=True)]
     result, bits = result_kind(bound.result_type)
-    parameters = RecordLayout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
+    parameters = RecordLayout(tuple(RecordField(name, type(value).__name__) for name, value in attributes.items()))
     is_method = isinstance(target, type) and not isinstance(inspect.getattr_static(target, "eval"), staticmethod)
     plan = Plan(
         functions=(("eval", function),),

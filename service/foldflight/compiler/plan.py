@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from foldflight.compiler.kernels import Plan
 from foldflight.compiler.kinds import Refused
-from foldflight.compiler.records import Field, RecordLayout
+from foldflight.compiler.records import RecordField, RecordLayout
 from foldflight.fold.moments import MOMENTS, moment_of
 from foldflight.functions.mapping import MapVerbs
 from foldflight.functions.shape import Nullable, may_be_none
@@ -84,7 +84,7 @@ def plan_of(bound: BoundFunction, verbs: Verbs) -> tuple[Plan, Start]:
             raise Refused(f"all its accumulators share the list {field.name}")
     if fresh[0].tobytes() != fresh[1].tobytes():
         raise Refused("create_accumulator does not always return equal accumulators")
-    parameters = RecordLayout(tuple(Field(name, type(value).__name__) for name, value in attributes.items()))
+    parameters = RecordLayout(tuple(RecordField(name, type(value).__name__) for name, value in attributes.items()))
     kind, bits = result_kind(bound.result_type)
     arguments = [argument_kind(*each) for each in zip(_names(bound), bound.input_types, strict=True)]
     plan = Plan(
@@ -187,7 +187,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
     arrow = bound.shape.arrow
     if cls is None:
         type_ = arrow.field(0).type if pa.types.is_struct(arrow) else arrow
-        return RecordLayout((Field("value", _kind("", type_), isinstance(bound.shape, Nullable)),))
+        return RecordLayout((RecordField("value", _kind("", type_), isinstance(bound.shape, Nullable)),))
     try:
         bound.shape.to_arrow([fresh])
     except CastError as error:
@@ -200,7 +200,7 @@ def _layout(bound: BoundFunction, cls: type | None, fresh: Any) -> RecordLayout:
         optional = may_be_none(hints.get(member.name)) or getattr(fresh, member.name) is None
         length = 0 if optional else _length(hints.get(member.name))
         items = member.type.value_type if length and pa.types.is_list(member.type) else member.type
-        fields.append(Field(member.name, _kind(member.name, items), optional, length))
+        fields.append(RecordField(member.name, _kind(member.name, items), optional, length))
     return RecordLayout(tuple(fields))
 
 
@@ -240,7 +240,7 @@ def attribute_record(layout: RecordLayout, attributes: dict[str, Any]) -> Any:
     return _record(layout, attributes, is_number=False)
 
 
-def _items(field: Field, value: Any) -> list[Any]:
+def _items(field: RecordField, value: Any) -> list[Any]:
     kind = _KINDS.get(field.kind)
     if len(value) != field.length or not all(type(each) is kind and is_plain_number(each) for each in value):
         raise Refused(f"the initial value of {field.name} is not a list of {field.length} items of type {field.kind}")

@@ -22,8 +22,8 @@ from foldflight.fold.aggregate.records import record_dtype
 from foldflight.fold.moments import MOMENTS
 
 __all__ = [
-    "Field",
     "Items",
+    "RecordField",
     "RecordLayout",
     "Reference",
     "copy_record",
@@ -39,7 +39,7 @@ _number: Final = itertools.count()
 
 
 @dataclass(frozen=True)
-class Field:
+class RecordField:
     """One attribute: its name and kind, and whether it may be None; for a list, the items' kind and its length."""
 
     name: str
@@ -62,7 +62,7 @@ class Field:
 class RecordLayout:
     """The members of a record, the widest first."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[RecordField, ...]
 
     @property
     def dtype(self) -> np.dtype[Any]:

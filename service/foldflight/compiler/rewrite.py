@@ -25,7 +25,7 @@ from foldflight.compiler.check import Check
 from foldflight.compiler.kinds import Refused, kind_of
 from foldflight.compiler.records import Reference
 
-__all__ = ["Author"]
+__all__ = ["ClassCompiler"]
 
 _CONSTANTS: Final = (int, float, bool, type(None))
 _ALLOWED: Final = frozenset(
@@ -49,7 +49,7 @@ _NAMES: Final = {"build_list": "a list", "build_map": "a dict", "build_set": "a 
 
 
 @dataclass
-class Author:
+class ClassCompiler:
     """Compiles the functions of one author's class, each once.
 
     Args:
@@ -98,7 +98,7 @@ class Author:
 
 @dataclass(frozen=True)
 class _Role:
-    author: Author
+    author: ClassCompiler
     function: Any
     result: Any
 

@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final, Literal
 
-__all__ = ["Store", "StoredLoop", "user_folder"]
+__all__ = ["LoopStore", "StoredLoop", "user_folder"]
 
 _FILES_MAX: Final = 1000
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
@@ -33,7 +33,7 @@ def user_folder() -> Path:
     return Path(config.CACHE_DIR, "foldflight") if config.CACHE_DIR else Path(user_cache_dir("foldflight"))
 
 
-class Store:
+class LoopStore:
     """A folder of compiled loops.
 
     I/O errors count as cache misses: the first is logged, and loops are compiled.
@@ -93,7 +93,7 @@ class StoredLoop:
         path: The file.
     """
 
-    def __init__(self, store: Store, path: Path) -> None:
+    def __init__(self, store: LoopStore, path: Path) -> None:
         self.store = store
         self.path = path
         self.cache_path = str(path)

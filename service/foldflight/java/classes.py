@@ -43,7 +43,7 @@ _PYTHON: Final[tuple[tuple[Callable[[pa.DataType], bool], type], ...]] = (
 
 
 @dataclass(frozen=True)
-class Field:
+class JavaField:
     """One public field of an accumulator, or one component of a record."""
 
     name: str
@@ -72,7 +72,7 @@ class Accumulator:
     into: Callable[[Any], Any]
     is_immutable: bool = False
     is_record: bool = False
-    fields: tuple[Field, ...] = ()
+    fields: tuple[JavaField, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _plain_shape(arrow: pa.DataType) -> Shape:
     return shape_of_type(arrow)
 
 
-class Author:
+class JavaAuthor:
     """The base of the classes that stand for Java classes where Python expects one. Creating an instance checks it."""
 
     form: JavaForm
@@ -342,10 +342,10 @@ class JavaClass:
         is_record = bool(type_.isRecord())
         return Accumulator(type_, arrow, "its public fields", read, write, is_record, is_record, fields)
 
-    def _fields(self, type_: Any) -> tuple[tuple[Field, ...], str]:
+    def _fields(self, type_: Any) -> tuple[tuple[JavaField, ...], str]:
         """Return the fields of a typed state, and why the state is not typed; empty if it is."""
         modifier = self.jpype.JClass("java.lang.reflect.Modifier")
-        found: list[Field] = []
+        found: list[JavaField] = []
         if type_.isRecord():
             parts = [(part, part.getGenericType()) for part in type_.getRecordComponents()]
         else:
@@ -375,7 +375,7 @@ class JavaClass:
                 value = value_of(self.jpype, generic, hint_of(part.getAnnotations()))
             except UnknownType as why:
                 return (), f"its field {part.getName()}: {why}"
-            found.append(Field(str(part.getName()), value, part))
+            found.append(JavaField(str(part.getName()), value, part))
         return tuple(found), ""
 
     def _arguments(self, method: Any) -> tuple[Value, ...]:
@@ -439,7 +439,7 @@ class JavaClass:
             doc=f"The Java class {self.name} of {self.jar.name}.",
             cls=type(
                 self.short.rpartition(".")[2],
-                (Author,),
+                (JavaAuthor,),
                 {
                     "__module__": self.name.rpartition(".")[0] or "java",
                     "__qualname__": self.short,

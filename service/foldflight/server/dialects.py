@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 __all__ = [
     "PROTOCOL_VERSION_ACTION",
     "PROTOCOL_VERSION_ANSWER",
-    "Dialect",
     "StatelessCall",
+    "StatelessDialect",
     "dialect_of",
     "stateless_call",
 ]
@@ -64,7 +64,7 @@ _ONE: Final = "one"
 _COUNTS: Final = "counts"
 
 
-class Dialect(ABC):
+class StatelessDialect(ABC):
     """How an engine writes types and results."""
 
     has_errors: ClassVar[bool]
@@ -127,7 +127,7 @@ class Dialect(ABC):
         return pa.schema([*inputs, *outputs])
 
 
-class _RisingWave(Dialect):
+class _RisingWave(StatelessDialect):
     """The dialect of RisingWave and of arrow-udf.
 
     A scalar function answers with its result, and a column of errors if a row has failed; a table function with the
@@ -160,7 +160,7 @@ class _RisingWave(Dialect):
         return [found.column("output_0")], texts
 
 
-class _Databend(Dialect):
+class _Databend(StatelessDialect):
     """A scalar function answers with its result; a table function with its columns. A row that fails ends the call."""
 
     has_errors = False
@@ -200,14 +200,14 @@ class _Databend(Dialect):
 _DIALECTS: Final = {"": _RisingWave(), _DATABEND: _Databend()}
 
 
-def dialect_of(path: str) -> tuple[Dialect, str, bool]:
+def dialect_of(path: str) -> tuple[StatelessDialect, str, bool]:
     """Return the dialect of a descriptor's path, the name of the function, and whether it is to take lists of rows."""
     prefix = _DATABEND if path.startswith(_DATABEND) else ""
     name = path.removeprefix(prefix)
     return _DIALECTS[prefix], name.removeprefix(_AGGREGATE), name.startswith(_AGGREGATE)
 
 
-def stateless_call(dialect: Dialect, function: AnyFunction, columns: pa.Schema) -> StatelessCall:
+def stateless_call(dialect: StatelessDialect, function: AnyFunction, columns: pa.Schema) -> StatelessCall:
     """Return the call of a function. Raises the errors of `StatelessCall`."""
     return (
         MapCall(dialect, function, columns)
@@ -239,7 +239,7 @@ class StatelessCall(ABC):
 
     opening: Open
 
-    def __init__(self, dialect: Dialect, function: AnyFunction, columns: pa.Schema) -> None:
+    def __init__(self, dialect: StatelessDialect, function: AnyFunction, columns: pa.Schema) -> None:
         self.dialect = dialect
         self.function = function
         self.is_table = function.kind is FunctionKind.TABLE
@@ -313,7 +313,7 @@ class StatelessCall(ABC):
 class MapCall(StatelessCall):
     """A scalar or table function: a program of one step."""
 
-    def __init__(self, dialect: Dialect, function: AnyFunction, columns: pa.Schema) -> None:
+    def __init__(self, dialect: StatelessDialect, function: AnyFunction, columns: pa.Schema) -> None:
         super().__init__(dialect, function, columns)
         self._schema = pa.schema(list(zip(self._names, self._types, strict=True)) or [(_ONE, pa.bool_())])
         self.opening = Open(
@@ -339,7 +339,7 @@ class GroupCall(StatelessCall):
     RisingWave passes a group's values so for `aggregate:f(x)`, and every engine with `array_agg` can.
     """
 
-    def __init__(self, dialect: Dialect, function: AnyFunction, columns: pa.Schema) -> None:
+    def __init__(self, dialect: StatelessDialect, function: AnyFunction, columns: pa.Schema) -> None:
         super().__init__(dialect, function, columns)
         if not self._types:
             raise self._refused(f"{function.signature} takes its rows as lists, and the stream has no column")

@@ -12,7 +12,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
-from foldflight.sql.blocks import Block, Query
+from foldflight.sql.blocks import Block, ParsedQuery
 from foldflight.sql.catalog import Catalog, catalog_of, plain_sql
 from foldflight.sql.text import Edits, Span, SqlError, Text
 
@@ -126,7 +126,7 @@ class Analysis:
             self._types.update(((over, each), field) for each, field in zip(unknown, found, strict=True))
         return [self._types[over, each] for each in expressions]
 
-    def below(self, query: Query, block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:
+    def below(self, query: ParsedQuery, block: Block, select: str, edits: Edits, *, filtered: bool = True) -> str:
         """Return a SELECT over the rows of a block, with the common table expressions that it sees.
 
         Args:
@@ -142,13 +142,13 @@ class Analysis:
                 sql += f"\n{name} {edits.render(block.clauses[name])}"
         return self.seeing(query, block.span.start, sql, edits)
 
-    def seeing(self, query: Query, place: int, sql: str, edits: Edits) -> str:
+    def seeing(self, query: ParsedQuery, place: int, sql: str, edits: Edits) -> str:
         """Return a query with the common table expressions that are visible at a place.
 
         Raises:
             CannotFoldError: If the place is in a recursive common table expression.
         """
-        each: Query | None = query
+        each: ParsedQuery | None = query
         while each is not None:
             if each.is_recursive and any(table.span.start <= place < table.span.stop for table in each.tables):
                 raise CannotFoldError("it stands in a recursive common table expression")

@@ -12,7 +12,7 @@ from typing import Final
 
 from foldflight.sql.text import Span, Text
 
-__all__ = ["SETS", "Block", "CommonTable", "Query", "parse", "queries_in"]
+__all__ = ["SETS", "Block", "CommonTable", "ParsedQuery", "parse", "queries_in"]
 
 SETS: Final = ("UNION", "INTERSECT", "EXCEPT", "MINUS")
 _STARTS: Final = ("SELECT", "WITH", "VALUES", "TABLE", "FROM", "MAP", "REDUCE")
@@ -36,7 +36,7 @@ class CommonTable:
     """A common table expression: `name AS (query)`."""
 
     span: Span
-    query: Query
+    query: ParsedQuery
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Block:
     clauses: dict[str, Span] = field(default_factory=dict)
     quantifier: str = ""
     hints: str = ""
-    inner: list[Query] = field(default_factory=list)
+    inner: list[ParsedQuery] = field(default_factory=list)
 
     def clause(self, name: str) -> Span:
         """Return the tokens of a clause; an empty range if there is none."""
@@ -63,7 +63,7 @@ class Block:
 
 
 @dataclass
-class Query:
+class ParsedQuery:
     """A whole query.
 
     Args:
@@ -80,13 +80,13 @@ class Query:
     """
 
     span: Span
-    parent: Query | None = None
+    parent: ParsedQuery | None = None
     tables: list[CommonTable] = field(default_factory=list)
     is_recursive: bool = False
     blocks: list[Block] = field(default_factory=list)
-    parts: list[Query] = field(default_factory=list)
+    parts: list[ParsedQuery] = field(default_factory=list)
     tails: dict[str, Span] = field(default_factory=dict)
-    inner: list[Query] = field(default_factory=list)
+    inner: list[ParsedQuery] = field(default_factory=list)
     opaque: str = ""
     is_union: bool = False
 
@@ -94,25 +94,25 @@ class Query:
         """Return whether the query consists of this block, so that the tails are part of it."""
         return not self.is_union and not self.parts and len(self.blocks) == 1 and self.blocks[0] is block
 
-    def walk(self) -> Iterator[Query]:
+    def walk(self) -> Iterator[ParsedQuery]:
         """Yield the query and all queries in it, inner ones first."""
         for query in self.nested():
             yield from query.walk()
         yield self
 
-    def nested(self) -> list[Query]:
+    def nested(self) -> list[ParsedQuery]:
         """Return the queries directly in it."""
         in_blocks = [query for block in self.blocks for query in block.inner]
         return [*(table.query for table in self.tables), *self.parts, *in_blocks, *self.inner]
 
 
-def parse(text: Text, span: Span, parent: Query | None = None) -> Query:
+def parse(text: Text, span: Span, parent: ParsedQuery | None = None) -> ParsedQuery:
     """Return the blocks of the query in a range of tokens.
 
     Raises:
         SqlError: If a query is missing where one is expected.
     """
-    query = Query(span, parent=parent)
+    query = ParsedQuery(span, parent=parent)
     begin = _parse_tables(text, query) if text.says(span.start, "WITH") else span.start
     stop = span.stop
     _refuse_changes_of_tables(text, Span(begin, stop))
@@ -150,7 +150,7 @@ def _refuse_changes_of_tables(text: Text, body: Span) -> None:
             )
 
 
-def _add_operand(text: Text, query: Query, span: Span) -> None:
+def _add_operand(text: Text, query: ParsedQuery, span: Span) -> None:
     if span.is_empty:
         raise text.error("a query is expected here: SELECT ...", Span(span.start, span.start + 1))
     if text.says(span.start, "(") and text.partner[span.start] == span.stop - 1:
@@ -163,7 +163,7 @@ def _add_operand(text: Text, query: Query, span: Span) -> None:
             query.opaque = query.opaque or text.tokens[span.start].text
 
 
-def _parse_tables(text: Text, query: Query) -> int:
+def _parse_tables(text: Text, query: ParsedQuery) -> int:
     """Read the common table expressions, and return where the body of the query begins."""
     place = query.span.start + 1
     if text.says(place, "RECURSIVE") and not text.says(place + 1, "AS") and not text.says(place + 1, "("):
@@ -242,7 +242,7 @@ def _is_column(text: Text, place: int) -> bool:
     return is_operand or is_operated or before in _BEFORE_NAMES or after in _AFTER_NAMES
 
 
-def _take_tails(text: Text, query: Query, span: Span) -> int:
+def _take_tails(text: Text, query: ParsedQuery, span: Span) -> int:
     """Find ORDER BY, LIMIT and similar clauses behind the last operand, and return where it ends."""
     first, current, begin = span.stop, "", 0
     for place in text.flat(span):
@@ -259,7 +259,7 @@ def _take_tails(text: Text, query: Query, span: Span) -> int:
     return first
 
 
-def _block(text: Text, span: Span, query: Query) -> Block:
+def _block(text: Text, span: Span, query: ParsedQuery) -> Block:
     block = Block(span)
     place = span.start + 1
     while place < span.stop and text.tokens[place].kind == "hint":
@@ -281,7 +281,7 @@ def _block(text: Text, span: Span, query: Query) -> Block:
     return block
 
 
-def queries_in(text: Text, span: Span, query: Query | None = None) -> list[Query]:
+def queries_in(text: Text, span: Span, query: ParsedQuery | None = None) -> list[ParsedQuery]:
     """Return the outermost queries in parentheses of a range."""
     found, place = [], span.start
     while place < span.stop:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from foldflight.sql.blocks import Query
+from foldflight.sql.blocks import ParsedQuery
 from foldflight.sql.text import Span, Text
 
-__all__ = ["AGGREGATES", "Call", "Ordering", "call_at", "calls_in", "orderings"]
+__all__ = ["AGGREGATES", "ParsedCall", "SortItem", "call_at", "calls_in", "orderings"]
 
 AGGREGATES: Final = frozenset(
     """any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate approx_top_k_combine
@@ -29,7 +29,7 @@ clearer."""
 
 
 @dataclass(frozen=True)
-class Ordering:
+class SortItem:
     """One expression of ORDER BY in a call.
 
     Args:
@@ -44,7 +44,7 @@ class Ordering:
 
 
 @dataclass(frozen=True)
-class Call:
+class ParsedCall:
     """One call: `f(DISTINCT a, b ORDER BY c) WITHIN GROUP (ORDER BY d) FILTER (WHERE e) OVER (...)`.
 
     Args:
@@ -64,7 +64,7 @@ class Call:
     closing: int
     arguments: tuple[Span, ...]
     distinct: bool = False
-    order: tuple[Ordering, ...] = ()
+    order: tuple[SortItem, ...] = ()
     condition: Span | None = None
     is_within: bool = False
     is_over: bool = False
@@ -75,7 +75,7 @@ class Call:
         return Span(self.span.start, self.closing + 1)
 
 
-def call_at(text: Text, place: int) -> Call | None:
+def call_at(text: Text, place: int) -> ParsedCall | None:
     """Return the call that begins at a place, or None."""
     if place + 1 >= len(text) or not text.tokens[place].is_name or text.says(place - 1, "."):
         return None
@@ -102,7 +102,7 @@ def call_at(text: Text, place: int) -> Call | None:
     is_over = text.says(stop, "OVER")
     if is_over:
         stop = text.partner[stop + 1] + 1 if text.says(stop + 1, "(") else stop + 2
-    return Call(
+    return ParsedCall(
         text.tokens[place].name.lower(),
         Span(place, stop),
         closing,
@@ -115,12 +115,12 @@ def call_at(text: Text, place: int) -> Call | None:
     )
 
 
-def orderings(text: Text, span: Span) -> tuple[Ordering, ...]:
+def orderings(text: Text, span: Span) -> tuple[SortItem, ...]:
     """Return the expressions of an ORDER BY. One that is missing is an empty range."""
     return tuple(_ordering(text, each) for each in text.split(span) or [span])
 
 
-def _ordering(text: Text, span: Span) -> Ordering:
+def _ordering(text: Text, span: Span) -> SortItem:
     """Read `expression [ASC | DESC] [NULLS FIRST | NULLS LAST]`. NULLs come first in ascending order, as in Spark."""
     stop, nulls_first = span.stop, None
     if text.says(stop - 2, "NULLS") and text.upper(stop - 1) in ("FIRST", "LAST"):
@@ -129,12 +129,12 @@ def _ordering(text: Text, span: Span) -> Ordering:
     descending = text.says(stop - 1, "DESC")
     if text.upper(stop - 1) in ("ASC", "DESC"):
         stop -= 1
-    return Ordering(Span(span.start, stop), descending, not descending if nulls_first is None else nulls_first)
+    return SortItem(Span(span.start, stop), descending, not descending if nulls_first is None else nulls_first)
 
 
 def calls_in(
-    text: Text, span: Span, names: Collection[str], *, skip: Collection[Query] = (), nested: bool = False
-) -> Iterator[Call]:
+    text: Text, span: Span, names: Collection[str], *, skip: Collection[ParsedQuery] = (), nested: bool = False
+) -> Iterator[ParsedCall]:
     """Yield the calls of functions in a range, in the order of the text.
 
     Args:

@@ -26,8 +26,8 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.spark.frame import group_by
 from foldflight.spark.windows import WATERMARK, WINDOW_END, WINDOW_START, Window
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
-from foldflight.sql.blocks import Block, Query
-from foldflight.sql.calls import AGGREGATES, Call, calls_in
+from foldflight.sql.blocks import Block, ParsedQuery
+from foldflight.sql.calls import AGGREGATES, ParsedCall, calls_in
 from foldflight.sql.meaning import arguments_of, own_calls
 from foldflight.sql.over import BlockOver
 from foldflight.sql.text import Edits, Span, Token, quoted
@@ -168,7 +168,7 @@ class BlockFold:
     """
 
     analysis: Analysis
-    query: Query
+    query: ParsedQuery
     block: Block
     edits: Edits
     tables: Sequence[WindowedTable]
@@ -349,7 +349,7 @@ class BlockFold:
                 raise CannotFoldError(f"Spark refuses its rows: {said(error)}") from None
         return self._is_streaming
 
-    def _uses(self, own: Sequence[Call]) -> dict[Call, str]:
+    def _uses(self, own: Sequence[ParsedCall]) -> dict[ParsedCall, str]:
         """Return the aggregates with the names of their outputs: ours, and Spark's that have twins."""
         analysis = self.analysis
         spans = [self.block.clause(name) for name in ("SELECT", "HAVING", "QUALIFY")]
@@ -367,7 +367,7 @@ class BlockFold:
                     raise CannotFoldError("an aggregate in an aggregate")
                 found.append(call)
         outputs: dict[Any, str] = {}
-        uses: dict[Call, str] = {}
+        uses: dict[ParsedCall, str] = {}
         for call in found:
             tokens = analysis.text.normal(call.span)
             if tokens not in outputs:
@@ -375,7 +375,7 @@ class BlockFold:
             uses[call] = outputs[tokens]
         return uses
 
-    def _rows(self, keys: Sequence[_Key], uses: Mapping[Call, str]) -> tuple[DataFrame, dict[str, Aggregate]]:
+    def _rows(self, keys: Sequence[_Key], uses: Mapping[ParsedCall, str]) -> tuple[DataFrame, dict[str, Aggregate]]:
         """Return the input of the fold, and the aggregates by output."""
         analysis, text = self.analysis, self.analysis.text
         edits = self.edits
@@ -428,7 +428,9 @@ class BlockFold:
                 f"row_kind={row_kind!r} names no column of these rows: {said(error)}", self.block.clause("FROM")
             ) from None
 
-    def _check_compared(self, rows: DataFrame, uses: Mapping[Call, str], aggregates: Mapping[str, Aggregate]) -> None:
+    def _check_compared(
+        self, rows: DataFrame, uses: Mapping[ParsedCall, str], aggregates: Mapping[str, Aggregate]
+    ) -> None:
         """Refuse Spark's aggregates that compare collated texts, which a fold compares by bytes, or nested values."""
         for call, output in uses.items():
             is_compared = call.distinct or call.name in ("min", "max")
@@ -440,7 +442,7 @@ class BlockFold:
             if any(isinstance(each, (st.StructType, st.ArrayType)) for each in types):
                 raise CannotFoldError(f"Spark's {call.name} compares structs or arrays")
 
-    def _aggregate(self, call: Call, column: Any) -> Aggregate:
+    def _aggregate(self, call: ParsedCall, column: Any) -> Aggregate:
         """Return the use of a function that a call is."""
         entry = self.analysis.catalog.entries.get(call.name)
         if entry is not None:
@@ -543,7 +545,7 @@ class _Above:
         bodies: Sequence[Span],
         names: Sequence[str],
         keys: Sequence[_Key],
-        uses: Mapping[Call, str],
+        uses: Mapping[ParsedCall, str],
         result: DataFrame,
     ) -> None:
         self._fold, self._bodies, self._names, self._keys, self._result = fold, bodies, names, keys, result
@@ -589,7 +591,7 @@ class _Above:
     def _items(self, edits: Edits) -> list[str]:
         return [f"{edits.render(body)} AS {quoted(name)}" for body, name in zip(self._bodies, self._names, strict=True)]
 
-    def _replace_uses(self, uses: Mapping[Call, str]) -> None:
+    def _replace_uses(self, uses: Mapping[ParsedCall, str]) -> None:
         """Replace the aggregates: by their outputs, and in the two texts to compare by a value of the same type."""
         for number, (call, output) in enumerate(uses.items()):
             type_ = self._result.schema[output].dataType.simpleString()

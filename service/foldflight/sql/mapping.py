@@ -13,7 +13,7 @@ from typing import Any, Final
 from foldflight.errors import RejectedError
 from foldflight.functions.literals import check_names
 from foldflight.sql.analysis import Analysis
-from foldflight.sql.calls import Call, calls_in
+from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import MapEntry
 from foldflight.sql.meaning import given_arguments, is_expression
 from foldflight.sql.text import Span, Text
@@ -48,7 +48,7 @@ def rewrite_mapped(analysis: Analysis) -> bool:
     return found
 
 
-def _is_call(text: Text, call: Call, entry: MapEntry) -> bool:
+def _is_call(text: Text, call: ParsedCall, entry: MapEntry) -> bool:
     """Return whether a call is one, rather than the name of a relation with its columns."""
     if entry.is_table:
         return text.upper(call.span.start - 1) in _BEFORE_TABLES
@@ -56,7 +56,7 @@ def _is_call(text: Text, call: Call, entry: MapEntry) -> bool:
 
 
 def _rewrite(
-    analysis: Analysis, call: Call, entry: MapEntry, columns: tuple[Span, ...], literals: Mapping[str, Any]
+    analysis: Analysis, call: ParsedCall, entry: MapEntry, columns: tuple[Span, ...], literals: Mapping[str, Any]
 ) -> None:
     """Write `udf(x)` for `scale(x, factor => 2)`, and `inline(udf(x))` for a table function.
 

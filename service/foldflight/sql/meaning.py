@@ -20,8 +20,8 @@ from foldflight.exchange.frames import FunctionInfo
 from foldflight.functions import can_widen
 from foldflight.spark.columns import arrow_fields, spark_name
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
-from foldflight.sql.blocks import Block, Query, queries_in
-from foldflight.sql.calls import Call, calls_in
+from foldflight.sql.blocks import Block, ParsedQuery, queries_in
+from foldflight.sql.calls import ParsedCall, calls_in
 from foldflight.sql.catalog import Entry
 from foldflight.sql.text import Edits, Span, Text
 
@@ -46,7 +46,7 @@ _BEFORE_EXPRESSIONS: Final = frozenset(
 )
 
 
-def own_calls(analysis: Analysis, query: Query, block: Block) -> list[Call]:
+def own_calls(analysis: Analysis, query: ParsedQuery, block: Block) -> list[ParsedCall]:
     """Return the calls of functions that belong to a block, not to a query in it."""
     names, text = analysis.catalog.names, analysis.text
     found = [call for name in _ITEMS for call in calls_in(text, block.clause(name), names, skip=block.inner)]
@@ -56,7 +56,7 @@ def own_calls(analysis: Analysis, query: Query, block: Block) -> list[Call]:
     return found
 
 
-def rewrite_all(analysis: Analysis, edits: Edits, query: Query) -> None:
+def rewrite_all(analysis: Analysis, edits: Edits, query: ParsedQuery) -> None:
     """Replace all calls of a query. Raises SqlError for a call where an aggregate cannot stand."""
     for each in query.walk():
         for block in each.blocks:
@@ -69,7 +69,7 @@ def rewrite_all(analysis: Analysis, edits: Edits, query: Query) -> None:
     rewrite_rest(analysis, edits, query)
 
 
-def rewrite_source(analysis: Analysis, edits: Edits, query: Query, block: Block) -> None:
+def rewrite_source(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> None:
     """Replace the calls in PIVOT, so that Spark can analyse the rows of a block.
 
     Raises:
@@ -88,14 +88,14 @@ def rewrite_source(analysis: Analysis, edits: Edits, query: Query, block: Block)
         rewrite_call(analysis, edits, call, query, None)
 
 
-def rewrite_rest(analysis: Analysis, edits: Edits, query: Query) -> None:
+def rewrite_rest(analysis: Analysis, edits: Edits, query: ParsedQuery) -> None:
     """Replace the calls outside of blocks: in PIVOT, and behind FROM and `|>`."""
     for call in calls_in(analysis.text, query.span, analysis.catalog.names, nested=True):
         if not edits.changes(call.span.start) and is_expression(analysis.text, call):
             rewrite_call(analysis, edits, call, query, None)
 
 
-def _refuse_misplaced(analysis: Analysis, query: Query, block: Block) -> None:
+def _refuse_misplaced(analysis: Analysis, query: ParsedQuery, block: Block) -> None:
     for name in ("WHERE", "GROUP BY"):
         for call in calls_in(analysis.text, block.clause(name), analysis.catalog.names, skip=block.inner):
             if name == "WHERE" and query.parent is not None:
@@ -109,7 +109,7 @@ def uses_functions(text: Text, names: Collection[str]) -> bool:
     return any(is_expression(text, call) for call in calls_in(text, Span(0, len(text)), names, nested=True))
 
 
-def is_expression(text: Text, call: Call) -> bool:
+def is_expression(text: Text, call: ParsedCall) -> bool:
     """Return whether a call is one, rather than the name of a relation with its columns."""
     before = call.span.start - 1
     if before < 0 or text.upper(before) in _NAMING:
@@ -117,7 +117,7 @@ def is_expression(text: Text, call: Call) -> bool:
     return not text.tokens[before].is_name or text.upper(before) in _BEFORE_EXPRESSIONS
 
 
-def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict[str, Any]]:
+def arguments_of(analysis: Analysis, call: ParsedCall) -> tuple[tuple[Span, ...], dict[str, Any]]:
     """Return the arguments of an aggregate that are columns, and the direct arguments: `fraction => 0.9`.
 
     Raises:
@@ -137,13 +137,15 @@ def arguments_of(analysis: Analysis, call: Call) -> tuple[tuple[Span, ...], dict
     return columns, literals
 
 
-def _nested_calls(analysis: Analysis, span: Span) -> list[Call]:
+def _nested_calls(analysis: Analysis, span: Span) -> list[ParsedCall]:
     """Return the aggregates in an argument. Those of a subquery in it are aggregates of its own rows."""
     text = analysis.text
     return list(calls_in(text, span, analysis.catalog.names, skip=queries_in(text, span)))
 
 
-def given_arguments(analysis: Analysis, call: Call, info: FunctionInfo) -> tuple[tuple[Span, ...], dict[str, Any]]:
+def given_arguments(
+    analysis: Analysis, call: ParsedCall, info: FunctionInfo
+) -> tuple[tuple[Span, ...], dict[str, Any]]:
     """Return the arguments of a call that are columns, and the direct arguments: `fraction => 0.9`.
 
     Raises:
@@ -184,7 +186,7 @@ def _constant(analysis: Analysis, span: Span) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, block: Block | None) -> None:
+def rewrite_call(analysis: Analysis, edits: Edits, call: ParsedCall, query: ParsedQuery, block: Block | None) -> None:
     """Replace a call by a function over the list of its rows.
 
     Raises:
@@ -223,7 +225,9 @@ def rewrite_call(analysis: Analysis, edits: Edits, call: Call, query: Query, blo
     _replace(analysis, edits, call, udf, fields)
 
 
-def _foresee_types(analysis: Analysis, edits: Edits, calls: Sequence[Call], query: Query, block: Block) -> None:
+def _foresee_types(
+    analysis: Analysis, edits: Edits, calls: Sequence[ParsedCall], query: ParsedQuery, block: Block
+) -> None:
     """Ask Spark once for the types of all arguments in a block. If it refuses them, each call asks for its own."""
     spans = [
         span
@@ -236,15 +240,15 @@ def _foresee_types(analysis: Analysis, edits: Edits, calls: Sequence[Call], quer
             analysis.types(_rows_of(analysis, edits, query, block), [edits.render(span) for span in spans])
 
 
-def _columns_written(analysis: Analysis, call: Call) -> list[Span]:
+def _columns_written(analysis: Analysis, call: ParsedCall) -> list[Span]:
     return [each for each in call.arguments if not analysis.text.says(each.start + 1, "=>")]
 
 
-def _rows_of(analysis: Analysis, edits: Edits, query: Query, block: Block) -> Callable[[str], str]:
+def _rows_of(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> Callable[[str], str]:
     return lambda select: analysis.below(query, block, select, edits, filtered=False)
 
 
-def _fields(analysis: Analysis, call: Call, columns: Sequence[Span]) -> tuple[list[Span], list[int]]:
+def _fields(analysis: Analysis, call: ParsedCall, columns: Sequence[Span]) -> tuple[list[Span], list[int]]:
     """Return the fields of a list's structs, and which of them are the keys of the order; no field is repeated."""
     fields, places = list(columns), []
     for order in call.order:
@@ -257,7 +261,7 @@ def _fields(analysis: Analysis, call: Call, columns: Sequence[Span]) -> tuple[li
 
 
 def _types(
-    analysis: Analysis, edits: Edits, call: Call, fields: Sequence[Span], query: Query, block: Block | None
+    analysis: Analysis, edits: Edits, call: ParsedCall, fields: Sequence[Span], query: ParsedQuery, block: Block | None
 ) -> list[pa.DataType] | None:
     """Return the types of the columns of a call, or None where Spark cannot tell them for a part of the statement.
 
@@ -284,7 +288,9 @@ def _types(
         raise analysis.text.error(error.message, call.head, code=error.code) from None
 
 
-def _rows_outside(analysis: Analysis, edits: Edits, call: Call, query: Query) -> Callable[[str], str] | None:
+def _rows_outside(
+    analysis: Analysis, edits: Edits, call: ParsedCall, query: ParsedQuery
+) -> Callable[[str], str] | None:
     """Return how to select from the rows of a call in PIVOT, or behind `|>`; None elsewhere."""
     text = analysis.text
     around = next(each for each in query.walk() if each.span.holds(call.span))
@@ -302,7 +308,7 @@ def _rows_outside(analysis: Analysis, edits: Edits, call: Call, query: Query) ->
 
 
 def _argument_types(
-    analysis: Analysis, entry: Entry, call: Call, columns: Sequence[Span], actual: Sequence[pa.DataType] | None
+    analysis: Analysis, entry: Entry, call: ParsedCall, columns: Sequence[Span], actual: Sequence[pa.DataType] | None
 ) -> Sequence[pa.DataType]:
     """Return the types with which a function is described: the declared ones, if there are any."""
     if entry.types is None:
@@ -329,7 +335,7 @@ def _argument_types(
     return entry.types[: len(columns)]
 
 
-def _replace(analysis: Analysis, edits: Edits, call: Call, udf: str, fields: Sequence[Span]) -> None:
+def _replace(analysis: Analysis, edits: Edits, call: ParsedCall, udf: str, fields: Sequence[Span]) -> None:
     """Write `udf(collect_list(named_struct('0', a)) FILTER (WHERE c) OVER w)` for `f(a) FILTER (WHERE c) OVER w`.
 
     Each argument stays a range of its own between replacements, so that Spark's errors in it have their place.

@@ -25,8 +25,8 @@ from foldflight.errors import FoldflightError
 from foldflight.functions.frame import FrameBound, WindowFrame, interval_of
 from foldflight.spark.over import over
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
-from foldflight.sql.blocks import Block, Query
-from foldflight.sql.calls import AGGREGATES, Call, call_at, calls_in, orderings
+from foldflight.sql.blocks import Block, ParsedQuery
+from foldflight.sql.calls import AGGREGATES, ParsedCall, call_at, calls_in, orderings
 from foldflight.sql.meaning import own_calls
 from foldflight.sql.text import Edits, Span, Text, quoted
 
@@ -82,11 +82,11 @@ class BlockOver:
     """
 
     analysis: Analysis
-    query: Query
+    query: ParsedQuery
     block: Block
     edits: Edits
     new_name: Callable[[str], str]
-    aggregate: Callable[[Call, Callable[[Span], str]], Aggregate]
+    aggregate: Callable[[ParsedCall, Callable[[Span], str]], Aggregate]
     unaliased: Callable[[Span, str], Span]
     options: Mapping[str, Any] = field(default_factory=dict)
     _select: list[str] = field(default_factory=list)
@@ -146,7 +146,7 @@ class BlockOver:
         spans = [self.block.clause(name) for name in ("SELECT", "QUALIFY")]
         return spans + (list(self.query.tails.values()) if self.query.is_sole(self.block) else [])
 
-    def _calls(self) -> list[Call]:
+    def _calls(self) -> list[ParsedCall]:
         """Return the calls of our functions. Raises CannotFoldError for forms that `over` does not have."""
         text, found = self.analysis.text, own_calls(self.analysis, self.query, self.block)
         for call in found:
@@ -181,7 +181,9 @@ class BlockOver:
         self._columns.append(self.new_name(text))
         return self._columns[-1]
 
-    def _items(self, items: Sequence[Span], names: Sequence[str], calls: Sequence[Call]) -> list[tuple[str, Span]]:
+    def _items(
+        self, items: Sequence[Span], names: Sequence[str], calls: Sequence[ParsedCall]
+    ) -> list[tuple[str, Span]]:
         """Return for each column of the block the column below that it is, and its item; no column if it has a call."""
         found: list[tuple[str, Span]] = []
         plain: list[str] = []
@@ -242,7 +244,7 @@ class BlockOver:
             sql += f"\nWINDOW {self.edits.render(self.query.tails['WINDOW'])}"
         return self.analysis.seeing(self.query, self.block.span.start, sql, self.edits)
 
-    def _use(self, call: Call) -> tuple[_Window, Aggregate]:
+    def _use(self, call: ParsedCall) -> tuple[_Window, Aggregate]:
         """Return the window of a call, and the use of its function with its frame."""
         text = self.analysis.text
         at = next(place for place in text.flat(Span(call.closing + 1, call.span.stop)) if text.says(place, "OVER"))
@@ -356,7 +358,7 @@ class BlockOver:
             self._rows_have = {name.lower() for name in self._frame("*").columns} if has_rows else set()
         return self._rows_have
 
-    def _qualify(self, shown: Edits, calls: Sequence[Call], items: Mapping[str, tuple[Span, str]]) -> str:
+    def _qualify(self, shown: Edits, calls: Sequence[ParsedCall], items: Mapping[str, tuple[Span, str]]) -> str:
         """Return QUALIFY over the result, with the names of items replaced by the items."""
         span, text, edits = self.block.clause("QUALIFY"), self.analysis.text, shown.copy()
         if span.is_empty:
@@ -381,7 +383,7 @@ class BlockOver:
             inside |= set(part.places)
         return self._above(span, edits, inside)
 
-    def _check_names(self, call: Call, items: Mapping[str, tuple[Span, str]]) -> None:
+    def _check_names(self, call: ParsedCall, items: Mapping[str, tuple[Span, str]]) -> None:
         """Refuse a call in QUALIFY in which a name stands for an item, and among the rows for something else."""
         text = self.analysis.text
         spans = [Span(call.span.start + 1, call.span.stop)]

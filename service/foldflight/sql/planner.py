@@ -16,7 +16,7 @@ from pyspark.sql import types as st
 from foldflight.client import FunctionHandle
 from foldflight.errors import RejectedError
 from foldflight.sql.analysis import REFUSALS, Analysis, CannotFoldError, said
-from foldflight.sql.blocks import SETS, Block, Query
+from foldflight.sql.blocks import SETS, Block, ParsedQuery
 from foldflight.sql.calls import AGGREGATES, calls_in
 from foldflight.sql.folding import BlockFold, item_names
 from foldflight.sql.meaning import (
@@ -85,7 +85,7 @@ class Planner:
         self._windows = [table for table in self._tables if not table.has_equivalent]  # that no block has folded
         self._has_unfolded_stream = False
 
-    def result(self, query: Query) -> DataFrame:
+    def result(self, query: ParsedQuery) -> DataFrame:
         """Return the result of a query.
 
         Raises:
@@ -113,7 +113,7 @@ class Planner:
         self._check_lists(query)
         return self._named(meaning, query)
 
-    def _folded(self, query: Query, meaning: DataFrame) -> DataFrame | None:
+    def _folded(self, query: ParsedQuery, meaning: DataFrame) -> DataFrame | None:
         """Return the result with all provable blocks folded; None if no block is, or the whole is not the same."""
         for each in query.walk():
             for block in each.blocks:
@@ -148,7 +148,7 @@ class Planner:
             )
         return result
 
-    def _check_lists(self, query: Query) -> None:
+    def _check_lists(self, query: ParsedQuery) -> None:
         """Refuse a batch whose lists would mean something else: without row kinds, or without windows."""
         reasons = [each.why for each in self.decisions if each.plan == "lists"]
         if self.options.get("row_kind") and (reasons or not self.decisions):
@@ -160,7 +160,7 @@ class Planner:
         if self._windows:
             raise self._windows[0].misused(self.analysis.text)
 
-    def _fold_block(self, query: Query, block: Block, meaning: DataFrame | None, *, may_stream: bool) -> None:
+    def _fold_block(self, query: ParsedQuery, block: Block, meaning: DataFrame | None, *, may_stream: bool) -> None:
         fold = BlockFold(
             self.analysis, query, block, self._folds, self._tables, options=self.options, functions=self.functions
         )
@@ -185,7 +185,7 @@ class Planner:
             self._of_streams.append(block.span)
             self._has_row_kinds |= "row_kind" in folded.result.columns
 
-    def _refuse_changes(self, query: Query, block: Block) -> None:
+    def _refuse_changes(self, query: ParsedQuery, block: Block) -> None:
         """Refuse what takes each change of a folded stream for a row: aggregates count it, filters and joins lose it.
 
         The rows of EMIT ON WINDOW CLOSE are final, but they have no watermark. Over these Spark decides which
@@ -223,7 +223,7 @@ class Planner:
                 lost,
             )
 
-    def _check_over(self, query: Query, block: Block) -> None:
+    def _check_over(self, query: ParsedQuery, block: Block) -> None:
         """Refuse what the rows of a stream with OVER cannot have: changes, an order of all, and Spark's own OVER."""
         own = {place for call in own_calls(self.analysis, query, block) for place in call.span.places}
         for name in ("SELECT", "QUALIFY"):
@@ -260,7 +260,7 @@ class Planner:
                 Span(block.span.start + 1, block.span.start + 2),
             )
 
-    def _refuse_around(self, query: Query) -> None:
+    def _refuse_around(self, query: ParsedQuery) -> None:
         """Refuse clauses around a folded stream: sorting it, and counting or comparing its changes as rows."""
         for each in query.walk():
             if not any(each.span.holds(span) for span in self._of_streams):
@@ -269,7 +269,7 @@ class Planner:
             if self.options.get("emit") != "append":
                 self._refuse_rows(each)
 
-    def _refuse_order(self, query: Query) -> None:
+    def _refuse_order(self, query: ParsedQuery) -> None:
         order = query.tails.get("ORDER BY") or query.tails.get("SORT BY")
         if order is not None:
             raise self.analysis.text.error(
@@ -278,7 +278,7 @@ class Planner:
                 order,
             )
 
-    def _refuse_rows(self, query: Query) -> None:
+    def _refuse_rows(self, query: ParsedQuery) -> None:
         """Refuse LIMIT and OFFSET, which count rows, and UNION, INTERSECT and EXCEPT, which compare them."""
         text = self.analysis.text
         limit = query.tails.get("LIMIT") or query.tails.get("OFFSET")
@@ -296,13 +296,13 @@ class Planner:
                     Span(place, place + 1),
                 )
 
-    def _reads_changes(self, query: Query, block: Block) -> bool:
+    def _reads_changes(self, query: ParsedQuery, block: Block) -> bool:
         """Return whether a block reads a folded stream: a subquery, or a common table expression by its name."""
         source, tokens = block.clause("FROM"), self.analysis.text.tokens
         if any(source.holds(span) for span in self._of_streams):
             return True
         names = {tokens[place].name.lower() for place in source.places if tokens[place].is_name}
-        each: Query | None = query
+        each: ParsedQuery | None = query
         while each is not None:
             for table in each.tables:
                 is_before = table.span.stop <= block.span.start
@@ -311,12 +311,12 @@ class Planner:
             each = each.parent
         return False
 
-    def _has_changes(self, query: Query) -> bool:
+    def _has_changes(self, query: ParsedQuery) -> bool:
         if any(query.span.holds(span) for span in self._of_streams):
             return True
         return any(self._reads_changes(each, block) for each in query.walk() for block in each.blocks)
 
-    def _columns(self, query: Query, block: Block, meaning: DataFrame | None) -> Sequence[str]:
+    def _columns(self, query: ParsedQuery, block: Block, meaning: DataFrame | None) -> Sequence[str]:
         """Return the names that Spark gives the columns of a block."""
         if meaning is not None:
             return meaning.columns
@@ -328,7 +328,7 @@ class Planner:
         except REFUSALS as error:
             raise CannotFoldError(f"Spark cannot analyse it alone, as it is correlated: {said(error)}") from None
 
-    def _is_stream_of_built_ins(self, query: Query, block: Block, meaning: DataFrame) -> bool:
+    def _is_stream_of_built_ins(self, query: ParsedQuery, block: Block, meaning: DataFrame) -> bool:
         """Return whether a block has built-in aggregates only, which are to be folded because EMIT is written."""
         if not (self.options.get("emit") and meaning.isStreaming):
             return False
@@ -343,7 +343,7 @@ class Planner:
         text = " ".join(self.analysis.text.slice(block.span).split())
         self.decisions.append(Decision(line, text, plan, why))
 
-    def _decide_all(self, query: Query) -> None:
+    def _decide_all(self, query: ParsedQuery) -> None:
         for each in query.walk():
             for block in each.blocks:
                 if own_calls(self.analysis, each, block):
@@ -357,7 +357,7 @@ class Planner:
             for each in self.decisions
         ]
 
-    def _refused_stream(self, query: Query, *, uses: bool) -> RejectedError:
+    def _refused_stream(self, query: ParsedQuery, *, uses: bool) -> RejectedError:
         reasons = dict.fromkeys(each.why for each in self.decisions if each.plan == "lists")
         if not (reasons or uses):
             return self.analysis.text.error(
@@ -366,14 +366,14 @@ class Planner:
             )
         return self._refused(query, "; ".join(reasons) or "its functions stand in no SELECT")
 
-    def _refused(self, query: Query, why: str) -> RejectedError:
+    def _refused(self, query: ParsedQuery, why: str) -> RejectedError:
         return self.analysis.text.error(
             f"a stream cannot run this query: {why}. Over a stream write SELECT keys, aggregates FROM stream WHERE ... "
             "GROUP BY keys, and put the rest into a query over its result",
             Span(query.span.start, query.span.start + 1),
         )
 
-    def _named(self, df: DataFrame, query: Query) -> DataFrame:
+    def _named(self, df: DataFrame, query: ParsedQuery) -> DataFrame:
         """Return a result of the list plan with the names of columns as users expect them."""
         names = [self.analysis.catalog.as_written(name) for name in df.columns]
         if query.blocks and query.is_sole(query.blocks[0]):

@@ -8,7 +8,7 @@ from typing import Final
 
 from foldflight.spark.windows import Window, cumulate, hop, session, tumble
 from foldflight.sql.analysis import CannotFoldError
-from foldflight.sql.calls import Call
+from foldflight.sql.calls import ParsedCall
 from foldflight.sql.text import Edits, Span, SqlError, Text
 
 __all__ = ["SHAPES", "TIME", "WindowedTable", "as_plain_tables", "window_of_call", "windowed_tables"]
@@ -111,7 +111,7 @@ def as_plain_tables(text: Text, tables: list[WindowedTable], edits: Edits) -> No
         edits.replace(Span(table.relation.stop, table.span.stop), tail)
 
 
-def window_of_call(text: Text, call: Call) -> Window:
+def window_of_call(text: Text, call: ParsedCall) -> Window:
     """Return the windows of `window(time, size[, slide])` or `session_window(time, gap)`.
 
     Raises:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 import pyarrow as pa
 
 from foldflight.compiler import Programs
-from foldflight.compiler.store import Store
+from foldflight.compiler.store import LoopStore
 from foldflight.errors import RejectedError
 from foldflight.fold import Mode
 from foldflight.fold.signing import StateSigner
@@ -362,7 +362,7 @@ def _java_functions(settings: Settings) -> list[Function]:
 def programs_of(settings: Settings) -> Programs:
     """Return the compiled functions of a process, with the cache folder of the settings."""
     folder = settings.compiled_folder
-    return Programs(None if folder is None else Store("user" if folder == "user" else Path(folder)))
+    return Programs(None if folder is None else LoopStore("user" if folder == "user" else Path(folder)))
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """`with_columns` and `spark_udf`: scalar functions over the columns of a DataFrame.
 
-    df > one iterator arrow UDF over the argument columns > a struct of all outputs > a column for each
+    df > one iterator arrow UDF over the argument columns > the output, or a struct of several > a column for each
 
 Only the arguments travel to Python. Spark goes on to prune columns and to push filters down, and the other columns keep
 their metadata, such as a watermark. The program of all nested functions is evaluated in one trip.
@@ -189,14 +189,18 @@ def _mapped(history: _History) -> DataFrame:
     members = [pa.field(f"output_{place}", field.type) for place, field in enumerate(query.outputs)]
     if isolates:
         members.append(pa.field(ERROR, ERROR_CARRIER))
-    type_ = pa.struct(members)
-    udf = _udf(_plain(partial(_evaluated, query, type_), name), type_)
+    types = pa.schema(members)
+    is_alone = len(members) == 1
+    udf = _udf(
+        _plain(partial(_evaluated, query, types), name), types.field(0).type if is_alone else pa.struct(list(types))
+    )
     if not all(use.function.deterministic for use in uses_in(uses.values())):
         udf = udf.asNondeterministic()
     mapped = df.withColumn(_MAPPED, udf(*(columns.expressions or [sf.lit(True)])))
-    added = {output: sf.col(_MAPPED).getField(f"output_{place}") for place, output in enumerate(uses)}
+    found = sf.col(_MAPPED)
+    added = {output: found if is_alone else found.getField(f"output_{place}") for place, output in enumerate(uses)}
     if isolates:
-        added[DEAD_LETTER] = letter_of(sf.col(_MAPPED).getField(ERROR), columns)
+        added[DEAD_LETTER] = letter_of(found.getField(ERROR), columns)
     return mapped.withColumns(added).drop(_MAPPED)
 
 
@@ -226,14 +230,18 @@ def chunk_schema(fields: pa.Schema, shown: Sequence[str]) -> pa.Schema:
     return pa.schema([field.with_name(name) for field, name in zip(fields, shown, strict=True)])
 
 
-def _evaluated(query: MapQuery, type_: pa.DataType, batches: Iterator[Any]) -> Iterator[pa.Array]:
-    """Yield the outputs of Spark's batches as structs. Their lengths agree with the input in total only."""
+def _evaluated(query: MapQuery, types: pa.Schema, batches: Iterator[Any]) -> Iterator[pa.Array]:
+    """Yield the outputs of Spark's batches: of one output its values, of several structs.
+
+    The lengths agree with the input in total only.
+    """
     chunk = query.opening.columns
     blocks = gather(_batches(batches, len(chunk)), chunk, query.bounds)
     for _, answer in query.answers(blocks):
         arrays = [column.combine_chunks() for column in answer.columns]
-        members = [convert(_one(array), field.type) for array, field in zip(arrays, type_, strict=True)]
-        yield pa.StructArray.from_arrays(members, fields=list(type_))
+        members = [convert(_one(array), type_) for array, type_ in zip(arrays, types.types, strict=True)]
+        # Spark copies structs row by row, which costs more than the column of a single output.
+        yield members[0] if len(members) == 1 else pa.StructArray.from_arrays(members, fields=list(types))
 
 
 def _one(array: Any) -> pa.Array:

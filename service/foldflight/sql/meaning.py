@@ -232,16 +232,13 @@ def _foresee_types(
     spans = [
         span
         for call in calls
-        for span in (*_columns_written(analysis, call), *(each.span for each in call.order))
-        if not span.is_empty and not _nested_calls(analysis, span)  # those are not rewritten yet
+        for span in (*call.arguments, *(each.span for each in call.order))
+        if not (span.is_empty or analysis.text.slice(span) == "*" or analysis.text.says(span.start + 1, "=>"))
+        and not _nested_calls(analysis, span)  # those are not rewritten yet
     ]
     if len(calls) > 1:
         with suppress(CannotFoldError, *REFUSALS):
             analysis.types(_rows_of(analysis, edits, query, block), [edits.render(span) for span in spans])
-
-
-def _columns_written(analysis: Analysis, call: ParsedCall) -> list[Span]:
-    return [each for each in call.arguments if not analysis.text.says(each.start + 1, "=>")]
 
 
 def _rows_of(analysis: Analysis, edits: Edits, query: ParsedQuery, block: Block) -> Callable[[str], str]:

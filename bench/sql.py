@@ -23,7 +23,7 @@ SUITE = "sql"
 GROUP_BY, FOLD, LISTS = "group_by", "SQL, fold plan", "SQL, list plan"
 GROUPED_PEERS = PEERS[:2]
 PLANNING, PLANNED, ANALYSED = "planning", "foldflight.spark.sql", "spark.sql"
-_PLANS = 3
+_PLANS = 5
 _QUERY = "SELECT k, weighted_avg(v, w) AS o FROM rows GROUP BY k"
 _NESTED = """WITH sums AS (
         SELECT k, weighted_avg(v, w) AS o, count(*) AS n, max(v) AS m FROM rows WHERE v > 1 GROUP BY k)

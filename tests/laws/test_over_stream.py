@@ -98,17 +98,51 @@ def expected_of(epochs: list[Rows], delay: dt.timedelta) -> tuple[list[Rows], li
     return due, late
 
 
+def is_distant(call: Any) -> bool:
+    return call.frame is not None and call.frame.has_offset
+
+
+def in_batch(calls: dict[str, Any], came: Rows, keys: list[str], order: list[str], idle: int | None) -> Rows:
+    """Return the rows with the outputs of a batch. A group that was idle is another one when it has rows again."""
+    begins: dict[Any, int] = {}
+    last: dict[Any, dt.datetime] = {}
+    parted = []
+    for row in sorted(came, key=lambda row: row["at"]):
+        key = tuple(row[name] for name in keys)
+        is_idle = idle is not None and key in last and row["at"] - last[key] > idle * MINUTE
+        begins[key] = begins.get(key, 0) + is_idle
+        last[key] = row["at"]
+        parted.append({**row, "begins": begins[key]})
+    types = {"v": "BIGINT", "x": "DOUBLE"}
+    outputs: dict[int, dict[str, Any]] = {row["id"]: {} for row in came}
+    for part_keys, has_distance in ((keys, True), ([*keys, "begins"], False)):
+        part = {name: call for name, call in calls.items() if is_distant(call) == has_distance}
+        for row in run_over(part, parted, keys=part_keys, order_by=order, types=types) if part else ():
+            outputs[row["id"]] |= {name: row[name] for name in part}
+    return [{**row, **{name: outputs[row["id"]][name] for name in calls}} for row in came]
+
+
 def shown(rows: Rows) -> list[str]:
     return sorted(map(repr, rows))
 
 
 @pytest.mark.parametrize("kind", ["ordered", "distant"])
 @examples(20)
-@given(streams(), st.sampled_from([0, 3, 12]), st.booleans(), st.sampled_from([3, 1000]), st.booleans())
+@given(
+    streams(),
+    st.sampled_from([0, 3, 12]),
+    st.booleans(),
+    st.sampled_from([3, 1000]),
+    st.booleans(),
+    st.sampled_from([None, 2, 6]),
+)
 def test_outputs_are_those_of_a_batch(
-    kind: str, epochs: list[Rows], delay: int, has_keys: bool, slots: int, is_small: bool
+    kind: str, epochs: list[Rows], delay: int, has_keys: bool, slots: int, is_small: bool, idle: int | None
 ) -> None:
-    """After each epoch the rows that came out have the values that a batch over all of them has."""
+    """After each epoch the rows that came out have the values that a batch over all of them has.
+
+    With `idle`, the frames of the batch that stay do not reach over a longer time without rows.
+    """
     calls = ordered_calls() if kind == "ordered" else distant_calls()
     order = ["at", "id DESC"] if kind == "ordered" else ["at"]
     keys = ["k"] if has_keys else []
@@ -121,6 +155,7 @@ def test_outputs_are_those_of_a_batch(
             keys=keys,
             order_by=order,
             delay_s=60 * delay,
+            idle=None if idle is None else f"{idle} minutes",
             bounds=SMALL if is_small else None,
             types={"at": "TIMESTAMP", "v": "BIGINT", "x": "DOUBLE", "k": "STRING", "ok": "BOOLEAN", "id": "BIGINT"},
         )
@@ -133,8 +168,7 @@ def test_outputs_are_those_of_a_batch(
         values += epoch.rows
         assert shown(epoch.rows) == shown([row for row in values if row["id"] in {each["id"] for each in expected}])
     if came:
-        batch = run_over(calls, came, keys=keys, order_by=order, types={"v": "BIGINT", "x": "DOUBLE"})
-        assert shown(values) == shown(batch)
+        assert shown(values) == shown(in_batch(calls, came, keys, order, idle))
     for key in {row["k"] if has_keys else None for row in values}:
         of_key = [row for row in values if not has_keys or row["k"] == key]
         assert [row["at"] for row in of_key] == sorted(row["at"] for row in of_key)
@@ -143,7 +177,7 @@ def test_outputs_are_those_of_a_batch(
     assert found[-1].waiting_rows == sum(map(len, epochs)) - sum(late) - len(values)
 
 
-def at(minute: int, **columns: Any) -> dict[str, Any]:
+def at(minute: float, **columns: Any) -> dict[str, Any]:
     return {"at": START + minute * MINUTE, **columns}
 
 
@@ -332,6 +366,194 @@ def test_a_changed_query_is_refused() -> None:
         with pytest.raises(RejectedError, match=what) as refused:
             run(calls, keys, 9)
         assert refused.value.code == "STATE_MISMATCH"
+
+
+class _Stream:
+    """A stream over one bucket, whose query may change between epochs."""
+
+    def __init__(self) -> None:
+        self.stores: dict[str, MemoryStore] = {}
+        self.names = (f"run {number}" for number in itertools.count())
+
+    def streamed(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Any:
+        resolved = over.Resolved.of(calls, rows, keys=["k"], order_by=["at"], types={}, has_ends=False)
+        return stream.StreamedOver.of(resolved.transport, resolved.calls, resolved.layout, idle=idle), resolved.rows
+
+    def epoch(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Rows:
+        streamed, given = self.streamed(calls, rows, idle)
+        bounds = TableBounds(piece_rows_max=4, fan_in=2)
+        (found,) = overstream._run(streamed, given, [rows], self.stores, lambda: next(self.names), bounds, 0)
+        return found.rows
+
+    def bucket(self, folds: stream.StreamFolds) -> stream.OverBucket:
+        store = self.stores.__getitem__
+        return stream.OverBucket(folds, store, cache=None, bounds=TableBounds(), new_run_id=str)
+
+
+def test_idle_groups_are_forgotten() -> None:
+    """The watermark ends their state in each part; what is kept does not grow with forgotten groups."""
+    count = FUNCTIONS["count"]()
+    calls = {"so_far": count, "three": count.rows(-2, 0), "far": count.range("-1 hour", 0)}
+    running = _Stream()
+    for minute in range(0, 60, 3):
+        rows = [at(minute, k="busy"), at(minute, k=f"group {minute}"), at(minute, k=f"again {minute % 12}")]
+        found = {row["k"]: row for row in running.epoch(calls, rows, "9 minutes")}
+        assert found["busy"]["so_far"] == found["busy"]["far"] == minute // 3 + 1
+        again = found[f"again {minute % 12}"]
+        assert (again["so_far"], again["three"], again["far"]) == (1, 1, minute // 12 + 1)
+    streamed, _ = running.streamed(calls, rows, "9 minutes")
+    kept = {
+        "busy",
+        *(f"group {minute}" for minute in (51, 54, 57)),
+        *(f"again {minute % 12}" for minute in (51, 54, 57)),
+    }
+    with stream.StreamFolds(streamed) as folds:
+        bucket = running.bucket(folds)
+        assert bucket._idle is not None
+        so_far, three, far = (each.table for each in bucket._kept)
+        for table in (so_far, three, bucket._idle.table):
+            assert table is not None
+            assert {row["key_0"] for batch in table.scan() for row in batch.to_pylist()} == kept
+            assert table._manifest.pieces
+            assert sum(piece.rows for piece in table._manifest.pieces) < 60
+        assert far is not None
+        assert sum(batch.num_rows for batch in far.scan()) == 1 + 20 + 4
+        # Rows of minute 48 left at 57, so the next change is that of the rows of minute 51.
+        assert bucket.next_us == (START + 60 * MINUTE).replace(tzinfo=dt.UTC).timestamp() * 1_000_000
+        assert len(bucket._idle.log) == 3 * 3
+
+
+def test_a_row_at_the_end_of_the_idle_time_continues_its_group() -> None:
+    """A group is forgotten when it had no row for longer than the time."""
+    calls = {"n": FUNCTIONS["count"](), "two": FUNCTIONS["count"]().rows(-1, 0)}
+    epochs = [[at(1)], [at(6)], [at(12)], [at(14), at(19), at(25), at(26)]]
+    found = run_over_epochs(calls, epochs, order_by=["at"], idle="5 minutes")
+    assert [(row["n"], row["two"]) for epoch in found for row in epoch.rows] == [
+        (1, 1),
+        (2, 2),
+        (1, 1),
+        (2, 2),
+        (3, 2),
+        (1, 1),
+        (2, 2),
+    ]
+
+
+def test_idle_may_change_but_not_begin_or_end() -> None:
+    """A checkpoint has the times of last rows from the beginning or never; other intervals are refused."""
+    calls, running = {"n": FUNCTIONS["count"]()}, _Stream()
+    running.epoch(calls, [at(1, k="a")], "2 minutes")
+    assert [row["n"] for row in running.epoch(calls, [at(5, k="a")], "4 minutes")] == [2]
+    with pytest.raises(
+        RejectedError, match=r"other times of last rows \(idle\) than the query: stored kept"
+    ) as refused:
+        running.epoch(calls, [at(6, k="a")])
+    assert refused.value.code == "STATE_MISMATCH"
+    endless = _Stream()
+    endless.epoch(calls, [at(1, k="a")])
+    with pytest.raises(RejectedError, match=r"stored not kept, the query has kept"):
+        endless.epoch(calls, [at(2, k="a")], "2 minutes")
+    for idle in ("0 days", "-1 day", "1 month", "soon", "20000000 days", 7):
+        with pytest.raises(RejectedError, match=f"idle is an interval of a fixed length, .*and here it is {idle!r}"):
+            endless.epoch(calls, [at(2, k="a")], idle)  # type: ignore[arg-type]
+    streamed, _ = running.streamed({**calls, "far": calls["n"].range("-1 day", 0)}, [at(1, k="a")], "7 days")
+    assert "n: the accumulators of each group, until it has had no row for 7 days" in streamed.explain()
+
+
+def test_frames_that_end_by_themselves_need_no_idle_time() -> None:
+    """Over RANGE alone `idle` changes nothing and keeps nothing."""
+    running, calls = _Stream(), {"n": FUNCTIONS["count"]().range("-10 minutes", 0)}
+    assert [row["n"] for row in running.epoch(calls, [at(1, k="a"), at(9, k="a")], "5 minutes")] == [1, 2]
+    assert [row["n"] for row in running.epoch(calls, [at(10, k="a")])] == [3]
+    assert not any("idle" in name for name in running.stores)
+
+
+def _total(version: str, **methods: Any) -> Any:
+    """Return a call of a sum whose state is another number in each version."""
+
+    def create_accumulator(self: Any) -> int:
+        return 0
+
+    def accumulate(self: Any, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def retract(self: Any, accumulator: int, value: int) -> int:
+        return accumulator - value
+
+    def get_value(self: Any, accumulator: int) -> int:
+        return accumulator
+
+    names = [create_accumulator, accumulate, retract, get_value]
+    class_ = type("Total", (), {each.__name__: each for each in names} | methods)
+    types = {"input_types": ["BIGINT"], "result_type": "BIGINT", "state_type": "BIGINT"}
+    return connect("embedded:").register(udaf(**types, version=version)(class_))["total"]("v")
+
+
+def _migrate(self: Any, version: str, state: int) -> int:
+    assert version == "1"
+    return state + 1000
+
+
+def _refuse(self: Any, version: str, state: int) -> int:
+    raise ValueError(f"no idea what {state} was")
+
+
+def test_states_of_another_version_are_migrated() -> None:
+    """Accumulators are converted by `migrate`. ROWS frames keep rows, so they need none, however they are folded."""
+
+    def calls(total: Any) -> dict[str, Any]:
+        return {"far": total.range("-5 minutes", 0), "so_far": total.rows(None, 0), "two": total.rows(-1, 0)}
+
+    running = _Stream()
+    running.epoch(calls(_total("1")), [at(1, k="a", v=1), at(2, k="a", v=2), at(2, k="b", v=4)])
+    new = calls(_total("2", migrate=_migrate, merge=lambda self, one, other: one + other))
+    (found,) = running.epoch(new, [at(7, k="a", v=8)])
+    assert (found["far"], found["so_far"], found["two"]) == (1010, 1011, 10)  # the row of minute 1 has left
+    (found,) = running.epoch(new, [at(7.5, k="b", v=16)])
+    assert (found["far"], found["so_far"], found["two"]) == (16, 1020, 20)
+    (found,) = running.epoch({**new, "two": _total("3").rows(-1, 0)}, [at(8, k="b", v=32)])
+    assert (found["far"], found["so_far"], found["two"]) == (48, 1052, 48)
+
+
+@pytest.mark.parametrize("frame", ["rows", "range"])
+def test_a_version_without_migrate_is_refused(frame: str) -> None:
+    """The first epoch fails, whichever groups it has; a migrate that raises names the group."""
+
+    def calls(total: Any) -> dict[str, Any]:
+        return {"n": total.rows(None, 0) if frame == "rows" else total.range("-5 minutes", 0)}
+
+    running = _Stream()
+    running.epoch(calls(_total("1")), [at(1, k="a", v=1)])
+    with pytest.raises(RejectedError, match="total version 1, and the query has version 2, which has no") as refused:
+        running.epoch(calls(_total("2")), [at(2, k="b", v=1)])
+    assert refused.value.code == "STATE_MISMATCH"
+    with pytest.raises(FunctionError, match=r"no idea what 1 was") as raised:
+        running.epoch(calls(_total("2", migrate=_refuse)), [at(2, k="a", v=1)])
+    assert (raised.value.code, raised.value.group) == ("USER_CODE", {"k": "a"})
+
+
+def test_other_direct_arguments_need_another_version() -> None:
+    """A frame of ROWS keeps no states, but another call of the same version is another query."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT", version="1")
+    class Scaled:
+        def __init__(self, factor: int = 1) -> None:
+            self.factor = factor
+
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return accumulator + self.factor * value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    scaled, running = connect("embedded:").register(Scaled)["scaled"], _Stream()
+    running.epoch({"two": scaled("v", factor=2).rows(-1, 0)}, [at(1, k="a", v=1)])
+    with pytest.raises(RejectedError, match="other calls and frames") as refused:
+        running.epoch({"two": scaled("v", factor=3).rows(-1, 0)}, [at(2, k="a", v=1)])
+    assert refused.value.code == "STATE_MISMATCH"
 
 
 def test_a_group_without_rows_in_its_frame_is_gone() -> None:

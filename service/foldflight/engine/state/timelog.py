@@ -72,10 +72,11 @@ class TimeLog:
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
         new_run_id: Returns a new unique name at each call.
-        owner: What the rows belong to: texts and lists, by what they are, for errors.
+        owner: What the rows belong to, as values of JSON. It is stored with them.
+        check: Raises for the stored owner of rows that belong to something else.
 
     Raises:
-        RejectedError: STATE_MISMATCH, if the stored rows belong to something else.
+        RejectedError: STATE_MISMATCH, if the stored rows belong to something else or have other columns.
         CorruptError: STATE_CHECKSUM, if the manifest is damaged.
     """
 
@@ -87,14 +88,16 @@ class TimeLog:
         cache: RunCache | None,
         bounds: TableBounds,
         new_run_id: Callable[[], str],
-        owner: Mapping[str, Any],
+        owner: Mapping[str, Any] | None = None,
+        check: Callable[[Mapping[str, Any]], None] = lambda stored: None,  # noqa: ARG005
     ) -> None:
         self._schema = rows
         self._store = store
         self._cache = cache
         self._bounds = bounds
         self._new_run_id = new_run_id
-        self._owner = json.loads(json.dumps(owner))
+        self._owner = owner or {}
+        self._check = check
         self._runs: list[_TimeRun] = []
         self._gone: list[str] = []
         stored = store.manifest()
@@ -161,10 +164,7 @@ class TimeLog:
                 f"the rows of the checkpoint have format {content['format']}, and this foldflight reads {_FORMAT}; "
                 "run the version that wrote it",
             )
-        stored = content["owner"]
-        for what, ours in self._owner.items():
-            if stored.get(what) != ours:
-                raise other_query(what, stored.get(what), ours)
+        self._check(content["owner"])
         found = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(content["schema"])))
         if not found.equals(self._schema):
             raise other_query("columns", _described(found), _described(self._schema))

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from foldflight import connect, udaf
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import stream
+from foldflight.engine.over.stored import StoredOver, sizes_of
 from foldflight.engine.state.manifest import TableBounds
+from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.call import Order
@@ -371,7 +373,8 @@ def test_a_changed_query_is_refused() -> None:
 class _Stream:
     """A stream over one bucket, whose query may change between epochs."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, merges: bool = True) -> None:
+        self.bounds = TableBounds(piece_rows_max=4, fan_in=2) if merges else TableBounds()
         self.stores: dict[str, MemoryStore] = {}
         self.names = (f"run {number}" for number in itertools.count())
 
@@ -381,13 +384,12 @@ class _Stream:
 
     def epoch(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Rows:
         streamed, given = self.streamed(calls, rows, idle)
-        bounds = TableBounds(piece_rows_max=4, fan_in=2)
-        (found,) = overstream._run(streamed, given, [rows], self.stores, lambda: next(self.names), bounds, 0)
+        (found,) = overstream._run(streamed, given, [rows], self.stores, lambda: next(self.names), self.bounds, 0)
         return found.rows
 
     def bucket(self, folds: stream.StreamFolds) -> stream.OverBucket:
         store = self.stores.__getitem__
-        return stream.OverBucket(folds, store, cache=None, bounds=TableBounds(), new_run_id=str)
+        return stream.OverBucket(folds, store, cache=None, bounds=TableBounds(), new_run_id=lambda: next(self.names))
 
 
 def test_idle_groups_are_forgotten() -> None:
@@ -513,6 +515,39 @@ def test_states_of_another_version_are_migrated() -> None:
     assert (found["far"], found["so_far"], found["two"]) == (16, 1020, 20)
     (found,) = running.epoch({**new, "two": _total("3").rows(-1, 0)}, [at(8, k="b", v=32)])
     assert (found["far"], found["so_far"], found["two"]) == (48, 1052, 48)
+
+
+def test_what_is_stored_can_be_read_without_the_query() -> None:
+    """Each group has the rows that wait, its states by version, and the rows that ROWS frames keep."""
+
+    def calls(total: Any) -> dict[str, Any]:
+        rows = {"two": total.rows(-1, 0), "n": FUNCTIONS["count"]("v").rows(-1, 0)}
+        return {"so_far": total.rows(None, 0), **rows, "far": total.range("-5 minutes", 0)}
+
+    running = _Stream(merges=False)
+    running.epoch(calls(_total("1")), [at(1, k="a", v=1), at(2, k="a", v=2), at(2, k="b", v=4)])
+    running.epoch(calls(_total("2", migrate=_migrate)), [at(9, k="b", v=8)])
+    streamed, given = running.streamed(calls(_total("2", migrate=_migrate)), [at(20, k="b", v=1), at(21, k="c", v=1)])
+    with stream.StreamFolds(streamed) as folds:
+        running.bucket(folds).arrive([given], 0)
+    manifests = [(name, store.value) for name, store in running.stores.items() if store.value is not None]
+    found = StoredOver.of(manifests)
+    assert found is not None
+    outputs = [name for part in found.parts for name in part.outputs]
+    assert sorted(outputs) == ["far", "far (version 1)", "so_far", "so_far (version 1)", "two, n"]
+    shown = dict(zip(outputs, (call for part in found.parts for call in part.calls), strict=True))
+    assert shown["two, n"] == "last rows, ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"
+    assert shown["so_far"] == "total v2, ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    columns = [column.to_pylist() for column in found.groups(lambda name: running.stores[name], RunCache(bytes_max=0))]
+    rows = {row[0]: dict(zip(["waiting", *outputs], row[1:], strict=True)) for row in zip(*columns, strict=True)}
+    a, b, c = rows["a"], rows["b"], rows["c"]
+    assert (a["waiting"], a["so_far"], a["so_far (version 1)"], a["far"]) == (0, None, 3, None)
+    assert (b["waiting"], b["so_far"], b["so_far (version 1)"], b["far"]) == (1, 1012, None, 8)
+    assert [list(row.values()) for row in b["two, n"]] == [[8]]
+    assert c == {"waiting": 1, **dict.fromkeys(outputs)}
+    sizes = [sizes_of(name, data) for name, data in manifests]
+    assert (sum(each["waiting_rows"] for each in sizes), sum(each["framed_rows"] for each in sizes)) == (2, 1)
+    assert StoredOver.of([]) is None
 
 
 @pytest.mark.parametrize("frame", ["rows", "range"])

@@ -53,7 +53,7 @@ from foldflight.functions import RowKind
 from foldflight.functions.call import Order
 from foldflight.functions.frame import Interval, interval_of
 
-__all__ = ["FRAMES", "GROUPS", "WAITING", "OverBucket", "StreamFolds", "StreamedOver"]
+__all__ = ["CALLS", "FRAMES", "GROUPS", "WAITING", "OverBucket", "StreamFolds", "StreamedOver"]
 
 _FRAME_ROWS_MAX: Final = 10_000
 """Rows before the current one that ROWS may have. The last rows of each touched group are written in each epoch."""
@@ -82,10 +82,12 @@ GROUPS: Final = "groups"
 FRAMES: Final = "frames"
 """The first word of the names of the logs of the rows in RANGE frames. The number of the part follows."""
 
+CALLS: Final = "calls and frames"
+"""The entry of this owner that has the frames with their calls."""
+
 _IDLE_GROUPS: Final = "idle groups"
 _IDLE_TIMES: Final = "idle times"
 
-_CALLS: Final = "calls and frames"
 _LAST_TIMES: Final = "times of last rows (idle)"
 _NOT_KEPT: Final = "not kept"
 
@@ -183,7 +185,7 @@ class StreamedOver:
                 [name, str(field.type)] for name, field in zip(layout.names, layout.payload, strict=True)
             ],
             "buckets": self.buckets,
-            _CALLS: [
+            CALLS: [
                 {"frame": str(part.frame), "folded": part.way.value, "calls": calls_of(part.query.layout.states)}
                 for part in self.query.parts
             ],
@@ -206,7 +208,7 @@ class StreamedOver:
         """
         for what, ours in json.loads(json.dumps(self.owner)).items():
             found = stored.get(what, _NOT_KEPT)
-            if found == ours or (what == _CALLS and _can_continue(found, ours)):
+            if found == ours or (what == CALLS and _can_continue(found, ours)):
                 continue
             raise other_query(what, found, ours)
 

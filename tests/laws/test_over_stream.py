@@ -217,6 +217,36 @@ def test_frames_that_a_stream_cannot_fold_are_refused(call: Any, code: str, mess
     assert refused.value.code == code
 
 
+def test_merging_over_range_is_refused_unless_the_user_insists_on_retracting() -> None:
+    """States of parts of a frame need the rows of a group, which a stream cannot find."""
+
+    @udaf(input_types=["DOUBLE"], result_type="DOUBLE", state_type="DOUBLE")
+    class Drifting:
+        def create_accumulator(self) -> float:
+            return 0.0
+
+        def accumulate(self, accumulator: float, value: float) -> float:
+            return accumulator + value
+
+        def retract(self, accumulator: float, value: float) -> float:
+            return accumulator - value
+
+        def merge(self, accumulator: float, other: float) -> float:
+            return accumulator + other
+
+        def get_value(self, accumulator: float) -> float:
+            return accumulator
+
+    total = connect("embedded:").register(Drifting)["drifting"]("x")
+    rows = [at(1, x=1.0), at(2, x=2.0), at(5, x=4.0)]
+    message = r"drifting .* would be folded by merge \(it merges, and retracting floats .*insist with by='retract'"
+    with pytest.raises(RejectedError, match=message) as refused:
+        run_over_epochs({"n": total.range("-3 minutes", 0)}, [rows], order_by=["at"])
+    assert refused.value.code == "CANNOT_RETRACT"
+    (epoch,) = run_over_epochs({"n": total.range("-3 minutes", 0, by="retract")}, [rows], order_by=["at"])
+    assert [row["n"] for row in epoch.rows] == [1, 3, 6]
+
+
 def test_the_time_is_a_timestamp_in_microseconds() -> None:
     """Distances and watermarks count microseconds, so another unit and a row without a time are refused."""
     calls = {"n": FUNCTIONS["count"]().range("-2 minutes", 0)}
@@ -487,8 +517,8 @@ def _total(version: str, **methods: Any) -> Any:
 
     names = [create_accumulator, accumulate, retract, get_value]
     class_ = type("Total", (), {each.__name__: each for each in names} | methods)
-    types = {"input_types": ["BIGINT"], "result_type": "BIGINT", "state_type": "BIGINT"}
-    return connect("embedded:").register(udaf(**types, version=version)(class_))["total"]("v")
+    made = udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT", version=version)(class_)
+    return connect("embedded:").register(made)["total"]("v")
 
 
 def _migrate(self: Any, version: str, state: int) -> int:

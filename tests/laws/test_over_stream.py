@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from foldflight import connect, udaf
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.over import stream
+from foldflight.engine.over.stored import StoredOver, sizes_of
 from foldflight.engine.state.manifest import TableBounds
+from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FunctionError, RejectedError
 from foldflight.functions.call import Order
@@ -98,17 +100,51 @@ def expected_of(epochs: list[Rows], delay: dt.timedelta) -> tuple[list[Rows], li
     return due, late
 
 
+def is_distant(call: Any) -> bool:
+    return call.frame is not None and call.frame.has_offset
+
+
+def in_batch(calls: dict[str, Any], came: Rows, keys: list[str], order: list[str], idle: int | None) -> Rows:
+    """Return the rows with the outputs of a batch. A group that was idle is another one when it has rows again."""
+    begins: dict[Any, int] = {}
+    last: dict[Any, dt.datetime] = {}
+    parted = []
+    for row in sorted(came, key=lambda row: row["at"]):
+        key = tuple(row[name] for name in keys)
+        is_idle = idle is not None and key in last and row["at"] - last[key] > idle * MINUTE
+        begins[key] = begins.get(key, 0) + is_idle
+        last[key] = row["at"]
+        parted.append({**row, "begins": begins[key]})
+    types = {"v": "BIGINT", "x": "DOUBLE"}
+    outputs: dict[int, dict[str, Any]] = {row["id"]: {} for row in came}
+    for part_keys, has_distance in ((keys, True), ([*keys, "begins"], False)):
+        part = {name: call for name, call in calls.items() if is_distant(call) == has_distance}
+        for row in run_over(part, parted, keys=part_keys, order_by=order, types=types) if part else ():
+            outputs[row["id"]] |= {name: row[name] for name in part}
+    return [{**row, **{name: outputs[row["id"]][name] for name in calls}} for row in came]
+
+
 def shown(rows: Rows) -> list[str]:
     return sorted(map(repr, rows))
 
 
 @pytest.mark.parametrize("kind", ["ordered", "distant"])
 @examples(20)
-@given(streams(), st.sampled_from([0, 3, 12]), st.booleans(), st.sampled_from([3, 1000]), st.booleans())
+@given(
+    streams(),
+    st.sampled_from([0, 3, 12]),
+    st.booleans(),
+    st.sampled_from([3, 1000]),
+    st.booleans(),
+    st.sampled_from([None, 2, 6]),
+)
 def test_outputs_are_those_of_a_batch(
-    kind: str, epochs: list[Rows], delay: int, has_keys: bool, slots: int, is_small: bool
+    kind: str, epochs: list[Rows], delay: int, has_keys: bool, slots: int, is_small: bool, idle: int | None
 ) -> None:
-    """After each epoch the rows that came out have the values that a batch over all of them has."""
+    """After each epoch the rows that came out have the values that a batch over all of them has.
+
+    With `idle`, the frames of the batch that stay do not reach over a longer time without rows.
+    """
     calls = ordered_calls() if kind == "ordered" else distant_calls()
     order = ["at", "id DESC"] if kind == "ordered" else ["at"]
     keys = ["k"] if has_keys else []
@@ -121,6 +157,7 @@ def test_outputs_are_those_of_a_batch(
             keys=keys,
             order_by=order,
             delay_s=60 * delay,
+            idle=None if idle is None else f"{idle} minutes",
             bounds=SMALL if is_small else None,
             types={"at": "TIMESTAMP", "v": "BIGINT", "x": "DOUBLE", "k": "STRING", "ok": "BOOLEAN", "id": "BIGINT"},
         )
@@ -133,8 +170,7 @@ def test_outputs_are_those_of_a_batch(
         values += epoch.rows
         assert shown(epoch.rows) == shown([row for row in values if row["id"] in {each["id"] for each in expected}])
     if came:
-        batch = run_over(calls, came, keys=keys, order_by=order, types={"v": "BIGINT", "x": "DOUBLE"})
-        assert shown(values) == shown(batch)
+        assert shown(values) == shown(in_batch(calls, came, keys, order, idle))
     for key in {row["k"] if has_keys else None for row in values}:
         of_key = [row for row in values if not has_keys or row["k"] == key]
         assert [row["at"] for row in of_key] == sorted(row["at"] for row in of_key)
@@ -143,7 +179,7 @@ def test_outputs_are_those_of_a_batch(
     assert found[-1].waiting_rows == sum(map(len, epochs)) - sum(late) - len(values)
 
 
-def at(minute: int, **columns: Any) -> dict[str, Any]:
+def at(minute: float, **columns: Any) -> dict[str, Any]:
     return {"at": START + minute * MINUTE, **columns}
 
 
@@ -179,6 +215,36 @@ def test_frames_that_a_stream_cannot_fold_are_refused(call: Any, code: str, mess
     with pytest.raises(RejectedError, match=message) as refused:
         run_over_epochs({"n": call}, [[at(1, v=1)]], order_by=["at"])
     assert refused.value.code == code
+
+
+def test_merging_over_range_is_refused_unless_the_user_insists_on_retracting() -> None:
+    """States of parts of a frame need the rows of a group, which a stream cannot find."""
+
+    @udaf(input_types=["DOUBLE"], result_type="DOUBLE", state_type="DOUBLE")
+    class Drifting:
+        def create_accumulator(self) -> float:
+            return 0.0
+
+        def accumulate(self, accumulator: float, value: float) -> float:
+            return accumulator + value
+
+        def retract(self, accumulator: float, value: float) -> float:
+            return accumulator - value
+
+        def merge(self, accumulator: float, other: float) -> float:
+            return accumulator + other
+
+        def get_value(self, accumulator: float) -> float:
+            return accumulator
+
+    total = connect("embedded:").register(Drifting)["drifting"]("x")
+    rows = [at(1, x=1.0), at(2, x=2.0), at(5, x=4.0)]
+    message = r"drifting .* would be folded by merge \(it merges, and retracting floats .*insist with by='retract'"
+    with pytest.raises(RejectedError, match=message) as refused:
+        run_over_epochs({"n": total.range("-3 minutes", 0)}, [rows], order_by=["at"])
+    assert refused.value.code == "CANNOT_RETRACT"
+    (epoch,) = run_over_epochs({"n": total.range("-3 minutes", 0, by="retract")}, [rows], order_by=["at"])
+    assert [row["n"] for row in epoch.rows] == [1, 3, 6]
 
 
 def test_the_time_is_a_timestamp_in_microseconds() -> None:
@@ -332,6 +398,227 @@ def test_a_changed_query_is_refused() -> None:
         with pytest.raises(RejectedError, match=what) as refused:
             run(calls, keys, 9)
         assert refused.value.code == "STATE_MISMATCH"
+
+
+class _Stream:
+    """A stream over one bucket, whose query may change between epochs."""
+
+    def __init__(self, *, merges: bool = True) -> None:
+        self.bounds = TableBounds(piece_rows_max=4, fan_in=2) if merges else TableBounds()
+        self.stores: dict[str, MemoryStore] = {}
+        self.names = (f"run {number}" for number in itertools.count())
+
+    def streamed(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Any:
+        resolved = over.Resolved.of(calls, rows, keys=["k"], order_by=["at"], types={}, has_ends=False)
+        return stream.StreamedOver.of(resolved.transport, resolved.calls, resolved.layout, idle=idle), resolved.rows
+
+    def epoch(self, calls: dict[str, Any], rows: Rows, idle: str | None = None) -> Rows:
+        streamed, given = self.streamed(calls, rows, idle)
+        (found,) = overstream._run(streamed, given, [rows], self.stores, lambda: next(self.names), self.bounds, 0)
+        return found.rows
+
+    def bucket(self, folds: stream.StreamFolds) -> stream.OverBucket:
+        store = self.stores.__getitem__
+        return stream.OverBucket(folds, store, cache=None, bounds=TableBounds(), new_run_id=lambda: next(self.names))
+
+
+def test_idle_groups_are_forgotten() -> None:
+    """The watermark ends their state in each part; what is kept does not grow with forgotten groups."""
+    count = FUNCTIONS["count"]()
+    calls = {"so_far": count, "three": count.rows(-2, 0), "far": count.range("-1 hour", 0)}
+    running = _Stream()
+    for minute in range(0, 60, 3):
+        rows = [at(minute, k="busy"), at(minute, k=f"group {minute}"), at(minute, k=f"again {minute % 12}")]
+        found = {row["k"]: row for row in running.epoch(calls, rows, "9 minutes")}
+        assert found["busy"]["so_far"] == found["busy"]["far"] == minute // 3 + 1
+        again = found[f"again {minute % 12}"]
+        assert (again["so_far"], again["three"], again["far"]) == (1, 1, minute // 12 + 1)
+    streamed, _ = running.streamed(calls, rows, "9 minutes")
+    kept = {
+        "busy",
+        *(f"group {minute}" for minute in (51, 54, 57)),
+        *(f"again {minute % 12}" for minute in (51, 54, 57)),
+    }
+    with stream.StreamFolds(streamed) as folds:
+        bucket = running.bucket(folds)
+        assert bucket._idle is not None
+        so_far, three, far = (each.table for each in bucket._kept)
+        for table in (so_far, three, bucket._idle.table):
+            assert table is not None
+            assert {row["key_0"] for batch in table.scan() for row in batch.to_pylist()} == kept
+            assert table._manifest.pieces
+            assert sum(piece.rows for piece in table._manifest.pieces) < 60
+        assert far is not None
+        assert sum(batch.num_rows for batch in far.scan()) == 1 + 20 + 4
+        # Rows of minute 48 left at 57, so the next change is that of the rows of minute 51.
+        assert bucket.next_us == (START + 60 * MINUTE).replace(tzinfo=dt.UTC).timestamp() * 1_000_000
+        assert len(bucket._idle.log) == 3 * 3
+
+
+def test_a_row_at_the_end_of_the_idle_time_continues_its_group() -> None:
+    """A group is forgotten when it had no row for longer than the time."""
+    calls = {"n": FUNCTIONS["count"](), "two": FUNCTIONS["count"]().rows(-1, 0)}
+    epochs = [[at(1)], [at(6)], [at(12)], [at(14), at(19), at(25), at(26)]]
+    found = run_over_epochs(calls, epochs, order_by=["at"], idle="5 minutes")
+    assert [(row["n"], row["two"]) for epoch in found for row in epoch.rows] == [
+        (1, 1),
+        (2, 2),
+        (1, 1),
+        (2, 2),
+        (3, 2),
+        (1, 1),
+        (2, 2),
+    ]
+
+
+def test_idle_may_change_but_not_begin_or_end() -> None:
+    """A checkpoint has the times of last rows from the beginning or never; other intervals are refused."""
+    calls, running = {"n": FUNCTIONS["count"]()}, _Stream()
+    running.epoch(calls, [at(1, k="a")], "2 minutes")
+    assert [row["n"] for row in running.epoch(calls, [at(5, k="a")], "4 minutes")] == [2]
+    with pytest.raises(
+        RejectedError, match=r"other times of last rows \(idle\) than the query: stored kept"
+    ) as refused:
+        running.epoch(calls, [at(6, k="a")])
+    assert refused.value.code == "STATE_MISMATCH"
+    endless = _Stream()
+    endless.epoch(calls, [at(1, k="a")])
+    with pytest.raises(RejectedError, match=r"stored not kept, the query has kept"):
+        endless.epoch(calls, [at(2, k="a")], "2 minutes")
+    for idle in ("0 days", "-1 day", "1 month", "soon", "20000000 days", 7):
+        with pytest.raises(RejectedError, match=f"idle is an interval of a fixed length, .*and here it is {idle!r}"):
+            endless.epoch(calls, [at(2, k="a")], idle)  # type: ignore[arg-type]
+    streamed, _ = running.streamed({**calls, "far": calls["n"].range("-1 day", 0)}, [at(1, k="a")], "7 days")
+    assert "n: the accumulators of each group, until it has had no row for 7 days" in streamed.explain()
+
+
+def test_frames_that_end_by_themselves_need_no_idle_time() -> None:
+    """Over RANGE alone `idle` changes nothing and keeps nothing."""
+    running, calls = _Stream(), {"n": FUNCTIONS["count"]().range("-10 minutes", 0)}
+    assert [row["n"] for row in running.epoch(calls, [at(1, k="a"), at(9, k="a")], "5 minutes")] == [1, 2]
+    assert [row["n"] for row in running.epoch(calls, [at(10, k="a")])] == [3]
+    assert not any("idle" in name for name in running.stores)
+
+
+def _total(version: str, **methods: Any) -> Any:
+    """Return a call of a sum whose state is another number in each version."""
+
+    def create_accumulator(self: Any) -> int:
+        return 0
+
+    def accumulate(self: Any, accumulator: int, value: int) -> int:
+        return accumulator + value
+
+    def retract(self: Any, accumulator: int, value: int) -> int:
+        return accumulator - value
+
+    def get_value(self: Any, accumulator: int) -> int:
+        return accumulator
+
+    names = [create_accumulator, accumulate, retract, get_value]
+    class_ = type("Total", (), {each.__name__: each for each in names} | methods)
+    made = udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT", version=version)(class_)
+    return connect("embedded:").register(made)["total"]("v")
+
+
+def _migrate(self: Any, version: str, state: int) -> int:
+    assert version == "1"
+    return state + 1000
+
+
+def _refuse(self: Any, version: str, state: int) -> int:
+    raise ValueError(f"no idea what {state} was")
+
+
+def test_states_of_another_version_are_migrated() -> None:
+    """Accumulators are converted by `migrate`. ROWS frames keep rows, so they need none, however they are folded."""
+
+    def calls(total: Any) -> dict[str, Any]:
+        return {"far": total.range("-5 minutes", 0), "so_far": total.rows(None, 0), "two": total.rows(-1, 0)}
+
+    running = _Stream()
+    running.epoch(calls(_total("1")), [at(1, k="a", v=1), at(2, k="a", v=2), at(2, k="b", v=4)])
+    new = calls(_total("2", migrate=_migrate, merge=lambda self, one, other: one + other))
+    (found,) = running.epoch(new, [at(7, k="a", v=8)])
+    assert (found["far"], found["so_far"], found["two"]) == (1010, 1011, 10)  # the row of minute 1 has left
+    (found,) = running.epoch(new, [at(7.5, k="b", v=16)])
+    assert (found["far"], found["so_far"], found["two"]) == (16, 1020, 20)
+    (found,) = running.epoch({**new, "two": _total("3").rows(-1, 0)}, [at(8, k="b", v=32)])
+    assert (found["far"], found["so_far"], found["two"]) == (48, 1052, 48)
+
+
+def test_what_is_stored_can_be_read_without_the_query() -> None:
+    """Each group has the rows that wait, its states by version, and the rows that ROWS frames keep."""
+
+    def calls(total: Any) -> dict[str, Any]:
+        rows = {"two": total.rows(-1, 0), "n": FUNCTIONS["count"]("v").rows(-1, 0)}
+        return {"so_far": total.rows(None, 0), **rows, "far": total.range("-5 minutes", 0)}
+
+    running = _Stream(merges=False)
+    running.epoch(calls(_total("1")), [at(1, k="a", v=1), at(2, k="a", v=2), at(2, k="b", v=4)])
+    running.epoch(calls(_total("2", migrate=_migrate)), [at(9, k="b", v=8)])
+    streamed, given = running.streamed(calls(_total("2", migrate=_migrate)), [at(20, k="b", v=1), at(21, k="c", v=1)])
+    with stream.StreamFolds(streamed) as folds:
+        running.bucket(folds).arrive([given], 0)
+    manifests = [(name, store.value) for name, store in running.stores.items() if store.value is not None]
+    found = StoredOver.of(manifests)
+    assert found is not None
+    outputs = [name for part in found.parts for name in part.outputs]
+    assert sorted(outputs) == ["far", "far (version 1)", "so_far", "so_far (version 1)", "two, n"]
+    shown = dict(zip(outputs, (call for part in found.parts for call in part.calls), strict=True))
+    assert shown["two, n"] == "last rows, ROWS BETWEEN 1 PRECEDING AND CURRENT ROW"
+    assert shown["so_far"] == "total v2, ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    columns = [column.to_pylist() for column in found.groups(lambda name: running.stores[name], RunCache(bytes_max=0))]
+    rows = {row[0]: dict(zip(["waiting", *outputs], row[1:], strict=True)) for row in zip(*columns, strict=True)}
+    a, b, c = rows["a"], rows["b"], rows["c"]
+    assert (a["waiting"], a["so_far"], a["so_far (version 1)"], a["far"]) == (0, None, 3, None)
+    assert (b["waiting"], b["so_far"], b["so_far (version 1)"], b["far"]) == (1, 1012, None, 8)
+    assert [list(row.values()) for row in b["two, n"]] == [[8]]
+    assert c == {"waiting": 1, **dict.fromkeys(outputs)}
+    sizes = [sizes_of(name, data) for name, data in manifests]
+    assert (sum(each["waiting_rows"] for each in sizes), sum(each["framed_rows"] for each in sizes)) == (2, 1)
+    assert StoredOver.of([]) is None
+
+
+@pytest.mark.parametrize("frame", ["rows", "range"])
+def test_a_version_without_migrate_is_refused(frame: str) -> None:
+    """The first epoch fails, whichever groups it has; a migrate that raises names the group."""
+
+    def calls(total: Any) -> dict[str, Any]:
+        return {"n": total.rows(None, 0) if frame == "rows" else total.range("-5 minutes", 0)}
+
+    running = _Stream()
+    running.epoch(calls(_total("1")), [at(1, k="a", v=1)])
+    with pytest.raises(RejectedError, match="total version 1, and the query has version 2, which has no") as refused:
+        running.epoch(calls(_total("2")), [at(2, k="b", v=1)])
+    assert refused.value.code == "STATE_MISMATCH"
+    with pytest.raises(FunctionError, match=r"no idea what 1 was") as raised:
+        running.epoch(calls(_total("2", migrate=_refuse)), [at(2, k="a", v=1)])
+    assert (raised.value.code, raised.value.group) == ("USER_CODE", {"k": "a"})
+
+
+def test_other_direct_arguments_need_another_version() -> None:
+    """A frame of ROWS keeps no states, but another call of the same version is another query."""
+
+    @udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT", version="1")
+    class Scaled:
+        def __init__(self, factor: int = 1) -> None:
+            self.factor = factor
+
+        def create_accumulator(self) -> int:
+            return 0
+
+        def accumulate(self, accumulator: int, value: int) -> int:
+            return accumulator + self.factor * value
+
+        def get_value(self, accumulator: int) -> int:
+            return accumulator
+
+    scaled, running = connect("embedded:").register(Scaled)["scaled"], _Stream()
+    running.epoch({"two": scaled("v", factor=2).rows(-1, 0)}, [at(1, k="a", v=1)])
+    with pytest.raises(RejectedError, match="other calls and frames") as refused:
+        running.epoch({"two": scaled("v", factor=3).rows(-1, 0)}, [at(2, k="a", v=1)])
+    assert refused.value.code == "STATE_MISMATCH"
 
 
 def test_a_group_without_rows_in_its_frame_is_gone() -> None:

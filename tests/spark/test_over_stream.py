@@ -78,6 +78,10 @@ def test_what_a_stream_cannot_do_is_refused(classic: SparkSession, capsys: pytes
     ):
         with pytest.raises(RejectedError, match=message):
             by_time.agg(n=call)
+    with pytest.raises(RejectedError, match="idle is an interval of a fixed length"):
+        over(df, "value", order_by="at", idle="1 month").agg(n=count)
+    with pytest.raises(RejectedError, match="idle bounds the state of a stream, and this is a batch"):
+        over(classic.range(1), "id", idle="7 days")
     with pytest.raises(RejectedError, match="buckets is 1 to"):
         over(df, "value", order_by="at", buckets=0)
     by_time.explain(n=count, last=count.rows(-9, 0))

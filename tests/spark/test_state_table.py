@@ -22,7 +22,7 @@ from foldflight import CorruptError, RejectedError, connect
 from foldflight.cli import state as command
 from foldflight.cli.main import cli
 from foldflight.cli.state import state_as_text
-from foldflight.spark import group_by, state_table, tumble
+from foldflight.spark import group_by, over, state_table, tumble
 from foldflight.spark.stored import StoredTable
 from tests.spark import spark_functions
 from tests.spark.test_stream import Model, Stream
@@ -126,6 +126,40 @@ def test_the_table_is_what_is_there(classic: SparkSession, orders: Query) -> Non
     rows = [row.asDict(recursive=True) for row in table.collect()]
     assert _by_customer(rows) == sorted(orders.groups, key=lambda row: str(row["customer"]))
     assert "bob" not in {row["customer"] for row in rows}
+
+
+@pytest.mark.slow
+def test_over_has_rows_that_wait_and_rows_that_are_kept(classic: SparkSession, tmp_path: Path, run: Any) -> None:
+    """Groups have states or kept rows by frame, and waiting rows are counted; idle groups leave with the watermark."""
+    functions = connect(spark_functions)
+    total, most = functions["sum"]("v"), functions["max"]("v")
+
+    def query(df: DataFrame) -> DataFrame:
+        calls = {
+            "last": total.rows(-1, 0),
+            "most": most.rows(-1, 0),
+            "near": total.range("-30 minutes", 0),
+            "all": total,
+        }
+        return over(df.withWatermark("at", "10 minutes"), "page", order_by="at", buckets=2, idle="2 hours").agg(**calls)
+
+    stream = Clicks(classic, tmp_path, query, mode="append")
+    stream.minutes((1, "a", 1), (50, "a", 2), (60, "a", 4), (70, "b", 8), (80, "b", 16), (81, "c", 32))
+    stream.run()
+    checkpoint = str(tmp_path / "checkpoint")
+    table = state_table(classic, checkpoint)
+    assert table.columns == ["page", "waiting_rows", "last, most", "near", "all"]
+    rows = {row["page"]: row for row in table.collect()}
+    assert {page: row["waiting_rows"] for page, row in rows.items()} == {"a": 0, "b": 1, "c": 1}
+    assert [list(each) for each in rows["a"]["last, most"]] == [[4]]
+    assert rows["c"]["all"] is None
+    shown = run(checkpoint, "--group", "page=b")
+    assert shown.exit_code == 0, shown.output
+    for text in ("waiting_rows", "last rows, ROWS BETWEEN 1", "1 group", "2 rows wait, 3 are in RANGE frames"):
+        assert text in " ".join(shown.output.split())
+    stream.minutes((400, "d", 64))
+    stream.run()
+    assert [row["page"] for row in state_table(classic, checkpoint).collect()] == ["d"]
 
 
 @pytest.mark.slow

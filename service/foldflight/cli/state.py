@@ -22,7 +22,7 @@ from foldflight.errors import RejectedError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from foldflight.spark.stored import StateFigures, StoredTable
+    from foldflight.spark.stored import StateFigures, StoredFrames, StoredTable
 
 __all__ = ["state", "state_as_text"]
 
@@ -41,13 +41,14 @@ _MEMBERS_SHOWN = 6
     metavar="KEY=VALUE",
     help="Only groups with this value of a key. KEY alone means NULL.",
 )
-@click.option("--operator", type=int, help="Operator id of the state table, if the query has several group_by.")
+@click.option("--operator", type=int, help="Operator id of the state, if the query has several group_by or over.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many groups to print.")
 @click.option("--json", "as_json", is_flag=True, help="Print only one JSON object for each group.")
 def state(checkpoint: str, *, wanted: tuple[str, ...], operator: int | None, limit: int, as_json: bool) -> None:
     """Print the groups of a streaming query: keys, live rows, and the state of each output.
 
-    CHECKPOINT is the checkpointLocation of the query. The query may be running.
+    Of a query with over: keys, the number of rows that wait for the watermark, and the state or the last rows that are
+    kept for each frame. CHECKPOINT is the checkpointLocation of the query. The query may be running.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise RejectedError("SETTINGS", "a checkpoint is read with Spark: pip install 'foldflight[spark]'")
@@ -77,7 +78,7 @@ def _settings() -> dict[str, Any]:
     return {"spark.sql.shuffle.partitions": os.cpu_count() or 1}
 
 
-def _chosen(table: StoredTable, wanted: Sequence[str]) -> DataFrame:
+def _chosen(table: StoredTable | StoredFrames, wanted: Sequence[str]) -> DataFrame:
     """Return the groups with these values of keys. Spark casts the texts to the types of the keys."""
     from pyspark.sql import functions as sf
 
@@ -98,7 +99,7 @@ def _chosen(table: StoredTable, wanted: Sequence[str]) -> DataFrame:
     return groups
 
 
-def _lines(table: StoredTable, groups: DataFrame, limit: int) -> list[str]:
+def _lines(table: StoredTable | StoredFrames, groups: DataFrame, limit: int) -> list[str]:
     """Return the first groups in the order of their keys, each as a JSON object."""
     from pyspark.sql import functions as sf
 
@@ -107,7 +108,9 @@ def _lines(table: StoredTable, groups: DataFrame, limit: int) -> list[str]:
     return [row[0] for row in ordered.limit(limit).select(sf.to_json(sf.struct(*columns), _JSON)).collect()]
 
 
-def _print(console: Console, table: StoredTable, groups: DataFrame, rows: Sequence[dict[str, Any]]) -> None:
+def _print(
+    console: Console, table: StoredTable | StoredFrames, groups: DataFrame, rows: Sequence[dict[str, Any]]
+) -> None:
     from pyspark.sql import types as st
 
     if rows:
@@ -115,15 +118,15 @@ def _print(console: Console, table: StoredTable, groups: DataFrame, rows: Sequen
         console.print(_groups_table(table, rows, binary))
 
 
-def _groups_table(table: StoredTable, rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
+def _groups_table(table: StoredTable | StoredFrames, rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
     """Return a table with a column for each key, the live rows, and a column for the state of each output."""
-    shown = Table(*(Column(Text(name)) for name in table.keys), Column(Text(table.live_rows), justify="right"))
+    shown = Table(*(Column(Text(name)) for name in table.keys), Column(Text(table.counted), justify="right"))
     for name, call in zip(table.outputs, table.calls, strict=True):
         shown.add_column(Text.assemble((name, "bold"), "\n", (call, "dim")))
     for row in rows:
         keys = [Text("NULL", "dim") if row[name] is None else Text(_key(row[name]), "bold") for name in table.keys]
         states = [Text(state_as_text(row[name], is_binary=name in binary)) for name in table.outputs]
-        shown.add_row(*keys, f"{row[table.live_rows]:,}", *states)
+        shown.add_row(*keys, f"{row[table.counted]:,}", *states)
     return shown
 
 
@@ -158,10 +161,14 @@ def _enclosed(texts: Sequence[str]) -> str:
     return ", ".join([*texts[:_MEMBERS_SHOWN], *(["..."] if len(texts) > _MEMBERS_SHOWN else [])])
 
 
-def _summary(table: StoredTable, figures: StateFigures, count: int) -> Text:
+def _summary(table: StoredTable | StoredFrames, figures: StateFigures, count: int) -> Text:
+    from foldflight.spark.stored import StoredFrames
+
     groups = "1 group" if count == 1 else f"{count:,} groups"
+    logs = f"; {figures.waiting_rows:,} rows wait, {figures.framed_rows:,} are in RANGE frames"
     return Text.assemble(
         (groups, "bold"),
-        f"  operator {table.operator}, batch {table.batch}: {figures.buckets:,} of {table.layout.buckets:,} buckets "
+        f"  operator {table.operator}, batch {table.batch}: {figures.buckets:,} of {table.buckets:,} buckets "
         f"hold {figures.runs:,} runs of {figures.rows:,} rows, {decimal(figures.bytes)}",
+        logs if isinstance(table, StoredFrames) else "",
     )

@@ -55,6 +55,7 @@ def over(
     *keys: str | Column | Sequence[str | Column],
     order_by: str | Column | Sequence[str | Column] = (),
     buckets: int = 32,
+    idle: str | None = None,
 ) -> OverFrame:
     """Compute functions for each row of a DataFrame, over the rows around it (SQL's OVER).
 
@@ -72,6 +73,11 @@ def over(
             first one is the column under `withWatermark`, ascending and without NULLs; further ones decide between rows
             of equal time.
         buckets: For streams: the number of parts of the state. It is fixed for the life of a checkpoint.
+        idle: For streams: an interval such as `7 days`. A group that has had no row for longer is forgotten, and a
+            later row of it begins anew: its frames do not reach over the interval. Its state goes when the watermark
+            has passed its last row by the interval. Without `idle` the state of a group with ROWS frames or frames
+            without a beginning stays for ever. RANGE frames from an interval on need no `idle` and ignore it. A
+            checkpoint continues with another interval, but not with `idle` added or left out.
 
     Returns:
         OverFrame: Call its `agg` to get the result.
@@ -91,7 +97,9 @@ def over(
     order = tuple(map(OrderKey.of, ordered))
     if df.isStreaming:
         _check_stream(df, order)
-    return OverFrame(df, columns, names, order, buckets)
+    elif idle is not None:
+        raise RejectedError("SIGNATURE", "idle bounds the state of a stream, and this is a batch; leave it out")
+    return OverFrame(df, columns, names, order, buckets, idle)
 
 
 def _check_stream(df: DataFrame, order: Sequence[OrderKey]) -> None:
@@ -136,6 +144,7 @@ class OverFrame:
     names: tuple[str, ...]
     order: tuple[OrderKey, ...]
     buckets: int = 1
+    idle: str | None = None
 
     def agg(self, /, *aliased: Aggregate, **named: Aggregate) -> DataFrame:
         """Compute each call for each row.
@@ -204,9 +213,11 @@ class OverFrame:
         layout = self._layout(columns, rows, list(ends))
         try:
             if is_stream:
-                return StreamedOver.of(
-                    transport, framed, layout, ties=self._ties(layout), buckets=self._buckets, types=SPARK
-                ), rows
+                ties = self._ties(layout)
+                streamed = StreamedOver.of(
+                    transport, framed, layout, ties=ties, buckets=self._buckets, idle=self.idle, types=SPARK
+                )
+                return streamed, rows
             return OverQuery.of(transport, framed, layout, types=SPARK), rows
         except RejectedError as error:
             if error.code == "SCHEMA_MISMATCH":

@@ -1,4 +1,4 @@
-"""The state table of a streaming query as a DataFrame, read from its checkpoint.
+"""The groups of a streaming query as a DataFrame, read from its checkpoint.
 
 Spark's checkpoint readers (`state-metadata`, `statestore`) return the bytes of manifests and runs. Spark's workers
 decode them, one bucket at a time, and keep the newest row of each group. All data is read as of one batch, so the query
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -22,40 +22,46 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.engine.convert import convert
 from foldflight.engine.layout import BUCKET, LIVE
-from foldflight.engine.state.manifest import Manifest, calls_of, naming_bucket
+from foldflight.engine.over.stored import StoredOver, sizes_of
+from foldflight.engine.state.manifest import Manifest, naming_bucket
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
+from foldflight.engine.state.versions import VersionColumns, with_older
 from foldflight.errors import RejectedError
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.steps import mapping
 
 __all__ = ["LIVE_ROWS", "StateFigures", "StoredTable", "state_table"]
 
-LIVE_ROWS = "live_rows"
+LIVE_ROWS, WAITING_ROWS = "live_rows", "waiting_rows"
 
-_RUN, _DATA = "run_id", "data"
+_NAME, _RUN, _DATA = "name", "run_id", "data"
 _VARIABLES = {"manifest", "runs"}
+_OVER_VARIABLES = {"manifests", "runs"}
 _FIGURES = (BUCKET, "runs", "rows", "bytes")
 _CACHE_BYTES_MAX = 256 << 20
 
 
 def state_table(spark: SparkSession, checkpoint: str, operator: int | None = None) -> DataFrame:
-    """Return the groups of a streaming query, as of the last batch committed in its checkpoint.
+    """Return the groups of a streaming query (`group_by` or `over`), as of the last batch committed in its checkpoint.
 
     Args:
         spark: A session, classic or Connect, with any state store provider.
         checkpoint: The query's `checkpointLocation`; the query may be running.
-        operator: Spark's number of the query's `group_by`; required if the query has several.
+        operator: Spark's number of the query's `group_by` or `over`; required if the query has several.
 
     Returns:
         DataFrame: One row for each group: the keys; `live_rows`, the number of rows in the group; and for each output
             its state, under the output's name: a struct (or the annotated type) if it is typed, otherwise bytes. States
-            of another version are in a separate column, `output (version 1)`, until they are migrated. Damaged bytes
+            of another version are in a separate column, `output (version 1)`, until they are migrated. Of `over`, in
+            place of `live_rows`, `waiting_rows` is the number of rows of the group that wait for the watermark; and
+            outputs with the same ROWS frame share a column, the list of the rows that are kept. Damaged bytes
             fail the action that reads them with a CorruptError that names bucket and run.
 
     Raises:
-        RejectedError: SIGNATURE if the folder is not a checkpoint, the operator does not exist, or it is required and
-            missing; STATE_MISMATCH for the checkpoint of another query, or of another version of foldflight.
+        RejectedError: SIGNATURE if the folder is not a checkpoint, the operator does not exist, it is required and
+            missing, or its query has had no rows; STATE_MISMATCH for the checkpoint of another query, or of another
+            version of foldflight.
         CorruptError: STATE_CHECKSUM, if the first manifest is damaged.
     """
     return StoredTable.of(spark, checkpoint, operator).groups()
@@ -70,12 +76,16 @@ class StateFigures:
         runs: Number of runs.
         rows: Number of rows in the runs: groups, replaced states until runs are merged, and tombstones.
         bytes: Size of the runs in bytes.
+        waiting_rows: Of `over`: number of rows that wait for the watermark.
+        framed_rows: Of `over`: number of rows in RANGE frames.
     """
 
     buckets: int
     runs: int
     rows: int
     bytes: int
+    waiting_rows: int = 0
+    framed_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,7 @@ class StoredTable:
     layout: TableLayout
 
     @classmethod
-    def of(cls, spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredTable:
+    def of(cls, spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredTable | StoredFrames:
         """Open a table. The arguments and errors are those of `state_table`."""
         operators = _operators(spark, checkpoint)
         if operator is None and len(operators) > 1:
@@ -111,12 +121,14 @@ class StoredTable:
                 f"the operator {chosen} of the query has no state table; these have one:\n{_listed(operators)}",
             )
         batch, layout = operators[chosen]
+        if layout is None:
+            return StoredFrames.open(spark, checkpoint, chosen, batch)
         manifests = _variable(spark, checkpoint, chosen, batch, "manifest")
         manifests = manifests.select(_bucket(), sf.col("value.data").alias(_DATA))
         schema = st.StructType([st.StructField(_DATA, st.BinaryType())])
         found = manifests.mapInArrow(mapping(_generations, "read_functions"), schema).distinct().sort(_DATA).collect()
         generations = [pa.ipc.read_schema(pa.py_buffer(bytes(row[_DATA]))) for row in found]
-        return cls(spark, checkpoint, chosen, batch, _with_older(layout, generations))
+        return cls(spark, checkpoint, chosen, batch, with_older(layout, generations))
 
     @property
     def keys(self) -> list[str]:
@@ -129,17 +141,19 @@ class StoredTable:
         return list(self.layout.names[len(self.layout.keys) :])
 
     @property
+    def buckets(self) -> int:
+        """The number of buckets of the query."""
+        return self.layout.buckets
+
+    @property
     def calls(self) -> list[str]:
         """The function of each output, with its version."""
         return [f"{call['function']} v{call['version']}" for call in self.layout.described()["calls"]]
 
     @property
-    def live_rows(self) -> str:
+    def counted(self) -> str:
         """The name of the column of live rows: `live_rows`, with underscores added if another column has this name."""
-        name = LIVE_ROWS
-        while name in {each.casefold() for each in self.layout.names}:
-            name += "_"
-        return name
+        return _free_name(LIVE_ROWS, self.layout.names)
 
     def groups(self) -> DataFrame:
         """Return the groups, as `state_table` does."""
@@ -163,17 +177,116 @@ class StoredTable:
     def _schema(self) -> pa.Schema:
         keys, states = list(self.layout.keys), list(self.layout.states)
         types = [*(each.type for each in keys), pa.int64(), *(carrier_type(each.type) for each in states)]
-        names = [*self.keys, self.live_rows, *self.outputs]
+        names = [*self.keys, self.counted, *self.outputs]
         return pa.schema(list(zip(names, types, strict=True)))
 
     @property
     def _spark_schema(self) -> st.StructType:
-        return st.StructType(
-            [st.StructField(each.name, from_arrow_type(each.type, prefer_timestamp_ntz=True)) for each in self._schema]
-        )
+        return _spark_schema(self._schema)
 
     def _read(self, variable: str) -> DataFrame:
         return _variable(self.spark, self.checkpoint, self.operator, self.batch, variable)
+
+
+@dataclass(frozen=True)
+class StoredFrames:
+    """The groups and rows of one `over` of a query, read from its checkpoint.
+
+    Args:
+        spark: The session that reads.
+        checkpoint: The query's `checkpointLocation`.
+        operator: The number of the operator.
+        batch: The last committed batch.
+        over: What the manifests describe.
+        sizes: The size of each table and log, with its bucket.
+    """
+
+    spark: SparkSession
+    checkpoint: str
+    operator: int
+    batch: int
+    over: StoredOver
+    sizes: tuple[tuple[int, dict[str, int]], ...]
+
+    @classmethod
+    def open(cls, spark: SparkSession, checkpoint: str, operator: int, batch: int) -> StoredFrames:
+        """Read the manifests. Raises the errors of `state_table`."""
+        read = _variable(spark, checkpoint, operator, batch, "manifests")
+        found = read.select(_bucket(), "user_map_key.name", "user_map_value.data").collect()
+        manifests, sizes = [], []
+        for bucket, name, data in found:
+            with naming_bucket(bucket):
+                sizes.append((bucket, sizes_of(name, bytes(data))))
+            manifests.append((name, bytes(data)))
+        over = StoredOver.of(manifests)
+        if over is None:
+            raise RejectedError(
+                "SIGNATURE", f"the operator {operator} of {checkpoint} is an over that has had no rows until now"
+            )
+        return cls(spark, checkpoint, operator, batch, over, tuple(sizes))
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the key columns."""
+        return list(self.over.layout.names)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the states: those of the outputs. Outputs with the same ROWS frame share one."""
+        return [name for part in self.over.parts for name in part.outputs]
+
+    @property
+    def calls(self) -> list[str]:
+        """What each state is: the function with its version, or the last rows; and the frame."""
+        return [call for part in self.over.parts for call in part.calls]
+
+    @property
+    def buckets(self) -> int:
+        """The number of buckets of the query."""
+        return self.over.buckets
+
+    @property
+    def counted(self) -> str:
+        """The name of the column of waiting rows, with underscores added if another column has this name."""
+        return _free_name(WAITING_ROWS, [*self.keys, *self.outputs])
+
+    def groups(self) -> DataFrame:
+        """Return the groups, as `state_table` does."""
+        types = [*(field.type for field in self.over.layout.keys), pa.int64(), *map(carrier_type, self.over.states)]
+        schema = pa.schema(list(zip([*self.keys, self.counted, *self.outputs], types, strict=True)))
+        nothing = sf.lit(None).cast("string")
+        data = sf.col("user_map_value.data").alias(_DATA)
+        manifests = self._read("manifests").select(
+            _bucket(), sf.col("user_map_key.name").alias(_NAME), nothing.alias(_RUN), data
+        )
+        runs = self._read("runs").select(
+            _bucket(), nothing.alias(_NAME), sf.col("user_map_key.run_id").alias(_RUN), data
+        )
+        together = manifests.union(runs).groupBy(BUCKET)
+        return together.applyInArrow(_framed(self.over, schema), _spark_schema(schema))
+
+    def figures(self) -> StateFigures:
+        """Return the size of the tables and logs in the checkpoint."""
+        sums = {
+            name: sum(sizes[name] for _, sizes in self.sizes) for name in (*_FIGURES[1:], WAITING_ROWS, "framed_rows")
+        }
+        return StateFigures(len({bucket for bucket, sizes in self.sizes if sizes["runs"]}), **sums)
+
+    def _read(self, variable: str) -> DataFrame:
+        return _variable(self.spark, self.checkpoint, self.operator, self.batch, variable)
+
+
+def _free_name(name: str, others: Iterable[str]) -> str:
+    taken = {each.casefold() for each in others}
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _spark_schema(schema: pa.Schema) -> st.StructType:
+    return st.StructType(
+        [st.StructField(each.name, from_arrow_type(each.type, prefer_timestamp_ntz=True)) for each in schema]
+    )
 
 
 def _bucket() -> Any:
@@ -185,19 +298,22 @@ def _variable(spark: SparkSession, checkpoint: str, operator: int, batch: int, v
     return reader.option("stateVarName", variable).load(checkpoint)
 
 
-def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[int, TableLayout]]:
-    """Return the last committed batch and the layout of each operator of a query that has a state table."""
+def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[int, TableLayout | None]]:
+    """Return the last committed batch and the layout of each operator of a query with state. An over has None."""
     try:
         found = spark.read.format("state-metadata").load(checkpoint).orderBy("operatorId").collect()
     except PySparkException as error:
         raise _no_checkpoint(checkpoint, str(error).partition("\n")[0]) from error
     if not found:
         raise _no_checkpoint(checkpoint, "it has no stateful operator with a committed batch")
-    operators = {}
+    operators: dict[int, tuple[int, TableLayout | None]] = {}
     for row in found:
         variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
         # If timers are used, Spark stores its own variables next to ours.
-        if not {each["stateName"] for each in variables} >= _VARIABLES:
+        names = {each["stateName"] for each in variables}
+        if names >= _OVER_VARIABLES:
+            operators[row["operatorId"]] = (row["maxBatchId"], None)
+        if not names >= _VARIABLES:
             continue
         manifests = _variable(spark, checkpoint, row["operatorId"], row["maxBatchId"], "manifest")
         # Bucket 0 writes a manifest in every epoch, so it has the latest names.
@@ -211,7 +327,7 @@ def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[int, Tab
             "STATE_MISMATCH",
             f"{checkpoint} is the checkpoint of another query: its state is that of "
             f"{', '.join(row['operatorName'] for row in found)}, not a state table of foldflight; give the checkpoint "
-            "of a query with group_by(...).agg(...) of foldflight",
+            "of a query with group_by(...).agg(...) or over(...).agg(...) of foldflight",
         )
     return operators
 
@@ -224,9 +340,12 @@ def _no_checkpoint(checkpoint: str, why: str) -> RejectedError:
     )
 
 
-def _listed(operators: dict[int, tuple[int, TableLayout]]) -> str:
+def _listed(operators: dict[int, tuple[int, TableLayout | None]]) -> str:
     lines = []
     for operator, (_, layout) in operators.items():
+        if layout is None:
+            lines.append(f"  operator {operator}: over")
+            continue
         names = [", ".join(part) for part in (layout.names[: len(layout.keys)], layout.names[len(layout.keys) :])]
         lines.append(f"  operator {operator}: {names[1]} by {names[0] or 'nothing (one group of all rows)'}")
     return "\n".join(lines)
@@ -239,13 +358,11 @@ class _Bucket:
     """A copy of one bucket's bytes, as the store of a state table.
 
     Args:
-        rows: `run_id`, NULL for the manifest, and `data`.
+        held: The runs by name, and the manifest under None.
     """
 
-    def __init__(self, rows: pa.Table) -> None:
-        self._held: dict[str | None, bytes] = dict(
-            zip(rows.column(_RUN).to_pylist(), rows.column(_DATA).to_pylist(), strict=True)
-        )
+    def __init__(self, held: dict[str | None, bytes]) -> None:
+        self._held = held
 
     def manifest(self) -> bytes | None:
         return self._held.get(None)
@@ -279,13 +396,28 @@ def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.T
         with naming_bucket(bucket.column(BUCKET)[0].as_py()):
             table = StateTable(
                 layout,
-                _Bucket(bucket),
+                _Bucket(dict(zip(bucket.column(_RUN).to_pylist(), bucket.column(_DATA).to_pylist(), strict=True))),
                 cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
                 bounds=TableBounds(),
                 new_run_id=lambda: uuid.uuid4().hex,
-                conversion=_VersionColumns(layout),
+                conversion=VersionColumns(layout),
             )
             return pa.Table.from_batches([shown(rows) for rows in table.scan()], schema=schema)
+
+    return run
+
+
+def _framed(over: StoredOver, schema: pa.Schema) -> Callable[[pa.Table], pa.Table]:
+    """Return a task that reads the groups of one bucket of an over."""
+
+    def run(bucket: pa.Table) -> pa.Table:
+        named = list(zip(*(bucket.column(name).to_pylist() for name in (_NAME, _RUN, _DATA)), strict=True))
+        runs = {run: data for name, run, data in named if name is None}
+        stores = {name: _Bucket({**runs, None: data}) for name, _, data in named if name is not None}
+        with naming_bucket(bucket.column(BUCKET)[0].as_py()):
+            columns = over.groups(lambda name: stores.get(name, _Bucket({})), RunCache(bytes_max=_CACHE_BYTES_MAX))
+        converted = [convert(column, type_) for column, type_ in zip(columns, schema.types, strict=True)]
+        return pa.Table.from_arrays(converted, schema=schema)
 
     return run
 
@@ -305,44 +437,6 @@ def _generations(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             with naming_bucket(row[BUCKET]):
                 found += [each.serialize().to_pybytes() for each in Manifest.decode(row[_DATA]).generations.values()]
         yield pa.RecordBatch.from_arrays([pa.array(sorted(set(found)), pa.binary())], names=[_DATA])
-
-
-def _with_older(layout: TableLayout, generations: Iterable[pa.Schema]) -> TableLayout:
-    """Return a layout with additional columns for the states of other versions of each call."""
-    states, names = list(layout.states), list(layout.names)
-    known = set(_identities(layout.states))
-    for schema in generations:
-        for place, (field, identity) in enumerate(zip(schema, _identities(schema), strict=True)):
-            if identity not in known:
-                known.add(identity)
-                states.append(field.with_name(f"{field.name}_{identity[1]}"))
-                version = calls_of(schema)[place]["version"]
-                names.append(f"{layout.names[len(layout.keys) + place]} (version {version})")
-    return replace(layout, states=pa.schema(states), names=tuple(names))
-
-
-def _identities(states: pa.Schema) -> list[tuple[int, str]]:
-    """Return for each column the position of its call, which is part of its name, and the fingerprint."""
-    places = [int(name.split("_")[1]) for name in states.names]
-    return [(place, call["fingerprint"]) for place, call in zip(places, calls_of(states), strict=True)]
-
-
-class _VersionColumns:
-    """Puts the states of each version into a separate column, because a reader has no functions to migrate them."""
-
-    def __init__(self, layout: TableLayout) -> None:
-        self._states = layout.states
-
-    def check(self, stored: pa.Schema) -> None:
-        """Take all."""
-
-    def __call__(self, stored: pa.Schema, keys: pa.RecordBatch, states: pa.RecordBatch) -> pa.RecordBatch:  # noqa: ARG002
-        given = dict(zip(_identities(stored), states.columns, strict=True))
-        columns = [
-            given.get(identity, pa.nulls(states.num_rows, field.type))
-            for field, identity in zip(self._states, _identities(self._states), strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._states)
 
 
 def _figures(bucket: int, manifest: bytes) -> dict[str, int]:

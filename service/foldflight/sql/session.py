@@ -33,7 +33,7 @@ __all__ = ["column", "emit_of", "enable", "register", "split_statements", "sql"]
 
 _EMITS: Final = (("EMIT ON WINDOW CLOSE", "append"), ("EMIT CHANGES", "changelog"))
 _AFTER_WITH: Final = ("SCHEMA", "METRICS", "NO")  # CREATE VIEW ... WITH SCHEMA BINDING, for example
-_STREAM_OPTIONS: Final = ("row_kind", "row_kinds", "materialize", "allowed_lateness_s", "buckets", "strict")
+_STREAM_OPTIONS: Final = ("row_kind", "row_kinds", "materialize", "allowed_lateness_s", "buckets", "strict", "idle")
 _EXPLAINED: Final = "line int, block string, plan string, why string"
 _Session = TypeVar("_Session", bound=SparkSession)
 
@@ -66,7 +66,7 @@ def sql(
         explain: Whether to return the plans in place of the result.
         plan: `fold` or `lists` demands one plan for all blocks, to compare them.
         stream: Options of `group_by` for streams: `row_kind`, `row_kinds`, `materialize`, `allowed_lateness_s`,
-            `buckets`, `strict`.
+            `buckets`, `strict`; and of `over`: `buckets`, `idle`.
 
     Returns:
         DataFrame: The result. It is computed when an action needs it.

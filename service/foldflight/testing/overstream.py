@@ -62,6 +62,7 @@ def run_over_epochs(
     keys: Sequence[str] = (),
     order_by: Sequence[str],
     delay_s: float = 0,
+    idle: str | None = None,
     types: Mapping[str, str | pa.DataType] | None = None,
     bounds: TableBounds | None = None,
 ) -> list[OverEpoch]:
@@ -76,6 +77,7 @@ def run_over_epochs(
         keys: As for `run_over`.
         order_by: As for `run_over`. The first column is the time, a timestamp.
         delay_s: The delay of the watermark, in seconds.
+        idle: As for `over`: the time without a row after which a group is forgotten.
         types: As for `run_over`.
         bounds: The limits of stored pieces and merges.
 
@@ -98,7 +100,7 @@ def run_over_epochs(
         Order(name, each.descending, each.nulls_first)
         for name, each in zip(resolved.layout.order.names[1:], order[1:], strict=True)
     )
-    over = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout, ties=ties)
+    over = StreamedOver.of(resolved.transport, resolved.calls, resolved.layout, ties=ties, idle=idle)
     stores: dict[str, MemoryStore] = {}
     run_ids = (f"run {number}" for number in count())
     return _run(over, resolved.rows, arriving, stores, lambda: next(run_ids), bounds or TableBounds(), delay_s)

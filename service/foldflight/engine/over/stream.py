@@ -11,13 +11,16 @@ in order over all epochs, so frames are those of a batch over the rows that were
 - *ROWS frames*: the last argument rows of each group, as a list (a state table). Frames are folded as in a batch, over
   the kept rows and the due ones; so every way of folding works, and no accumulator is kept.
 
+The groups of frames without a lower end and of ROWS frames stay for ever, unless idle groups are forgotten (`idle`).
+
 Due rows are processed in steps, each of which reads one piece of each run. A step is like an epoch of its own.
 """
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -36,19 +39,21 @@ from foldflight.engine.keys import KeyIndex
 from foldflight.engine.layout import KIND, REAL, SLOT
 from foldflight.engine.over.folding import fold_of
 from foldflight.engine.over.frames import OrderOf, Positions, codes_of, positions_of
+from foldflight.engine.over.idle import IdleGroups, idle_log, idle_table, remove
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery, Part, Way
 from foldflight.engine.query import ARROW, HostTypes
-from foldflight.engine.state.manifest import RunStore, TableBounds, TableLayout, calls_of
+from foldflight.engine.state.manifest import RunStore, TableBounds, TableLayout, calls_of, other_query
+from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.runs import RunCache
-from foldflight.engine.state.table import StateTable
+from foldflight.engine.state.table import Conversion, StateTable
 from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.functions.call import Order
 from foldflight.functions.frame import Interval, interval_of
 
-__all__ = ["OverBucket", "StreamFolds", "StreamedOver"]
+__all__ = ["CALLS", "FRAMES", "GROUPS", "WAITING", "OverBucket", "StreamFolds", "StreamedOver"]
 
 _FRAME_ROWS_MAX: Final = 10_000
 """Rows before the current one that ROWS may have. The last rows of each touched group are written in each epoch."""
@@ -68,6 +73,24 @@ _DISTANCE_US_MAX: Final = 10_000_000 * _DAY_US
 
 _KEPT_ROWS: Final = "rows"
 
+WAITING: Final = "waiting"
+"""The name of the log of the rows that wait, whose owner describes the query."""
+
+GROUPS: Final = "groups"
+"""The first word of the names of the state tables of parts. The number of the part follows."""
+
+FRAMES: Final = "frames"
+"""The first word of the names of the logs of the rows in RANGE frames. The number of the part follows."""
+
+CALLS: Final = "calls and frames"
+"""The entry of this owner that has the frames with their calls."""
+
+_IDLE_GROUPS: Final = "idle groups"
+_IDLE_TIMES: Final = "idle times"
+
+_LAST_TIMES: Final = "times of last rows (idle)"
+_NOT_KEPT: Final = "not kept"
+
 Slots = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
@@ -80,11 +103,14 @@ class StreamedOver:
         query: The query. The first column of its order is the time, ascending and without NULLs.
         ties: The other columns of the order, which decide between rows of equal time and key.
         buckets: The number of buckets of the groups.
+        idle: The interval without a row after which a group is forgotten; None: never. RANGE frames ignore it, because
+            their rows leave in any case.
     """
 
     query: OverQuery
     ties: tuple[Order, ...]
     buckets: int
+    idle: str | None = None
 
     @classmethod
     def of(
@@ -95,6 +121,7 @@ class StreamedOver:
         *,
         ties: tuple[Order, ...] = (),
         buckets: int = 1,
+        idle: str | None = None,
         types: HostTypes = ARROW,
     ) -> StreamedOver:
         """Check the calls as `OverQuery.of` does, and whether a stream can fold their frames.
@@ -127,10 +154,12 @@ class StreamedOver:
                     f"the order {layout.order_names[place]} is {layout.order.field(order.column).type}; in a stream "
                     "rows of equal time are ordered by numbers, texts, times and booleans only",
                 )
+        if idle is not None:
+            _idle_us(idle)
         query = OverQuery.of(transport, calls, layout, types=types, is_stream=True)
         for part in query.parts:
             _check_way(part)
-        return cls(query, ties, buckets)
+        return cls(query, ties, buckets, idle)
 
     @property
     def time(self) -> str:
@@ -156,11 +185,32 @@ class StreamedOver:
                 [name, str(field.type)] for name, field in zip(layout.names, layout.payload, strict=True)
             ],
             "buckets": self.buckets,
-            "calls and frames": [
+            CALLS: [
                 {"frame": str(part.frame), "folded": part.way.value, "calls": calls_of(part.query.layout.states)}
                 for part in self.query.parts
             ],
+            _LAST_TIMES: _NOT_KEPT if self.idle_us is None else "kept",
         }
+
+    @property
+    def idle_us(self) -> int | None:
+        """The time without a row after which a group is forgotten; None if no group is, or none would stay."""
+        return _idle_us(self.idle) if self.idle is not None and any(map(_stays, self.query.parts)) else None
+
+    def check_owner(self, stored: Mapping[str, Any]) -> None:
+        """Check that the query can continue with a state. The state tables check the versions of functions.
+
+        Args:
+            stored: What the state belongs to: the `owner` of the query that wrote it.
+
+        Raises:
+            RejectedError: STATE_MISMATCH.
+        """
+        for what, ours in json.loads(json.dumps(self.owner)).items():
+            found = stored.get(what, _NOT_KEPT)
+            if found == ours or (what == CALLS and _can_continue(found, ours)):
+                continue
+            raise other_query(what, found, ours)
 
     def explain(self) -> str:
         """Return a description of the query, as `OverQuery.explain` does, with what the stream keeps for each frame."""
@@ -172,7 +222,10 @@ class StreamedOver:
             "arrives after that is dropped and counted in late_rows"
         )
         lines.append(f"state in {self.buckets} buckets: the rows that wait, by time; and for")
-        lines += [f"  {', '.join(part.query.layout.outputs.names)}: {_kept_text(part)}" for part in self.query.parts]
+        until = "for ever" if self.idle is None else f"until it has had no row for {self.idle}"
+        lines += [
+            f"  {', '.join(part.query.layout.outputs.names)}: {_kept_text(part, until)}" for part in self.query.parts
+        ]
         return "\n".join(lines)
 
 
@@ -240,14 +293,45 @@ def _check_way(part: Part) -> None:
         )
 
 
-def _kept_text(part: Part) -> str:
+def _can_continue(stored: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether only versions of functions and ways of folding differ, which are no part of what is kept by frames."""
+
+    def fixed(parts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+        return [(part["frame"], [call["function"] for call in part["calls"]]) for part in parts]
+
+    if fixed(stored) != fixed(ours):
+        return False
+    pairs = [
+        pair for old, new in zip(stored, ours, strict=True) for pair in zip(old["calls"], new["calls"], strict=True)
+    ]
+    return all(old["version"] != new["version"] or old["fingerprint"] == new["fingerprint"] for old, new in pairs)
+
+
+def _idle_us(idle: str) -> int:
+    """Return the length of `idle`. Raises RejectedError SIGNATURE."""
+    interval = interval_of(idle) if isinstance(idle, str) else None
+    if interval is None or interval.months or not 0 < _length_us(interval) <= _DISTANCE_US_MAX:
+        raise RejectedError(
+            "SIGNATURE",
+            f"idle is an interval of a fixed length, such as '7 days' or '12 hours' (at most "
+            f"{_DISTANCE_US_MAX // _DAY_US:,} days), and here it is {idle!r}",
+        )
+    return _length_us(interval)
+
+
+def _stays(part: Part) -> bool:
+    """Whether groups of this frame stay when their rows have been folded."""
+    return part.frame.low is None or _kept_rows(part) > 0
+
+
+def _kept_text(part: Part, until: str) -> str:
     if part.frame.low is None:
-        return "the accumulators of each group, for ever"
+        return f"the accumulators of each group, {until}"
     if part.frame.has_offset:
         return "the accumulators of each group with rows in its frame, and the arguments of these rows, by time"
     if (kept := _kept_rows(part)) == 0:
         return "nothing, as rows of equal time come out together"
-    return f"the arguments of the last {kept:,} rows of each group, for ever"
+    return f"the arguments of the last {kept:,} rows of each group, {until}"
 
 
 def _distance_us(part: Part) -> int | None:
@@ -279,6 +363,7 @@ class _Step(NamedTuple):
         slots: int32, shape (n,): the group of each row.
         times: int64, shape (n,).
         peers: int64, shape (n,): a number that is equal exactly for adjacent rows with equal key and order.
+        anew: bool, shape (n,): whether the group of a row begins anew with it, because it was idle before.
         until: All rows up to this time are here or were in an earlier step.
     """
 
@@ -287,6 +372,7 @@ class _Step(NamedTuple):
     slots: Slots
     times: Positions
     peers: Positions
+    anew: Mask
     until: int
 
     def of_groups(self, begin: int, count: int) -> _Step:
@@ -294,8 +380,13 @@ class _Step(NamedTuple):
         firsts = np.flatnonzero(np.diff(self.slots[begin:], prepend=-1)) + begin
         end = int(firsts[count]) if count < len(firsts) else len(self.slots)
         chosen = slice(begin, end)
-        rows = self.rows.slice(begin, end - begin)
-        return _Step(rows, self.groups, self.slots[chosen], self.times[chosen], self.peers[chosen], self.until)
+        return self._replace(
+            rows=self.rows.slice(begin, end - begin),
+            slots=self.slots[chosen],
+            times=self.times[chosen],
+            peers=self.peers[chosen],
+            anew=self.anew[chosen],
+        )
 
 
 class _Kept(NamedTuple):
@@ -317,6 +408,11 @@ class _PartFold(ABC):
     @abstractmethod
     def states(self) -> pa.Schema:
         """The columns that the state table has for each group; none if groups keep nothing."""
+
+    @property
+    def conversion(self) -> Conversion | None:
+        """Converts the states of other versions of functions; None if groups keep no states of functions."""
+        return None
 
     @property
     def table(self) -> TableLayout | None:
@@ -356,13 +452,25 @@ class _AccumulatorFold(_PartFold):
 
     def __init__(self, part: Part, buckets: int, clock: Clock) -> None:
         super().__init__(part, buckets)
-        self.exchange = GroupedExchange(part.query.transport, part.kept, part.query.layout, clock=clock)
+        query = part.query
+        self.exchange = GroupedExchange(query.transport, part.kept, query.layout, clock=clock)
         self._distance = _distance_us(part)
-        self._pace = Pace(_EVENTS_MAX, part.query.bounds.bytes_max)
+        self._pace = Pace(_EVENTS_MAX, query.bounds.bytes_max)
+        self._migration = Migration(
+            query.transport,
+            query.opening_for(states=True, outputs=False),
+            query.layout,
+            tuple(call.can_migrate for call in query.opened),
+            query.bounds,
+        )
 
     @property
     def states(self) -> pa.Schema:
         return self._layout.states
+
+    @property
+    def conversion(self) -> Conversion:
+        return self._migration
 
     def outputs(self, step: _Step, kept: _Kept) -> list[pa.Array]:
         assert kept.table is not None
@@ -372,15 +480,17 @@ class _AccumulatorFold(_PartFold):
         touched, group_of = np.unique(events.slots, return_inverse=True)
         keys = step.groups.keys(touched)
         found = kept.table.lookup(keys)
-        live = _running_sums(np.where(events.leaves, -1, 1), group_of) + found.live[group_of]
+        is_first = np.diff(group_of, prepend=-1) != 0
+        is_stored = _running_sums(events.anew.astype(np.int64), group_of) == 0
+        live = _running_sums(np.where(events.leaves, -1, 1), np.cumsum(is_first | events.anew))
+        live += np.where(is_stored, found.live[group_of], 0)
         # An accumulator without rows is not used any more, so the event that empties it is left out.
         empties = live == 0
-        is_first = np.diff(group_of, prepend=-1) != 0
-        begins = is_first.copy()
+        begins = is_first | events.anew
         begins[1:] |= empties[:-1]
         turns = np.cumsum(begins) - 1
         loaded = np.full(int(turns[-1]) + 1, -1, np.int64)
-        present = is_first & found.present[group_of]
+        present = is_first & is_stored & found.present[group_of]
         loaded[turns[present]] = group_of[present]
         owners = events.slots[begins]
         states, outputs = self._fold(step.groups, owners, events.kept(~empties), turns[~empties], found.states, loaded)
@@ -406,6 +516,8 @@ class _AccumulatorFold(_PartFold):
         rows = _columns_of(step.rows, names)
         slots, times = step.slots, step.times
         leaves, emits = np.zeros(len(slots), np.bool_), self._emits(step.peers)
+        # Rows of RANGE frames leave in any case, so an idle group needs no new beginning.
+        anew = step.anew if log is None else np.zeros(len(slots), np.bool_)
         if log is not None and self._distance is not None:
             limit = step.until - self._distance
             gone = log.take(limit)
@@ -425,11 +537,12 @@ class _AccumulatorFold(_PartFold):
             times = np.concatenate([times, ends])
             leaves = np.concatenate([leaves, np.ones(len(ends), np.bool_)])
             emits = np.concatenate([emits, np.zeros(len(ends), np.bool_)])
+            anew = np.concatenate([anew, np.zeros(len(ends), np.bool_)])
         order = np.lexsort((leaves, times, slots))
         if self._layout.has_kinds:
             kinds = np.where(leaves, int(RowKind.DELETE), int(RowKind.INSERT)).astype(np.int8)
             rows = rows.append_column(KIND, pa.array(kinds))
-        return _Events(rows.take(pa.array(order)), slots[order], leaves[order], emits[order])
+        return _Events(rows.take(pa.array(order)), slots[order], leaves[order], emits[order], anew[order])
 
     def _fold(
         self,
@@ -496,16 +609,19 @@ class _Events(NamedTuple):
         slots: int32, shape (n,): their groups.
         leaves: bool, shape (n,): whether a row leaves.
         emits: bool, shape (n,): whether the outputs after a row are asked for.
+        anew: bool, shape (n,): whether a group begins anew with a row.
     """
 
     rows: pa.RecordBatch
     slots: Slots
     leaves: Mask
     emits: Mask
+    anew: Mask
 
     def kept(self, mask: Mask) -> _Events:
         """Return some of the events."""
-        return _Events(self.rows.filter(pa.array(mask)), self.slots[mask], self.leaves[mask], self.emits[mask])
+        chosen = (self.slots[mask], self.leaves[mask], self.emits[mask], self.anew[mask])
+        return _Events(self.rows.filter(pa.array(mask)), *chosen)
 
 
 class _Owners:
@@ -555,7 +671,7 @@ class _RowsFold(_PartFold):
     def _folded(self, step: _Step, table: StateTable | None) -> list[pa.Array]:
         """Return the outputs of the due rows of some groups, and store the last rows of these groups."""
         columns = _columns_of(step.rows, self._layout.columns.names)
-        rows, owners, is_due = columns, step.slots, np.ones(len(step.slots), np.bool_)
+        rows, owners, anew, is_due = columns, step.slots, step.anew, np.ones(len(step.slots), np.bool_)
         touched = np.unique(owners)
         keys = step.groups.keys(touched)
         if table is not None:
@@ -565,19 +681,22 @@ class _RowsFold(_PartFold):
             rows = pa.concat_batches([before, columns])
             owners = np.concatenate([np.repeat(touched, lengths), owners])
             is_due = np.arange(len(owners)) >= len(before)
+            anew = np.concatenate([np.zeros(len(before), np.bool_), anew])
             order = np.argsort(owners, kind="stable")
-            rows, owners, is_due = rows.take(pa.array(order)), owners[order], is_due[order]
-        starts = np.append(np.flatnonzero(np.diff(owners, prepend=-1)), len(owners))
+            rows, owners, anew, is_due = rows.take(pa.array(order)), owners[order], anew[order], is_due[order]
+        starts = np.append(np.flatnonzero((np.diff(owners, prepend=-1) != 0) | anew), len(owners))
         outputs = self._outputs(self._store(step, rows, owners, starts), np.flatnonzero(is_due))
         if table is not None:
-            table.commit(keys, np.ones(len(touched), np.int64), self._last(rows, starts))
+            is_last = np.diff(owners[starts[:-1]], append=-1) != 0
+            table.commit(
+                keys, np.ones(len(touched), np.int64), self._last(rows, starts[:-1][is_last], starts[1:][is_last])
+            )
             self._groups_pace.made(len(touched), rows.nbytes)
         return outputs
 
-    def _last(self, rows: pa.RecordBatch, starts: Positions) -> pa.RecordBatch:
+    def _last(self, rows: pa.RecordBatch, starts: Positions, ends: Positions) -> pa.RecordBatch:
         """Return the last rows of each group as a list: those that frames of later rows may have."""
-        ends = starts[1:]
-        counts = np.minimum(ends - starts[:-1], self._rows_kept)
+        counts = np.minimum(ends - starts, self._rows_kept)
         places = np.arange(counts.sum()) + np.repeat(ends - np.cumsum(counts), counts)
         offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
         last = pa.ListArray.from_arrays(offsets, rows.take(pa.array(places)).to_struct_array())
@@ -678,25 +797,35 @@ class OverBucket:
 
         by_time = replace(bounds, piece_rows_max=min(bounds.piece_rows_max, _PIECE_ROWS))
 
-        def log(name: str, rows: pa.Schema, owner: dict[str, Any]) -> TimeLog:
-            return TimeLog(rows, stores(name), cache=cache, bounds=by_time, new_run_id=new_run_id, owner=owner)
+        def log(name: str, rows: pa.Schema, **owner: Any) -> TimeLog:
+            return TimeLog(rows, stores(name), cache=cache, bounds=by_time, new_run_id=new_run_id, **owner)
 
-        def table(name: str, layout: TableLayout) -> StateTable:
-            return StateTable(layout, stores(name), cache=cache, bounds=bounds, new_run_id=new_run_id)
+        def table(name: str, layout: TableLayout, conversion: Conversion | None = None) -> StateTable:
+            return StateTable(
+                layout, stores(name), cache=cache, bounds=bounds, new_run_id=new_run_id, conversion=conversion
+            )
 
-        self._waiting = log("waiting", over.waiting, over.owner)
+        self._waiting = log(WAITING, over.waiting, owner=over.owner, check=over.check_owner)
         self._kept = [
             _Kept(
-                None if fold.table is None else table(f"groups {place}", fold.table),
-                None if fold.log is None else log(f"frames {place}", fold.log, {}),
+                None if fold.table is None else table(f"{GROUPS} {place}", fold.table, fold.conversion),
+                None if fold.log is None else log(f"{FRAMES} {place}", fold.log),
             )
             for place, fold in enumerate(folds.parts)
         ]
+        layout = over.query.parts[0].query.layout
+        self._idle = None
+        if over.idle_us is not None:
+            last = table(_IDLE_GROUPS, idle_table(layout, over.buckets))
+            self._idle = IdleGroups(over.idle_us, last, log(_IDLE_TIMES, idle_log(layout)))
         self._count()
 
     @property
     def next_us(self) -> int | None:
-        """The watermark at which the next row is due or leaves a frame, in microseconds since 1970; None: no row is."""
+        """The watermark at which the next row is due or leaves a frame, or a group is idle; None: never.
+
+        In microseconds since 1970.
+        """
         times = [self._waiting.first]
         for kept, distance in self._logs():
             first = kept.first
@@ -750,11 +879,13 @@ class OverBucket:
         self._count()
 
     def _logs(self) -> Iterator[tuple[TimeLog, int]]:
-        """Yield the logs of frames with their distances."""
+        """Yield the logs of frames with their distances, and that of idle groups."""
         for fold, kept in zip(self._folds.parts, self._kept, strict=True):
             distance = _distance_us(fold.part)
             if kept.log is not None and distance is not None:
                 yield kept.log, distance
+        if self._idle is not None:
+            yield self._idle.log, self._idle.idle_us
 
     def _reach(self, watermark_us: int) -> int | None:
         """Return the time up to which the next step goes, which bounds the rows that it reads; None: nothing is due."""
@@ -775,18 +906,26 @@ class OverBucket:
         changes = np.zeros(len(order), np.bool_)
         for values in (slots, times, *(rank[order] for rank in ranks)):
             changes[1:] |= values[1:] != values[:-1]
-        step = _Step(rows, groups, slots, times, np.cumsum(changes), until)
+        anew = np.zeros(len(order), np.bool_) if self._idle is None else self._idle.arrive(groups, slots, times)
+        step = _Step(rows, groups, slots, times, np.cumsum(changes), anew, until)
         columns: dict[str, pa.Array] = {}
         for fold, kept in zip(self._folds.parts, self._kept, strict=True):
             columns |= zip(fold.part.query.layout.outputs.names, fold.outputs(step, kept), strict=True)
         self.stats.rows += rows.num_rows
         self.stats.groups += len(groups)
+        if self._idle is not None:
+            gone = self._idle.leave(groups, until)
+            for fold, kept in zip(self._folds.parts, self._kept, strict=True):
+                if kept.table is not None and _stays(fold.part):
+                    remove(kept.table, gone)
         payload = [rows.column(name) for name in over.query.layout.payload.names]
         outputs = [columns[name] for name in over.query.outputs.names]
         return pa.RecordBatch.from_arrays([*payload, *outputs], schema=over.query.results)
 
     def _count(self) -> None:
         tables = [kept.table for kept in self._kept if kept.table is not None]
+        if self._idle is not None:
+            tables.append(self._idle.table)
         stores: list[TimeLog | StateTable] = [self._waiting, *(log for log, _ in self._logs()), *tables]
         self.stats.waiting_rows = len(self._waiting)
         self.stats.runs = sum(store.pieces for store in stores)

@@ -25,7 +25,7 @@ from foldflight.engine.state.manifest import RunStore, TableBounds, check_format
 from foldflight.engine.state.runs import Piece, RunCache, decode_piece, encode_piece, sealed, unsealed
 from foldflight.errors import CorruptError
 
-__all__ = ["TIME", "TimeLog"]
+__all__ = ["TIME", "StoredLog", "TimeLog", "is_time_log", "read_manifest"]
 
 TIME: Final = "time"
 """The first column of the rows: int64 without NULLs."""
@@ -63,6 +63,60 @@ class _TimeRun:
     pieces: list[_TimePiece]
 
 
+@dataclass
+class StoredLog:
+    """The description of a time log, as its manifest has it.
+
+    Args:
+        rows: The schema of the rows.
+        owner: What the rows belong to.
+        runs: The runs.
+    """
+
+    rows: pa.Schema
+    owner: dict[str, Any]
+    runs: list[_TimeRun]
+
+    @property
+    def waiting(self) -> int:
+        """The number of rows that were not taken."""
+        return sum(piece.rows - piece.taken for run in self.runs for piece in run.pieces)
+
+    @property
+    def stored(self) -> int:
+        """The number of rows of all pieces."""
+        return sum(piece.rows for run in self.runs for piece in run.pieces)
+
+    @property
+    def pieces(self) -> int:
+        """The number of pieces."""
+        return sum(len(run.pieces) for run in self.runs)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all pieces."""
+        return sum(piece.bytes for run in self.runs for piece in run.pieces)
+
+
+def is_time_log(data: bytes) -> bool:
+    """Whether a manifest is that of a time log."""
+    return data[: len(_MAGIC)] == _MAGIC
+
+
+def read_manifest(data: bytes) -> StoredLog:
+    """Return the description of a time log.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, if it has another format.
+        CorruptError: STATE_CHECKSUM, if the manifest is damaged.
+    """
+    content: dict[str, Any] = json.loads(bytes(unsealed(_MAGIC, data, "the manifest of a time log")))
+    check_format("the log of rows", content["format"], _FORMAT)
+    rows = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(content["schema"])))
+    runs = [_TimeRun(run["level"], [_TimePiece(**piece) for piece in run["pieces"]]) for run in content["runs"]]
+    return StoredLog(rows, content["owner"], runs)
+
+
 class TimeLog:
     """Rows by time.
 
@@ -72,10 +126,11 @@ class TimeLog:
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
         new_run_id: Returns a new unique name at each call.
-        owner: What the rows belong to: texts and lists, by what they are, for errors.
+        owner: What the rows belong to, as values of JSON. It is stored with them.
+        check: Raises for the stored owner of rows that belong to something else.
 
     Raises:
-        RejectedError: STATE_MISMATCH, if the stored rows belong to something else.
+        RejectedError: STATE_MISMATCH, if the stored rows belong to something else or have other columns.
         CorruptError: STATE_CHECKSUM, if the manifest is damaged.
     """
 
@@ -87,20 +142,22 @@ class TimeLog:
         cache: RunCache | None,
         bounds: TableBounds,
         new_run_id: Callable[[], str],
-        owner: Mapping[str, Any],
+        owner: Mapping[str, Any] | None = None,
+        check: Callable[[Mapping[str, Any]], None] = lambda stored: None,  # noqa: ARG005
     ) -> None:
         self._schema = rows
         self._store = store
         self._cache = cache
         self._bounds = bounds
         self._new_run_id = new_run_id
-        self._owner = json.loads(json.dumps(owner))
+        self._owner = owner or {}
+        self._check = check
         self._runs: list[_TimeRun] = []
         self._gone: list[str] = []
         stored = store.manifest()
         self._is_changed = stored is None
         if stored is not None:
-            self._load(json.loads(bytes(unsealed(_MAGIC, stored, "the manifest of a time log"))))
+            self._load(read_manifest(stored))
 
     def __len__(self) -> int:
         """Return the number of rows that were not taken."""
@@ -154,18 +211,11 @@ class TimeLog:
         self._store.put_manifest(sealed(_MAGIC, json.dumps(content, default=vars).encode()))
         self._gone, self._is_changed = [], False
 
-    def _load(self, content: dict[str, Any]) -> None:
-        check_format("the log of rows", content["format"], _FORMAT)
-        stored = content["owner"]
-        for what, ours in self._owner.items():
-            if stored.get(what) != ours:
-                raise other_query(what, stored.get(what), ours)
-        found = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(content["schema"])))
-        if not found.equals(self._schema):
-            raise other_query("columns", _described(found), _described(self._schema))
-        self._runs = [
-            _TimeRun(run["level"], [_TimePiece(**piece) for piece in run["pieces"]]) for run in content["runs"]
-        ]
+    def _load(self, stored: StoredLog) -> None:
+        self._check(stored.owner)
+        if not stored.rows.equals(self._schema):
+            raise other_query("columns", _described(stored.rows), _described(self._schema))
+        self._runs = stored.runs
 
     def _take(self, runs: list[_TimeRun], until: int) -> pa.RecordBatch:
         parts = []

@@ -1,0 +1,170 @@
+"""What the buckets of an OVER stream have stored, read without its query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from foldflight.engine.grouped import Groups
+from foldflight.engine.layout import QueryLayout
+from foldflight.engine.over.stream import CALLS, FRAMES, GROUPS, WAITING
+from foldflight.engine.state.manifest import Manifest, RunStore, TableBounds, TableLayout, calls_of
+from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.table import StateTable
+from foldflight.engine.state.timelog import TimeLog, is_time_log, read_manifest
+from foldflight.engine.state.versions import VersionColumns, with_older
+
+__all__ = ["StoredOver", "sizes_of"]
+
+_LATEST: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The table of a frame.
+
+    Args:
+        name: Its name in the store.
+        layout: The layout of its rows, with columns for other versions of functions.
+        outputs: The names of the states.
+        calls: What each state is.
+    """
+
+    name: str
+    layout: TableLayout
+    outputs: tuple[str, ...]
+    calls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StoredOver:
+    """What is stored for an OVER query.
+
+    Args:
+        layout: The keys and their names.
+        buckets: The number of buckets.
+        parts: The tables of frames that keep groups.
+    """
+
+    layout: QueryLayout
+    buckets: int
+    parts: tuple[_Part, ...]
+
+    @classmethod
+    def of(cls, manifests: Iterable[tuple[str, bytes]]) -> Self | None:
+        """Return what the manifests of all buckets, by name, describe; None if no bucket has had rows.
+
+        Raises:
+            RejectedError: STATE_MISMATCH, if they have another format.
+            CorruptError: STATE_CHECKSUM, if one is damaged.
+        """
+        by_name: dict[str, list[bytes]] = {}
+        for name, data in manifests:
+            by_name.setdefault(name, []).append(data)
+        logs = [read_manifest(data) for data in by_name.get(WAITING, ())]
+        if not logs:
+            return None
+        newest = max(logs, key=lambda log: [call["version"] for part in log.owner[CALLS] for call in part["calls"]])
+        owner = newest.owner
+        keys = pa.schema([newest.rows.field(f"key_{place}") for place in range(len(owner["keys"]))])
+        layout = QueryLayout(keys, tuple(name for name, _ in owner["keys"]), pa.schema([]), (), has_kinds=False)
+        parts = [
+            _part_of(name, part["frame"], [Manifest.decode(data) for data in by_name[name]])
+            for place, part in enumerate(owner[CALLS])
+            if (name := f"{GROUPS} {place}") in by_name
+        ]
+        return cls(layout, owner["buckets"], tuple(parts))
+
+    @property
+    def states(self) -> list[pa.DataType]:
+        """The types of the states of all parts."""
+        return [field.type for part in self.parts for field in part.layout.states]
+
+    def groups(self, stores: Callable[[str], RunStore], cache: RunCache) -> list[pa.Array]:
+        """Return the groups of one bucket, in columns: the keys, the number of rows that wait, and the states.
+
+        Args:
+            stores: Returns the storage of a name.
+            cache: A cache of decoded pieces.
+
+        Raises:
+            CorruptError: STATE_CHECKSUM, INVARIANT.
+        """
+        groups = Groups(self.layout)
+        waiting = self._waiting(groups, stores(WAITING), cache)
+        found = [_states_of(groups, part, stores(part.name), cache) for part in self.parts]
+        count = len(groups)
+        columns = list(groups.keys(np.arange(count, dtype=np.int32)).columns)
+        columns.append(pa.array(np.append(waiting, np.zeros(count - len(waiting), np.int64))))
+        for slots, states in found:
+            places = np.full(count, -1, np.int64)
+            places[slots] = np.arange(len(slots))
+            columns += [state.take(pa.array(places, mask=places < 0)) for state in states]
+        return columns
+
+    def _waiting(self, groups: Groups, store: RunStore, cache: RunCache) -> Any:
+        """Return the number of rows that wait for each group."""
+        counts = np.zeros(len(groups), np.int64)
+        stored = store.manifest()
+        if stored is None:
+            return counts
+        log = TimeLog(read_manifest(stored).rows, store, cache=cache, bounds=TableBounds(), new_run_id=str)
+        while (until := log.reach(_LATEST)) is not None:
+            slots = groups.slots(log.take(until))
+            counts = np.append(counts, np.zeros(len(groups) - len(counts), np.int64))
+            counts += np.bincount(slots, minlength=len(counts))
+        return counts
+
+
+def _part_of(name: str, frame: str, manifests: Sequence[Manifest]) -> _Part:
+    layout = max(
+        (manifest.layout for manifest in manifests),
+        key=lambda each: [call["version"] for call in calls_of(each.states)],
+    )
+    outputs = layout.names[len(layout.keys) :]
+    if len(outputs) > len(layout.states):  # ROWS frames keep rows, which all calls share
+        layout = replace(layout, names=(*layout.names[: len(layout.keys)], ", ".join(outputs)))
+    layout = with_older(layout, [states for manifest in manifests for states in manifest.generations.values()])
+    calls = tuple(
+        f"{call['function']} v{call['version']}, {frame}" if call["version"] else f"last rows, {frame}"
+        for call in calls_of(layout.states)
+    )
+    return _Part(name, layout, layout.names[len(layout.keys) :], calls)
+
+
+def _states_of(groups: Groups, part: _Part, store: RunStore, cache: RunCache) -> tuple[Any, list[pa.Array]]:
+    """Return the slots of the groups in a table, and their states."""
+    slots, parts = [np.zeros(0, np.int32)], [pa.RecordBatch.from_pylist([], part.layout.states)]
+    if store.manifest() is not None:
+        table = StateTable(
+            part.layout,
+            store,
+            cache=cache,
+            bounds=TableBounds(),
+            new_run_id=str,
+            conversion=VersionColumns(part.layout),
+        )
+        for rows in table.scan():
+            slots.append(groups.slots(rows))
+            parts.append(rows.select(part.layout.states.names).cast(part.layout.states))
+    states = pa.Table.from_batches(parts, schema=part.layout.states)
+    return np.concatenate(slots), [column.combine_chunks() for column in states.columns]
+
+
+def sizes_of(name: str, data: bytes) -> dict[str, int]:
+    """Return the size of a table or log by its name and manifest: runs, rows and bytes, and the rows of logs by kind.
+
+    Raises:
+        CorruptError: STATE_CHECKSUM, if the manifest is damaged.
+    """
+    if is_time_log(data):
+        log = read_manifest(data)
+        rows = {"waiting_rows": log.waiting * (name == WAITING), "framed_rows": log.waiting * name.startswith(FRAMES)}
+        return {"runs": log.pieces, "rows": log.stored, "bytes": log.bytes, **rows}
+    pieces = Manifest.decode(data).pieces
+    sums = {"rows": sum(piece.rows for piece in pieces), "bytes": sum(piece.bytes for piece in pieces)}
+    return {"runs": len(pieces), **sums, "waiting_rows": 0, "framed_rows": 0}

@@ -18,7 +18,7 @@ from foldflight.errors import FunctionError
 from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
-from foldflight.fold.aggregate.records import filled, records_of, states_of, taken
+from foldflight.fold.aggregate.records import bytes_of, filled, records_of, states_of, taken
 from foldflight.fold.mode import Mode
 from foldflight.fold.moments import MOMENTS, from_numbers, moment_of, to_numbers
 from foldflight.fold.rows import Mask, Rows, Slots, room_for
@@ -162,7 +162,7 @@ class Compiled(Accumulators):
             return
         known = slots[slots < len(self._present)]
         self._present[known] = False
-        self._rows[known] = self._program.fresh.view(self._program.dtype)[0]
+        bytes_of(self._rows)[known] = bytes_of(self._program.fresh.view(self._program.dtype))
 
     def close(self) -> None:
         self._table, self._present = np.zeros(0, np.uint8), np.zeros(0, np.bool_)

@@ -85,8 +85,7 @@ def gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema, bounds: BlockBo
     held: list[pa.RecordBatch] = []
     rows = bytes_ = 0
     for batch in batches:
-        for part in _cut(batch, bounds):
-            size = part.nbytes
+        for part, size in _cut(batch, bounds):
             if held and (rows + part.num_rows > bounds.rows_max or bytes_ + size > bounds.bytes_max):
                 yield _block(held, schema)
                 held, rows, bytes_ = [], 0, 0
@@ -103,13 +102,19 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=table.schema)
 
 
-def _cut(batch: pa.RecordBatch, bounds: BlockBounds) -> Iterator[pa.RecordBatch]:
+def _cut(batch: pa.RecordBatch, bounds: BlockBounds) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the rows of a batch in parts within the bounds, each with its bytes."""
     if not batch.num_rows:
         return
-    pieces = max(-(-batch.num_rows // bounds.rows_max), -(-batch.nbytes // bounds.bytes_max))
-    size = max(batch.num_rows // pieces, 1)
-    for start in range(0, batch.num_rows, size):
-        yield batch.slice(start, size)
+    size = batch.nbytes
+    pieces = max(-(-batch.num_rows // bounds.rows_max), -(-size // bounds.bytes_max))
+    if pieces == 1:
+        yield batch, size
+        return
+    rows = max(batch.num_rows // pieces, 1)
+    for start in range(0, batch.num_rows, rows):
+        part = batch.slice(start, rows)
+        yield part, part.nbytes
 
 
 def _block(held: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:

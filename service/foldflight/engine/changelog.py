@@ -44,16 +44,15 @@ def changelog(
     retracting = gone | (updated if update_before else np.zeros(len(updated), np.bool_))
     asserting = came | updated
     old, new = np.flatnonzero(retracting), np.flatnonzero(asserting)
-    kinds = np.concatenate(
-        [
-            np.where(gone[old], RowKind.DELETE, RowKind.UPDATE_BEFORE),
-            np.where(came[new], RowKind.INSERT, RowKind.UPDATE_AFTER),
-        ]
-    ).astype(np.int8)
+    kinds_new = np.where(came[new], RowKind.INSERT, RowKind.UPDATE_AFTER).astype(np.int8)
+    if not len(old):
+        return pa.array(kinds_new), after if len(new) == after.num_rows else after.take(pa.array(new))
+    kinds_old = np.where(gone[old], RowKind.DELETE, RowKind.UPDATE_BEFORE).astype(np.int8)
+    kinds = np.concatenate([kinds_old, kinds_new])
     # A stable sort by group keeps each old row before its new one.
     order = np.argsort(np.concatenate([old, new]), kind="stable")
     places = np.concatenate([old, before.num_rows + new])[order]
-    return pa.array(kinds[order], pa.int8()), pa.concat_batches([before, after]).take(pa.array(places))
+    return pa.array(kinds[order]), pa.concat_batches([before, after]).take(pa.array(places))
 
 
 def equal_rows(before: pa.RecordBatch, after: pa.RecordBatch) -> Mask:
@@ -72,9 +71,13 @@ def _equal_column(old: pa.Array, new: pa.Array) -> Mask:
     if pa.types.is_nested(old.type) or pa.types.is_interval(old.type):
         # Arrow cannot compare nested arrays. Scalars are compared by value, with NaN unequal to itself.
         return np.fromiter(map(_same, old, new), np.bool_, len(old))
-    same = pc.fill_null(pc.equal(old, new), False).to_numpy(zero_copy_only=False)
-    both_null = pc.and_(pc.is_null(old), pc.is_null(new)).to_numpy(zero_copy_only=False)
-    result: Mask = same | both_null
+    same = pc.equal(old, new)
+    result: Mask
+    if same.null_count:
+        both_null = pc.and_(pc.is_null(old), pc.is_null(new)).to_numpy(zero_copy_only=False)
+        result = pc.fill_null(same, False).to_numpy(zero_copy_only=False) | both_null
+    else:
+        result = same.to_numpy(zero_copy_only=False)
     if pa.types.is_floating(old.type):
         result |= pc.fill_null(pc.and_(pc.is_nan(old), pc.is_nan(new)), False).to_numpy(zero_copy_only=False)
     return result

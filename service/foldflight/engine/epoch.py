@@ -64,6 +64,7 @@ class BucketEpoch:
         layout: The columns.
         table: The bucket's state table.
         is_strict: Whether a retraction of a row that is not in its group is an error.
+        update_before: Whether the changelog has the row `-U` before each `+U`.
         merges: Whether blocks hold partial states and rows (`QueryLayout.partial`) instead of rows only.
         closed_us: Windows that end at or before this time, in microseconds since 1970, are closed. The last key is the
             window's end. None if windows do not close.
@@ -82,6 +83,7 @@ class BucketEpoch:
         table: StateTable,
         *,
         is_strict: bool,
+        update_before: bool = True,
         merges: bool = False,
         closed_us: int | None = None,
         is_always_there: bool = False,
@@ -93,6 +95,7 @@ class BucketEpoch:
         self._layout = layout
         self._table = table
         self._is_strict = is_strict
+        self._update_before = update_before
         self._merges = merges
         self._is_always_there = is_always_there
         # Without keys there is one group. It counts one extra row, so that it is never removed.
@@ -114,7 +117,7 @@ class BucketEpoch:
             blocks: Rows of keys, the row kind (if rows have kinds), arguments and filters; or of `QueryLayout.partial`.
 
         Returns:
-            n row kinds (int8), including `-U`, and n rows of keys and outputs in the types of the exchange.
+            n row kinds (int8), and n rows of keys and outputs in the types of the exchange.
 
         Raises:
             FunctionError: With the group's keys.
@@ -243,7 +246,7 @@ class BucketEpoch:
         keys = self._groups.keys(slots)
         after = self._rows(keys, results)
         before = self._rows(keys, self._outputs_before(slots, results))
-        kinds, changes = changelog(before, after, existed, exists, update_before=True)
+        kinds, changes = changelog(before, after, existed, exists, update_before=self._update_before)
         self._commit(slots, keys, results, existed | exists)
         self.stats.groups = len(slots) + self.stats.isolated_groups
         return kinds, changes

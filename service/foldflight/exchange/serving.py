@@ -273,12 +273,14 @@ class ServerExchange:
             yield part, place == len(parts)
 
     def _check_state_bytes(self, batch: pa.RecordBatch) -> None:
+        schema = batch.schema
         columns = [
             (call, batch.column(place))
             for call in range(len(self.opened.calls))
-            if (place := batch.schema.get_field_index(f"state_{call}")) >= 0
+            if (place := schema.get_field_index(f"state_{call}")) >= 0
         ]
-        total = sum(column.nbytes for _, column in columns)
+        sizes = [column.nbytes for _, column in columns]
+        total = sum(sizes)
         if total > self._limits.exchange_state_bytes_max:
             raise RejectedError(
                 "LIMIT",
@@ -287,8 +289,8 @@ class ServerExchange:
                 limit="exchange_state_bytes_max",
             )
         # Check single states only if a whole column exceeds the bound of one state.
-        for call, column in columns:
-            if column.nbytes > self._limits.state_bytes_max:
+        for (call, column), size in zip(columns, sizes, strict=True):
+            if size > self._limits.state_bytes_max:
                 self._check_each_state(call, column, batch.column("slot"))
 
     def _check_each_state(self, call: int, column: pa.Array, slots: pa.Array) -> None:

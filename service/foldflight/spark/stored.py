@@ -148,7 +148,7 @@ class StoredTable:
     @property
     def calls(self) -> list[str]:
         """The function of each output, with its version."""
-        return [f"{call['function']} v{call['version']}" for call in self.layout.described()["calls"]]
+        return [f"{call['function']} v{call['version']}" for call in self.layout.described["calls"]]
 
     @property
     def counted(self) -> str:

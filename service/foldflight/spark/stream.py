@@ -215,6 +215,7 @@ class BucketProcessor(StatefulProcessor):
             self._layout,
             table,
             is_strict=self._options.strict,
+            update_before=self._options.emit == "changelog",
             merges=self._merges,
             closed_us=closed_us,
         )
@@ -230,7 +231,7 @@ class BucketProcessor(StatefulProcessor):
         )
 
     def _blobs(self, kinds: pa.Array, changes: pa.RecordBatch) -> Iterator[bytes]:
-        if self._options.emit == "update":
+        if self._options.emit == "update" and self._options.has_sessions:
             wanted = pa.array(kinds.to_numpy() != RowKind.UPDATE_BEFORE)
             kinds, changes = kinds.filter(wanted), changes.filter(wanted)
         columns = changes.columns

@@ -88,11 +88,15 @@ class _Stream:
 
     def epoch(self, rows: pa.RecordBatch) -> Epoch:
         """Run one epoch of rows in the schema of the layout."""
-        epoch = BucketEpoch(self._exchange, self._layout, self._table, is_strict=False, is_always_there=True)
+        epoch = BucketEpoch(
+            self._exchange,
+            self._layout,
+            self._table,
+            is_strict=False,
+            update_before=self._update_before,
+            is_always_there=True,
+        )
         kinds, changes = epoch.run(iter([rows]))
-        if not self._update_before:
-            wanted = pa.array(kinds.to_numpy() != RowKind.UPDATE_BEFORE)
-            kinds, changes = kinds.filter(wanted), changes.filter(wanted)
         shown = pa.RecordBatch.from_arrays(changes.columns, names=self._layout.results.names)
         named = [RowKind(kind).short for kind in kinds.to_pylist()]
         states, live = self._readable()

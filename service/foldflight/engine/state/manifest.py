@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,8 +78,9 @@ class TableLayout:
     window: str = ""
     names: tuple[str, ...] = ()
 
+    @functools.cached_property
     def described(self) -> dict[str, Any]:
-        """Return the layout in the form that is stored in manifests."""
+        """The layout in the form that is stored in manifests."""
         return {
             "keys": [[each.name, str(each.type)] for each in self.keys],
             "calls": calls_of(self.states),
@@ -234,16 +236,16 @@ class Manifest:
         Raises:
             RejectedError: STATE_MISMATCH, if the table belongs to another query.
         """
-        ours, stored = layout.described(), self.layout.described()
+        ours, stored = layout.described, self.layout.described
         # The order matters: one change may affect several entries, and the first one describes it best.
         parts = {"window": "windows", "keys": "grouping keys", "buckets": "buckets", "hashed": "hashed keys"}
         for name, what in parts.items():
             if stored[name] != ours[name]:
                 raise other_query(what, stored[name], ours[name])
         for states in self.generations.values():
-            if calls_of(states) != calls_of(layout.states):
+            if calls_of(states) != ours["calls"]:
                 check(states)
-        is_new = calls_of(self.layout.states) != calls_of(layout.states)
+        is_new = bool(stored["calls"] != ours["calls"])
         if is_new:
             self.generations[self.current + 1] = layout.states
         self.layout = layout
@@ -256,7 +258,7 @@ class Manifest:
         self.generations = {number: states for number, states in self.generations.items() if number in used}
         content = {
             "format": _FORMAT,
-            "layout": self.layout.described(),
+            "layout": self.layout.described,
             # The texts above are for comparison and display. A reader without the query needs the types.
             "schema": _schema_text(self.layout.keys),
             "generations": {number: _schema_text(states) for number, states in self.generations.items()},
@@ -277,13 +279,13 @@ class Manifest:
         check_format("the state table", content["format"], _FORMAT)
         stored = content["layout"]
         generations = {int(number): _schema_of(text) for number, text in content["generations"].items()}
-        layout = TableLayout(
-            keys=_schema_of(content["schema"]),
-            states=generations[max(generations)],
-            buckets=stored["buckets"],
-            hashed=stored["hashed"],
-            window=stored["window"],
-            names=tuple(stored["names"]),
+        layout = _table_layout(
+            content["schema"],
+            content["generations"][str(max(generations))],
+            stored["buckets"],
+            stored["hashed"],
+            stored["window"],
+            tuple(stored["names"]),
         )
         merges = [
             Merge(each["level"], each["inputs"], each["done"], [PieceMeta(**piece) for piece in each["outputs"]])
@@ -330,5 +332,14 @@ def _schema_text(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize()).decode()
 
 
+@functools.lru_cache(maxsize=256)
+def _table_layout(
+    keys: str, states: str, buckets: int, hashed: int, window: str, names: tuple[str, ...]
+) -> TableLayout:
+    """Return the layout of a stored table. The tables of all buckets of a query have the same."""
+    return TableLayout(_schema_of(keys), _schema_of(states), buckets, hashed, window, names)
+
+
+@functools.lru_cache(maxsize=256)
 def _schema_of(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -57,6 +57,12 @@ def colliding(keys: pa.RecordBatch) -> Any:
     return np.array([0, 2**63, 2**64 - 1], np.uint64)[key_hashes(keys) % np.uint64(3)]
 
 
+def skewed(keys: pa.RecordBatch) -> Any:
+    """Hashes that all lie in a small part of their range."""
+    return np.uint64(77 << 40) | (key_hashes(keys) >> np.uint64(40))
+
+
+HASHES = {"even": key_hashes, "colliding": colliding, "skewed": skewed}
 POOL = [(name, x) for name in ("a", "b", "", None) for x in (0.0, 1.5, float("nan"), None)]
 EPOCHS = st.lists(
     st.dictionaries(st.integers(0, len(POOL) - 1), st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=8),
@@ -65,13 +71,13 @@ EPOCHS = st.lists(
 
 
 @examples(150)
-@given(EPOCHS, st.booleans(), st.sampled_from([0, 300, 1 << 20]), st.booleans())
+@given(EPOCHS, st.sampled_from(sorted(HASHES)), st.sampled_from([0, 300, 1 << 20]), st.booleans())
 def test_the_table_is_a_dict(
-    epochs: list[dict[int, tuple[int, int]]], collide: bool, cache_bytes: int, reopen: bool
+    epochs: list[dict[int, tuple[int, int]]], hashes: str, cache_bytes: int, reopen: bool
 ) -> None:
     """After every epoch each lookup and the scan equal those of a dict, whatever was merged or split."""
     store, cache = Store(), RunCache(bytes_max=cache_bytes)
-    options = {"hashes": colliding} if collide else {}
+    options = {"hashes": HASHES[hashes]}
     subject = table(store, cache, **options)
     model: dict[int, tuple[int, int]] = {}
     for epoch in epochs:
@@ -110,10 +116,11 @@ def test_a_table_without_keys() -> None:
         assert subject.lookup(nobody).states.column("state_0").to_pylist() == [value]
 
 
-def test_the_work_of_an_epoch_is_bounded() -> None:
-    """No epoch merges much more than its budget, and merges do not fall behind."""
+@pytest.mark.parametrize("hashes", ["even", "skewed"])
+def test_the_work_of_an_epoch_is_bounded(hashes: str) -> None:
+    """No epoch merges much more than its budget, and merges do not fall behind, however hashes are distributed."""
     bounds = TableBounds(piece_rows_max=64, fan_in=4, merge_rows_max=100, merge_share=6)
-    subject = table(Store(), RunCache(bytes_max=1 << 24), bounds=bounds)
+    subject = table(Store(), RunCache(bytes_max=1 << 24), bounds=bounds, hashes=HASHES[hashes])
     for epoch in range(120):
         keys = keys_of([(str((epoch * 7 + each) % 900), 0.0) for each in range(20)])
         done = subject.commit(keys, np.ones(20, np.int64), states_of(list(range(20))))
@@ -121,6 +128,9 @@ def test_the_work_of_an_epoch_is_bounded() -> None:
     assert len(subject._manifest.runs) < 30
     levels = [run.level for run in subject._manifest.runs]
     assert levels == sorted(levels, reverse=True)
+    sizes = [batch.num_rows for batch in subject.scan()]
+    assert sum(sizes) == 119 * 7 + 20
+    assert max(sizes) <= bounds.piece_rows_max
 
 
 def test_large_states_are_cut_and_merged_by_their_bytes() -> None:

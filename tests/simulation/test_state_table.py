@@ -13,6 +13,7 @@ import pytest
 from foldflight.engine.epoch import BucketEpoch
 from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.layout import QueryLayout
+from foldflight.engine.state.runs import key_hashes
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.steps import FailoverBounds
@@ -21,7 +22,7 @@ from foldflight.functions import Call, RowKind
 from foldflight.testing.simulation import EngineCrashed, SimulatedTransport, World
 from foldflight.testing.simulation.functions import functions
 from foldflight.testing.simulation.workloads import LIMITS
-from tests.laws.test_statetable_model import Store
+from tests.laws.test_statetable_model import Store, skewed
 
 KEYS = pa.schema([("key_0", pa.string())])
 COLUMNS = pa.schema([("column_0", pa.int64())])
@@ -84,6 +85,7 @@ def run(seed: int) -> World:
     """Run a query to its end, and restart it after its last commit whenever it fails."""
     world = World(seed, functions(), functions("2"), LIMITS, servers=2)
     rows, ids = Rows(seed), count()
+    hashes = skewed if seed % 3 == 0 else key_hashes
     epochs = [rows.epoch() for _ in range(6)]
     store, sink = Store(), {}  # what Spark has committed: the state, and each epoch's changelog
     while len(sink) < len(epochs):
@@ -96,7 +98,12 @@ def run(seed: int) -> World:
                 working = copy.deepcopy(store)  # uncommitted state is thrown away with its epoch
                 table_layout = TableLayout(keys=KEYS, states=layout.states, buckets=1)
                 table = StateTable(
-                    table_layout, working, cache=None, bounds=SMALL, new_run_id=lambda: f"run {next(ids)}"
+                    table_layout,
+                    working,
+                    cache=None,
+                    bounds=SMALL,
+                    new_run_id=lambda: f"run {next(ids)}",
+                    hashes=hashes,
                 )
                 batch = block(layout, epochs[len(sink)])
                 cuts = sorted(world.random.choices(range(batch.num_rows + 1), k=2))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from foldflight.engine.state import runs
 from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
@@ -80,6 +81,57 @@ def test_a_damaged_file_is_dropped(tmp_path: Path, damage: object) -> None:
     assert found(table(store, HostCache(tmp_path, bytes_max=1 << 20)), [1]) == [10]
     assert store.asked == 1
     assert file.read_bytes() == good
+
+
+def test_mapped_runs_take_no_memory_of_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a table that is larger than the cache are mapped and checked once, and are in memory no more."""
+    store, host = CountingStore(), HostCache(tmp_path, bytes_max=1 << 20)
+    for start in range(0, 400, 40):
+        put(table(store, host), {key: -key for key in range(start, start + 40)})
+    checked: list[str] = []
+    unsealed = runs.unsealed
+    monkeypatch.setattr(runs, "unsealed", lambda magic, data, what: checked.append(what) or unsealed(magic, data, what))
+    cache = RunCache(bytes_max=0, shared=host)
+    subject = StateTable(LAYOUT, store, cache=cache, bounds=TableBounds(), new_run_id=str)
+    for _ in range(3):
+        assert found(subject, list(range(400))) == [-key for key in range(400)]
+    assert len(checked) == subject.pieces == len(set(checked))
+    assert (cache.bytes, store.asked) == (0, 0)
+    assert cache.mapped_bytes >= 400 * 32
+    cache.drop(list(store.runs))
+    assert cache.mapped_bytes == 0
+
+
+def test_the_address_space_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least recently used runs are unmapped beyond the limit; those that return are not checked again."""
+    store, host = CountingStore(), HostCache(tmp_path, bytes_max=1 << 20)
+    put(table(store, host), {key: -key for key in range(80)})
+    checked: list[str] = []
+    unsealed = runs.unsealed
+    monkeypatch.setattr(runs, "unsealed", lambda magic, data, what: checked.append(what) or unsealed(magic, data, what))
+    cache = RunCache(bytes_max=0, shared=host, mapped_bytes_max=1_000)
+    subject = StateTable(LAYOUT, store, cache=cache, bounds=TableBounds(), new_run_id=str)
+    for key in [*range(80), *range(80)]:
+        assert found(subject, [key]) == [-key]
+        assert cache.mapped_bytes <= 1_000
+    assert len(checked) == subject.pieces
+    assert store.asked == 0
+
+
+def test_runs_that_others_removed_are_unmapped(tmp_path: Path) -> None:
+    """A process does not keep the disk space of files that another process has removed after a merge."""
+    store, host = CountingStore(), HostCache(tmp_path, bytes_max=1 << 20)
+    put(table(store, host), {key: -key for key in range(80)})
+    cache = RunCache(bytes_max=0, shared=host, mapped_bytes_max=16_000)
+    subject = StateTable(LAYOUT, store, cache=cache, bounds=TableBounds(), new_run_id=str)
+    found(subject, list(range(80)))
+    seen = sorted(cache._mapped)
+    host.drop(seen)
+    other = Store()
+    put(table(other, host), {key: -key for key in range(80)})
+    found(StateTable(LAYOUT, other, cache=cache, bounds=TableBounds(), new_run_id=str), list(range(80)))
+    assert len(seen) > 3
+    assert not set(seen) & set(cache._mapped)
 
 
 @pytest.mark.slow

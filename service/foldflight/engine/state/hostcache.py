@@ -3,7 +3,8 @@
 Spark assigns a partition to any of its workers, so one worker often looks up a run that another one has written and
 would have to read it from the state store. Runs are immutable and their names are unique, so a file never becomes
 invalid. Files are created atomically and are memory-mapped; a mapped file stays readable after it has been removed.
-Decoding a run checks its bytes.
+A process
+checks the bytes of a run when it first decodes it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,10 @@ class HostCache:
         except OSError:
             return None
         return data
+
+    def has(self, run_id: str) -> bool:
+        """Return whether there is a file of a run."""
+        return self._path(run_id).exists()
 
     def put(self, run_id: str, data: bytes) -> None:
         """Write the file of a run; remove others if the limit is exceeded."""

@@ -26,6 +26,7 @@ __all__ = ["Piece", "RunCache", "decode_piece", "encode_piece", "key_hashes", "s
 _MAGIC: Final = b"FFR1"
 _SEED: Final = np.uint64(0x9E3779B97F4A7C15)
 _NULL_BYTES: Final = b"\xff<NULL>\xff"
+_CHECKED_MAX: Final = 1 << 16
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -91,17 +92,27 @@ class Piece:
 
     Attributes:
         hashes: The values of that column: hashes in a state table, and times in a time log.
+        is_mapped: Whether its bytes are those of a file that is mapped.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
+        self.is_mapped = False
         self.hashes: npt.NDArray[Any] = batch.column(0).to_numpy()
 
     def slice(self, low: int, high: int) -> pa.RecordBatch:
         """Return the rows with `low <= hash <= high`."""
-        start = int(np.searchsorted(self.hashes, np.uint64(low), "left"))
-        end = int(np.searchsorted(self.hashes, np.uint64(high), "right"))
+        start, end = self._range(low, high)
         return self.batch.slice(start, end - start)
+
+    def count(self, low: int, high: int) -> int:
+        """Return the number of rows with `low <= hash <= high`."""
+        start, end = self._range(low, high)
+        return end - start
+
+    def _range(self, low: int, high: int) -> tuple[int, int]:
+        start = int(np.searchsorted(self.hashes, np.uint64(low), "left"))
+        return start, int(np.searchsorted(self.hashes, np.uint64(high), "right"))
 
 
 def encode_piece(batch: pa.RecordBatch) -> bytes:
@@ -112,18 +123,19 @@ def encode_piece(batch: pa.RecordBatch) -> bytes:
     return sealed(_MAGIC, sink.getvalue().to_pybytes())
 
 
-def decode_piece(data: bytes | memoryview, run_id: str) -> Piece:
-    """Return the piece of sealed bytes.
+def decode_piece(data: bytes | memoryview, run_id: str, *, is_checked: bool = False) -> Piece:
+    """Return the piece of sealed bytes. Their checksum is not computed again if `is_checked`.
 
     Raises:
         CorruptError: STATE_CHECKSUM, if they are damaged.
     """
-    payload = unsealed(_MAGIC, data, f"the run {run_id}")
+    what = f"the run {run_id}"
+    payload = memoryview(data).cast("B")[8:] if is_checked else unsealed(_MAGIC, data, what)
     try:
         with pa.ipc.open_stream(pa.py_buffer(payload)) as reader:
             return Piece(reader.read_next_batch())
     except (pa.ArrowException, StopIteration, IndexError) as error:
-        raise CorruptError("STATE_CHECKSUM", f"the run {run_id} of a state table cannot be read: {error}") from error
+        raise CorruptError("STATE_CHECKSUM", f"{what} of a state table cannot be read: {error}") from error
 
 
 def sealed(magic: bytes, payload: bytes) -> bytes:
@@ -149,34 +161,57 @@ def unsealed(magic: bytes, data: bytes | memoryview, what: str) -> memoryview:
 class RunCache:
     """A cache of one process's decoded pieces, with removal of the least recently used.
 
+    Pieces that this process wrote, or read from a state store, occupy memory. Pieces from the shared cache are mapped
+    files, which occupy address space; the kernel keeps as much of them in memory as it can. So there is a limit for
+    each of the two kinds.
+
     Args:
-        bytes_max: Maximum bytes of all cached pieces.
+        bytes_max: Maximum bytes of the cached pieces in memory.
         shared: The cache of encoded pieces that the processes of the host share.
+        mapped_bytes_max: Maximum bytes of the cached pieces that are mapped.
+
+    Attributes:
+        bytes: Bytes of the cached pieces in memory.
+        mapped_bytes: Bytes of those that are mapped.
     """
 
-    def __init__(self, *, bytes_max: int, shared: HostCache | None = None) -> None:
+    def __init__(self, *, bytes_max: int, shared: HostCache | None = None, mapped_bytes_max: int = 4 << 30) -> None:
         self.bytes_max = bytes_max
+        self.mapped_bytes_max = mapped_bytes_max
         self._shared = shared
         self.bytes = 0
+        self.mapped_bytes = 0
         self._held: OrderedDict[str, Piece] = OrderedDict()
+        self._mapped: OrderedDict[str, Piece] = OrderedDict()
+        self._checked: set[str] = set()
+        self._newly_mapped = 0
 
     def get(self, run_id: str) -> Piece | None:
         """Return a cached piece."""
-        piece = self._held.get(run_id)
-        if piece is not None:
-            self._held.move_to_end(run_id)
-        return piece
+        for held in (self._held, self._mapped):
+            if run_id in held:
+                held.move_to_end(run_id)
+                return held[run_id]
+        return None
 
     def load(self, run_id: str) -> Piece | None:
-        """Return a piece from the shared cache; a damaged file is removed."""
+        """Return a piece from the shared cache; a damaged file is removed.
+
+        A process checks the bytes of a piece once: pieces are immutable, and files are replaced as a whole.
+        """
         data = None if self._shared is None else self._shared.get(run_id)
         if data is None:
             return None
         try:
-            return decode_piece(memoryview(data), run_id)
+            piece = decode_piece(memoryview(data), run_id, is_checked=run_id in self._checked)
         except CorruptError:
             self.drop([run_id])
             return None
+        if len(self._checked) >= _CHECKED_MAX:
+            self._checked.clear()
+        self._checked.add(run_id)
+        piece.is_mapped = True
+        return piece
 
     def share(self, run_id: str, data: bytes) -> None:
         """Put the bytes of a piece into the shared cache."""
@@ -185,19 +220,49 @@ class RunCache:
 
     def put(self, run_id: str, piece: Piece) -> None:
         """Cache a piece; remove others if the limit is exceeded."""
-        if run_id in self._held or piece.batch.nbytes > self.bytes_max:
+        if run_id in self._held or run_id in self._mapped:
+            return
+        if piece.is_mapped:
+            self._put_mapped(run_id, piece)
+            return
+        if piece.batch.nbytes > self.bytes_max:
             return
         self._held[run_id] = piece
         self.bytes += piece.batch.nbytes
         while self.bytes > self.bytes_max:
-            _, gone = self._held.popitem(last=False)
-            self.bytes -= gone.batch.nbytes
+            self._forget(next(iter(self._held)))
 
     def drop(self, run_ids: Sequence[str]) -> None:
         """Remove pieces that no longer exist after a merge."""
         for run_id in run_ids:
-            gone = self._held.pop(run_id, None)
-            if gone is not None:
-                self.bytes -= gone.batch.nbytes
+            self._forget(run_id)
+            self._checked.discard(run_id)
         if self._shared is not None:
             self._shared.drop(run_ids)
+
+    def _put_mapped(self, run_id: str, piece: Piece) -> None:
+        size = piece.batch.nbytes
+        if size > self.mapped_bytes_max:
+            return
+        self._mapped[run_id] = piece
+        self.mapped_bytes += size
+        self._newly_mapped += size
+        if self._newly_mapped > self.mapped_bytes_max // 16:
+            self._newly_mapped = 0
+            self._unmap_removed()
+        while self.mapped_bytes > self.mapped_bytes_max:
+            self._forget(next(iter(self._mapped)))
+
+    def _unmap_removed(self) -> None:
+        """Forget mapped pieces whose files were removed, usually by the process that merged them.
+
+        The disk space of a removed file is free only when no process maps it.
+        """
+        if self._shared is not None:
+            for run_id in [each for each in self._mapped if not self._shared.has(each)]:
+                self._forget(run_id)
+
+    def _forget(self, run_id: str) -> None:
+        held, mapped = self._held.pop(run_id, None), self._mapped.pop(run_id, None)
+        self.bytes -= 0 if held is None else held.batch.nbytes
+        self.mapped_bytes -= 0 if mapped is None else mapped.batch.nbytes

@@ -274,14 +274,14 @@ class StateTable:
         Args:
             where: Selects rows of n stored rows by their keys. It also receives outdated rows of groups.
         """
-        total = sum(run.rows for run in self._manifest.runs)
-        parts = max(-(-total // self._bounds.piece_rows_max), 1)
-        width = -(-_HASHES // parts)
-        for part in range(parts):
-            batch = self._newest(self._manifest.runs, part * width, min((part + 1) * width, _HASHES) - 1, where)
+        runs, low = list(self._manifest.runs), 0
+        while low < _HASHES:
+            high, _ = self._cut(runs, low, self._bounds.piece_rows_max)
+            batch = self._newest(runs, low, high, where)
             rows = batch.filter(pa.array(batch.column(LIVE).to_numpy() > 0))
             if rows.num_rows:
                 yield rows
+            low = high + 1
 
     # -- merges ------------------------------------------------------------------------------------------------------
 
@@ -310,11 +310,7 @@ class StateTable:
 
     def _advance(self, merge: Merge, budget: int) -> int:
         inputs = [run for run in self._manifest.runs if run.pieces[0].id in merge.inputs]
-        total = max(self._work(inputs), 1)
-        # Hashes are evenly distributed, so a share of their range holds about the same share of the rows.
-        share = min(budget, self._bounds.piece_rows_max) / total
-        width = max(int(_HASHES * min(share, 1.0)), 1)
-        high = min(merge.done + width, _HASHES) - 1
+        high, work = self._cut(inputs, merge.done, min(budget, self._bounds.piece_rows_max))
         rows = self._newest(inputs, merge.done, high)
         if inputs[0] is self._manifest.runs[0]:
             rows = rows.filter(pa.array(rows.column(LIVE).to_numpy() > 0))
@@ -322,11 +318,52 @@ class StateTable:
         merge.done = high + 1
         if merge.done >= _HASHES:
             self._end_merge(merge, inputs)
-        return max(int(total * width / _HASHES), 1)
+        return work
 
     def _work(self, runs: Sequence[Run]) -> int:
         """Return the number of rows of runs. Large rows count as several (`row_bytes`)."""
         return sum(max(run.rows, run.bytes // self._bounds.row_bytes) for run in runs)
+
+    def _cut(self, runs: Sequence[Run], low: int, budget: int) -> tuple[int, int]:
+        """Return the end of the range of hashes from `low` on that has `budget` rows of the runs, and its rows.
+
+        Hashes need not be evenly distributed. Rows with the same hash stay together, so there may be more rows. Large
+        rows count as several. The last hash of all is the end of a range with fewer rows.
+        """
+        metas = [meta for run in runs for meta in run.pieces if meta.high >= low]
+        read: dict[str, Piece] = {}
+
+        def work(start: int, end: int) -> float:
+            rows = 0.0
+            for meta in metas:
+                if meta.low > end or meta.high < start:
+                    continue
+                each = max(1.0, meta.bytes / meta.rows / self._bounds.row_bytes)
+                if start <= meta.low and meta.high <= end:
+                    rows += each * meta.rows
+                else:
+                    piece = read.get(meta.id) or read.setdefault(meta.id, self._piece(meta))
+                    rows += each * piece.count(start, end)
+            return rows
+
+        last, done = low - 1, 0.0
+        # The ends of pieces come first, so that no piece is read beyond the first end that is far enough.
+        for end in sorted({meta.high for meta in metas}):
+            more = work(last + 1, end)
+            if done + more >= budget:
+                break
+            last, done = end, done + more
+        else:
+            return _HASHES - 1, round(done)
+        metas = [meta for meta in metas if meta.low <= end and meta.high > last]
+        while end - last > 1:
+            middle = (last + end) // 2
+            more = work(last + 1, middle)
+            if done + more >= budget:
+                end = middle
+            else:
+                last, done = middle, done + more
+        return end, round(done + work(last + 1, end))
 
     def _end_merge(self, merge: Merge, inputs: Sequence[Run]) -> None:
         place = self._manifest.runs.index(inputs[0])

@@ -32,7 +32,8 @@ SUITE = "mapping"
 SPARK_UDF, SPARK_ARROW, SPARK_PANDAS = "udf(useArrow=True)", "arrow_udf", "pandas_udf"
 INTERPRETED, COMPILED, VECTORISED = "foldflight, interpreted", "foldflight, compiled", "foldflight, vectorised"
 REMOTE = "foldflight, interpreted, remote"
-THREE, SPARK_THREE = "foldflight, one program", "three udf(useArrow=True)"
+THREE, SPARK_THREE = "foldflight, one program, interpreted", "three udf(useArrow=True)"
+THREE_COMPILED = "foldflight, one program, compiled"
 EXTERNAL = "external function"
 ARROW_UDF_SERVER, OUR_DOOR = "arrow-udf's server", "foldflight, the same stream"
 PYFLINK = {"PyFlink udf": "scalar", 'PyFlink udf(func_type="pandas")': "scalar pandas"}
@@ -59,7 +60,12 @@ def halved(v: int) -> int:
     return v // 2
 
 
-FUNCTIONS = (scored, scored_compiled, scored_columns, halved)
+@udf(compile=True)
+def halved_compiled(v: int) -> int:
+    return v // 2
+
+
+FUNCTIONS = (scored, scored_compiled, scored_columns, halved, halved_compiled)
 
 
 def measure(sizes: Sizes) -> Iterator[Figure]:
@@ -144,12 +150,15 @@ def _three(embedded: Functions) -> dict[str, Callable[[Any], Any]]:
     def theirs(frame: Any) -> Any:
         return frame.select(first(second("v"), "w").alias("a"), second("v").alias("b"), first("v", "w").alias("c"))
 
-    def ours(frame: Any) -> Any:
-        f = embedded
-        uses = {"a": f["scored"](f["halved"]("v"), "w"), "b": f["halved"]("v"), "c": f["scored"]("v", "w")}
+    def ours(scored: Any, halved: Any, frame: Any) -> Any:
+        uses = {"a": scored(halved("v"), "w"), "b": halved("v"), "c": scored("v", "w")}
         return with_columns(frame, **uses).select("a", "b", "c")
 
-    return {SPARK_THREE: theirs, THREE: ours}
+    return {
+        SPARK_THREE: theirs,
+        THREE: functools.partial(ours, embedded["scored"], embedded["halved"]),
+        THREE_COMPILED: functools.partial(ours, embedded["scored_compiled"], embedded["halved_compiled"]),
+    }
 
 
 def _external(port: int, data: pa.Table) -> Iterator[Figure]:

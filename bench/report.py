@@ -77,6 +77,7 @@ GOALS = (
     Goal(mapping.SUITE, mapping.COMPILED, mapping.SPARK_UDF, 2, ("one function",)),
     Goal(mapping.SUITE, mapping.REMOTE, mapping.INTERPRETED, 0.8, ("one function",)),
     Goal(mapping.SUITE, mapping.THREE, mapping.SPARK_THREE, 2, ("three functions",)),
+    Goal(mapping.SUITE, mapping.THREE_COMPILED, mapping.SPARK_THREE, 2, ("three functions",)),
     *(Goal(flink.SUITE, flink.OURS, general, 100) for general in flink.GENERALS),
 )
 # The base of the ratios in the tables. If a case does not have it, the first subject is the base.

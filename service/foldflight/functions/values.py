@@ -118,6 +118,8 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         values = [None if _is_missing(value) else value for value in values]
     if exact is not None and found <= exact and not _needs_care(type_):
         try:
+            if found == {int} and type_ == pa.int64():
+                return pa.array(np.fromiter(values, np.int64, len(values)))  # takes a third of Arrow's time
             return pa.array(values, type_)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             pass  # The loop below finds the value that does not fit.

@@ -177,7 +177,7 @@ class _Running(FrameFold):
         ends = np.cumsum(totals)
         for start in range(0, int(ends[-1]), _EVENTS_MAX):
             events: Positions = np.arange(start, min(start + _EVENTS_MAX, int(ends[-1])), dtype=np.int64)
-            frames = np.searchsorted(ends, events, side="right")
+            frames = _owners(ends, start, start + len(events))
             offsets = events - (ends[frames] - totals[frames])
             retracts = offsets < leaving[frames]
             positions = np.where(retracts, low_before[frames] + offsets, enters_at[frames] + offsets - leaving[frames])
@@ -289,7 +289,7 @@ class _Separate(FrameFold):
         ends = np.cumsum(high - low)
         for start in range(0, int(ends[-1]) if len(ends) else 0, _EVENTS_MAX):
             events: Positions = np.arange(start, min(start + _EVENTS_MAX, int(ends[-1])), dtype=np.int64)
-            slots = np.searchsorted(ends, events, side="right")
+            slots = _owners(ends, start, start + len(events))
             positions = (high[slots] - ends[slots] + events).astype(np.int64)
             chunk = self._layout.chunk_of(slots.astype(np.int32), self._rows(positions))
             with self._exchange(opening) as exchange:
@@ -486,6 +486,13 @@ class _Nodes:
             fold.rows(self._opening, begins, begins + _NODE_ROWS)
         found = fold.results(self._opening, len(nodes))
         return [found.column(name) for name in fold.part.query.layout.states.names]
+
+
+def _owners(ends: Positions, start: int, stop: int) -> Positions:
+    """Return which of adjacent ranges with these ends has each of the positions from `start` to `stop`."""
+    first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
+    cut = np.clip(ends[first : last + 1], start, stop)
+    return np.repeat(np.arange(first, last + 1), np.diff(cut, prepend=start))
 
 
 def _is_below(level: int, nodes: Positions, *, cut: int, above: Positions) -> npt.NDArray[np.bool_]:

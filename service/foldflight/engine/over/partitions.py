@@ -14,6 +14,7 @@ from typing import IO, Any, Self
 import numpy as np
 import pyarrow as pa
 
+from foldflight.engine.changelog import equal_rows
 from foldflight.engine.keys import KeyIndex
 from foldflight.engine.over.frames import Codes, OrderOf, Positions, codes_of
 from foldflight.engine.overflow import temporary_file
@@ -28,6 +29,7 @@ class Ordering:
     Args:
         keys: The columns of the partition, which are first in the order.
         order: The other columns of the order.
+        has_peers: Whether a frame ends at rows with the same order.
         has_codes: Whether a frame has a distance of the order value; then `order` is one column.
         descending: Whether larger values of that column come first.
         nulls_first: Whether NULL comes first in that column.
@@ -35,6 +37,7 @@ class Ordering:
 
     keys: tuple[str, ...]
     order: tuple[str, ...]
+    has_peers: bool = True
     has_codes: bool = False
     descending: bool = False
     nulls_first: bool = True
@@ -44,8 +47,15 @@ class Ordering:
         if not names or rows.num_rows < 2:
             return np.zeros(0, np.int64)
         columns = rows.select(list(names))
-        ids = KeyIndex(columns.schema).slots(columns.columns).to_numpy()
-        return np.flatnonzero(ids[1:] != ids[:-1]) + 1
+        nested = [field.name for field in columns.schema if pa.types.is_nested(field.type)]
+        flat = columns.select([name for name in names if name not in nested])
+        differs = ~equal_rows(flat.slice(1), flat.slice(0, len(flat) - 1))
+        if nested:
+            # Nested values are the same as those of keys are.
+            inner = columns.select(nested)
+            ids = KeyIndex(inner.schema).slots(inner.columns).to_numpy()
+            differs |= ids[1:] != ids[:-1]
+        return np.flatnonzero(differs) + 1
 
     def codes(self, rows: pa.RecordBatch) -> Codes:
         """Return the codes of the order values."""
@@ -73,24 +83,34 @@ class Store:
     def slice(self, start: int, end: int) -> pa.RecordBatch:
         """Return the rows at the positions from `start` to `end`."""
         first, last = np.searchsorted(self._ends, [start, max(end - 1, start)], side="right").tolist()
-        begins = int(self._ends[first]) - self._batches[first].num_rows
-        if first == last:
-            return self._batches[first].slice(start - begins, end - start)
-        return pa.concat_batches(self._batches[first : last + 1]).slice(start - begins, end - start)
+        parts = []
+        for place in range(first, last + 1):
+            batch = self._batches[place]
+            begins = int(self._ends[place]) - batch.num_rows
+            parts.append(batch.slice(max(start - begins, 0), min(end, begins + batch.num_rows) - max(start, begins)))
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
     def take(self, positions: Positions, names: Sequence[str]) -> pa.RecordBatch:
         """Return these columns of the rows at n positions, in any order."""
-        if len(self._batches) == 1:
-            return self._batches[0].select(list(names)).take(pa.array(positions))
+        columns = list(names)
+        if not len(positions):
+            return self._batches[0].select(columns).slice(0, 0)
+        first, last = np.searchsorted(self._ends, [positions.min(), positions.max()], side="right").tolist()
+        if first == last:
+            begins = int(self._ends[first]) - self._batches[first].num_rows
+            return self._batches[first].select(columns).take(pa.array(positions - begins))
+        # Only the rows are copied, and not the batches that have them.
+        parts, order = [], np.empty(len(positions), np.int64)
+        count = 0
         places = np.searchsorted(self._ends, positions, side="right")
-        used = np.unique(places)
-        if not len(used):
-            return self._batches[0].select(list(names)).slice(0, 0)
-        chosen = [self._batches[place].select(list(names)) for place in used.tolist()]
-        sizes = np.array([batch.num_rows for batch in chosen])
-        shift = np.zeros(len(self._batches), np.int64)
-        shift[used] = np.cumsum(sizes) - self._ends[used]
-        return pa.concat_batches(chosen).take(pa.array(positions + shift[places]))
+        for place in np.unique(places).tolist():
+            batch = self._batches[place]
+            here = np.flatnonzero(places == place)
+            begins = int(self._ends[place]) - batch.num_rows
+            parts.append(batch.select(columns).take(pa.array(positions[here] - begins)))
+            order[here] = np.arange(count, count + len(here))
+            count += len(here)
+        return pa.concat_batches(parts).take(pa.array(order))
 
     def __enter__(self) -> Self:
         return self
@@ -104,6 +124,8 @@ class Store:
 class Partitions:
     """Gathers sorted blocks to stores: many small partitions in one, a large one in a file.
 
+    Rows are not copied. A store has them in the batches in which they came.
+
     Args:
         ordering: The columns by which the rows are sorted.
         bytes_max: Bytes of a partition in memory. A partition that has more is written to a file.
@@ -114,7 +136,7 @@ class Partitions:
         self._bytes_max = bytes_max
         self._held: list[pa.RecordBatch] = []
         self._file: _File | None = None
-        self._last: pa.RecordBatch | None = None
+        self._last: pa.RecordBatch | None = None  # the keys of the last row
 
     def stores(self, blocks: Iterable[pa.RecordBatch]) -> Iterator[Store]:
         """Yield all rows, in order. Each store is closed when the next one is asked for."""
@@ -132,8 +154,7 @@ class Partitions:
 
     def _taken(self, block: pa.RecordBatch) -> Iterator[Store]:
         """Hold the rows of the last partition, and yield those of the others."""
-        begins = self._begins(block)
-        self._last = block.slice(block.num_rows - 1)
+        begins = self._begins(block.select(self._ordering.keys))
         if not len(begins):
             self._hold(block)
             return
@@ -146,18 +167,19 @@ class Partitions:
                 yield self._store([block.slice(first, cut - first)], begins[:-1] - first)
         elif self._held or cut:
             size = sum(batch.num_rows for batch in self._held)
-            pieces = [*self._held, block.slice(0, cut)]
+            pieces = [*self._held, *([block.slice(0, cut)] if cut else [])]
             starts = begins[:-1] + size
             yield self._store(pieces, np.concatenate([[0], starts]) if self._held else starts)
         self._held = []
         self._hold(block.slice(cut))
 
-    def _begins(self, block: pa.RecordBatch) -> Positions:
-        """Return the positions in a block at which a partition begins."""
-        if self._last is None:
-            return np.concatenate([[0], self._ordering.changes(block, self._ordering.keys)])
-        both = pa.concat_batches([self._last, block])
-        return self._ordering.changes(both, self._ordering.keys) - 1
+    def _begins(self, keys: pa.RecordBatch) -> Positions:
+        """Return the positions in a block at which a partition begins, by its keys."""
+        before, self._last = self._last, keys.slice(keys.num_rows - 1)
+        if before is None or not self._ordering.keys:
+            first = [0] if before is None else []
+            return np.concatenate([first, self._ordering.changes(keys, self._ordering.keys)]).astype(np.int64)
+        return self._ordering.changes(pa.concat_batches([before, keys]), self._ordering.keys) - 1
 
     def _hold(self, rows: pa.RecordBatch) -> None:
         if self._file is None:
@@ -181,23 +203,25 @@ class Partitions:
             yield self._store(held, np.zeros(1, np.int64))
 
     def _store(self, pieces: Sequence[pa.RecordBatch], starts: Positions) -> Store:
-        rows = pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
-        ordering, count = self._ordering, rows.num_rows
-        begins = np.zeros(count, np.bool_)
-        begins[starts] = True
-        begins[ordering.changes(rows, ordering.order)] = True
+        ordering, count = self._ordering, sum(piece.num_rows for piece in pieces)
         bounds = np.append(starts, count).astype(np.int64)
-        codes, null_counts = None, np.zeros(len(starts), np.int64)
+        peers, codes, null_counts = np.zeros(0, np.int64), None, np.zeros(len(starts), np.int64)
+        if ordering.has_peers:
+            begins = np.zeros(count, np.bool_)
+            begins[starts] = True
+            if ordering.order:
+                columns = pa.concat_batches([piece.select(ordering.order) for piece in pieces])
+                begins[ordering.changes(columns, ordering.order)] = True
+            peers = np.cumsum(begins)
         if ordering.has_codes:
-            codes = ordering.codes(rows)
-            nulls = rows.column(ordering.order[0]).is_null().to_numpy(zero_copy_only=False)
+            codes = ordering.codes(columns)
+            nulls = columns.column(0).is_null().to_numpy(zero_copy_only=False)
             null_counts = np.add.reduceat(nulls.astype(np.int64), starts)
-        order = OrderOf(bounds, np.cumsum(begins), codes, null_counts, ordering.nulls_first)
-        return Store([rows], order)
+        return Store(pieces, OrderOf(bounds, peers, codes, null_counts, ordering.nulls_first))
 
 
 class _File:
-    """One partition in temporary files: its rows, the numbers of their peers, and the codes of their order."""
+    """One partition in temporary files: its rows, and if frames need them, their peers and the codes of their order."""
 
     def __init__(self, schema: pa.Schema, ordering: Ordering) -> None:
         self._ordering = ordering
@@ -210,18 +234,21 @@ class _File:
         """Write n rows, at least one."""
         ordering = self._ordering
         self._writer.write_batch(rows)
+        self._count += rows.num_rows
+        if not ordering.has_peers:
+            return
+        columns = rows.select(ordering.order)
         begins = np.zeros(rows.num_rows, np.int64)
-        if self._last is None:
-            begins[ordering.changes(rows, ordering.order)] = 1
+        if self._last is None or not ordering.order:
+            begins[ordering.changes(columns, ordering.order)] = 1
         else:
-            begins[ordering.changes(pa.concat_batches([self._last, rows]), ordering.order) - 1] = 1
+            begins[ordering.changes(pa.concat_batches([self._last, columns]), ordering.order) - 1] = 1
         peers = self._peer + np.cumsum(begins)
         self._peers.write(peers.tobytes())
         if ordering.has_codes:
             self._codes.write(ordering.codes(rows).tobytes())
             self._null_count += rows.column(ordering.order[0]).null_count
-        self._count += rows.num_rows
-        self._peer, self._last = int(peers[-1]), rows.slice(rows.num_rows - 1)
+        self._peer, self._last = int(peers[-1]), columns.slice(columns.num_rows - 1)
 
     def store(self) -> Store:
         """Return the rows, which end here."""
@@ -234,7 +261,7 @@ class _File:
         codes = _mapped(self._codes, self._count) if self._ordering.has_codes else None
         order = OrderOf(
             np.array([0, self._count]),
-            _mapped(self._peers, self._count),
+            _mapped(self._peers, self._count if self._ordering.has_peers else 0),
             codes,
             np.array([self._null_count]),
             self._ordering.nulls_first,
@@ -248,4 +275,4 @@ class _File:
 
 
 def _mapped(file: IO[bytes], count: int) -> Positions:
-    return np.memmap(file, np.int64, mode="r", shape=(count,))
+    return np.memmap(file, np.int64, mode="r", shape=(count,)) if count else np.zeros(0, np.int64)

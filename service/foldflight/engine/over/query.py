@@ -211,6 +211,14 @@ class OverQuery:
         return cls(layout, tuple(parts), every.layout.outputs, every.bounds)
 
     @property
+    def held(self) -> BlockBounds:
+        """The limits of the rows that are held before they are folded: those of a block, and of partitions in memory.
+
+        A task may hold about four times as many bytes: two blocks, one of them in the making, a partition, and outputs.
+        """
+        return replace(self.bounds, bytes_max=max(self.bounds.bytes_max // 4, 1))
+
+    @property
     def results(self) -> pa.Schema:
         """The columns of the result: those of the input, then the outputs."""
         payload = [field.with_name(name) for field, name in zip(self.layout.payload, self.layout.names, strict=True)]
@@ -223,6 +231,7 @@ class OverQuery:
         return Ordering(
             tuple(layout.keys.names),
             tuple(layout.order.names),
+            has_peers=any(part.frame.is_range and not part.frame.is_whole for part in self.parts),
             has_codes=any(part.frame.has_offset for part in self.parts),
             descending=layout.descending,
             nulls_first=layout.nulls_first,
@@ -237,7 +246,7 @@ class OverQuery:
         lines = [*self.described(), "plan: rows > shuffle by key > sort > fold frames > rows with outputs"]
         lines.append(
             f"  blocks of at most {self.bounds.rows_max:,} rows; a partition of more than "
-            f"{self.bounds.bytes_max >> 20:,} MiB is written to a file"
+            f"{self.held.bytes_max >> 20:,} MiB is written to a file"
         )
         return "\n".join(lines)
 

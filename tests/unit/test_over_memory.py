@@ -1,0 +1,81 @@
+"""A task of OVER holds about the same bytes for a partition of any length."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from foldflight import connect
+from foldflight.engine.blocks import BlockBounds
+from foldflight.engine.over.query import Framed, OverLayout, OverQuery
+from foldflight.engine.over.task import OverFold
+from foldflight.functions import Call
+from foldflight.functions.frame import WindowFrame
+
+BYTES_MAX = 1 << 19
+BATCH_ROWS = 1 << 9
+ROW_BYTES = 4 * 8
+LAYOUT = OverLayout(
+    payload=pa.schema([("in_0", pa.int64())]),
+    names=("at",),
+    keys=pa.schema([("key_0", pa.int64())]),
+    key_names=("k",),
+    order=pa.schema([("order_0", pa.int64())]),
+    order_names=("at",),
+    columns=pa.schema([("column_0", pa.int64())]),
+    shown=("v",),
+    bounds=pa.schema([]),
+)
+
+
+def rows_of(count: int) -> Iterator[pa.RecordBatch]:
+    for start in range(0, count, BATCH_ROWS):
+        order = np.arange(start, min(start + BATCH_ROWS, count))
+        columns = [order, np.zeros_like(order), order // 3, order % 1000]
+        yield pa.RecordBatch.from_arrays(list(map(pa.array, columns)), schema=LAYOUT.rows)
+
+
+def peak_of(fold: OverFold, count: int) -> int:
+    """Return the most bytes of Arrow that were in use between two batches."""
+    before = pa.total_allocated_bytes()
+    peak = seen = 0
+
+    def measured(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        nonlocal peak
+        for batch in batches:
+            yield batch
+            peak = max(peak, pa.total_allocated_bytes() - before)
+
+    for batch in measured(fold(measured(rows_of(count)))):
+        seen += batch.num_rows
+        del batch
+    assert seen == count
+    return peak
+
+
+@pytest.mark.parametrize(
+    ("function", "frame"),
+    [
+        ("sum", WindowFrame(-99, 0)),
+        ("sum", WindowFrame(-9, 20)),
+        ("sum", WindowFrame(0, None)),
+        ("count", WindowFrame(None, 0, is_range=True)),
+    ],
+    ids=str,
+)
+def test_the_memory_of_a_task_does_not_grow_with_a_partition(
+    function: str, frame: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither below the limit from which a partition lies in a file nor above it."""
+    monkeypatch.setattr(BlockBounds, "within", lambda bounds, *_: dataclasses.replace(bounds, bytes_max=BYTES_MAX))
+    query = OverQuery.of(connect("embedded:").transport, {"o": Framed(Call(function, ("v",)), frame)}, LAYOUT)
+    fold = OverFold(query, rows=1 << 10)
+    peak_of(fold, BATCH_ROWS)  # imports and caches
+    counts = [int(BYTES_MAX * share / ROW_BYTES) for share in (0.2, 0.9, 2)]
+    peaks = [peak_of(fold, count) for count in counts]
+    assert max(peaks) < BYTES_MAX // 2, peaks

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+from pyspark.sql.types import StructType
 
 from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds
@@ -46,12 +47,16 @@ class Handle:
     def __init__(self) -> None:
         self.state = BucketState()
 
-    def getValueState(self, name: str, schema: str) -> Handle:  # noqa: N802
-        assert (name, schema) == ("manifest", "data binary")
+    def getValueState(self, name: str, schema: StructType) -> Handle:  # noqa: N802
+        assert (name, schema.simpleString()) == ("manifest", "struct<data:binary>")
         return self
 
-    def getMapState(self, name: str, key: str, value: str) -> Handle:  # noqa: N802
-        assert (name, key, value) == ("runs", "run_id string", "data binary")
+    def getMapState(self, name: str, key: StructType, value: StructType) -> Handle:  # noqa: N802
+        assert (name, key.simpleString(), value.simpleString()) == (
+            "runs",
+            "struct<run_id:string>",
+            "struct<data:binary>",
+        )
         return self
 
     def get(self) -> tuple[bytes] | None:

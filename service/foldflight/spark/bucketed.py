@@ -16,11 +16,14 @@ from foldflight.engine.packing import BLOB
 from foldflight.engine.state.hostcache import HostCache, private_folder
 from foldflight.engine.state.runs import RunCache
 
-__all__ = ["FOLDED", "OBSERVED", "PACKED", "StoredRuns", "bucket_row", "observed", "run_cache"]
+__all__ = ["DATA", "FOLDED", "OBSERVED", "PACKED", "RUN_ID", "StoredRuns", "bucket_row", "observed", "run_cache"]
 
 OBSERVED: Final = "foldflight"
 
 # Schemas are types, not texts: Spark Connect's client parses texts with a session that it chooses.
+# Those of state variables are, because a worker has the JVM parse each text twice in each task.
+DATA: Final = st.StructType([st.StructField("data", st.BinaryType())])
+RUN_ID: Final = st.StructType([st.StructField("run_id", st.StringType())])
 PACKED: Final = st.StructType([st.StructField(BUCKET, st.IntegerType()), st.StructField(BLOB, st.BinaryType())])
 _FIGURES: Final = [
     st.StructField(figure.name, st.DoubleType() if figure.type == "float" else st.LongType())

@@ -27,13 +27,14 @@ from foldflight.engine.over.stream import OverBucket, StreamedOver, StreamFolds
 from foldflight.engine.packing import BLOB, Pack, Unpack, blob_of, rows_of
 from foldflight.engine.state.manifest import TableBounds, naming_bucket
 from foldflight.spark.attempts import attempt
-from foldflight.spark.bucketed import FOLDED, PACKED, StoredRuns, bucket_row, observed, run_cache
+from foldflight.spark.bucketed import DATA, FOLDED, PACKED, RUN_ID, StoredRuns, bucket_row, observed, run_cache
 from foldflight.spark.steps import mapping, step_name
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
 __all__ = ["over_stream"]
 
 _OUTPUT_ROWS_MAX = 1 << 16
+_NAME = st.StructType([st.StructField("name", st.StringType())])
 
 
 def over_stream(over: StreamedOver, rows: DataFrame, schema: st.StructType) -> DataFrame:
@@ -72,8 +73,8 @@ class OverProcessor(StatefulProcessor):
         """Declare the state variables of a bucket: manifests and runs by name."""
         use_local_folders()
         self._handle = handle
-        self._manifests = handle.getMapState("manifests", "name string", "data binary")
-        self._runs = handle.getMapState("runs", "run_id string", "data binary")
+        self._manifests = handle.getMapState("manifests", _NAME, DATA)
+        self._runs = handle.getMapState("runs", RUN_ID, DATA)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Store the rows of one bucket that arrive in an epoch."""

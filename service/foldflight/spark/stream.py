@@ -38,7 +38,7 @@ from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.tasks import PartialFold
 from foldflight.functions import RowKind
 from foldflight.spark.attempts import attempt
-from foldflight.spark.bucketed import FOLDED, PACKED, StoredRuns, bucket_row, observed, run_cache
+from foldflight.spark.bucketed import DATA, FOLDED, PACKED, RUN_ID, StoredRuns, bucket_row, observed, run_cache
 from foldflight.spark.steps import mapping, spark_schema, step_of
 from foldflight.spark.worker import freeze_garbage_collector, use_local_folders
 
@@ -144,8 +144,8 @@ class BucketProcessor(StatefulProcessor):
         use_local_folders()
         self._handle = handle
         self._store = _SparkStore(
-            handle.getValueState("manifest", "data binary"),
-            handle.getMapState("runs", "run_id string", "data binary"),
+            handle.getValueState("manifest", DATA),
+            handle.getMapState("runs", RUN_ID, DATA),
         )
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803

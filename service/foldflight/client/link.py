@@ -32,6 +32,7 @@ from foldflight.exchange.frames import (
     SavedStates,
     States,
 )
+from foldflight.exchange.ipc import arrays_in
 from foldflight.fold import ROW
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Link(abc.ABC):
         self.reopen = False
         self._opening = opening
         self._engine = EngineExchange(opening)
+        self._arrays = arrays_in(opening.columns)
         self._failed = False
         self._closed = False
         # For each frame whose answer has not been taken, oldest first, the rows of the parts in which it was sent.
@@ -191,6 +193,8 @@ class Link(abc.ABC):
             case States():
                 for batch in _slices(frame.batch, room):
                     yield States(batch, unanswered=frame.unanswered)
+            case Chunk() if self._is_small(frame.batch, room):
+                yield frame
             case Chunk():
                 yield from map(Chunk, _slices(frame.batch, room))
             case Forget():
@@ -199,6 +203,11 @@ class Link(abc.ABC):
                     yield Forget(frame.slots.slice(start, size))
             case _:
                 yield frame
+
+    def _is_small(self, batch: pa.RecordBatch, room: int) -> bool:
+        """Return whether a chunk certainly fits into so many bytes. It takes less time than to measure the chunk."""
+        # Arrays may share buffers, and a message has a copy of them for each.
+        return self._arrays * batch.get_total_buffer_size() <= room and batch.num_rows * SLOT_BYTES <= room
 
 
 def _joined(answers: Sequence[Any], rows: Sequence[int]) -> pa.Table:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from foldflight.errors import RejectedError
 
-__all__ = ["BatchReader", "read_batches", "split"]
+__all__ = ["BatchReader", "arrays_in", "read_batches", "split"]
 
 # Places of fields in their tables, and kinds of headers, from Message.fbs.
 _VERSION, _HEADER_KIND, _HEADER, _CUSTOM_METADATA = 0, 1, 2, 4
@@ -177,6 +177,11 @@ def read_batches(data: bytes, check: Callable[[pa.Schema], None]) -> tuple[pa.Sc
 
 def _buffers_max(schema: pa.Schema) -> int:
     """Return how many buffers a batch may have. Views, which may have any number, are not supported."""
+    return _BUFFERS_OF_A_FIELD * arrays_in(schema)
+
+
+def arrays_in(schema: pa.Schema) -> int:
+    """Return the number of arrays of a batch, with those inside of others."""
     types, count = list(schema.types), 0
     while types:
         type_ = types.pop()
@@ -184,7 +189,7 @@ def _buffers_max(schema: pa.Schema) -> int:
             type_ = type_.storage_type
         count += 1
         types += [type_.field(place).type for place in range(type_.num_fields)]
-    return _BUFFERS_OF_A_FIELD * count
+    return count
 
 
 def _buffers(header: bytes | memoryview, table: int, most: int) -> list[tuple[int, int]]:

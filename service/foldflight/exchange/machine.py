@@ -208,6 +208,8 @@ class Exchange:
 
 def _step_text(frame: Frame) -> str:
     match frame:
+        case States() | Chunk() | InitialOutputs() | RowOutputs():
+            return f"{type(frame).__name__}({frame.batch.num_rows} rows)"
         case Open():
             return f"Open({', '.join(frame.functions)})"
         case Barrier():
@@ -220,8 +222,6 @@ def _step_text(frame: Frame) -> str:
             return f"Mapped({frame.batch.num_rows} rows{', last' if frame.last else ''})"
         case Checkpoint():
             return "Checkpoint(if_reopen)" if frame.if_reopen else "Checkpoint"
-        case States() | Chunk() | InitialOutputs() | RowOutputs():
-            return f"{type(frame).__name__}({frame.batch.num_rows} rows)"
         case Forget():
             return f"Forget({len(frame.slots)} slots)"
         case Log():

@@ -23,7 +23,8 @@ def check_slots(slots: pa.Array, slots_max: int) -> None:
         found = f"{slots.type}" + (f" with {slots.null_count} NULLs" if slots.null_count else "")
         raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {found}")
     values = slots.to_numpy(zero_copy_only=False)
-    if len(values) and (int(values.min()) < 0 or int(values.max()) >= slots_max):
+    # As a number without a sign, a negative slot is larger than every valid one.
+    if len(values) and int(values.view(np.uint32).max()) >= slots_max:
         wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
         raise RejectedError(
             "LIMIT",

@@ -107,6 +107,7 @@ class Fold:
         accelerator: Accelerator | None = None,
     ) -> None:
         self.calls = tuple(calls)
+        self._arguments = [_arguments(call) for call in calls]
         self.schema = result_schema(calls, isolates=isolates)
         self.failures = Failures(isolates=isolates)
         self.isolated = self.failures.counts
@@ -190,8 +191,8 @@ class Fold:
         """
         slots, retracts = self._begin(batch)
         columns = _Columns(batch)
-        for call, accumulators in zip(self.calls, self._accumulators, strict=True):
-            rows = Rows(slots, retracts, [columns.get(*each) for each in _arguments(call)])
+        for call, arguments, accumulators in zip(self.calls, self._arguments, self._accumulators, strict=True):
+            rows = Rows(slots, retracts, [columns.get(*each) for each in arguments])
             mask = _mask(batch, call, rows)
             if self.failures:
                 sound = ~self.failures.among(slots)
@@ -218,8 +219,8 @@ class Fold:
         slots, retracts = self._begin(batch)
         columns = _Columns(batch)
         outputs = []
-        for call, accumulators in zip(self.calls, self._accumulators, strict=True):
-            rows = Rows(slots, retracts, [columns.get(*each) for each in _arguments(call)])
+        for call, arguments, accumulators in zip(self.calls, self._arguments, self._accumulators, strict=True):
+            rows = Rows(slots, retracts, [columns.get(*each) for each in arguments])
             mask = _mask(batch, call, rows)
             kept = np.ones(len(rows), np.bool_) if mask is None else mask
             outputs.append(accumulators.fold_each(rows, kept, asked))
@@ -385,18 +386,25 @@ class _Columns:
         self.batch = batch
         self.known: dict[tuple[str, str], Column] = {}
 
-    def get(self, name: str, type_: pa.DataType) -> Column:
-        key = (name, str(type_))
-        if exact_types(type_) is None:
-            return Column(name, cast_arguments(self.batch.column(name), type_))
-        if key not in self.known:
-            self.known[key] = Column(name, cast_arguments(self.batch.column(name), type_))
-        return self.known[key]
+    def get(self, name: str, type_: pa.DataType, shared: tuple[str, str] | None) -> Column:
+        known = None if shared is None else self.known.get(shared)
+        if known is None:
+            known = Column(name, cast_arguments(self.batch.column(name), type_))
+            if shared is not None:
+                self.known[shared] = known
+        return known
 
 
-def _arguments(call: BoundCall) -> list[tuple[str, pa.DataType]]:
-    """Return the columns of a call's rows, with the types to which they are cast: arguments, then keys of its order."""
-    return list(zip(call.call.columns, (*call.bound.input_types, *call.keys), strict=True))
+def _arguments(call: BoundCall) -> list[tuple[str, pa.DataType, tuple[str, str] | None]]:
+    """Return the columns of a call's rows: arguments, then keys of its order.
+
+    Each has its name, the type to which it is cast, and what columns have in common that are shared; None if it is not.
+    """
+    types = (*call.bound.input_types, *call.keys)
+    return [
+        (name, type_, None if exact_types(type_) is None else (name, str(type_)))
+        for name, type_ in zip(call.call.columns, types, strict=True)
+    ]
 
 
 def _mask(batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:

@@ -6,6 +6,7 @@ for one frame, or that is the largest one when memory is used up.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
 import time
@@ -99,6 +100,26 @@ class Running:
             if reply is None:
                 return
             yield reply
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait for the engine in the middle of a step: for it to read a question, or to answer it.
+
+        Meanwhile the exchange may be ended as between two frames, and the time of the step does not count.
+
+        Raises:
+            FoldflightError: The error with which the exchange was ended.
+        """
+        assert self._step is not None
+        with self._step.paused():
+            self._waiting_since_s = time.monotonic()
+            self._lock.release()
+            try:
+                yield
+            finally:
+                self._lock.acquire()
+                if self._ended is not None:
+                    raise self._ended
 
     def answered(self) -> None:
         """Note that all replies to a frame have been sent."""

@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from foldflight.client.exchange import OpenExchange
-from foldflight.client.link import Link
+from foldflight.client.link import Link, check_resolve
 from foldflight.compiler import Programs
 from foldflight.compiler.keytables import KeyLoops
 from foldflight.compiler.store import LoopStore
@@ -116,6 +116,7 @@ class EmbeddedTransport:
 
     def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
         """Open an exchange in this process."""
+        check_resolve(open, resolve)
         complete = self._complete(open)
 
         def serve(ask: Callable[[Wanted], Iterable[Frame]]) -> ServerExchange:

@@ -22,7 +22,7 @@ import pyarrow.flight as fl
 from foldflight.client.edge import translated
 from foldflight.client.exchange import OpenExchange
 from foldflight.client.failover import SurvivingLink
-from foldflight.client.link import Link
+from foldflight.client.link import Link, check_resolve
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.codec import Decoder, Encoder, Message, decode, encode_open
@@ -193,6 +193,7 @@ class FlightTransport:
         Raises:
             RetryableError: The error of the last server, if none accepts the exchange in time.
         """
+        check_resolve(open, resolve)
         opening = self._complete(open)
         coordinator = Coordinator(opening, self.urls, _connections_of_this_process().circuits, bounds=self._bounds)
         dial = functools.partial(self._dial, resolve=resolve)

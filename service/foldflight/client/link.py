@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from foldflight.fold import Mode
     from foldflight.functions.context import LogRecord
 
-__all__ = ["Link", "Resolve"]
+__all__ = ["Link", "Resolve", "check_resolve"]
 
 Resolve: TypeAlias = "Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]"
 """Answers a question for entries of views: `slot` and the states with keys, to states with the entries."""
@@ -52,6 +52,14 @@ Resolve: TypeAlias = "Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]"
 _OVERHEAD_BYTES = 16 * 1024
 # Size of a slot in Forget: a number of 31 bits as a varint.
 _FORGOTTEN_BYTES = 5
+
+
+def check_resolve(opening: Open, resolve: Resolve | None) -> None:
+    """Raise RejectedError SIGNATURE if an engine that keeps views cannot answer questions, or one that does not can."""
+    if opening.keeps_views != (resolve is not None):
+        raise RejectedError(
+            "SIGNATURE", "`resolve` is needed if Open has keeps_views, and only then; give both or none"
+        )
 
 
 class Link(abc.ABC):

@@ -18,7 +18,10 @@ from foldflight import ListView, MapView, udaf
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import Entries, Folded, Open, Results, Returns
 from foldflight.exchange.views import asking
-from foldflight.functions import Call, Registry, function_of
+from foldflight.fold import HeldView
+from foldflight.functions import Call, Function, Registry, function_of
+from foldflight.testing import LawResult, check_laws
+from foldflight.testing.laws import LAWS, _check, _Subject
 from foldflight.testing.pair import LIMITS, ExchangePair
 from foldflight.testing.views import KeptViews
 
@@ -496,7 +499,7 @@ def run(driver: Driver, steps: list[Any]) -> None:
                 driver.prefetch(keys)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     steps=st.lists(step, min_size=3, max_size=14).map(lambda steps: [*steps, "barrier"]),
     inline=st.sampled_from([0, 2, 100]),
@@ -668,3 +671,71 @@ def test_keys_that_do_not_fit_are_errors_of_the_function() -> None:
     with pytest.raises(FunctionError, match="does not fit the view seen") as raised:
         pair.send(pair.engine.chunk(rows([0], ["b"])))
     assert raised.value.code == "USER_CODE"
+
+
+# -- the laws ----------------------------------------------------------------------------------------------------------
+
+
+def outcome(cls: type) -> LawResult:
+    """Return the outcome of the law of views."""
+    function = function_of(cls)
+    assert isinstance(function, Function)
+    return _check(LAWS[-1], _Subject(function, {}), examples=40)
+
+
+class Members:
+    """Members of groups."""
+
+    members: MapView[str, list[int]]
+
+    def __init__(self) -> None:
+        self.members = MapView()
+
+
+class InPlace:
+    """Appends to the lists of a map."""
+
+    puts = True
+
+    def create_accumulator(self) -> Members:
+        return Members()
+
+    def accumulate(self, acc: Members, name: str, number: int) -> None:
+        numbers = acc.members.setdefault(name, [])
+        numbers.append(number)
+        if self.puts:
+            acc.members[name] = numbers
+
+    def get_value(self, acc: Members) -> int:
+        return sum(map(sum, acc.members.values()))
+
+
+def test_a_value_that_is_changed_in_place_must_be_put() -> None:
+    """`foldflight check` finds who does not put it, and says so."""
+    assert outcome(CountDifferent).passed
+    assert outcome(udaf(input_types=["STRING", "BIGINT"], result_type="BIGINT")(InPlace)).passed
+
+    @udaf(input_types=["STRING", "BIGINT"], result_type="BIGINT")
+    class Forgetful(InPlace):
+        puts = False
+
+        def create_accumulator(self) -> Members:
+            return Members()
+
+    found = outcome(Forgetful)
+    assert found.passed is False
+    assert "not put again" in found.detail
+    assert outcome(DictOperations).passed is None
+
+
+def test_the_laws_of_the_example_hold() -> None:
+    """Those that apply to a function with views."""
+    assert not [each for each in check_laws(CountDifferent, examples=5) if each.passed is False]
+
+
+def test_the_largest_view_is_known() -> None:
+    """Its number of entries in memory, slot, function and name, for the error of a server without memory."""
+    pair = ExchangePair(opening(), registry())
+    assert pair.server.largest_view is None
+    pair.send(pair.engine.chunk(rows([0, 2, 2, 1], ["a", "b", "c", "d"])))
+    assert pair.server.largest_view == HeldView(2, 2, "count_different", "seen")

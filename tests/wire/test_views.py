@@ -17,7 +17,7 @@ from foldflight.functions.call import Call
 from foldflight.server.run.lifecycle import Server, serving
 from foldflight.testing.views import KeptViews
 from tests.wire import view_functions
-from tests.wire.kit import DEADLINE_S
+from tests.wire.kit import DEADLINE_S, end_epoch
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.string())])
 KEEPING = Open((Call("count_different", ("v",)),), COLUMNS, keeps_views=True)
@@ -112,6 +112,19 @@ def test_an_exchange_that_waits_for_entries_may_be_ended_and_goes_on_elsewhere(s
         assert engine.commit() == {0: 3 + 3 + 2 + 3}
         assert ended
         assert dict(engine.kept.entries(0, 0, "seen")) == {"a": 2, "b": 1, "c": 1}
+
+
+def test_a_view_that_uses_up_the_memory_is_named(servers: list[Server]) -> None:
+    """In a batch views are in memory. LIMIT names the group, the function and the view that is the largest."""
+    with transport_to(servers[0]).open(Open(KEEPING.calls, COLUMNS)) as exchange:
+        exchange.chunk(rows((3, "a"), (4, "a"), (4, "b"), (4, "c"), (3, "b")))
+        exchange.barrier(1)
+        exchange.results(1)
+        exchanges = servers[0].flight._exchanges
+        exchanges._end_the_largest(list(exchanges._open))
+        with pytest.raises(RejectedError, match="seen of count_different, has 3 entries in one") as raised:
+            end_epoch(exchange, 2)
+    assert (raised.value.code, raised.value.slot, raised.value.function) == ("LIMIT", 4, "count_different")
 
 
 def test_an_error_of_the_engine_is_no_loss_of_the_server(servers: list[Server]) -> None:

@@ -38,7 +38,7 @@ from foldflight.exchange.frames import (
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.slots import check_slots, check_states
 from foldflight.exchange.views import split_entries
-from foldflight.fold import Accelerator, BoundRequest, Mode, Request, Resources, StateSigner, Unanswered, bind
+from foldflight.fold import Accelerator, BoundRequest, HeldView, Mode, Request, Resources, StateSigner, Unanswered, bind
 from foldflight.functions import LogRecord, MetricSink, Registry
 from foldflight.functions.types import check_plain
 
@@ -126,6 +126,11 @@ class ServerExchange:
     def groups(self) -> int:
         """Number of slots in use."""
         return self._evaluator.slot_count
+
+    @property
+    def largest_view(self) -> HeldView | None:
+        """The view with the most entries in memory; None if there are no views. Another thread may ask."""
+        return self._evaluator.largest_view
 
     @property
     def folds(self) -> tuple[Mode, ...]:

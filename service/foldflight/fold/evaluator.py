@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -23,7 +23,17 @@ from foldflight.functions.context import LogRecord, MetricSink
 from foldflight.functions.step import Step
 from foldflight.functions.views import ViewSpec
 
-__all__ = ["Asking", "BoundRequest", "CallFacts", "Evaluator", "Request", "Resources", "Stateless", "Unanswered"]
+__all__ = [
+    "Asking",
+    "BoundRequest",
+    "CallFacts",
+    "Evaluator",
+    "HeldView",
+    "Request",
+    "Resources",
+    "Stateless",
+    "Unanswered",
+]
 
 
 class Unanswered(BaseException):
@@ -31,6 +41,22 @@ class Unanswered(BaseException):
 
     It is no Exception, so that functions do not catch it by accident.
     """
+
+
+class HeldView(NamedTuple):
+    """The entries of a view that are in memory.
+
+    Args:
+        entries: Their number.
+        slot: The slot.
+        function: The name of the function.
+        view: The name of the view.
+    """
+
+    entries: int
+    slot: int
+    function: str
+    view: str
 
 
 class Asking(Protocol):
@@ -176,6 +202,10 @@ class Evaluator(Protocol):
     def is_saved(self) -> bool:
         """Whether every slot that has changed since its state was last returned has been emptied."""
 
+    @property
+    def largest_view(self) -> HeldView | None:
+        """The view with the most entries in memory; None if there are no views. Another thread may ask."""
+
     def merge_states(self, batch: pa.RecordBatch) -> None:
         """Merge n states into slots. The batch has `slot` and one column `state_i` for each call i."""
 
@@ -217,6 +247,7 @@ class Stateless:
     slot_count = 0
     state_bytes = 0
     is_saved = True
+    largest_view = None
 
     def merge_states(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - as in `Evaluator`
         """Fail: there are no states."""

@@ -384,17 +384,21 @@ class Exchanges:
     def _end_the_largest(self, candidates: list[Running]) -> None:
         """End one exchange before the kernel kills the process, then give its memory time to be released."""
         weight, largest = max(((each.weight, each) for each in candidates), key=operator.itemgetter(0))
+        view = largest.exchange.largest_view
         if largest.opening.maps:
             remedy = "Send smaller chunks, return fewer or smaller values for one row"
         else:
-            remedy = (
-                f"It has {largest.exchange.groups} groups: use fewer groups or smaller accumulators in one exchange"
-            )
+            remedy = f"It has {largest.exchange.groups} groups"
+            if view is not None:
+                remedy += f", and the largest view, {view.view} of {view.function}, has {view.entries} entries in one"
+            remedy += ": use fewer groups or smaller accumulators in one exchange"
         error = RejectedError(
             "LIMIT",
             f"the server uses {self._memory.text}, and of its {len(candidates)} exchanges this one is the largest: "
             f"about {weight[0]} bytes. {remedy}, or give the servers more memory",
             limit="memory_limit",
+            function=None if view is None else view.function,
+            slot=None if view is None else view.slot,
         )
         was_waiting = largest.end_waiting(error)
         if not was_waiting and not largest.interrupt(error):

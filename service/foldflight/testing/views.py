@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from foldflight.exchange.frames import Opened
 from foldflight.exchange.views import asking
 from foldflight.functions.views import ViewSpec
 
@@ -23,6 +22,23 @@ class _Group:
     entries: dict[tuple[int, str], dict[str, tuple[Any, Any]]] = field(default_factory=dict)
 
 
+class _Viewed(Protocol):
+    @property
+    def views(self) -> Sequence[ViewSpec]: ...
+
+
+class Viewing(Protocol):
+    """Describes calls with views: an `Opened`, or a fold."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the results."""
+
+    @property
+    def calls(self) -> Sequence[_Viewed]:
+        """The calls."""
+
+
 class KeptViews:
     """States and entries of groups, each named by its slot. It is the engine's side of `Open.keeps_views`.
 
@@ -35,7 +51,7 @@ class KeptViews:
         questions: The number of questions so far.
     """
 
-    def __init__(self, opened: Opened, *, page: int = 3, inline: int = 0) -> None:
+    def __init__(self, opened: Viewing, *, page: int = 3, inline: int = 0) -> None:
         self.questions = 0
         self._schema = opened.schema
         self._views = [call.views for call in opened.calls]

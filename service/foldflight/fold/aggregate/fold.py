@@ -22,7 +22,7 @@ from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.vectorised import vectorised
 from foldflight.fold.aggregate.viewed import Viewed
-from foldflight.fold.evaluator import Asking
+from foldflight.fold.evaluator import Asking, HeldView
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
@@ -396,6 +396,12 @@ class Fold:
     def is_saved(self) -> bool:
         """Whether every slot that has changed since its state was last returned has been emptied."""
         return not (self._marks & np.uint8(_UNSAVED)).any()
+
+    @property
+    def largest_view(self) -> HeldView | None:
+        """The view with the most entries in memory; None if there are no views. Another thread may ask."""
+        largest = [each.largest_view for each in self._accumulators if isinstance(each, Viewed)]
+        return max((each for each in largest if each is not None), default=None)
 
     def _empty(self, slots: Slots) -> None:
         for accumulators in self._accumulators:

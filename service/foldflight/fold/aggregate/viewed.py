@@ -20,6 +20,7 @@ from foldflight.errors import RejectedError
 from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted, cannot_merge
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.states import unreadable
+from foldflight.fold.evaluator import HeldView
 from foldflight.fold.failures import Failures
 from foldflight.fold.rows import Slots
 from foldflight.fold.signing import StateSigner
@@ -415,15 +416,15 @@ class Viewed(Interpreted):
         super().close()
 
     @property
-    def largest_view(self) -> tuple[int, int, str]:
-        """The number of entries in memory of the largest view, its slot, and its name; 0 if there is none."""
-        largest = (0, -1, "")
-        for slot, accumulator in enumerate(self._held):
-            for name in self._views if accumulator is not EMPTY else ():
-                view = getattr(accumulator, name, None)
-                held = getattr(view, "_items", ()) if isinstance(view, ListView) else getattr(view, "_entries", ())
-                largest = max(largest, (len(held), slot, name))
-        return largest
+    def largest_view(self) -> HeldView | None:
+        """The view with the most entries in memory. Another thread may ask."""
+        held = [
+            HeldView(_count(self._attributes.get(accumulator, name)), slot, self.name, name)
+            for slot, accumulator in enumerate(list(self._held))
+            for name in (self._views if accumulator is not EMPTY else ())
+        ]
+        largest = max(held, default=None)
+        return largest if largest is not None and largest.entries else None
 
     def _create(self, slots: Slots) -> None:
         fresh = self.absent(slots)
@@ -482,3 +483,8 @@ class Viewed(Interpreted):
                     f"its view {name} has only some of its entries, and the engine that keeps the others must say so "
                     "in Open (keeps_views)",
                 )
+
+
+def _count(view: Any) -> int:
+    """Return the number of entries of a view in memory."""
+    return len(view._items if isinstance(view, ListView) else view._entries)  # noqa: SLF001 - it is of this package

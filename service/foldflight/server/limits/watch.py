@@ -234,7 +234,8 @@ def _too_long(fold_s_max: float) -> FunctionError:
 def _located(error: FoldflightError, failure: FoldflightError | None) -> FoldflightError:
     """Return the error with which a step was interrupted, with the position of the interrupt."""
     if failure is not None:
-        error.function, error.slot, error.row = failure.function, failure.slot, failure.row
+        if error.slot is None:  # otherwise the error tells where the cause is, which may be another group
+            error.function, error.slot, error.row = failure.function, failure.slot, failure.row
         error.trace, error.story = failure.trace, failure.story
     return error
 

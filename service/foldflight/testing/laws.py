@@ -279,7 +279,11 @@ def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
     whole = _output(subject.folded(rows))
     if not rows:
         return None
-    fold = Fold(subject.calls, signer=_SIGNER, ask=lambda asked, read: read(list(kept.resolve(asked))))
+
+    def ask(asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any]) -> Any:
+        return read(list(kept.resolve(asked)))
+
+    fold = Fold(subject.calls, signer=_SIGNER, ask=ask)
     kept = KeptViews(fold, page=2)
     for place, row in enumerate(rows):
         fold.fold(subject.chunk([row]))

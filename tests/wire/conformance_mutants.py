@@ -446,6 +446,22 @@ def outputs_come_after_each_row(patch: Patch) -> None:
     patch.setattr(fold.Fold, "_asked", lambda *_: None)
 
 
+@breaks("keeps-views")
+def chunks_are_not_answered(patch: Patch) -> None:
+    chunk = serving.ServerExchange._chunk
+
+    def silent(self: Any, batch: pa.RecordBatch) -> Any:
+        self._opening = replace(self._opening, keeps_views=False)
+        return chunk(self, batch)
+
+    patch.setattr(serving.ServerExchange, "_chunk", silent)
+
+
+@breaks("keeps-views")
+def entries_are_taken_for_any_state(patch: Patch) -> None:
+    patch.setattr(fold.Fold, "take_entries", lambda *_: None)
+
+
 @breaks("forget")
 def forgotten_groups_keep_their_rows(patch: Patch) -> None:
     def lax(self: Any, slots: pa.Array) -> None:

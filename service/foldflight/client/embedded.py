@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from foldflight.client.exchange import OpenExchange
-from foldflight.client.link import Link
+from foldflight.client.link import Link, check_resolve
 from foldflight.compiler import Programs
 from foldflight.compiler.keytables import KeyLoops
 from foldflight.compiler.store import LoopStore
@@ -28,9 +28,10 @@ from foldflight.shipping.bundles import unpickled
 from foldflight.shipping.pickling import pickled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from foldflight.exchange.frames import Frame
+    from foldflight.client.link import Resolve
+    from foldflight.exchange.frames import Frame, Wanted
     from foldflight.fold import Mode
     from foldflight.functions.mapping import AnyFunction
 
@@ -113,18 +114,23 @@ class EmbeddedTransport:
         """Return the Opened of an exchange without opening it. Raises the errors of opening."""
         return describe(self._complete(open), self._registry, _LIMITS, SERVER_ID, PROGRAMS)
 
-    def open(self, open: Open) -> OpenExchange:  # noqa: A002
+    def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
         """Open an exchange in this process."""
+        check_resolve(open, resolve)
         complete = self._complete(open)
-        server = ServerExchange(
-            complete,
-            self._registry,
-            limits=_LIMITS,
-            server_id=SERVER_ID,
-            signer=StateSigner([self._state_key]),
-            accelerator=PROGRAMS,
-        )
-        return OpenExchange(EmbeddedLink(complete, server), complete)
+
+        def serve(ask: Callable[[Wanted], Iterable[Frame]]) -> ServerExchange:
+            return ServerExchange(
+                complete,
+                self._registry,
+                limits=_LIMITS,
+                server_id=SERVER_ID,
+                signer=StateSigner([self._state_key]),
+                accelerator=PROGRAMS,
+                ask=ask,
+            )
+
+        return OpenExchange(EmbeddedLink(complete, serve, resolve), complete)
 
     def _complete(self, opening: Open) -> Open:
         if not self._job_parameters:
@@ -140,15 +146,24 @@ class EmbeddedTransport:
 class EmbeddedLink(Link):
     """A link to a `ServerExchange` in this process."""
 
-    def __init__(self, opening: Open, server: ServerExchange) -> None:
-        super().__init__(opening)
-        self._server = server
-        self._replies: deque[Frame] = deque([server.opened])
+    def __init__(
+        self,
+        opening: Open,
+        serve: Callable[[Callable[[Wanted], Iterable[Frame]]], ServerExchange],
+        resolve: Resolve | None,
+    ) -> None:
+        super().__init__(opening, resolve)
+        self._server = serve(self._answer_to)
+        self._replies: deque[Frame] = deque([self._server.opened])
         self._start()
 
     @property
     def modes(self) -> Sequence[Mode]:
         return self._server.folds
+
+    def _answer_to(self, wanted: Wanted) -> Iterator[Frame]:
+        self._engine.receive(wanted)
+        return self._entries_for(wanted)
 
     def _write(self, frame: Frame) -> None:
         self._replies.extend(self._server.handle(frame))

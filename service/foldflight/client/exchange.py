@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pyarrow as pa
 
 from foldflight.errors import RejectedError
-from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, States
+from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, States
 from foldflight.exchange.verbs import ExchangeVerbs
 
 if TYPE_CHECKING:
-    from foldflight.exchange.engine import Answer
+    from foldflight.exchange.engine import Answer, Saved
     from foldflight.exchange.frames import Open, Opened
     from foldflight.fold import Mode
     from foldflight.functions.context import LogRecord
@@ -31,6 +31,10 @@ class Carrier(Protocol):
     @property
     def modes(self) -> Sequence[Mode]:
         """How each call is folded now; empty if the server does not tell."""
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether so many frames are kept for another server that a checkpoint should replace them."""
 
     def send(self, frame: Any) -> None:
         """Send a frame of the engine."""
@@ -102,6 +106,28 @@ class OpenExchange(ExchangeVerbs[None]):
             lambda frame: isinstance(frame, Chunk), "no outputs are due: Open has no steps, or no chunk was sent"
         )
 
+    def checkpoint(self) -> None:
+        """Request the states that changed since states were last returned; `saved` returns them.
+
+        Only an engine that keeps views needs it: it must commit the entries before it sends another frame.
+        """
+        if not self._opening.keeps_views:
+            raise RejectedError(
+                "BAD_FRAME", "only an engine that keeps views (Open.keeps_views) takes checkpoints itself"
+            )
+        self._give(Checkpoint())
+
+    def saved(self) -> Saved:
+        """Wait for the answer to the oldest `checkpoint` whose answer has not been taken."""
+        return self._take_answer(
+            lambda frame: isinstance(frame, Checkpoint), "no states are due: no checkpoint was requested"
+        )
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether so many frames are kept for another server that a checkpoint should replace them."""
+        return self.carrier.wants_checkpoint
+
     def take_logs(self) -> Sequence[LogRecord]:
         """Return the log records of functions since the last call."""
         return self.carrier.take_logs()
@@ -121,7 +147,7 @@ class OpenExchange(ExchangeVerbs[None]):
 
     def _give(self, frame: EngineFrame) -> None:
         self.carrier.send(frame)
-        if self._opening.is_answered(frame):
+        if self._opening.is_delivered(frame):
             self._due.append(frame)
 
     def _take_answer(self, matches: Callable[[EngineFrame], bool], missing: str) -> Any:

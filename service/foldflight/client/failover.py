@@ -29,7 +29,7 @@ from foldflight.exchange.failover.steps import (
     SendFrame,
     Started,
 )
-from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Forget, Open, Opened, States
+from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, Open, Opened, States
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,7 +90,12 @@ class SurvivingLink:
         """Empty: servers do not tell how a call is folded."""
         return ()
 
-    def send(self, frame: States | Chunk | Forget | Barrier) -> None:
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether so many frames are kept for another server that a checkpoint should replace them."""
+        return self.coordinator.wants_checkpoint
+
+    def send(self, frame: States | Entries | Chunk | Forget | Barrier | Checkpoint) -> None:
         """Send a frame, to another server if the current one is lost."""
         self._process(FrameGiven(frame))
 
@@ -138,13 +143,15 @@ class SurvivingLink:
                 try:
                     return self._step(instruction)
                 except FoldflightError as error:
+                    if self._link is not None and self._link.unresolved is not None:
+                        raise
                     return LinkLost(error)
             case Rest():
                 self._clock.rest_until(instruction.until_s)
                 return Rested()
             case Deliver():
                 self._logs.extend(instruction.logs)
-                if not isinstance(instruction.frame, Checkpoint):
+                if instruction.answer is not None:
                     self._answers.append(instruction.answer)
             case CutLink():
                 self._cut()

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import random
 import threading
@@ -21,7 +22,7 @@ import pyarrow.flight as fl
 from foldflight.client.edge import translated
 from foldflight.client.exchange import OpenExchange
 from foldflight.client.failover import SurvivingLink
-from foldflight.client.link import Link
+from foldflight.client.link import Link, check_resolve
 from foldflight.client.watchdog import Guard
 from foldflight.errors import RejectedError, RetryableError
 from foldflight.exchange.codec import Decoder, Encoder, Message, decode, encode_open
@@ -37,6 +38,7 @@ from foldflight.shipping.pickling import bundle_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from foldflight.client.link import Resolve
     from foldflight.functions.mapping import AnyFunction
 
 __all__ = ["FlightTransport", "close_connections", "server_url", "server_urls"]
@@ -181,21 +183,27 @@ class FlightTransport:
 
         return self._ask_servers(ask, patience_s=self._bounds.patience_s)
 
-    def open(self, open: Open) -> OpenExchange:  # noqa: A002
+    def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
         """Open an exchange on the next server in turn, or on the first one after it that accepts the exchange.
+
+        Args:
+            open: The frame that opens it.
+            resolve: For `Open.keeps_views`: answers questions for entries of views.
 
         Raises:
             RetryableError: The error of the last server, if none accepts the exchange in time.
         """
+        check_resolve(open, resolve)
         opening = self._complete(open)
         coordinator = Coordinator(opening, self.urls, _connections_of_this_process().circuits, bounds=self._bounds)
-        return OpenExchange(SurvivingLink(coordinator, self._dial, _Clock()), opening)
+        dial = functools.partial(self._dial, resolve=resolve)
+        return OpenExchange(SurvivingLink(coordinator, dial, _Clock()), opening)
 
-    def _dial(self, url: str, opening: Open) -> FlightLink:
+    def _dial(self, url: str, opening: Open, *, resolve: Resolve | None) -> FlightLink:
         connections = _connections_of_this_process()
         try:
             client = connections.client(url, self._deadline_s, self._tls)
-            return FlightLink(opening, client, url, deadline_s=self._deadline_s, token=self._token)
+            return FlightLink(opening, client, url, deadline_s=self._deadline_s, token=self._token, resolve=resolve)
         except Exception as error:
             known = translated(error, url=url, deadline_s=self._deadline_s)
             if known is error:
@@ -243,8 +251,17 @@ class FlightLink(Link):
     A link that is dropped without `close` is cancelled, too, with a ResourceWarning.
     """
 
-    def __init__(self, opening: Open, client: Any, url: str, *, deadline_s: float, token: str | None) -> None:
-        super().__init__(opening)
+    def __init__(
+        self,
+        opening: Open,
+        client: Any,
+        url: str,
+        *,
+        deadline_s: float,
+        token: str | None,
+        resolve: Resolve | None = None,
+    ) -> None:
+        super().__init__(opening, resolve)
         self._deadline_s = deadline_s
         self._url = url
         self._schema = opening.columns

@@ -11,7 +11,7 @@ import abc
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,8 @@ from foldflight.exchange.frames import (
     SLOT_BYTES,
     Chunk,
     EngineFrame,
+    Entries,
+    Folded,
     Forget,
     Frame,
     Log,
@@ -31,20 +33,34 @@ from foldflight.exchange.frames import (
     Results,
     SavedStates,
     States,
+    Wanted,
 )
 from foldflight.exchange.ipc import arrays_in
 from foldflight.fold import ROW
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from foldflight.fold import Mode
     from foldflight.functions.context import LogRecord
 
-__all__ = ["Link"]
+__all__ = ["Link", "Resolve", "check_resolve"]
+
+Resolve: TypeAlias = "Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]"
+"""Answers a question for entries of views: `slot` and the states with keys, to states with the entries."""
 
 # Bytes of a message beside the data of its columns: offsets, validity, headers.
 _OVERHEAD_BYTES = 16 * 1024
 # Size of a slot in Forget: a number of 31 bits as a varint.
 _FORGOTTEN_BYTES = 5
+
+
+def check_resolve(opening: Open, resolve: Resolve | None) -> None:
+    """Raise RejectedError SIGNATURE if an engine that keeps views cannot answer questions, or one that does not can."""
+    if opening.keeps_views != (resolve is not None):
+        raise RejectedError(
+            "SIGNATURE", "`resolve` is needed if Open has keeps_views, and only then; give both or none"
+        )
 
 
 class Link(abc.ABC):
@@ -54,14 +70,18 @@ class Link(abc.ABC):
 
     Args:
         opening: The Open frame of the exchange.
+        resolve: Answers the questions of the server for entries of views; needed if Open has `keeps_views`.
 
     Attributes:
         opened: The Opened frame of the server.
+        unresolved: The error that `resolve` raised, if it did. It is the engine's own, not one of the server.
         reopen: Whether the server requests that the engine reopen the exchange elsewhere.
     """
 
-    def __init__(self, opening: Open) -> None:
+    def __init__(self, opening: Open, resolve: Resolve | None = None) -> None:
         self.opened: Opened
+        self.unresolved: BaseException | None = None
+        self._resolve = resolve
         self.reopen = False
         self._opening = opening
         self._engine = EngineExchange(opening)
@@ -95,13 +115,18 @@ class Link(abc.ABC):
         """How each call is folded now; empty if the server does not tell."""
         return ()
 
+    @property
+    def wants_checkpoint(self) -> bool:
+        """False: nothing is kept for another server."""
+        return False
+
     def send(self, frame: EngineFrame) -> None:
         """Read the answers that are due, then send a frame, split into messages within the bound of the server.
 
         Raises:
             FoldflightError: The frame may not be sent now, or the server failed.
         """
-        expects_answer = self._opening.is_answered(frame)
+        expects_answer, is_delivered = self._opening.is_answered(frame), self._opening.is_delivered(frame)
         parts: list[int] = []
         with self._remember_failure():
             for part in self._split(frame):
@@ -111,7 +136,7 @@ class Link(abc.ABC):
                 self._write(part)
                 parts.append(part.batch.num_rows if isinstance(part, Chunk) else 0)
                 self._due += expects_answer
-        if expects_answer:
+        if is_delivered:
             self._parts_due.append(parts)
 
     def answer(self) -> Answer:
@@ -165,9 +190,37 @@ class Link(abc.ABC):
             self._logs.extend(frame.records)
         elif isinstance(frame, (Results, SavedStates, Mapped)):
             self.reopen = self.reopen or frame.reopen
+        elif isinstance(frame, Folded):
+            self._due -= 1
+        elif isinstance(frame, Wanted):
+            for entries in self._entries_for(frame):
+                self._write(entries)
         if answer is not None:
             self._due -= 1
             self._answers.append(answer)
+
+    def _entries_for(self, wanted: Wanted) -> Iterator[Entries]:
+        """Yield the answer to a question of the server, in messages within its bound.
+
+        Raises:
+            RejectedError: BAD_FRAME, if the engine cannot be asked.
+            Exception: The error of `resolve`, which is kept in `unresolved`.
+        """
+        if self._resolve is None:
+            raise RejectedError("BAD_FRAME", "the server asks for entries of views, and this engine keeps none")
+        names = [name for name in wanted.batch.schema.names if name == "slot" or name.startswith("state_")]
+        try:
+            batches = list(self._resolve(wanted.batch.select(names)))
+        except BaseException as error:
+            self.unresolved = error
+            raise
+        parts = [part for batch in batches for part in self._split(Entries(batch))]
+        parts = parts or [Entries(wanted.batch.select(names).slice(0, 0))]
+        for place, part in enumerate(parts, 1):
+            assert isinstance(part, Entries)
+            frame = Entries(part.batch, last=place == len(parts))
+            self._engine.send(frame)
+            yield frame
 
     def _next(self) -> tuple[Frame, Answer | None]:
         frame = self._read()
@@ -193,6 +246,9 @@ class Link(abc.ABC):
             case States():
                 for batch in _slices(frame.batch, room):
                     yield States(batch, unanswered=frame.unanswered)
+            case Entries():
+                for batch in _slices(frame.batch, room):
+                    yield Entries(batch, last=frame.last)
             case Chunk() if self._is_small(frame.batch, room):
                 yield frame
             case Chunk():

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from foldflight.client.exchange import OpenExchange
+    from foldflight.client.link import Resolve
     from foldflight.exchange.frames import FunctionInfo, Open, Opened
 
 __all__ = ["Transport"]
@@ -25,5 +26,11 @@ class Transport(Protocol):
     def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
         """Return the Opened of an exchange without opening it."""
 
-    def open(self, open: Open) -> OpenExchange:  # noqa: A002
-        """Open an exchange."""
+    def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
+        """Open an exchange.
+
+        Args:
+            open: The frame that opens it.
+            resolve: For `Open.keeps_views`: answers questions for entries of views, within any verb of the exchange.
+                Its errors are raised by that verb.
+        """

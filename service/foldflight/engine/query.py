@@ -21,7 +21,7 @@ from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
 from foldflight.fold import Mode
 from foldflight.functions import Call, sql_name
 
-__all__ = ["ARROW", "Choice", "Emit", "HostTypes", "Query", "StreamOptions", "mode_of", "written"]
+__all__ = ["ARROW", "Choice", "Emit", "HostTypes", "Query", "StreamOptions", "mode_of", "refuse_views", "written"]
 
 Emit = Literal["update", "changelog", "append"]
 
@@ -135,6 +135,8 @@ class Query:
             opening = replace(opening, calls=tuple(_materialized(opening.calls, opened, needs)))
             opened = transport.describe(opening)
         needs.check(opening.calls, opened)
+        if stream is not None:
+            refuse_views(opening.calls, opened.calls)
         limits = opened.limits
         return cls(
             transport=transport,
@@ -222,6 +224,18 @@ class Query:
         if stream.strict:
             parts.append("a retraction of a row that is not there is an error")
         return "; ".join(parts)
+
+
+def refuse_views(calls: Sequence[Call], opened: Sequence[OpenedCall]) -> None:
+    """Refuse calls whose accumulators have views. Raises RejectedError SIGNATURE."""
+    for call, found in zip(calls, opened, strict=True):
+        if found.views:
+            raise RejectedError(
+                "SIGNATURE",
+                f"{call.function} has views in its accumulator ({', '.join(view.name for view in found.views)}), which "
+                "streams do not keep yet; use it in a batch, or declare dict and list instead of MapView and ListView",
+                function=call.function,
+            )
 
 
 def _filled(layout: QueryLayout, outputs: list[str], schema: pa.Schema, types: HostTypes) -> QueryLayout:

@@ -21,6 +21,8 @@ from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
     Chunk,
+    Entries,
+    Folded,
     Forget,
     Frame,
     InitialOutputs,
@@ -35,6 +37,7 @@ from foldflight.exchange.frames import (
     RowOutputs,
     SavedStates,
     States,
+    Wanted,
 )
 from foldflight.exchange.ipc import read_batches
 from foldflight.exchange.machine import Role
@@ -43,6 +46,7 @@ from foldflight.functions.call import Call, Order
 from foldflight.functions.context import LogRecord
 from foldflight.functions.step import Step, StepArgument
 from foldflight.functions.types import check_plain
+from foldflight.functions.views import ViewSpec
 
 __all__ = [
     "Decoder",
@@ -94,6 +98,7 @@ def encode_open(opening: Open) -> bytes:
         bundles=opening.bundles,
         steps=map(_encode_step, opening.steps),
         outputs=opening.outputs,
+        keeps_views=opening.keeps_views,
     )
     for call in opening.calls:
         message.calls.append(
@@ -150,6 +155,7 @@ def decode_open(command: bytes) -> Open:
         protocol_version=message.protocol_version,
         steps=tuple(map(_decode_step, message.steps)),
         outputs=tuple(message.outputs),
+        keeps_views=message.keeps_views,
     )
 
 
@@ -244,6 +250,8 @@ class Encoder:
                 return Message(_CHUNK, frame.batch)
             case States():
                 engine = pb.EngineFrame(states=pb.States(batch=_write_stream(frame.batch), unanswered=frame.unanswered))
+            case Entries():
+                engine = pb.EngineFrame(entries=pb.Entries(batch=_write_stream(frame.batch), last=frame.last))
             case Barrier():
                 engine = pb.EngineFrame(barrier=pb.Barrier(epoch=frame.epoch))
             case Forget():
@@ -268,6 +276,10 @@ def _encode_server(frame: Frame, empty: pa.RecordBatch) -> Message:
         case Mapped():
             mapped = pb.Mapped(last=frame.last, reopen=frame.reopen)
             server, batch = pb.ServerFrame(mapped=mapped), frame.batch
+        case Wanted():
+            server, batch = pb.ServerFrame(wanted=pb.Wanted()), frame.batch
+        case Folded():
+            server, batch = pb.ServerFrame(folded=pb.Folded()), empty
         case Results():
             results = pb.Results(epoch=frame.epoch, last=frame.last, reopen=frame.reopen)
             server, batch = pb.ServerFrame(results=results), frame.batch
@@ -346,6 +358,8 @@ def _decode_engine(frame: pb.EngineFrame, batch: pa.RecordBatch) -> Frame:
     match kind:
         case "states":
             return States(_read_stream(frame.states.batch, "States"), unanswered=frame.states.unanswered)
+        case "entries":
+            return Entries(_read_stream(frame.entries.batch, "Entries"), frame.entries.last)
         case "barrier":
             return Barrier(frame.barrier.epoch)
         case "forget":
@@ -364,6 +378,10 @@ def _decode_server(frame: pb.ServerFrame, batch: pa.RecordBatch) -> Frame:
             return InitialOutputs(batch)
         case "results":
             return Results(frame.results.epoch, batch, frame.results.last, frame.results.reopen)
+        case "wanted":
+            return Wanted(batch)
+        case "folded":
+            return Folded()
         case "row_outputs":
             return RowOutputs(batch)
         case "mapped":
@@ -395,6 +413,7 @@ def _encode_opened(frame: Opened) -> pb.Opened:
                 input_types=inputs.serialize().to_pybytes(),
                 can_migrate=call.can_migrate,
                 is_ordered=call.is_ordered,
+                views=map(_encode_view, call.views),
             )
         )
     return pb.Opened(
@@ -404,7 +423,23 @@ def _encode_opened(frame: Opened) -> pb.Opened:
         limits=pb.Limits(**dataclasses.asdict(frame.limits)),
         knows_if_reopen=frame.knows_if_reopen,
         knows_emits=frame.knows_emits,
+        knows_views=frame.knows_views,
     )
+
+
+def _encode_view(view: ViewSpec) -> pb.View:
+    types = pa.schema([pa.field("key", view.key), pa.field("value", view.value)])
+    return pb.View(
+        name=utf8(view.name), types=types.serialize().to_pybytes(), is_list=view.is_list, prefetch=view.prefetch
+    )
+
+
+def _decode_view(view: pb.View) -> ViewSpec:
+    types = _bad_frame_on_error(lambda: _read_schema(view.types), "View.types is not a valid Arrow IPC schema")
+    if types.names != ["key", "value"]:
+        raise RejectedError("BAD_FRAME", f"View.types must have the fields key and value, and it has {types.names}")
+    key, value = types.types
+    return ViewSpec(view.name, key, value, tuple(view.prefetch), view.is_list)
 
 
 def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
@@ -420,6 +455,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
                 input_types=_decode_input_types(call),
                 can_migrate=call.can_migrate,
                 is_ordered=call.is_ordered,
+                views=tuple(map(_decode_view, call.views)),
             )
             for call in opened.calls
         ),
@@ -427,6 +463,7 @@ def _decode_opened(opened: pb.Opened, schema: pa.Schema) -> Opened:
         schema=schema,
         knows_if_reopen=opened.knows_if_reopen,
         knows_emits=opened.knows_emits,
+        knows_views=opened.knows_views,
     )
 
 

@@ -23,11 +23,20 @@ from foldflight.exchange.frames import (
     SavedStates,
     columns_text,
 )
-from foldflight.exchange.machine import Exchange, Role
+from foldflight.exchange.machine import Exchange, Role, State
 from foldflight.exchange.verbs import ExchangeVerbs
 from foldflight.fold import ERROR, ROW
 
-__all__ = ["Answer", "EngineExchange", "Saved", "check_chunk", "check_emits", "check_isolates", "check_order"]
+__all__ = [
+    "Answer",
+    "EngineExchange",
+    "Saved",
+    "check_chunk",
+    "check_emits",
+    "check_isolates",
+    "check_order",
+    "check_views",
+]
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,16 @@ def check_emits(opened: Opened, opening: Open) -> None:
         )
 
 
+def check_views(opened: Opened, opening: Open) -> None:
+    """Raise RejectedError PROTOCOL_VERSION if Open has `keeps_views` and the server would ignore it."""
+    if opening.keeps_views and not opened.knows_views:
+        raise RejectedError(
+            "PROTOCOL_VERSION",
+            f"server {opened.server_id} is too old for an engine that keeps the entries of views; upgrade it, or run "
+            "the functions embedded",
+        )
+
+
 class EngineExchange(ExchangeVerbs[Frame]):
     """The engine's side of one exchange, without I/O. Its verbs return the frame to send.
 
@@ -138,6 +157,11 @@ class EngineExchange(ExchangeVerbs[Frame]):
         """
         if isinstance(frame, Chunk):
             check_chunk(frame.batch, self._opening)
+        if self._opening.keeps_views and self._machine.is_due and self._machine.states[Role.ENGINE] is State.OPEN:
+            raise RejectedError(
+                "BAD_FRAME",
+                f"{type(frame).__name__} may be sent only when no answer is due, because Open has keeps_views",
+            )
         self._machine.send(frame)
         if isinstance(frame, Chunk) and self._opening.maps:
             self._chunk_rows.append(frame.batch.num_rows)
@@ -168,6 +192,7 @@ class EngineExchange(ExchangeVerbs[Frame]):
         check_isolates(opened, self._opening)
         check_order(opened, self._opening)
         check_emits(opened, self._opening)
+        check_views(opened, self._opening)
         self.opened = opened
 
     def _collect_part(self, frame: Results | SavedStates | Mapped) -> Answer | None:

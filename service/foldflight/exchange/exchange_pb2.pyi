@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Open(_message.Message):
-    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors", "bundles", "steps", "outputs", "emits")
+    __slots__ = ("protocol_version", "calls", "columns", "return_states", "return_outputs", "initial_outputs", "row_outputs", "job_parameters", "trace_context", "isolate_errors", "bundles", "steps", "outputs", "emits", "keeps_views")
     class JobParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class Open(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     EMITS_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_VIEWS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     calls: _containers.RepeatedCompositeFieldContainer[Call]
     columns: bytes
@@ -50,7 +51,8 @@ class Open(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[Step]
     outputs: _containers.RepeatedScalarFieldContainer[int]
     emits: bool
-    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ..., bundles: _Optional[_Iterable[bytes]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., outputs: _Optional[_Iterable[int]] = ..., emits: _Optional[bool] = ...) -> None: ...
+    keeps_views: bool
+    def __init__(self, protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[Call, _Mapping]]] = ..., columns: _Optional[bytes] = ..., return_states: _Optional[bool] = ..., return_outputs: _Optional[bool] = ..., initial_outputs: _Optional[bool] = ..., row_outputs: _Optional[bool] = ..., job_parameters: _Optional[_Mapping[str, str]] = ..., trace_context: _Optional[_Mapping[str, str]] = ..., isolate_errors: _Optional[bool] = ..., bundles: _Optional[_Iterable[bytes]] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., outputs: _Optional[_Iterable[int]] = ..., emits: _Optional[bool] = ..., keeps_views: _Optional[bool] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("function", "arguments", "literals", "fingerprint", "outer")
@@ -134,18 +136,20 @@ class Order(_message.Message):
     def __init__(self, column: _Optional[str] = ..., descending: _Optional[bool] = ..., nulls_first: _Optional[bool] = ...) -> None: ...
 
 class EngineFrame(_message.Message):
-    __slots__ = ("states", "chunk", "barrier", "forget", "checkpoint")
+    __slots__ = ("states", "chunk", "barrier", "forget", "checkpoint", "entries")
     STATES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     BARRIER_FIELD_NUMBER: _ClassVar[int]
     FORGET_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
     states: States
     chunk: Chunk
     barrier: Barrier
     forget: Forget
     checkpoint: Checkpoint
-    def __init__(self, states: _Optional[_Union[States, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ...) -> None: ...
+    entries: Entries
+    def __init__(self, states: _Optional[_Union[States, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., checkpoint: _Optional[_Union[Checkpoint, _Mapping]] = ..., entries: _Optional[_Union[Entries, _Mapping]] = ...) -> None: ...
 
 class States(_message.Message):
     __slots__ = ("batch", "unanswered")
@@ -177,8 +181,16 @@ class Checkpoint(_message.Message):
     if_reopen: bool
     def __init__(self, if_reopen: _Optional[bool] = ...) -> None: ...
 
+class Entries(_message.Message):
+    __slots__ = ("batch", "last")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    batch: bytes
+    last: bool
+    def __init__(self, batch: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+
 class ServerFrame(_message.Message):
-    __slots__ = ("opened", "initial_outputs", "results", "row_outputs", "log", "saved_states", "mapped")
+    __slots__ = ("opened", "initial_outputs", "results", "row_outputs", "log", "saved_states", "mapped", "wanted", "folded")
     OPENED_FIELD_NUMBER: _ClassVar[int]
     INITIAL_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +198,8 @@ class ServerFrame(_message.Message):
     LOG_FIELD_NUMBER: _ClassVar[int]
     SAVED_STATES_FIELD_NUMBER: _ClassVar[int]
     MAPPED_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    FOLDED_FIELD_NUMBER: _ClassVar[int]
     opened: Opened
     initial_outputs: InitialOutputs
     results: Results
@@ -193,26 +207,30 @@ class ServerFrame(_message.Message):
     log: Log
     saved_states: SavedStates
     mapped: Mapped
-    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., initial_outputs: _Optional[_Union[InitialOutputs, _Mapping]] = ..., results: _Optional[_Union[Results, _Mapping]] = ..., row_outputs: _Optional[_Union[RowOutputs, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., saved_states: _Optional[_Union[SavedStates, _Mapping]] = ..., mapped: _Optional[_Union[Mapped, _Mapping]] = ...) -> None: ...
+    wanted: Wanted
+    folded: Folded
+    def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., initial_outputs: _Optional[_Union[InitialOutputs, _Mapping]] = ..., results: _Optional[_Union[Results, _Mapping]] = ..., row_outputs: _Optional[_Union[RowOutputs, _Mapping]] = ..., log: _Optional[_Union[Log, _Mapping]] = ..., saved_states: _Optional[_Union[SavedStates, _Mapping]] = ..., mapped: _Optional[_Union[Mapped, _Mapping]] = ..., wanted: _Optional[_Union[Wanted, _Mapping]] = ..., folded: _Optional[_Union[Folded, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("server_id", "protocol_version", "calls", "limits", "knows_if_reopen", "knows_emits")
+    __slots__ = ("server_id", "protocol_version", "calls", "limits", "knows_if_reopen", "knows_emits", "knows_views")
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     KNOWS_IF_REOPEN_FIELD_NUMBER: _ClassVar[int]
     KNOWS_EMITS_FIELD_NUMBER: _ClassVar[int]
+    KNOWS_VIEWS_FIELD_NUMBER: _ClassVar[int]
     server_id: str
     protocol_version: int
     calls: _containers.RepeatedCompositeFieldContainer[OpenedCall]
     limits: Limits
     knows_if_reopen: bool
     knows_emits: bool
-    def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., knows_if_reopen: _Optional[bool] = ..., knows_emits: _Optional[bool] = ...) -> None: ...
+    knows_views: bool
+    def __init__(self, server_id: _Optional[str] = ..., protocol_version: _Optional[int] = ..., calls: _Optional[_Iterable[_Union[OpenedCall, _Mapping]]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., knows_if_reopen: _Optional[bool] = ..., knows_emits: _Optional[bool] = ..., knows_views: _Optional[bool] = ...) -> None: ...
 
 class OpenedCall(_message.Message):
-    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate", "is_ordered")
+    __slots__ = ("fingerprint", "can_retract", "can_merge", "is_invertible", "input_types", "can_migrate", "is_ordered", "views")
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     CAN_RETRACT_FIELD_NUMBER: _ClassVar[int]
     CAN_MERGE_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +238,7 @@ class OpenedCall(_message.Message):
     INPUT_TYPES_FIELD_NUMBER: _ClassVar[int]
     CAN_MIGRATE_FIELD_NUMBER: _ClassVar[int]
     IS_ORDERED_FIELD_NUMBER: _ClassVar[int]
+    VIEWS_FIELD_NUMBER: _ClassVar[int]
     fingerprint: str
     can_retract: bool
     can_merge: bool
@@ -227,7 +246,20 @@ class OpenedCall(_message.Message):
     input_types: bytes
     can_migrate: bool
     is_ordered: bool
-    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ..., is_ordered: _Optional[bool] = ...) -> None: ...
+    views: _containers.RepeatedCompositeFieldContainer[View]
+    def __init__(self, fingerprint: _Optional[str] = ..., can_retract: _Optional[bool] = ..., can_merge: _Optional[bool] = ..., is_invertible: _Optional[bool] = ..., input_types: _Optional[bytes] = ..., can_migrate: _Optional[bool] = ..., is_ordered: _Optional[bool] = ..., views: _Optional[_Iterable[_Union[View, _Mapping]]] = ...) -> None: ...
+
+class View(_message.Message):
+    __slots__ = ("name", "types", "is_list", "prefetch")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TYPES_FIELD_NUMBER: _ClassVar[int]
+    IS_LIST_FIELD_NUMBER: _ClassVar[int]
+    PREFETCH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    types: bytes
+    is_list: bool
+    prefetch: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., types: _Optional[bytes] = ..., is_list: _Optional[bool] = ..., prefetch: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("message_bytes_max", "slots_max", "state_bytes_max", "exchange_state_bytes_max", "exchanges_max", "idle_s_max", "age_s_max")
@@ -272,6 +304,14 @@ class Mapped(_message.Message):
     last: bool
     reopen: bool
     def __init__(self, last: _Optional[bool] = ..., reopen: _Optional[bool] = ...) -> None: ...
+
+class Wanted(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Folded(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class SavedStates(_message.Message):
     __slots__ = ("last", "problem", "reopen")

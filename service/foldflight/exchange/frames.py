@@ -18,6 +18,7 @@ from foldflight.functions.mapping import AnyFunction
 from foldflight.functions.spec import Function, FunctionKind
 from foldflight.functions.step import Step
 from foldflight.functions.types import sql_name
+from foldflight.functions.views import ViewSpec
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -26,6 +27,8 @@ __all__ = [
     "Checkpoint",
     "Chunk",
     "EngineFrame",
+    "Entries",
+    "Folded",
     "Forget",
     "Frame",
     "FunctionInfo",
@@ -43,6 +46,7 @@ __all__ = [
     "SavedStates",
     "ServerFrame",
     "States",
+    "Wanted",
     "columns_text",
 ]
 
@@ -84,6 +88,7 @@ class Open:
         protocol_version: The protocol version of the engine.
         steps: A program of scalar and table functions, instead of calls. Each chunk is answered by `Mapped`.
         outputs: The numbers of the steps whose results are outputs.
+        keeps_views: Whether the engine keeps the entries of views apart from states. Chunks are then answered.
     """
 
     calls: tuple[Call, ...]
@@ -99,6 +104,7 @@ class Open:
     steps: tuple[Step, ...] = ()
     outputs: tuple[int, ...] = ()
     emits: bool = False
+    keeps_views: bool = False
 
     @property
     def maps(self) -> bool:
@@ -125,6 +131,10 @@ class Open:
 
     def is_answered(self, frame: Frame) -> bool:
         """Return whether the server answers this frame of the engine in an exchange with this Open."""
+        return (self.keeps_views and isinstance(frame, Chunk)) or self.is_delivered(frame)
+
+    def is_delivered(self, frame: Frame) -> bool:
+        """Return whether the answer to this frame has content for the engine; `Folded` has none."""
         match frame:
             case Barrier() | Checkpoint():
                 return True
@@ -203,6 +213,21 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Entries:
+    """Entries of views that the engine keeps, as of the last barrier or checkpoint.
+
+    They do not replace what the server already knows of an entry.
+
+    Args:
+        batch: n rows: `slot` int32, and `state_i` for calls with views. In a state only views have values.
+        last: In the answer to `Wanted`: whether this is its last part.
+    """
+
+    batch: pa.RecordBatch
+    last: bool = False
+
+
+@dataclass(frozen=True)
 class Limits:
     """The bounds of a server.
 
@@ -242,6 +267,7 @@ class OpenedCall:
         input_types: The types that its arguments are cast to.
         can_migrate: Whether it accepts states of its other versions.
         is_ordered: Whether its rows are folded in the order of the call.
+        views: The views of its state.
     """
 
     fingerprint: str
@@ -251,6 +277,7 @@ class OpenedCall:
     input_types: tuple[pa.DataType, ...]
     can_migrate: bool = False
     is_ordered: bool = False
+    views: tuple[ViewSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -266,6 +293,7 @@ class Opened:
             if one is a table function, `output_i` of each output i, and `error` if errors are isolated.
         knows_if_reopen: Whether the server supports `Checkpoint.if_reopen`.
         knows_emits: Whether the server supports `Open.emits`.
+        knows_views: Whether the server supports `Open.keeps_views`.
     """
 
     server_id: str
@@ -275,6 +303,7 @@ class Opened:
     schema: pa.Schema
     knows_if_reopen: bool = False
     knows_emits: bool = False
+    knows_views: bool = False
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
@@ -301,6 +330,23 @@ class InitialOutputs:
     """
 
     batch: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Entries of views that the server needs before it can go on.
+
+    Args:
+        batch: n rows in `Opened.schema`: views with keys and without values. One with `complete` asks for all entries
+            after its key.
+    """
+
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A chunk has been folded, in an exchange with `Open.keeps_views`."""
 
 
 @dataclass(frozen=True)
@@ -377,8 +423,8 @@ class Log:
     records: tuple[LogRecord, ...]
 
 
-EngineFrame = Open | States | Chunk | Barrier | Forget | Checkpoint
-ServerFrame = Opened | InitialOutputs | Results | RowOutputs | Mapped | SavedStates | Log
+EngineFrame = Open | States | Entries | Chunk | Barrier | Forget | Checkpoint
+ServerFrame = Opened | InitialOutputs | Results | RowOutputs | Mapped | SavedStates | Wanted | Folded | Log
 Frame = EngineFrame | ServerFrame
 
 

@@ -7,6 +7,8 @@ The rules:
 - A pair of state and frame that is not in the table is an error: BAD_FRAME, with the last steps as its story.
 - The engine may send a barrier before it has the results of the previous one. The server answers barriers in order.
 - The first epoch may have any number. Each later epoch has the number of its predecessor plus one.
+- While an answer is due, the server may ask for entries of views, in an exchange with `keeps_views`. It then waits, and
+  the engine may only send the entries. So such an engine sends a frame only when no answer is due.
 
 `python -m foldflight.exchange.machine` prints the table of proto/README.md.
 """
@@ -22,6 +24,8 @@ from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
     Chunk,
+    Entries,
+    Folded,
     Forget,
     Frame,
     InitialOutputs,
@@ -33,6 +37,7 @@ from foldflight.exchange.frames import (
     RowOutputs,
     SavedStates,
     States,
+    Wanted,
 )
 
 __all__ = ["TABLES", "Exchange", "Role", "State"]
@@ -61,16 +66,21 @@ class State(Enum):
     SAVING = "SAVING"
     MAPPING = "MAPPING"
     MAPPED = "MAPPED"
+    ASKED = "ASKED"
+    WAITING = "WAITING"
     FAILED = "FAILED"
 
 
 # The frames that each side may send: (its state, frame) -> its next state. ANSWERING: some batches of the results of an
 # epoch have been sent. SAVING: some batches of the states of a checkpoint have been sent. MAPPING: the exchange has
-# steps, so there are only chunks. MAPPED: some batches of the answer to a chunk have been sent.
+# steps, so there are only chunks. MAPPED: some batches of the answer to a chunk have been sent. WAITING and ASKED: the
+# server has asked for entries, and the engine has to send them. The last ones make both OPEN again.
 TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
     Role.ENGINE: {
         (State.IDLE, Open): State.OPEN,
         (State.OPEN, States): State.OPEN,
+        (State.OPEN, Entries): State.OPEN,
+        (State.ASKED, Entries): State.ASKED,
         (State.OPEN, Chunk): State.OPEN,
         (State.OPEN, Forget): State.OPEN,
         (State.OPEN, Barrier): State.OPEN,
@@ -82,6 +92,8 @@ TABLES: Final[dict[Role, dict[tuple[State, type[Frame]], State]]] = {
         (State.OPEN, InitialOutputs): State.OPEN,
         (State.OPEN, RowOutputs): State.OPEN,
         (State.OPEN, Log): State.OPEN,
+        (State.OPEN, Folded): State.OPEN,
+        (State.OPEN, Wanted): State.WAITING,
         (State.OPEN, Results): State.ANSWERING,
         (State.ANSWERING, Results): State.ANSWERING,
         (State.OPEN, SavedStates): State.SAVING,
@@ -105,7 +117,7 @@ class Exchange:
         self.states: dict[Role, State] = {Role.ENGINE: State.IDLE, Role.SERVER: State.IDLE}
         self._epoch: int | None = None
         self._due: dict[type[Frame], deque[int]] = {
-            kind: deque() for kind in (Results, InitialOutputs, RowOutputs, SavedStates, Mapped)
+            kind: deque() for kind in (Results, InitialOutputs, RowOutputs, SavedStates, Mapped, Folded)
         }
         self._opening: Open | None = None
         self._story: deque[str] = deque(maxlen=_STORY_STEPS)
@@ -119,6 +131,11 @@ class Exchange:
     def epochs_due(self) -> tuple[int, ...]:
         """The epochs whose results are still due, oldest first."""
         return tuple(self._due[Results])
+
+    @property
+    def is_due(self) -> bool:
+        """Whether an answer of the server is due."""
+        return any(self._due.values())
 
     def send(self, frame: Frame) -> None:
         """Record a frame that this end sends. Raises RejectedError BAD_FRAME if it may not be sent now."""
@@ -136,7 +153,18 @@ class Exchange:
             raise self._bad_frame(f"the {sender.value} may not send {type(frame).__name__} when it is {state.value}")
         if self.states[sender.peer] is State.IDLE and not isinstance(frame, Open) and sender is Role.SERVER:
             raise self._bad_frame(f"the server may not send {type(frame).__name__} before Open")
+        self._check_views(frame)
         self.states[sender] = self._next_state(frame, following)
+
+    def _check_views(self, frame: Frame) -> None:
+        """Check the frames of an exchange whose engine keeps entries of views."""
+        keeps = self._opening is not None and self._opening.keeps_views
+        if isinstance(frame, (Entries, Wanted, Folded)) and not keeps:
+            raise self._bad_frame(f"{type(frame).__name__} needs an Open with keeps_views")
+        if isinstance(frame, Wanted):
+            if not self.is_due:
+                raise self._bad_frame("Wanted may be sent only while an answer is due")
+            self.states[Role.ENGINE] = State.ASKED
 
     def _next_state(self, frame: Frame, following: State) -> State:
         """Return the next state of the sender. Check what the table cannot express: due answers and epoch numbers."""
@@ -146,9 +174,14 @@ class Exchange:
                 return State.MAPPING if frame.maps else following
             case States() if self._opening is not None and self._opening.is_answered(frame):
                 self._due[InitialOutputs].append(frame.batch.num_rows or 1)
+            case Entries() if frame.last and self.states[Role.SERVER] is State.WAITING:
+                self.states[Role.SERVER] = State.OPEN
+                return State.OPEN
             case Chunk() if self._opening is not None and self._opening.is_answered(frame):
                 if self._opening.maps:
                     self._due[Mapped].append(frame.batch.num_rows)
+                elif self._opening.keeps_views:
+                    self._due[Folded].append(0)
                 else:
                     self._due[RowOutputs].append(self._opening.rows_due(frame))
             case Barrier():
@@ -167,6 +200,10 @@ class Exchange:
                 if frame.last:
                     self._due[Mapped].popleft()
                     return State.OPEN
+            case Folded():
+                if not self._due[Folded]:
+                    raise self._bad_frame("Folded is not due")
+                self._due[Folded].popleft()
             case InitialOutputs() | RowOutputs():
                 self._check_answer(frame)
             case Results():
@@ -208,7 +245,7 @@ class Exchange:
 
 def _step_text(frame: Frame) -> str:
     match frame:
-        case States() | Chunk() | InitialOutputs() | RowOutputs():
+        case States() | Chunk() | InitialOutputs() | RowOutputs() | Wanted():
             return f"{type(frame).__name__}({frame.batch.num_rows} rows)"
         case Open():
             return f"Open({', '.join(frame.functions)})"
@@ -222,6 +259,10 @@ def _step_text(frame: Frame) -> str:
             return f"Mapped({frame.batch.num_rows} rows{', last' if frame.last else ''})"
         case Checkpoint():
             return "Checkpoint(if_reopen)" if frame.if_reopen else "Checkpoint"
+        case Entries():
+            return f"Entries({frame.batch.num_rows} rows{', last' if frame.last else ''})"
+        case Folded():
+            return "Folded"
         case Forget():
             return f"Forget({len(frame.slots)} slots)"
         case Log():
@@ -233,6 +274,9 @@ def _step_text(frame: Frame) -> str:
 # What is not in TABLES: the last batch of an answer ends it, and an exchange with steps takes chunks only.
 _OTHER_ENDS: Final = (
     (Role.ENGINE, State.IDLE, "`Open` with steps", State.MAPPING),
+    (Role.ENGINE, State.OPEN, "nothing: the server sends `Wanted`", State.ASKED),
+    (Role.ENGINE, State.ASKED, "the last `Entries`", State.OPEN),
+    (Role.SERVER, State.WAITING, "nothing: the engine sends the last `Entries`", State.OPEN),
     (Role.SERVER, State.ANSWERING, "the last `Results`", State.OPEN),
     (Role.SERVER, State.SAVING, "the last `SavedStates`", State.OPEN),
     (Role.SERVER, State.MAPPED, "the last `Mapped`", State.OPEN),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -17,6 +17,8 @@ from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
     Chunk,
+    Entries,
+    Folded,
     Forget,
     Frame,
     InitialOutputs,
@@ -30,11 +32,13 @@ from foldflight.exchange.frames import (
     RowOutputs,
     SavedStates,
     States,
+    Wanted,
     columns_text,
 )
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.slots import check_slots, check_states
-from foldflight.fold import Accelerator, BoundRequest, Mode, Request, Resources, StateSigner, bind
+from foldflight.exchange.views import split_entries
+from foldflight.fold import Accelerator, BoundRequest, HeldView, Mode, Request, Resources, StateSigner, Unanswered, bind
 from foldflight.functions import LogRecord, MetricSink, Registry
 from foldflight.functions.types import check_plain
 
@@ -82,6 +86,7 @@ class ServerExchange:
         signer: Signs and checks pickled states.
         metrics: Receives the metrics of the functions.
         accelerator: Evaluates calls faster than the interpreter. None: all calls are interpreted.
+        ask: Sends `Wanted` to an engine that keeps views, and returns its answer: `Entries` until the last.
 
     Raises:
         RejectedError: As `describe`; SETTINGS if states would be pickled and there is no signer.
@@ -98,6 +103,7 @@ class ServerExchange:
         signer: StateSigner | None = None,
         metrics: MetricSink | None = None,
         accelerator: Accelerator | None = None,
+        ask: Callable[[Wanted], Iterable[Frame]] | None = None,
     ) -> None:
         self.stats = ExchangeStats()
         self._opening = opening
@@ -109,7 +115,10 @@ class ServerExchange:
         self._reopen = False
         bound = _bind(opening, registry, server_id)
         self.opened = _opened(bound, opening, limits, server_id)
-        self._evaluator = bound.open(Resources(signer, metrics, self._take_log, accelerator))
+        self._send_wanted = ask
+        self._asking_failed: BaseException | None = None
+        self._entry_bytes = 0  # of the entries that were received since the last states were returned
+        self._evaluator = bound.open(Resources(signer, metrics, self._take_log, accelerator, self._ask))
         self.stats.isolated = self._evaluator.isolated
         self._machine.send(self.opened)
 
@@ -117,6 +126,11 @@ class ServerExchange:
     def groups(self) -> int:
         """Number of slots in use."""
         return self._evaluator.slot_count
+
+    @property
+    def largest_view(self) -> HeldView | None:
+        """The view with the most entries in memory; None if there are no views. Another thread may ask."""
+        return self._evaluator.largest_view
 
     @property
     def folds(self) -> tuple[Mode, ...]:
@@ -132,8 +146,14 @@ class ServerExchange:
         try:
             self._machine.receive(frame)
             for reply in self._replies(frame):
+                self._check_asking()
                 self._machine.send(reply)
                 yield reply
+            self._check_asking()
+        except Unanswered:
+            self._machine.fail()
+            self._check_asking()
+            raise
         except FoldflightError as error:
             self._machine.fail()
             if not error.story:
@@ -141,6 +161,8 @@ class ServerExchange:
             raise
         except Exception as error:
             self._machine.fail()
+            if error is self._asking_failed:
+                raise
             raise CorruptError(
                 "INVARIANT",
                 f"internal error of foldflight at the frame {type(frame).__name__}: {type(error).__name__}: {error}",
@@ -159,6 +181,10 @@ class ServerExchange:
         match frame:
             case States():
                 yield from self._states(frame)
+            case Entries():
+                check_states(frame.batch, self.opened.limits.slots_max)
+                self._count_entries(frame.batch)
+                self._evaluator.take_entries(frame.batch)
             case Chunk():
                 yield from self._chunk(frame.batch)
             case Barrier():
@@ -207,8 +233,47 @@ class ServerExchange:
         else:
             yield from self._log_without_barrier()
             yield from map(RowOutputs, outputs)
+            if self._opening.keeps_views:
+                yield Folded()
         self.stats.rows += batch.num_rows
         self.stats.chunks += 1
+
+    def _ask(self, asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any]) -> Any:
+        """Ask the engine for entries while a function is being called. See `fold.evaluator.Asking`."""
+        try:
+            if self._asking_failed is not None:
+                raise Unanswered
+            if self._send_wanted is None:
+                raise AssertionError("an exchange with keeps_views was opened without a way to ask its engine")
+            frame = Wanted(asked)
+            self._machine.send(frame)
+            answers = []
+            for answer in self._send_wanted(frame):
+                self._machine.receive(answer)
+                assert isinstance(answer, Entries)  # the machine accepts nothing else
+                self._count_entries(answer.batch)
+                answers.append(answer.batch)
+            return read(answers)
+        except BaseException as error:
+            # Functions may catch what is raised here, so it is raised again when they have returned.
+            self._asking_failed = self._asking_failed or error
+            raise Unanswered from error
+
+    def _check_asking(self) -> None:
+        """Raise the error that left a question to the engine unanswered."""
+        if self._asking_failed is not None:
+            raise self._asking_failed
+
+    def _count_entries(self, batch: pa.RecordBatch) -> None:
+        self._entry_bytes += batch.nbytes
+        if self._entry_bytes > self._limits.exchange_state_bytes_max:
+            raise RejectedError(
+                "LIMIT",
+                f"the entries of views that one epoch uses have {self._entry_bytes} bytes, and "
+                f"exchange_state_bytes_max is {self._limits.exchange_state_bytes_max}; let an epoch have fewer rows, "
+                "or take checkpoints in it",
+                limit="exchange_state_bytes_max",
+            )
 
     def _mapped(self, outputs: Iterable[pa.RecordBatch]) -> Iterator[Frame]:
         held: pa.RecordBatch | None = None  # because only the last part of all is marked as such
@@ -229,6 +294,7 @@ class ServerExchange:
             self._check_state_bytes(batch)
         self.stats.barriers += 1
         self.stats.state_bytes = self._evaluator.state_bytes
+        self._entry_bytes = 0
         yield from self._pending_log()
         reopen, self._reopen = self._reopen, False
         for part, last in self._parts(batch):
@@ -249,6 +315,7 @@ class ServerExchange:
             return
         self.stats.saves += 1
         self.stats.saved_bytes = batch.nbytes
+        self._entry_bytes = 0
         yield from self._pending_log()
         for part, last in self._parts(batch):
             yield SavedStates(part, last=last, reopen=reopen and last)
@@ -268,7 +335,11 @@ class ServerExchange:
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
         """Yield the parts of a batch that fit into messages, each with whether it is the last."""
-        parts = sliced_to(batch, self._limits.message_bytes_max - _OVERHEAD_BYTES)
+        bytes_max = self._limits.message_bytes_max - _OVERHEAD_BYTES
+        parts = sliced_to(batch, bytes_max)
+        if self._opening.keeps_views:
+            views = [call.views for call in self.opened.calls]
+            parts = [each for part in parts for each in split_entries(part, views, bytes_max)]
         for place, part in enumerate(parts, 1):
             yield part, place == len(parts)
 
@@ -344,6 +415,10 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
             f"exchange takes at most {_CALLS_MAX} of each; use several exchanges",
             limit="calls",
         )
+    if opening.keeps_views and (opening.maps or opening.row_outputs or not opening.returns.states):
+        raise RejectedError(
+            "SIGNATURE", "Open has keeps_views, so it needs return_states, and can have neither row_outputs nor steps"
+        )
     columns = opening.columns
     # In an exchange of steps all columns are arguments, whatever their names.
     for name, type_ in () if opening.maps else (("slot", pa.int32()), ("kind", pa.int8())):
@@ -367,6 +442,7 @@ def _bind(opening: Open, registry: Registry, server_id: str) -> BoundRequest:
         where=f"on server {server_id}",
         steps=opening.steps,
         outputs=opening.outputs,
+        keeps_views=opening.keeps_views,
     )
     return bind(request, registry)
 
@@ -385,6 +461,7 @@ def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str) 
                 input_types=call.input_types,
                 can_migrate=call.can_migrate,
                 is_ordered=is_ordered,
+                views=call.views,
             )
             for call, is_ordered in zip(bound.calls, ordered, strict=True)
         ),
@@ -393,4 +470,5 @@ def _opened(bound: BoundRequest, opening: Open, limits: Limits, server_id: str) 
         schema=bound.schema,
         knows_if_reopen=True,
         knows_emits=True,
+        knows_views=True,
     )

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Forget, States
+from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, States
 
 __all__ = ["ExchangeVerbs"]
 
@@ -18,7 +18,7 @@ class ExchangeVerbs(abc.ABC, Generic[Given_co]):
     """The verbs of an engine. A subclass decides what happens to the frame of a verb."""
 
     @abc.abstractmethod
-    def _give(self, frame: States | Chunk | Forget | Barrier | Checkpoint) -> Given_co:
+    def _give(self, frame: States | Entries | Chunk | Forget | Barrier | Checkpoint) -> Given_co:
         """Process the frame of a verb."""
 
     def states(self, batch: pa.RecordBatch, *, unanswered: bool = False) -> Given_co:
@@ -29,6 +29,15 @@ class ExchangeVerbs(abc.ABC, Generic[Given_co]):
             unanswered: Whether the server omits the initial outputs of these slots although Open requests them.
         """
         return self._give(States(batch, unanswered=unanswered))
+
+    def entries(self, batch: pa.RecordBatch, *, last: bool = False) -> Given_co:
+        """Give entries of views, as of the last barrier or checkpoint, before the rows that use them.
+
+        Args:
+            batch: n rows: `slot` int32 and `state_i` for calls with views.
+            last: In the answer to `Wanted`: whether this is its last part.
+        """
+        return self._give(Entries(batch, last=last))
 
     def chunk(self, batch: pa.RecordBatch) -> Given_co:
         """Fold the rows of a batch. Its schema is `Open.columns`."""

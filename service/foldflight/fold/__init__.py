@@ -3,7 +3,7 @@
 from foldflight.fold.accelerator import Accelerator
 from foldflight.fold.aggregate.calls import BoundCall, bind_calls, result_schema
 from foldflight.fold.aggregate.fold import Fold
-from foldflight.fold.evaluator import BoundRequest, Evaluator, Request, Resources
+from foldflight.fold.evaluator import BoundRequest, Evaluator, HeldView, Request, Resources, Unanswered
 from foldflight.fold.evaluators import bind
 from foldflight.fold.failures import ERROR, ERROR_TYPE
 from foldflight.fold.mapping.bound import ROW
@@ -20,10 +20,12 @@ __all__ = [
     "Evaluator",
     "Fold",
     "Folding",
+    "HeldView",
     "Mode",
     "Request",
     "Resources",
     "StateSigner",
+    "Unanswered",
     "bind",
     "bind_calls",
     "result_schema",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import pyarrow as pa
 
@@ -21,8 +21,53 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.call import Call
 from foldflight.functions.context import LogRecord, MetricSink
 from foldflight.functions.step import Step
+from foldflight.functions.views import ViewSpec
 
-__all__ = ["BoundRequest", "CallFacts", "Evaluator", "Request", "Resources", "Stateless"]
+__all__ = [
+    "Asking",
+    "BoundRequest",
+    "CallFacts",
+    "Evaluator",
+    "HeldView",
+    "Request",
+    "Resources",
+    "Stateless",
+    "Unanswered",
+]
+
+
+class Unanswered(BaseException):
+    """The engine did not answer a question for entries, so the function that needs them cannot go on.
+
+    It is no Exception, so that functions do not catch it by accident.
+    """
+
+
+class HeldView(NamedTuple):
+    """The entries of a view that are in memory.
+
+    Args:
+        entries: Their number.
+        slot: The slot.
+        function: The name of the function.
+        view: The name of the view.
+    """
+
+    entries: int
+    slot: int
+    function: str
+    view: str
+
+
+class Asking(Protocol):
+    """Asks the engine for entries of views while a function is being called."""
+
+    def __call__(self, asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any]) -> Any:
+        """Send a batch with keys, in the schema of the request, and return what `read` makes of the answers.
+
+        Raises:
+            Unanswered: There is no answer, or `read` raised an error.
+        """
 
 
 @dataclass(frozen=True)
@@ -39,6 +84,7 @@ class Request:
         where: The location of the functions, for messages, because the servers of a fleet may differ.
         steps: The steps of a program of scalar and table functions, instead of calls.
         outputs: The numbers of the steps whose results are outputs.
+        keeps_views: Whether the engine keeps the entries of views.
     """
 
     calls: tuple[Call, ...]
@@ -50,6 +96,7 @@ class Request:
     where: str = "here"
     steps: tuple[Step, ...] = ()
     outputs: tuple[int, ...] = ()
+    keeps_views: bool = False
 
 
 @dataclass(frozen=True)
@@ -61,12 +108,14 @@ class Resources:
         metrics: Receives the metrics of functions.
         log: Receives each line that a function logs.
         accelerator: Evaluates calls faster than the interpreter; None if there is none.
+        ask: Asks the engine for entries of views; used if the request has `keeps_views`.
     """
 
     signer: StateSigner | None = None
     metrics: MetricSink | None = None
     log: Callable[[LogRecord], None] | None = None
     accelerator: Accelerator | None = None
+    ask: Asking | None = None
 
 
 class CallFacts(Protocol):
@@ -95,6 +144,10 @@ class CallFacts(Protocol):
     @property
     def is_invertible(self) -> bool:
         """Whether a row may be retracted before it has been accumulated."""
+
+    @property
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The views of its states."""
 
 
 class BoundRequest(Protocol):
@@ -149,8 +202,15 @@ class Evaluator(Protocol):
     def is_saved(self) -> bool:
         """Whether every slot that has changed since its state was last returned has been emptied."""
 
+    @property
+    def largest_view(self) -> HeldView | None:
+        """The view with the most entries in memory; None if there are no views. Another thread may ask."""
+
     def merge_states(self, batch: pa.RecordBatch) -> None:
         """Merge n states into slots. The batch has `slot` and one column `state_i` for each call i."""
+
+    def take_entries(self, batch: pa.RecordBatch) -> None:
+        """Take entries of views, which do not replace what is known of them. The batch has `slot` and `state_i`."""
 
     def outputs(self, slots: pa.Array) -> pa.RecordBatch:
         """Return the outputs of n slots, with NULL states."""
@@ -187,8 +247,13 @@ class Stateless:
     slot_count = 0
     state_bytes = 0
     is_saved = True
+    largest_view = None
 
     def merge_states(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - as in `Evaluator`
+        """Fail: there are no states."""
+        self._fail("states")
+
+    def take_entries(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - as in `Evaluator`
         """Fail: there are no states."""
         self._fail("states")
 

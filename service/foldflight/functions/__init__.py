@@ -13,6 +13,7 @@ from foldflight.functions.spec import BoundFunction, Capabilities, Function, Fun
 from foldflight.functions.step import Step, StepArgument
 from foldflight.functions.types import can_widen, parse_type, sql_name
 from foldflight.functions.udf import udf, udtf
+from foldflight.functions.views import ListView, MapView, ViewSpec
 
 __all__ = [
     "AnyFunction",
@@ -26,10 +27,12 @@ __all__ = [
     "Function",
     "FunctionContext",
     "FunctionKind",
+    "ListView",
     "Lists",
     "LogRecord",
     "MapFunction",
     "MapVerbs",
+    "MapView",
     "MetricSink",
     "NullMetrics",
     "Order",
@@ -40,6 +43,7 @@ __all__ = [
     "Step",
     "StepArgument",
     "Verbs",
+    "ViewSpec",
     "aggregate_of",
     "can_widen",
     "function_of",

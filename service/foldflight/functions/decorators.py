@@ -6,7 +6,7 @@ import difflib
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar, overload
 
 import pyarrow as pa
@@ -22,17 +22,22 @@ from foldflight.functions.shape import (
     Nullable,
     Shape,
     Untyped,
+    ViewShape,
+    check_views,
     may_be_none,
     record_of,
     shape_of_annotation,
     shape_of_type,
+    views_in,
 )
 from foldflight.functions.spec import Capabilities, Declared, Function, Parameter, Verbs
 from foldflight.functions.types import parse_type
+from foldflight.functions.views import ListView, MapView
 
 __all__ = ["aggregate_of", "function_of", "udaf"]
 
 Adapt: TypeAlias = Literal["flink", "arrow-udf", "spark-aggregator", "snowflake", "beam"]
+Prefetch: TypeAlias = Mapping[str, Sequence[str]]
 
 _TAKE_ARGUMENTS: Final = ("accumulate", "retract", "fold_many", "running_many")
 _VECTORISED: Final = ("fold_many", "merge_many", "get_values")
@@ -68,6 +73,7 @@ def udaf(
     bundled_merge: bool = False,
     compile: bool | Literal["auto"] = "auto",
     adapt: Adapt | None = None,
+    prefetch: Prefetch | None = None,
 ) -> Callable[[C], C]: ...
 def udaf(
     cls: type | None = None,
@@ -84,6 +90,7 @@ def udaf(
     bundled_merge: bool = False,
     compile: bool | Literal["auto"] = "auto",  # noqa: A002 - the usual name of this option
     adapt: Adapt | None = None,
+    prefetch: Prefetch | None = None,
 ) -> Any:
     """Register a class as an aggregate function.
 
@@ -104,6 +111,9 @@ def udaf(
     The state is typed (a readable Arrow struct) if annotations describe the accumulator:
     `create_accumulator(self) -> State` with annotated attributes on `State`, or `-> int`, `-> dict[str, float]`...
     Otherwise the state is made by `serialize` and `deserialize` if the class has them, or by signed pickle.
+
+    Annotate an attribute as `foldflight.MapView[K, V]` or `foldflight.ListView[T]` for a map or list that may become
+    larger than a message. Such a class is always interpreted.
 
     Annotate an attribute as `foldflight.ExactSum` for a sum of floats that is rounded only when its value is read. In a
     sum of plain floats, retracted values leave rounding errors, which may dominate after a large value is retracted.
@@ -161,6 +171,8 @@ def udaf(
             (also RisingWave's embedded functions), `"spark-aggregator"` (Spark 4.4), `"snowflake"` (also Doris), or
             `"beam"` (a `CombineFn`). Its methods are called as that engine calls them, and interpreted. Default: found
             by the base class or the methods; a class with `accumulate` and `get_value` is foldflight's own.
+        prefetch: For each `MapView` of the accumulator, the names of the arguments that make up the key of the entry
+            that a row uses. A stream then reads these entries before the rows, all at once; results are the same.
 
     Returns:
         The class itself, unchanged.
@@ -184,6 +196,7 @@ def udaf(
             bundled_merge=bundled_merge,
             compile=compile,
             adapt=adapt,
+            prefetch=prefetch,
         )
         setattr(target, REGISTERED, function)
         return target
@@ -206,6 +219,7 @@ def aggregate_of(
     bundled_merge: bool = False,
     compile: bool | Literal["auto"] = "auto",  # noqa: A002 - as in `udaf`
     adapt: Adapt | None = None,
+    prefetch: Prefetch | None = None,
 ) -> Function:
     """Return the function that `udaf` would register for a class. The class does not change. Raises as `udaf`."""
     called = name or snake_case(getattr(cls, "__name__", type(cls).__name__))
@@ -218,7 +232,7 @@ def aggregate_of(
         compile = builder.uncompiled(compile)  # noqa: A001 - the parameter
     builder.check_bundled(retracts=bundled_retract, merges=bundled_merge, is_compiled=compile is True)
     return builder.function(
-        input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile
+        input_types, result_type, state_type, version, skip_nulls, deterministic, invertible, compile, prefetch or {}
     )
 
 
@@ -237,6 +251,11 @@ def _annotations(cls: type) -> dict[str, Any]:
         return typing.get_type_hints(cls, include_extras=True)
     except NameError:  # then only state_type gives the types of its states
         return {}
+
+
+def _is_view(annotation: Any) -> bool:
+    found = typing.get_origin(annotation) or annotation
+    return isinstance(found, type) and issubclass(found, (MapView, ListView))
 
 
 def _names_in(method: Any) -> Iterator[str]:
@@ -283,6 +302,7 @@ class _Builder(SignatureBuilder):
         deterministic: bool,
         invertible: bool,
         compile: bool | Literal["auto"],  # noqa: A002 - as in `udaf`
+        prefetch: Prefetch,
     ) -> Function:
         if not isinstance(self.cls, type):
             raise self.error(" is not a class", "put @udaf on a class")
@@ -297,6 +317,7 @@ class _Builder(SignatureBuilder):
         codec: Literal["typed", "custom", "pickle"] = "typed" if shape or state_type is not None else "pickle"
         if state_type is not None:
             reason = "declared by state_type"
+        views = self.views(shape, state_type, accumulator, compile)
         if self.has("serialize"):
             codec, reason = "custom", "the class defines serialize and deserialize"
         if invertible and not self.retracts:
@@ -332,7 +353,70 @@ class _Builder(SignatureBuilder):
             vectorised=self.has("fold_many"),
             dialect=self.adapted_from,
             bundled=self.has("fold_bundle"),
+            prefetch=self.prefetched(prefetch, views, inputs),
         )
+
+    def views(
+        self,
+        shape: Shape | None,
+        state_type: Declared | None,
+        accumulator: Any,
+        compile: bool | Literal["auto"],  # noqa: A002 - as in `udaf`
+    ) -> Mapping[str, ViewShape]:
+        """Return the views of the accumulator. Refuse what does not go with views."""
+        if shape is not None:
+            check_views(shape)
+        annotated = _annotations(accumulator) if isinstance(accumulator, type) else {}
+        declared = any(_is_view(each) for each in annotated.values())
+        views = views_in(shape)
+        if not declared and not views:
+            return views
+        with_others = {
+            "fold_many": "has vectorised methods" if self.has("fold_many") else "",
+            "fold_bundle": "has fold_bundle" if self.has("fold_bundle") else "",
+            "compile=True": "is declared compile=True" if compile is True else "",
+            "serialize and deserialize": "has serialize" if self.has("serialize") else "",
+            "state_type": "is declared with state_type" if state_type is not None and not self.adapted_from else "",
+        }
+        for what, wrong in with_others.items():
+            if wrong:
+                raise self.error(f" has views in its accumulator and {wrong}", f"drop {what}, or use dict and list")
+        if not views:
+            reason = self.shape()[1]
+            raise self.error(
+                f" has views in its accumulator, but the state is not typed ({reason})",
+                "annotate all attributes of the accumulator with specific types",
+            )
+        return views
+
+    def prefetched(self, prefetch: Prefetch, views: Mapping[str, ViewShape], inputs: Any) -> dict[str, tuple[int, ...]]:
+        """Return, for each view with `prefetch`, the numbers of the arguments that make up its keys."""
+        names = self.input_names(inputs)
+        found: dict[str, tuple[int, ...]] = {}
+        for view, arguments in prefetch.items():
+            if view not in views or views[view].is_list:
+                known = ", ".join(name for name, each in views.items() if not each.is_list) or "none"
+                raise self.error(
+                    f" declares prefetch for {view!r}, which is no MapView of its accumulator",
+                    f"name one of its MapViews ({known})",
+                )
+            given = [arguments] if isinstance(arguments, str) else list(arguments)
+            unknown = next((name for name in given if name not in names), None)
+            if unknown is not None or not given:
+                raise self.error(
+                    f" declares prefetch of {view!r} by {unknown!r}, which is no argument"
+                    if given
+                    else f" declares prefetch of {view!r} without arguments",
+                    f"name its arguments ({', '.join(names) or 'none'})",
+                )
+            members = views[view].key_members
+            if len(given) != members:
+                raise self.error(
+                    f" declares prefetch of {view!r} by {len(given)} arguments, and its keys have {members} parts",
+                    "name one argument for each part of the key",
+                )
+            found[view] = tuple(names.index(name) for name in given)
+        return found
 
     def form(self) -> Callable[[Mapping[str, Any]], Verbs]:
         if self.is_bundled_alone:

@@ -26,11 +26,15 @@ from foldflight.functions.exact import EXACT, ExactSum, ExactSums
 from foldflight.functions.lists import Lists
 from foldflight.functions.types import parse_type
 from foldflight.functions.values import CastError, cast_results, exact_types, to_python
+from foldflight.functions.views import LIST_KEY, ListView, MapView, ViewPart, normal_key, view_type
 
 __all__ = [
+    "Attributes",
     "Nullable",
     "Shape",
     "Untyped",
+    "ViewShape",
+    "check_views",
     "list_of",
     "list_of_tuples",
     "map_of",
@@ -39,6 +43,7 @@ __all__ = [
     "record_of",
     "shape_of_annotation",
     "shape_of_type",
+    "views_in",
 ]
 
 
@@ -175,10 +180,12 @@ class _Object(Shape):
         get: Callable[[Any, str, int], Any],
         check: Callable[[Any], str | None],
         immutable: bool,
+        set: Callable[[Any, str, int, Any], None] | None = None,  # noqa: A002 - as `get`
     ) -> None:
         self.fields = tuple(fields)
         self.make = make
         self.get = get
+        self.set = set
         self.check = check
         self.immutable = immutable
         self.arrow = pa.struct([pa.field(name, shape.arrow) for name, shape in fields])
@@ -305,6 +312,104 @@ class _Map(Shape):
         ]
 
 
+class ViewShape(Shape):
+    """The layout of views in states.
+
+    Args:
+        key: The layout of the keys; None for a list, whose keys are the numbers of its items.
+        value: The layout of the values or items.
+        make: The class of the views: `MapView`, `ListView` or a subclass.
+    """
+
+    def __init__(self, key: Shape | None, value: Shape, make: type[Any]) -> None:
+        self.key = _Scalar(LIST_KEY) if key is None else key
+        self.value = value
+        self.make = make
+        self.is_list = key is None
+        self.arrow = view_type(self.key.arrow, value.arrow)
+
+    @property
+    def key_members(self) -> int:
+        """The number of members of a key: 1, or more for a tuple."""
+        return len(self.key.fields) if isinstance(self.key, _Object) else 1
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array:
+        parts = [self._part(index, value) for index, value in enumerate(values)]
+        return self.parts_to_arrow(parts)
+
+    def _part(self, index: int, value: Any) -> ViewPart | None:
+        if isinstance(value, (MapView, ListView)) and isinstance(value, ListView) == self.is_list:
+            return value.part()
+        if isinstance(value, list if self.is_list else dict):
+            found: MapView[Any, Any] | ListView[Any] = ListView(value) if self.is_list else MapView(value)
+            return found.part()
+        kind = "ListView" if self.is_list else "MapView"
+        raise CastError(index, "RESULT_TYPE", f"{_shown(value)} is not a {kind}; use clear() to empty it")
+
+    def parts_to_arrow(self, parts: Sequence[ViewPart | None]) -> pa.Array:
+        """Return n parts of views as an array; None is NULL. Raises CastError for what does not fit."""
+        keys: list[Any] = []
+        items: list[Any] = []
+        present: list[bool] = []
+        owners: list[int] = []
+        offsets = [0]
+        for index, part in enumerate(parts):
+            if part is not None:
+                keys += part.keys
+                items += part.values
+                present += part.present
+                owners += [index] * len(part.keys)
+            offsets.append(len(keys))
+        columns = [_owned(self.key, keys, owners), _owned(self.value, items, owners), pa.array(present, pa.bool_())]
+        entry = self.arrow.field("entries").type.value_type
+        entries = pa.ListArray.from_arrays(
+            pa.array(offsets, pa.int32()), pa.StructArray.from_arrays(columns, fields=list(entry))
+        ).cast(self.arrow.field("entries").type)
+        flags = [
+            pa.array([None if part is None else part.complete for part in parts], pa.bool_()),
+            pa.array([None if part is None else part.cleared for part in parts], pa.bool_()),
+        ]
+        mask = pa.array([part is None for part in parts], pa.bool_()) if None in parts else None
+        return pa.StructArray.from_arrays([*flags, entries], fields=list(self.arrow), mask=mask)
+
+    def from_arrow(self, array: pa.Array) -> list[Any]:
+        """Return n views: of the class of the views if they are complete, otherwise `ViewPart`s; None for NULL."""
+        return [part if part is None or not part.complete else self.made(part) for part in self.parts_of(array)]
+
+    def made(self, part: ViewPart) -> Any:
+        """Return a view with the entries of a complete part."""
+        if self.is_list:
+            return self.make(value for value, present in zip(part.values, part.present, strict=True) if present)
+        pairs = zip(part.keys, part.values, part.present, strict=True)
+        return self.make((key, value) for key, value, present in pairs if present)
+
+    def parts_of(self, array: pa.Array) -> list[ViewPart | None]:
+        """Return n views as parts; None for NULL. Raises ValueError for values that no fold writes."""
+        complete, cleared, lists = (array.field(place) for place in range(3))
+        entries = lists.values
+        keys, values = (
+            list(map(normal_key, self.key.from_arrow(entries.field(0)))),
+            self.value.from_arrow(entries.field(1)),
+        )
+        present = entries.field(2).to_pylist()
+        offsets = lists.offsets.to_pylist()
+        columns = zip(
+            array.is_valid().to_pylist(), complete.to_pylist(), cleared.to_pylist(), offsets, offsets[1:], strict=False
+        )
+        return [
+            _checked(ViewPart(is_complete, is_cleared, keys[start:end], values[start:end], present[start:end]))
+            if is_valid
+            else None
+            for is_valid, is_complete, is_cleared, start, end in columns
+        ]
+
+
+def _checked(part: ViewPart) -> ViewPart:
+    if part.complete is None or part.cleared is None or None in part.present:
+        raise ValueError("complete, cleared or present of a view is NULL")
+    return part
+
+
 def _owned(shape: Shape, flat: list[Any], owners: list[int]) -> pa.Array:
     """Convert the members of collections. An error has the index of the collection, not that of the member."""
     try:
@@ -339,6 +444,90 @@ def members_of(shape: Shape) -> Sequence[tuple[str, Shape]] | None:
     return shape.fields if isinstance(shape, _Object) else None
 
 
+def views_in(shape: Shape | None) -> dict[str, ViewShape]:
+    """Return the views among the attributes of accumulators, by name."""
+    fields = shape.fields if isinstance(shape, _Object) else ()
+    return {name: each for name, each in fields if isinstance(each, ViewShape)}
+
+
+class Attributes:
+    """Reads and sets attributes of accumulators by name.
+
+    Args:
+        shape: The shape of the accumulators. It has views, so the attributes can be set (`check_views`).
+    """
+
+    def __init__(self, shape: Shape | None) -> None:
+        assert isinstance(shape, _Object)
+        assert shape.set is not None
+        self._places = {name: place for place, (name, _) in enumerate(shape.fields)}
+        self._get, self._set = shape.get, shape.set
+
+    def get(self, accumulator: Any, name: str) -> Any:
+        """Return an attribute."""
+        return self._get(accumulator, name, self._places[name])
+
+    def set(self, accumulator: Any, name: str, value: Any) -> None:
+        """Set an attribute, even if the class of the accumulator does not let methods do it."""
+        self._set(accumulator, name, self._places[name], value)
+
+
+def _view(origin: type, arguments: tuple[Any, ...]) -> ViewShape:
+    if issubclass(origin, ListView):
+        return ViewShape(None, _without_views(shape_of_annotation(arguments[0])), origin)
+    key = shape_of_annotation(arguments[0])
+    if not _is_key(key):
+        raise RejectedError(
+            "SIGNATURE",
+            f"the keys of a MapView cannot be {arguments[0]}; use numbers, texts, bytes, dates, times, or tuples of "
+            "these",
+        )
+    return ViewShape(key, _without_views(shape_of_annotation(arguments[1])), origin)
+
+
+def _is_key(shape: Shape) -> bool:
+    if isinstance(shape, _Object):
+        return shape.immutable and all(_is_key(each) for _, each in shape.fields)
+    inexact = (pa.types.is_float16, pa.types.is_float32)
+    is_plain = isinstance(shape, _Scalar) and not isinstance(shape.arrow, pa.BaseExtensionType)
+    return is_plain and not any(is_inexact(shape.arrow) for is_inexact in inexact)
+
+
+def _without_views(shape: Shape) -> Shape:
+    """Return a shape that has no views. Raises RejectedError SIGNATURE if it has: views are attributes only."""
+    inner: list[Shape] = []
+    match shape:
+        case ViewShape():
+            raise RejectedError(
+                "SIGNATURE",
+                "a view must be an attribute of the accumulator, and neither the accumulator itself nor a part of "
+                "another attribute or view; annotate an attribute of the accumulator's class, or use tuples as keys",
+            )
+        case _Object():
+            inner = [each for _, each in shape.fields]
+        case _List():
+            inner = [shape.item]
+        case _Map():
+            inner = [shape.key, shape.value]
+        case Nullable():
+            inner = [shape.inner]
+        case _:
+            pass
+    for each in inner:
+        _without_views(each)
+    return shape
+
+
+def check_views(shape: Shape) -> None:
+    """Raise RejectedError SIGNATURE if a view is not an attribute of the accumulator itself."""
+    if isinstance(shape, _Object) and shape.set is not None:
+        for _, each in shape.fields:
+            if not isinstance(each, ViewShape):
+                _without_views(each)
+    else:
+        _without_views(shape)
+
+
 def may_be_none(annotation: Any) -> bool:
     """Return whether an annotation is `X | None`."""
     origin = typing.get_origin(annotation)
@@ -370,6 +559,8 @@ def shape_of_annotation(annotation: Any) -> Shape:
         return _List(shape_of_annotation(arguments[0]), origin if origin in (list, set, frozenset) else list)
     if origin in (dict, collections.abc.Mapping, collections.abc.MutableMapping):
         return _Map(shape_of_annotation(arguments[0]), shape_of_annotation(arguments[1]))
+    if isinstance(origin, type) and issubclass(origin, (MapView, ListView)):
+        return _view(origin, arguments)
     if origin is tuple:
         if not arguments:
             raise Untyped("an empty tuple has no members")
@@ -400,6 +591,9 @@ def _tuple(fields: Sequence[tuple[str, Shape]]) -> Shape:
 
 
 def _class(cls: type) -> Shape:
+    if issubclass(cls, (MapView, ListView)):
+        wrong = f"{cls.__name__} does not declare the types of its entries"
+        raise RejectedError("SIGNATURE", f"{wrong}; annotate MapView[K, V] or ListView[T]")
     if cls.__module__ == "builtins" or (issubclass(cls, (list, dict, tuple, set)) and not hasattr(cls, "_fields")):
         raise Untyped(f"{cls.__name__} does not declare its contents")
     try:
@@ -422,6 +616,7 @@ def _class(cls: type) -> Shape:
         get=lambda value, name, _: getattr(value, name),
         check=_attribute_check(cls, tuple(hints)),
         immutable=frozen,
+        set=lambda value, name, _, member: object.__setattr__(value, name, member),
     )
 
 
@@ -496,7 +691,17 @@ def record_of(fields: Sequence[tuple[str, Shape]], make: Callable[[tuple[Any, ..
             return None
         return f"{_shown(value)} does not have {len(fields)} members: {', '.join(name for name, _ in fields)}"
 
-    return _Object(fields, make=make, get=lambda value, _, place: value[place], check=check, immutable=immutable)
+    def put(value: Any, _: str, place: int, member: Any) -> None:
+        value[place] = member
+
+    return _Object(
+        fields,
+        make=make,
+        get=lambda value, _, place: value[place],
+        check=check,
+        immutable=immutable,
+        set=None if immutable else put,
+    )
 
 
 def shape_of_type(type_: pa.DataType, cls: type | None = None) -> Shape:

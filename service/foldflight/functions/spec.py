@@ -20,8 +20,9 @@ import pyarrow as pa
 from foldflight.errors import RejectedError
 from foldflight.functions.context import FunctionContext
 from foldflight.functions.literals import check_names, fits
-from foldflight.functions.shape import Shape, shape_of_type
+from foldflight.functions.shape import Shape, shape_of_type, views_in
 from foldflight.functions.types import can_widen, parse_type, sql_name, type_variables
+from foldflight.functions.views import ViewSpec
 
 __all__ = [
     "BoundFunction",
@@ -327,6 +328,8 @@ class Function(Registered):
         dialect: The name of the dialect from which its class is adapted; empty for a class of foldflight's own form.
         language: The language of its class: `python` or `java`.
         bundled: Whether its class has `fold_bundle`.
+        prefetch: For views of its accumulators, by name: the numbers of the arguments that make up the key of the entry
+            that a row uses.
         own: For a shipped function, the classes and functions that were shipped as code with it, by module and
             qualified name. Pickled states refer to them by these names.
     """
@@ -351,6 +354,7 @@ class Function(Registered):
     dialect: str = ""
     language: Literal["python", "java"] = "python"
     bundled: bool = False
+    prefetch: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)
     accumulator_hints: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     own: Mapping[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -471,6 +475,15 @@ class BoundFunction:
             literal_texts(self.function, self.literals),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    @property
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The views of its accumulators."""
+        prefetch = self.function.prefetch
+        return tuple(
+            ViewSpec(name, view.key.arrow, view.value.arrow, tuple(prefetch.get(name, ())), view.is_list)
+            for name, view in views_in(self.shape).items()
+        )
 
     def instantiate(self) -> Verbs:
         """Return the verbs of a fresh instance of the author's class."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Forget, States
+from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, Entries, Forget, States
 from foldflight.fold import Mode
 from foldflight.functions.rowkind import RowKind
 
@@ -76,7 +76,7 @@ class Account:
 
     def _count(self, message: Message, frame: Frame, seconds: float) -> None:
         match frame:
-            case States():
+            case States() | Entries():
                 self._bytes_since += frame.batch.nbytes
             case Chunk():
                 self._bytes_since += message.batch_bytes

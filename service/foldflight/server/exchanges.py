@@ -6,6 +6,7 @@ for one frame, or that is the largest one when memory is used up.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import threading
 import time
@@ -99,6 +100,26 @@ class Running:
             if reply is None:
                 return
             yield reply
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wait for the engine in the middle of a step: for it to read a question, or to answer it.
+
+        Meanwhile the exchange may be ended as between two frames, and the time of the step does not count.
+
+        Raises:
+            FoldflightError: The error with which the exchange was ended.
+        """
+        assert self._step is not None
+        with self._step.paused():
+            self._waiting_since_s = time.monotonic()
+            self._lock.release()
+            try:
+                yield
+            finally:
+                self._lock.acquire()
+                if self._ended is not None:
+                    raise self._ended
 
     def answered(self) -> None:
         """Note that all replies to a frame have been sent."""
@@ -363,17 +384,21 @@ class Exchanges:
     def _end_the_largest(self, candidates: list[Running]) -> None:
         """End one exchange before the kernel kills the process, then give its memory time to be released."""
         weight, largest = max(((each.weight, each) for each in candidates), key=operator.itemgetter(0))
+        view = largest.exchange.largest_view
         if largest.opening.maps:
             remedy = "Send smaller chunks, return fewer or smaller values for one row"
         else:
-            remedy = (
-                f"It has {largest.exchange.groups} groups: use fewer groups or smaller accumulators in one exchange"
-            )
+            remedy = f"It has {largest.exchange.groups} groups"
+            if view is not None:
+                remedy += f", and the largest view, {view.view} of {view.function}, has {view.entries} entries in one"
+            remedy += ": use fewer groups or smaller accumulators in one exchange"
         error = RejectedError(
             "LIMIT",
             f"the server uses {self._memory.text}, and of its {len(candidates)} exchanges this one is the largest: "
             f"about {weight[0]} bytes. {remedy}, or give the servers more memory",
             limit="memory_limit",
+            function=None if view is None else view.function,
+            slot=None if view is None else view.slot,
         )
         was_waiting = largest.end_waiting(error)
         if not was_waiting and not largest.interrupt(error):

@@ -18,7 +18,7 @@ import pyarrow.flight as fl
 from foldflight.errors import CorruptError, FoldflightError, FunctionError, RejectedError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Decoder, Encoder, Message, decode, decode_open, encode
-from foldflight.exchange.frames import Chunk, FunctionInfo, Limits, Log, Open
+from foldflight.exchange.frames import Chunk, Entries, FunctionInfo, Limits, Log, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import encode_info
 from foldflight.exchange.serving import ServerExchange, describe
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from foldflight.compiler import Programs
-    from foldflight.exchange.frames import Frame
+    from foldflight.exchange.frames import Frame, Wanted
     from foldflight.fold.signing import StateSigner
     from foldflight.functions.mapping import AnyFunction
     from foldflight.functions.registry import Registry
@@ -196,10 +196,11 @@ class FlightServer(FlightBase):
             carry: Callable[..., None] = functools.partial(self._carry_stateless, call)
         else:
             opening, carry = self._open_of(context, descriptor), self._carry
-        running = self._admit(opening, context, is_foreign=is_foreign)
+        questions = _Questions()
+        running = self._admit(opening, context, questions, is_foreign=is_foreign)
         outcome = "done"
         try:
-            carry(running, context, reader, writer)
+            carry(running, context, reader, writer, questions)
         except VanishedError:
             outcome = "vanished"
         except FoldflightError as error:
@@ -274,7 +275,7 @@ class FlightServer(FlightBase):
         registry = self._bundles.registry_with(opening.bundles, context)
         return registry.only(allowed(context, registry))
 
-    def _admit(self, opening: Open, context: Any, *, is_foreign: bool) -> Running:
+    def _admit(self, opening: Open, context: Any, questions: _Questions, *, is_foreign: bool) -> Running:
         logger = self.logger.bind(exchange=uuid.uuid4().hex[:16])
 
         def make() -> ServerExchange:
@@ -286,6 +287,7 @@ class FlightServer(FlightBase):
                 signer=self._signer,
                 metrics=self.metrics,
                 accelerator=self._programs,
+                ask=questions.ask,
             )
 
         def hang_up(error: FoldflightError) -> None:
@@ -302,12 +304,30 @@ class FlightServer(FlightBase):
         logger.info("exchange opened", calls=list(opening.functions), peer=context.peer())
         return running
 
-    def _carry(self, running: Running, context: Any, reader: Any, writer: Any) -> None:
+    def _carry(self, running: Running, context: Any, reader: Any, writer: Any, questions: _Questions) -> None:
         opened = running.exchange.opened
         encode_reply, decode_frame = Encoder(opened.schema), Decoder(Role.ENGINE)
         check_columns(reader, context, running.opening.columns)
         send(writer, encode_reply(opened), begin=opened.schema)
-        for message in received(reader, context):
+        messages = received(reader, context)
+
+        def put(wanted: Wanted) -> Iterator[Frame]:
+            with running.waiting():
+                send(writer, encode_reply(wanted))
+            is_last = False
+            while not is_last:
+                with running.waiting():
+                    message = next(messages, None)
+                if message is None:
+                    raise VanishedError
+                frame = decode_frame(message)
+                self._check_size(message)
+                running.account.count(message, frame, 0.0)
+                is_last = not isinstance(frame, Entries) or frame.last
+                yield frame
+
+        questions.put = put
+        for message in messages:
             frame = decode_frame(message)
             self._check_size(message)
             started_s = time.monotonic()
@@ -334,7 +354,9 @@ class FlightServer(FlightBase):
         columns = schema_of(reader, context)
         return self._exchanges.watch.run(lambda: stateless_call(dialect, function, columns))
 
-    def _carry_stateless(self, call: StatelessCall, running: Running, context: Any, reader: Any, writer: Any) -> None:
+    def _carry_stateless(
+        self, call: StatelessCall, running: Running, context: Any, reader: Any, writer: Any, _questions: _Questions
+    ) -> None:
         """Answer each batch of another engine. Whether there is a column of errors is decided by the first batch."""
         schema: pa.Schema | None = None
         for message in received(reader, context):
@@ -394,6 +416,16 @@ class FlightServer(FlightBase):
             -1,
             app_metadata=encode_info(info),
         )
+
+
+class _Questions:
+    """Puts the questions of an exchange to its engine. The stream is known only when the exchange has been admitted."""
+
+    put: Callable[[Wanted], Iterator[Frame]]
+
+    def ask(self, wanted: Wanted) -> Iterator[Frame]:
+        """Send a question, and yield the frames of its answer."""
+        return self.put(wanted)
 
 
 def _log_records(logger: Logger, log: Log) -> None:

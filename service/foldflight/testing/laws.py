@@ -23,8 +23,10 @@ from foldflight.client.embedded import PROGRAMS
 from foldflight.errors import FoldflightError, RejectedError
 from foldflight.fold import BoundCall, Fold, StateSigner, bind_calls
 from foldflight.functions import AnyFunction, Call, Function, MapFunction, Registry, RowKind, function_of
+from foldflight.functions.shape import views_in
 from foldflight.shipping.pickling import unpickled_copy
 from foldflight.testing.maplaws import MAP_LAWS, MapSubject
+from foldflight.testing.views import KeptViews
 
 __all__ = ["LAWS", "LawResult", "check_laws", "iterate_laws", "rows_of"]
 
@@ -272,6 +274,30 @@ def _retract_inverse(subject: _Subject, rows: Rows, cut: int) -> str | None:
     return _unless_same(expected, found, f"retracted {gone!r}")
 
 
+def _stored_views(subject: _Subject, rows: Rows, cut: int) -> str | None:
+    """Fold rows while an engine keeps the entries of views, which are forgotten after some of the rows."""
+    whole = _output(subject.folded(rows))
+    if not rows:
+        return None
+
+    def ask(asked: pa.RecordBatch, read: Callable[[Sequence[pa.RecordBatch]], Any]) -> Any:
+        return read(list(kept.resolve(asked)))
+
+    fold = Fold(subject.calls, signer=_SIGNER, ask=ask)
+    kept = KeptViews(fold, page=2)
+    for place, row in enumerate(rows):
+        fold.fold(subject.chunk([row]))
+        if cut >> (place % 16) & 1:
+            kept.commit(pa.Table.from_batches([fold.unsaved()]))
+    found = _output(fold.collect())
+    return _unless_same(
+        whole,
+        found,
+        "entries of views were stored after some rows, and read again in another order; is a value changed in place "
+        "and not put again, or does the result depend on the order of entries?",
+    )
+
+
 def _groups_apart(subject: _Subject, rows: Rows, cut: int) -> str | None:
     alone = _output(subject.folded(rows))
     fold = subject.new()
@@ -404,6 +430,10 @@ def _needs_bundled(function: Function) -> str | None:
     return None if function.bundled else "it has no fold_bundle"
 
 
+def _needs_views(function: Function) -> str | None:
+    return None if views_in(function.shape) else "its accumulator has no views"
+
+
 LAWS = (
     Law("any split of the rows", _splits),
     Law("state stored and loaded", _codec),
@@ -415,6 +445,7 @@ LAWS = (
     Law("get_value changes nothing", _repeatable),
     Law("vectorised methods agree", _vectorised, _needs_vectorised),
     Law("the bundled form agrees", _bundled, _needs_bundled),
+    Law("entries of views stored and read", _stored_views, _needs_views),
 )
 
 

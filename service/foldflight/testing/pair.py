@@ -15,13 +15,14 @@ For authors of engines: it shows which frames an engine sends and how a server a
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
 from foldflight.client.embedded import PROGRAMS
 from foldflight.exchange.codec import decode, decode_open, encode, encode_open
 from foldflight.exchange.engine import Answer, EngineExchange
-from foldflight.exchange.frames import Frame, Limits, Open
+from foldflight.exchange.frames import Frame, Limits, Open, Wanted
 from foldflight.exchange.machine import Role
 from foldflight.exchange.serving import ServerExchange
 from foldflight.fold import StateSigner
@@ -48,10 +49,12 @@ class ExchangePair:
         registry: The server's functions.
         limits: The server's limits.
         signer: Signs pickled states.
+        resolve: Answers the server's questions for entries of views, if the engine keeps them.
 
     Attributes:
         engine: The engine's end. It makes the frames for `send`, and checks the replies.
         server: The server's end.
+        resolve: Answers questions, as given.
         replies: All replies so far, `Opened` first.
         answers: The complete answers that have not been taken, oldest first.
 
@@ -62,8 +65,15 @@ class ExchangePair:
     """
 
     def __init__(
-        self, opening: Open, registry: Registry, *, limits: Limits = LIMITS, signer: StateSigner | None = None
+        self,
+        opening: Open,
+        registry: Registry,
+        *,
+        limits: Limits = LIMITS,
+        signer: StateSigner | None = None,
+        resolve: Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]] | None = None,
     ) -> None:
+        self.resolve = resolve
         self.engine = EngineExchange(opening)
         self.server = ServerExchange(
             decode_open(encode_open(opening)),
@@ -72,6 +82,7 @@ class ExchangePair:
             server_id="in memory",
             signer=signer,
             accelerator=PROGRAMS,
+            ask=self._ask,
         )
         self._columns = opening.columns
         self.replies: list[Frame] = []
@@ -96,9 +107,24 @@ class ExchangePair:
             raise AssertionError(f"the server answered barrier {number} without a last batch")
         return self.answers.pop()
 
+    def _ask(self, wanted: Frame) -> Iterator[Frame]:
+        self._arrive(wanted)
+        assert isinstance(wanted, Wanted)
+        assert self.resolve is not None
+        batches = list(
+            self.resolve(wanted.batch.select([name for name in wanted.batch.schema.names if _is_state(name)]))
+        )
+        for place, batch in enumerate(batches, 1):
+            frame = self.engine.entries(batch, last=place == len(batches))
+            yield decode(encode(frame, self._columns), Role.ENGINE)
+
     def _arrive(self, frame: Frame) -> None:
         received = decode(encode(frame, self.server.opened.schema), Role.SERVER)
         answer = self.engine.receive(received)
         if answer is not None:
             self.answers.append(answer)
         self.replies.append(received)
+
+
+def _is_state(name: str) -> bool:
+    return name == "slot" or name.startswith("state_")

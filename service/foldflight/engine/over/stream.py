@@ -42,7 +42,7 @@ from foldflight.engine.over.frames import OrderOf, Positions, codes_of, position
 from foldflight.engine.over.idle import IdleGroups, idle_log, idle_table, remove
 from foldflight.engine.over.partitions import Store
 from foldflight.engine.over.query import Framed, OverLayout, OverQuery, Part, Way
-from foldflight.engine.query import ARROW, HostTypes
+from foldflight.engine.query import ARROW, HostTypes, refuse_views
 from foldflight.engine.state.manifest import RunStore, TableBounds, TableLayout, calls_of, other_query
 from foldflight.engine.state.migration import Migration
 from foldflight.engine.state.runs import RunCache
@@ -159,6 +159,7 @@ class StreamedOver:
         query = OverQuery.of(transport, calls, layout, types=types, is_stream=True)
         for part in query.parts:
             _check_way(part)
+            refuse_views(part.query.opening.calls, part.query.opened)
         return cls(query, ties, buckets, idle)
 
     @property

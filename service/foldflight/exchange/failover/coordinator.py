@@ -59,6 +59,8 @@ from foldflight.exchange.frames import (
     Checkpoint,
     Chunk,
     EngineFrame,
+    Entries,
+    Folded,
     Forget,
     InitialOutputs,
     Mapped,
@@ -66,10 +68,12 @@ from foldflight.exchange.frames import (
     Opened,
     Results,
     RowOutputs,
+    SavedStates,
     States,
 )
 from foldflight.exchange.machine import Exchange, Role
 from foldflight.exchange.slots import Slots, check_slots, check_states
+from foldflight.exchange.views import kept_states
 
 __all__ = ["Coordinator"]
 
@@ -175,14 +179,18 @@ class Coordinator:
 
     # -- the engine's frames -----------------------------------------------------------------------------------------
 
-    def _accept(self, frame: States | Chunk | Forget | Barrier, now_s: float) -> None:
+    def _accept(self, frame: States | Entries | Chunk | Forget | Barrier | Checkpoint, now_s: float) -> None:
         self._check(frame)
         self._machine.send(frame)
+        if isinstance(frame, Chunk) and self._opening.keeps_views:
+            self._machine.receive(Folded())  # the link waits for it, and has no answer for the engine
         if isinstance(frame, (States, Chunk)) and self._should_ask(now_s):
             self._append(JournalEntry(Checkpoint(if_reopen=True), expects_answer=True))
-        self._append(JournalEntry(frame, expects_answer=self._opening.is_answered(frame)))
+        self._append(JournalEntry(frame, expects_answer=self._opening.is_delivered(frame)))
         self._is_needed |= not isinstance(frame, Forget)
-        self._is_saving |= isinstance(frame, Barrier) and self._opening.returns.states
+        self._is_saving |= isinstance(frame, Checkpoint) or (
+            isinstance(frame, Barrier) and self._opening.returns.states
+        )
         if self._journal.is_idle():
             self._journal.clear()
             self._no_failover_reason = ""
@@ -190,7 +198,9 @@ class Coordinator:
             self._journal.clear()
         elif self._opening.maps:
             pass  # an answered chunk is forgotten, so there is nothing that a checkpoint could replace
-        elif self._journal.frame_bytes > self._bounds.replay_bytes_max and not self._is_saving:
+        elif self._journal.frame_bytes > self._bounds.replay_bytes_max and not (
+            self._is_saving or self._opening.keeps_views
+        ):
             self._is_saving = True
             self._append(JournalEntry(Checkpoint(), expects_answer=True))
 
@@ -198,6 +208,8 @@ class Coordinator:
         """Return whether it is time to ask the server if the exchange should reopen elsewhere."""
         link = self._link
         if link is None or self.opened is None or not self.opened.knows_if_reopen or self._opening.maps:
+            return False
+        if self._opening.keeps_views:  # only the engine can commit the entries that a checkpoint returns
             return False
         if (
             link.is_leaving
@@ -215,8 +227,10 @@ class Coordinator:
             raise RejectedError("BAD_FRAME", "the exchange is not open; start it before frames are sent")
         slots_max = self.opened.limits.slots_max
         match frame:
-            case States():
+            case States() | Entries():
                 check_states(frame.batch, slots_max)
+            case Checkpoint() if not self._opening.keeps_views:
+                raise RejectedError("BAD_FRAME", "checkpoints are taken here, unless Open has keeps_views")
             case Chunk():
                 check_chunk(frame.batch, self._opening)
                 if "slot" in frame.batch.schema.names and not self._opening.maps:
@@ -256,13 +270,20 @@ class Coordinator:
                 return []
             self._is_saving &= entry.frame.if_reopen
             self._checkpoint_answered(entry, answer)
+            if self._opening.keeps_views:
+                if answer.problem:
+                    # Another server might save the states, and forget entries that the engine does not have.
+                    self._journal.forget_answered(entry)
+                self._machine.receive(SavedStates(answer.states))
+                self._is_wanted = False
+                return [Deliver(entry.frame, answer, event.logs)]
             return [Deliver(entry.frame, None, event.logs)] if event.logs else []
         match entry.frame:
             case Barrier():
                 self._is_saving = False
                 self._machine.receive(Results(entry.frame.epoch, answer))
                 if not self._no_failover_reason:
-                    self._journal.commit(entry, answer)
+                    self._journal.commit(entry, self._without_entries(answer))
                     self._check_kept_bytes()
             case States():
                 self._machine.receive(InitialOutputs(answer))
@@ -275,12 +296,26 @@ class Coordinator:
         return [Deliver(entry.frame, answer, event.logs)]
 
     def _checkpoint_answered(self, entry: JournalEntry, saved: Saved) -> None:
+        if saved.problem and self._opening.keeps_views:
+            return  # the frames are kept
         if saved.problem:
             self._disable_failover(f"the server could not save its states: {saved.problem}")
             return
         self.stats.checkpoints += 1
-        self._journal.commit(entry, saved.states)
+        self._journal.commit(entry, self._without_entries(saved.states))
         self._check_kept_bytes()
+
+    def _without_entries(self, states: pa.Table) -> pa.Table:
+        """Return states without the entries of views, which an engine that keeps them has committed by itself."""
+        if not self._opening.keeps_views or self.opened is None:
+            return states
+        return kept_states(states, [call.views for call in self.opened.calls])
+
+    @property
+    def wants_checkpoint(self) -> bool:
+        """Whether so many frames are kept that the engine, which keeps views, should take a checkpoint."""
+        is_over = self._journal.frame_bytes > self._bounds.replay_bytes_max
+        return self._opening.keeps_views and is_over and not self._is_saving
 
     def _check_kept_bytes(self) -> None:
         kept = self._journal.kept.nbytes

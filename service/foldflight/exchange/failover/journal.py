@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from foldflight.exchange.frames import SLOT_BYTES, Barrier, Checkpoint, Chunk, EngineFrame, Forget, States
+from foldflight.exchange.frames import SLOT_BYTES, Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, States
 from foldflight.exchange.slots import Slots, SlotSet, slots_of
 from foldflight.fold import ERROR
 
@@ -50,7 +50,7 @@ class JournalEntry:
     def bytes(self) -> int:
         """Bytes that the journal needs for the frame."""
         match self.frame:
-            case States() | Chunk():
+            case States() | Entries() | Chunk():
                 return max(int(self.frame.batch.nbytes), self.frame.batch.num_rows * SLOT_BYTES)
             case Forget():
                 return int(self.frame.slots.nbytes)
@@ -120,7 +120,7 @@ class Journal:
         self._entries = [each for each in self._entries if each.frame != Checkpoint(if_reopen=True)]
 
     def forget_answered(self, entry: JournalEntry) -> None:
-        """Remove an answered frame that left nothing on the server."""
+        """Remove an answered frame that another server does not need."""
         self._entries.remove(entry)
         self.frame_bytes -= entry.bytes
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foldflight.errors import FoldflightError
-from foldflight.exchange.frames import Barrier, Chunk, EngineFrame, Forget, Open, Opened, States
+from foldflight.exchange.frames import Barrier, Checkpoint, Chunk, EngineFrame, Entries, Forget, Open, Opened, States
 from foldflight.functions.context import LogRecord
 
 __all__ = [
@@ -86,7 +86,7 @@ class Started:
 class FrameGiven:
     """The engine gave a frame to send."""
 
-    frame: States | Chunk | Forget | Barrier
+    frame: States | Entries | Chunk | Forget | Barrier | Checkpoint
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Rest:
 
 @dataclass(frozen=True)
 class Deliver:
-    """Hand an answer to the engine."""
+    """Hand an answer to the engine; None if there are log records only."""
 
     frame: EngineFrame
     answer: Any

@@ -67,4 +67,5 @@ class BoundAggregates:
             row_outputs=self._request.row_outputs,
             emits=self._request.emits,
             accelerator=resources.accelerator,
+            ask=resources.ask if self._request.keeps_views else None,
         )

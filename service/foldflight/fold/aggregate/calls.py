@@ -18,6 +18,7 @@ from foldflight.functions.registry import Registry, unknown_function
 from foldflight.functions.spec import BoundFunction, Function
 from foldflight.functions.step import Step
 from foldflight.functions.types import sql_name
+from foldflight.functions.views import ViewSpec
 
 __all__ = ["BoundCall", "bind_calls", "check_fingerprint", "demand_instance", "result_schema", "written_by"]
 
@@ -90,6 +91,11 @@ class BoundCall:
     def is_invertible(self) -> bool:
         """Whether a row may be retracted before it has been accumulated; always true for counted rows."""
         return self.is_counted or self.bound.function.capabilities.invertible
+
+    @property
+    def views(self) -> tuple[ViewSpec, ...]:
+        """The views of its states; counted rows have none."""
+        return () if self.is_counted else self.bound.views
 
 
 def bind_calls(registry: Registry, calls: Sequence[Call], schema: pa.Schema, *, where: str = "here") -> list[BoundCall]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import decimal
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,8 @@ from foldflight.fold.aggregate.counted import Counted
 from foldflight.fold.aggregate.interpreted import Interpreted, cannot_retract
 from foldflight.fold.aggregate.migration import StateOrigin
 from foldflight.fold.aggregate.vectorised import vectorised
+from foldflight.fold.aggregate.viewed import Viewed
+from foldflight.fold.evaluator import Asking, HeldView
 from foldflight.fold.failures import ERROR, Failures
 from foldflight.fold.mode import Mode
 from foldflight.fold.rows import Column, Mask, Rows, Slots, room_for
@@ -78,6 +80,8 @@ class Fold:
         row_outputs: Whether `chunk` returns the outputs after each row.
         emits: Whether chunks have a column `emit`, which tells after which rows outputs are computed.
         accelerator: Folds calls faster than the interpreter. None: calls without vectorised methods are interpreted.
+        ask: Asks the engine that keeps the entries of views: it sends a batch in `schema`, and returns what its second
+            argument makes of the answers. None: there is no such engine.
 
     Attributes:
         calls: The calls.
@@ -105,6 +109,7 @@ class Fold:
         row_outputs: bool = False,
         emits: bool = False,
         accelerator: Accelerator | None = None,
+        ask: Asking | None = None,
     ) -> None:
         self.calls = tuple(calls)
         self._arguments = [_arguments(call) for call in calls]
@@ -119,13 +124,20 @@ class Fold:
         # All slots below this one have all marks.
         self._marked_below = 0
         self._accumulators: list[Accumulators] = []
+        self._ask = ask
         try:
-            for call in calls:
+            for place, call in enumerate(calls):
                 context = FunctionContext(
                     call.bound.function.name, job_parameters=job_parameters, metrics=metrics, log=log
                 )
-                mode = Bundled if call.bound.function.bundled else Interpreted
-                inner = mode(call.bound, context=context, signer=signer, failures=self.failures)
+                inner: Interpreted
+                if call.bound.views:
+                    keeps = ask is not None and not call.is_counted
+                    ask_view = functools.partial(self._ask_view, place) if keeps else None
+                    inner = Viewed(call.bound, context=context, signer=signer, failures=self.failures, ask=ask_view)
+                else:
+                    mode = Bundled if call.bound.function.bundled else Interpreted
+                    inner = mode(call.bound, context=context, signer=signer, failures=self.failures)
                 self._accumulators.append(inner)  # registered first, so that it is closed if a later step raises
                 if call.is_counted:
                     self._accumulators[-1] = Counted(
@@ -133,7 +145,7 @@ class Fold:
                     )
                 elif inner.verbs.loops is not None:
                     self._accumulators[-1] = inner.verbs.loops(inner)
-                elif not isinstance(inner, Bundled):
+                elif not isinstance(inner, (Bundled, Viewed)):
                     self._accumulators[-1] = vectorised(inner) or accelerated(inner, accelerator)
         except FoldflightError:
             with contextlib.suppress(FunctionError):  # the first error is the cause
@@ -176,6 +188,54 @@ class Fold:
                 accumulators.merge(given, states)
             else:
                 accumulators.migrate(given, states, written)
+
+    def take_entries(self, batch: pa.RecordBatch) -> None:
+        """Take entries of views from the engine. They do not replace what is known of them.
+
+        Args:
+            batch: n rows: `slot` int32, and `state_i` for calls with views, in which only views have values.
+
+        Raises:
+            RejectedError: BAD_FRAME, for columns without views, for slots without a state, and for entries that cannot
+                be read.
+        """
+        slots = _slots(batch)
+        for name in batch.schema.names:
+            if name == _SLOT:
+                continue
+            viewed = next((each for each in self._viewed() if name == f"state_{each[0]}"), None)
+            if viewed is None or batch.schema.names.count(name) > 1:
+                raise RejectedError("BAD_FRAME", f"Entries has the column {name}, which is no state with views")
+            place, accumulators = viewed
+            states = batch.column(name)
+            if states.type != self.calls[place].state_type:
+                raise RejectedError(
+                    "BAD_FRAME",
+                    f"the column {name} of Entries is {states.type}, expected {self.calls[place].state_type}",
+                )
+            accumulators.take_entries(slots, states)
+
+    def _viewed(self) -> Iterator[tuple[int, Viewed]]:
+        """Yield the accumulators with views whose entries the engine keeps, with the numbers of their calls."""
+        for place, each in enumerate(self._accumulators):
+            if isinstance(each, Viewed) and self._ask is not None:
+                yield place, each
+
+    def _ask_view(self, place: int, slot: int, view: str, asked: pa.Array, read: Callable[[pa.Array], Any]) -> Any:
+        """Ask the engine for entries of one view of one slot, as `AskView`."""
+        assert self._ask is not None
+        state_type = self.calls[place].state_type
+        members = [asked if field.name == view else pa.nulls(1, field.type) for field in state_type]
+        state = pa.StructArray.from_arrays(members, fields=list(state_type))
+        columns = [pa.array([slot], pa.int32())]
+        columns += [state if field.name == f"state_{place}" else pa.nulls(1, field.type) for field in self.schema][1:]
+        question = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+        def answered(batches: Sequence[pa.RecordBatch]) -> Any:
+            answers = [_answered_view(batch, slot, f"state_{place}", state_type, view) for batch in batches]
+            return read(pa.concat_arrays(answers) if answers else pa.nulls(0, asked.type))
+
+        return self._ask(question, answered)
 
     @_calling
     def fold(self, batch: pa.RecordBatch) -> None:
@@ -277,6 +337,7 @@ class Fold:
         self.state_bytes = sum(column.nbytes for column in batch.columns[1 : 2 * len(self.calls) : 2]) if states else 0
         self._marked_below = 0
         self._marks[slots] &= ~np.uint8(_DIRTY | _UNSAVED if states else _DIRTY)
+        self._forget_entries()
         if self.failures:
             failed = self.failures.clear()
             self._empty(failed)
@@ -296,9 +357,14 @@ class Fold:
         slots = self._marked(_UNSAVED)
         with self.failures.raised():  # a state that cannot be saved now may be valid again at the barrier
             batch = self._results(slots, states=True, outputs=False)
+        self._forget_entries()
         self._marked_below = 0
         self._marks[slots] &= ~np.uint8(_UNSAVED)
         return batch
+
+    def _forget_entries(self) -> None:
+        for _, accumulators in self._viewed():
+            accumulators.forget_entries()
 
     @_calling
     def outputs(self, slots: pa.Array) -> pa.RecordBatch:
@@ -331,6 +397,12 @@ class Fold:
     def is_saved(self) -> bool:
         """Whether every slot that has changed since its state was last returned has been emptied."""
         return not (self._marks & np.uint8(_UNSAVED)).any()
+
+    @property
+    def largest_view(self) -> HeldView | None:
+        """The view with the most entries in memory; None if there are no views. Another thread may ask."""
+        largest = [each.largest_view for each in self._accumulators if isinstance(each, Viewed)]
+        return max((each for each in largest if each is not None), default=None)
 
     def _empty(self, slots: Slots) -> None:
         for accumulators in self._accumulators:
@@ -418,6 +490,16 @@ def _mask(batch: pa.RecordBatch, call: BoundCall, rows: Rows) -> Mask | None:
                 valid = column.array.is_valid().to_numpy(zero_copy_only=False)
                 mask = valid if mask is None else mask & valid
     return mask
+
+
+def _answered_view(batch: pa.RecordBatch, slot: int, column: str, state_type: pa.DataType, view: str) -> pa.Array:
+    """Return one view of the answer to a question. Raises RejectedError BAD_FRAME if it answers another question."""
+    states = batch.column(column) if column in batch.schema.names else pa.nulls(0, state_type)
+    if states.type != state_type or not (_slots(batch) == slot).all() or len(states) != batch.num_rows:
+        raise RejectedError(
+            "BAD_FRAME", f"the engine was asked for entries of slot {slot} in {column}, and answered with others"
+        )
+    return states.field(view)
 
 
 def _slots(batch: pa.RecordBatch) -> Slots:

@@ -42,6 +42,7 @@ class BoundStep:
     bound: BoundMap
 
     can_retract = can_merge = can_migrate = is_invertible = False
+    views = ()
 
     @property
     def fingerprint(self) -> str:

@@ -7,6 +7,7 @@ and ends, and engines continue on other servers.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
@@ -16,7 +17,7 @@ from foldflight.errors import FoldflightError, FunctionError
 from foldflight.fold.failures import user_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from foldflight.server.ops.logs import Logger
 
@@ -53,6 +54,25 @@ class GuardedCall:
         self._thread = threading.get_ident()
         self._lock = threading.Lock()
         self._is_over = False
+        self._is_paused = False
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the call waits for its engine."""
+        return self._is_paused
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Wait for the engine within the context: its time does not count, and the call is not interrupted."""
+        paused_s = time.monotonic()
+        with self._lock:
+            self._is_paused = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_paused = False
+            self.began_s += time.monotonic() - paused_s
 
     @property
     def is_over(self) -> bool:
@@ -60,9 +80,9 @@ class GuardedCall:
         return self._is_over
 
     def interrupt(self, error: FoldflightError) -> bool:
-        """Interrupt the step with an error. The first error counts. Return False if the step is already over."""
+        """Interrupt the step with an error. The first error counts. Return False if the step is over or paused."""
         with self._lock:
-            if self._is_over:
+            if self._is_over or self._is_paused:
                 return False
             self.error = self.error or error
             self.told_again_s = time.monotonic()
@@ -187,6 +207,8 @@ class Watch:
         self._look()
 
     def _end_if_overdue(self, step: GuardedCall, now_s: float) -> None:
+        if step.is_paused:
+            return
         if step.told_s is None:
             if not self._fold_s_max or now_s - step.began_s < self._fold_s_max:
                 return
@@ -212,7 +234,8 @@ def _too_long(fold_s_max: float) -> FunctionError:
 def _located(error: FoldflightError, failure: FoldflightError | None) -> FoldflightError:
     """Return the error with which a step was interrupted, with the position of the interrupt."""
     if failure is not None:
-        error.function, error.slot, error.row = failure.function, failure.slot, failure.row
+        if error.slot is None:  # otherwise the error tells where the cause is, which may be another group
+            error.function, error.slot, error.row = failure.function, failure.slot, failure.row
         error.trace, error.story = failure.trace, failure.story
     return error
 

@@ -9,7 +9,7 @@ import pyarrow.flight as fl
 
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.testing.conformance.checks import rule
-from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of
+from foldflight.testing.conformance.raw import COLUMNS, RawExchange, RawServer, refused, rows_of, stream_of
 from foldflight.testing.conformance.rules import BrokenError, NotTriedError, expect
 
 __all__: list[str] = []
@@ -306,6 +306,33 @@ def _emits(server: RawServer) -> None:
     for given, without in (({}, columns), ({"row_outputs": True}, COLUMNS)):
         with refused("RejectedError", "SCHEMA_MISMATCH"):
             server.exchange(columns=without, emits=True, **given)
+
+
+@rule(
+    "keeps-views",
+    "With Open.keeps_views each Chunk is answered with one Folded, and a server with knows_views takes Entries only "
+    "for states with views; others are refused with BAD_FRAME. An Open with keeps_views but without return_states, "
+    "or with row_outputs, is refused with SIGNATURE.",
+    "Answer the chunk when it has been folded. Check the columns of Entries.",
+)
+def _keeps_views(server: RawServer) -> None:
+    with server.exchange(keeps_views=True) as exchange:
+        if not exchange.opened.knows_views:
+            raise NotTriedError("the server does not know Open.keeps_views: knows_views is absent")
+        has_views = bool(exchange.opened.calls[0].views)
+        exchange.chunk([(0, 0, 5), (1, 0, 7)])
+        expect(exchange.answer("folded").num_rows, 0, "the rows of the batch of Folded")
+        results = exchange.epoch(1)
+        expect(results["slot"].to_pylist(), [0, 1], "the slots")
+        expect(results["output_0"].to_pylist()[0], server.output([(0, 0, 5)]), "the output")
+        if not has_views:
+            entries = pb.Entries(batch=stream_of(exchange.state_batch(results)))
+            exchange.send(pb.EngineFrame(entries=entries))
+            with refused("RejectedError", "BAD_FRAME"):
+                exchange.epoch(2)
+    for wrong in ({"return_states": False}, {"row_outputs": True}):
+        with refused("RejectedError", "SIGNATURE"):
+            server.exchange(keeps_views=True, **wrong)
 
 
 @rule(

@@ -15,6 +15,7 @@ from foldflight.errors import FoldflightError, RejectedError
 from foldflight.exchange.codec import Message, decode, decode_open, encode
 from foldflight.exchange.frames import (
     EngineFrame,
+    Entries,
     Frame,
     FunctionInfo,
     Limits,
@@ -153,15 +154,26 @@ class StrictServer(fl.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def _carry(self, opening: Open, context: Any, reader: Any, writer: Any) -> None:
         provocation, record = self._provocation, self.record
+        messages = _received(reader, context)
+
+        def ask(wanted: Frame) -> Iterator[Frame]:
+            self._send(writer, wanted, observed)
+            for message in messages:
+                frame = self._frame_of(message, observed)
+                yield frame
+                if not isinstance(frame, Entries) or frame.last:
+                    return
+            raise HungUpError
+
         exchange = ServerExchange(
-            opening, self._registry, limits=provocation.limits, server_id="conformance", signer=self._signer
+            opening, self._registry, limits=provocation.limits, server_id="conformance", signer=self._signer, ask=ask
         )
         try:
             self._check_columns(reader, context, opening.columns)
             observed = Observed(opening, exchange.opened, record)
             self._send(writer, exchange.opened, observed, begin=exchange.opened.schema)
             try:
-                for message in _received(reader, context):
+                for message in messages:
                     self._take(message, exchange, observed, writer)
             except HungUpError:
                 record.breach("polite-end", "the engine cancelled the stream although no error had been sent")

@@ -8,6 +8,16 @@ from __future__ import annotations
 
 from foldflight.testing.simulation.mapping import run_mapping_seed
 from foldflight.testing.simulation.scenario import Report, SimulatedTransport, run_seed
+from foldflight.testing.simulation.viewing import run_views_seed
 from foldflight.testing.simulation.world import EngineCrashed, StuckError, World
 
-__all__ = ["EngineCrashed", "Report", "SimulatedTransport", "StuckError", "World", "run_mapping_seed", "run_seed"]
+__all__ = [
+    "EngineCrashed",
+    "Report",
+    "SimulatedTransport",
+    "StuckError",
+    "World",
+    "run_mapping_seed",
+    "run_seed",
+    "run_views_seed",
+]

@@ -11,6 +11,7 @@ and the workload ends after the last fault.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Generator
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport
 from foldflight.client.failover import SurvivingLink
+from foldflight.client.link import Resolve
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.failover.circuits import Circuits
 from foldflight.exchange.failover.coordinator import Coordinator
@@ -99,11 +101,12 @@ class SimulatedTransport:
         """Return the Opened that a server would answer."""
         return describe(open, self._registry, LIMITS, "plan")
 
-    def open(self, open: Open) -> OpenExchange:  # noqa: A002
+    def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
         """Open an exchange with failover over the simulated servers."""
         coordinator = Coordinator(open, self._world.urls, self._circuits, bounds=self._bounds)
         self.stats.append(coordinator.stats)
-        return OpenExchange(SurvivingLink(coordinator, self._world.dial, self._world), open)
+        dial = functools.partial(self._world.dial, resolve=resolve)
+        return OpenExchange(SurvivingLink(coordinator, dial, self._world), open)
 
 
 class _Partition:

@@ -12,14 +12,17 @@ Source: A. Groce et al., "Swarm testing" (2012); W. Wilson, "Testing distributed
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from foldflight.client.link import Link
+from foldflight.client.link import Link, Resolve
 from foldflight.errors import FoldflightError, RetryableError
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
-from foldflight.exchange.frames import Frame, Limits, Open
+from foldflight.exchange.frames import Entries, Frame, Limits, Open
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error, encode_error
 from foldflight.exchange.serving import ServerExchange
@@ -58,15 +61,103 @@ class StuckError(AssertionError):
     """The engine does not finish although the faults are over."""
 
 
+class _Handling:
+    """One frame in the hands of a server, whose functions may ask the engine.
+
+    A thread calls the functions. It and the simulation never run at once, so a seed determines all that happens.
+
+    Args:
+        stream: The stream of the frame.
+        frame: The frame.
+    """
+
+    def __init__(self, stream: _Stream, frame: Frame) -> None:
+        self.error: BaseException | None = None
+        self.is_over = False
+        self._stream = stream
+        self._frame = frame
+        self._answer: Frame | None = None
+        self._may_run, self._has_stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def go_on(self, answer: Frame | None = None) -> None:
+        """Let the functions run until the next question or the end. Without an answer, the stream is broken."""
+        self._answer = answer
+        self._may_run.release()
+        self._has_stopped.acquire()
+        if self.is_over:
+            self._thread.join()
+
+    def ask(self, wanted: Frame) -> Iterator[Frame]:
+        """Send a question and wait, in the thread, for the frames of its answer."""
+        self._stream.put(wanted)
+        is_last = False
+        while not is_last:
+            self._has_stopped.release()
+            self._may_run.acquire()
+            if self._answer is None:
+                raise RetryableError("UNREACHABLE", "the stream was reset")
+            yield self._answer
+            is_last = not isinstance(self._answer, Entries) or self._answer.last
+
+    def _run(self) -> None:
+        self._may_run.acquire()
+        try:
+            for reply in self._stream.exchange.handle(self._frame):
+                self._stream.put(reply)
+        except BaseException as error:  # noqa: BLE001 - `_Stream` raises it
+            self.error = error
+        finally:
+            self.is_over = True
+            self._has_stopped.release()
+
+
 class _Stream:
     """One exchange on its server, with the messages in transit."""
 
-    def __init__(self, exchange: ServerExchange, now_s: float) -> None:
-        self.exchange = exchange
+    def __init__(
+        self, serve: Callable[[Callable[[Frame], Iterator[Frame]]], ServerExchange], now_s: float, *, keeps_views: bool
+    ) -> None:
+        self.keeps_views = keeps_views
+        self.handling: _Handling | None = None
+        self.exchange = serve(self._ask)
         self.inbound: deque[Message] = deque()
         self.outbound: deque[Message | FoldflightError] = deque()
         self.is_broken = False
         self.heard_at_s = now_s
+
+    def put(self, frame: Frame) -> None:
+        """Send a frame to the engine."""
+        self.outbound.append(encode(frame, self.exchange.opened.schema))
+
+    def take(self, frame: Frame) -> None:
+        """Handle a frame of the engine, until it is answered or the engine is asked. Raises the server's error."""
+        if self.handling is None:
+            self.handling = _Handling(self, frame)
+            frame_of_answer = None
+        else:
+            frame_of_answer = frame
+        self._go_on(frame_of_answer)
+
+    def drop(self) -> None:
+        """Break the stream for functions that wait for an answer."""
+        while self.handling is not None:
+            with contextlib.suppress(FoldflightError):
+                self._go_on(None)
+
+    def _go_on(self, answer: Frame | None) -> None:
+        handling = self.handling
+        assert handling is not None
+        handling.go_on(answer)
+        if handling.is_over:
+            self.handling = None
+            if handling.error is not None:
+                raise handling.error
+
+    def _ask(self, wanted: Frame) -> Iterator[Frame]:
+        assert self.handling is not None
+        return self.handling.ask(wanted)
 
 
 class _Server:
@@ -251,6 +342,7 @@ class World:
         stream.is_broken = True
         stream.inbound.clear()
         server.streams.remove(stream)
+        stream.drop()
         stream.exchange.close()
 
     def _serve(self, server: _Server) -> None:
@@ -261,8 +353,11 @@ class World:
         stream.heard_at_s = self._now_s
         try:
             frame = decode(stream.inbound.popleft(), Role.ENGINE)
-            for reply in stream.exchange.handle(frame):
-                stream.outbound.append(encode(reply, stream.exchange.opened.schema))
+            if stream.keeps_views:
+                stream.take(frame)
+            else:
+                for reply in stream.exchange.handle(frame):
+                    stream.put(reply)
         except FoldflightError as error:
             told = decode_error(encode_error(error))
             stream.outbound.append(error if told is None else told)
@@ -270,9 +365,9 @@ class World:
 
     # -- links -------------------------------------------------------------------------------------------------------
 
-    def dial(self, url: str, opening: Open) -> SimulatedLink:
+    def dial(self, url: str, opening: Open, *, resolve: Resolve | None = None) -> SimulatedLink:
         """Open a link to a server. Raises the errors of a client."""
-        return SimulatedLink(self, url, opening)
+        return SimulatedLink(self, url, opening, resolve)
 
     def open_stream(self, url: str, opening: Open) -> _Stream:
         """Open an exchange on a server. Raises RetryableError if the server refuses it or does not answer."""
@@ -289,14 +384,19 @@ class World:
             raise RetryableError("DRAINING", f"{server.id} is shutting down")
         if server.full_until_s > self._now_s or len(server.streams) >= server.limits.exchanges_max:
             raise RetryableError("OVERLOADED", f"{server.id} is full")
-        exchange = ServerExchange(
-            decode_open(encode_open(opening)),
-            self._registries[server.is_like_the_others],
-            limits=server.limits,
-            server_id=server.id,
-            signer=server.signer,
-        )
-        stream = _Stream(exchange, self._now_s)
+
+        def serve(ask: Callable[[Frame], Iterator[Frame]]) -> ServerExchange:
+            return ServerExchange(
+                decode_open(encode_open(opening)),
+                self._registries[server.is_like_the_others],
+                limits=server.limits,
+                server_id=server.id,
+                signer=server.signer,
+                ask=ask,
+            )
+
+        stream = _Stream(serve, self._now_s, keeps_views=opening.keeps_views)
+        exchange = stream.exchange
         server.streams.append(stream)
         if "open in vain" in self._harms and not self.is_healed and self.random.random() < 0.1:
             # The server has opened the exchange, but its answer is lost. The engine tries again; the first one becomes
@@ -316,8 +416,8 @@ class World:
 class SimulatedLink(Link):
     """A link to a simulated server."""
 
-    def __init__(self, world: World, url: str, opening: Open) -> None:
-        super().__init__(opening)
+    def __init__(self, world: World, url: str, opening: Open, resolve: Resolve | None = None) -> None:
+        super().__init__(opening, resolve)
         self._world = world
         self._schema = opening.columns
         self._stream = world.open_stream(url, opening)

@@ -1,0 +1,490 @@
+"""Accumulators with views, of which an engine may keep the entries.
+
+Without such an engine (`ask` is None), views are in memory and complete, and states have all their entries. With one, a
+view knows the entries that were sent or asked for, and those that rows have changed since states were last returned. It
+asks for others when a method reads them. After states have been returned, all entries are forgotten, because the engine
+has them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.errors import RejectedError
+from foldflight.fold.aggregate.interpreted import EMPTY, Interpreted, cannot_merge
+from foldflight.fold.aggregate.migration import StateOrigin
+from foldflight.fold.aggregate.states import unreadable
+from foldflight.fold.evaluator import HeldView
+from foldflight.fold.failures import Failures
+from foldflight.fold.rows import Slots
+from foldflight.fold.signing import StateSigner
+from foldflight.functions.context import FunctionContext
+from foldflight.functions.shape import Attributes, ViewShape, views_in
+from foldflight.functions.spec import BoundFunction
+from foldflight.functions.values import CastError
+from foldflight.functions.views import MISSING, ListView, MapView, ViewPart
+
+__all__ = ["AskView", "Viewed"]
+
+_UNREADABLE: Final = (ValueError, TypeError, OverflowError, KeyError, pa.ArrowException)
+
+
+class AskView(Protocol):
+    """Asks the engine for entries of a view."""
+
+    def __call__(self, slot: int, view: str, asked: pa.Array, read: Callable[[pa.Array], Any]) -> Any:
+        """Ask one question, and return what `read` makes of its n answers, both in the type of the view.
+
+        Raises:
+            Unanswered: There is no answer, or `read` raised an error.
+        """
+
+
+class _Source:
+    """The entries of one view of one slot, which the engine keeps.
+
+    Args:
+        ask: Asks the engine.
+        name: The name of the view.
+        shape: Its layout.
+        slot: The slot.
+        warm: The slots whose views know entries; the slot is added when entries are read or changed.
+    """
+
+    __slots__ = ("_ask", "_name", "_shape", "_slot", "_warm")
+
+    def __init__(self, ask: AskView, name: str, shape: ViewShape, slot: int, warm: set[int]) -> None:
+        self._ask = ask
+        self._name = name
+        self._shape = shape
+        self._slot = slot
+        self._warm = warm
+
+    def find(self, key: Any) -> Any:
+        """Return the value of a key, or MISSING. Raises TypeError for a key that does not fit the type of the keys."""
+
+        def read(answers: pa.Array) -> Any:
+            found = self._joined(answers)
+            if found.keys != [key]:
+                raise self._bad(f"was asked for one key and answered with {len(found.keys)} keys, or another one")
+            return found.values[0] if found.present[0] else MISSING
+
+        question = self._question([key], complete=False)
+        if self._joined(question).keys != [key]:
+            raise TypeError(
+                f"the key {key!r} is not exact in {self._shape.key.arrow}, the type of keys of {self._name}"
+            )
+        return self._ask(self._slot, self._name, question, read)
+
+    def pages(self) -> Iterator[ViewPart]:
+        """Iterate over all entries, in parts."""
+        last: list[Any] = []
+        count = 0
+
+        def read(answers: pa.Array) -> ViewPart:
+            page = self._joined(answers)
+            if not page.keys and not page.complete:
+                raise self._bad("answered with no entries, although others follow")
+            if not all(page.present):
+                raise self._bad("answered with entries that do not exist to a question for all")
+            if self._shape.is_list and page.keys != list(range(count, count + len(page.keys))):
+                raise self._bad("answered with items that are out of order")
+            return page
+
+        while True:
+            page = self._ask(self._slot, self._name, self._question(last, complete=True), read)
+            yield page
+            if page.complete:
+                return
+            last, count = page.keys[-1:], count + len(page.keys)
+
+    def warm(self) -> None:
+        """Note that the view knows entries."""
+        self._warm.add(self._slot)
+
+    def _question(self, keys: list[Any], *, complete: bool) -> pa.Array:
+        part = ViewPart(complete, False, keys, [None] * len(keys), [False] * len(keys))
+        try:
+            return self._shape.parts_to_arrow([part])
+        except CastError as error:
+            raise TypeError(f"the key does not fit the view {self._name}: {error}") from None
+
+    def _joined(self, answers: pa.Array) -> ViewPart:
+        try:
+            parts = [part for part in self._shape.parts_of(answers) if part is not None]
+        except _UNREADABLE as error:
+            raise self._bad(f"answered with entries that cannot be read: {error}") from error
+        return ViewPart(
+            complete=any(part.complete for part in parts),
+            cleared=False,
+            keys=[key for part in parts for key in part.keys],
+            values=[value for part in parts for value in part.values],
+            present=[present for part in parts for present in part.present],
+        )
+
+    def _bad(self, wrong: str) -> RejectedError:
+        return RejectedError("BAD_FRAME", f"the engine {wrong}, of the view {self._name}")
+
+
+class _KeptMap(MapView[Any, Any]):
+    """A map whose entries the engine keeps.
+
+    `_entries` has the entries that are known, `_absent` the keys that are known not to exist, and `_changed` the keys
+    that were put or removed since states were last returned. If it is whole, all entries are in `_entries`.
+    """
+
+    def __init__(self, source: _Source, whole: Iterable[tuple[Any, Any]] | None) -> None:
+        self._source = source
+        self._absent: set[Any] = set()
+        self._changed: dict[Any, None] = {}
+        self._is_whole = whole is not None
+        self._is_cleared = False
+        self._readers = 0  # iterations under way
+        self._resized = 0  # how often a key was added or removed
+        super().__init__(whole or ())
+        self._changed.clear()
+
+    def learn(self, part: ViewPart) -> None:
+        """Take entries from the engine, except those that are known already."""
+        if self._is_whole:
+            return
+        for key, value, present in zip(part.keys, part.values, part.present, strict=True):
+            if key in self._entries or key in self._absent:
+                continue
+            if present:
+                self._entries[key] = value
+            elif not part.complete:
+                self._absent.add(key)
+        self._is_whole = part.complete
+        self._source.warm()
+
+    def forget(self) -> None:
+        """Forget all entries, because the engine has them."""
+        self._entries, self._absent, self._changed = {}, set(), {}
+        self._is_whole = self._is_cleared = False
+        self._resized += 1
+
+    def part(self) -> ViewPart:
+        if self._is_whole:
+            return dataclasses.replace(super().part(), cleared=self._is_cleared)
+        keys, entries = list(self._changed), self._entries
+        return ViewPart(
+            complete=False,
+            cleared=False,
+            keys=keys,
+            values=[entries.get(key) for key in keys],
+            present=[key in entries for key in keys],
+        )
+
+    def _find(self, key: Any) -> Any:
+        found = self._entries.get(key, MISSING)
+        if found is not MISSING or self._is_whole or key in self._absent:
+            return found
+        found = self._source.find(key)
+        if found is MISSING:
+            self._absent.add(key)
+        else:
+            self._entries[key] = found
+        self._source.warm()
+        return found
+
+    def _put(self, key: Any, value: Any) -> None:
+        # Whether the map grows matters only to iterations, so only they pay for finding out.
+        if self._readers and self._find(key) is MISSING:
+            self._resized += 1
+        self._entries[key] = value
+        self._changed[key] = None
+        self._absent.discard(key)
+        self._source.warm()
+
+    def _remove(self, key: Any) -> None:
+        self._resized += 1
+        del self._entries[key]
+        self._changed[key] = None
+        self._absent.add(key)
+        self._source.warm()
+
+    def clear(self) -> None:
+        self.forget()
+        self._is_whole = self._is_cleared = True
+        self._source.warm()
+
+    def is_empty(self) -> bool:
+        if self._is_whole or any(key in self._entries for key in self._changed):
+            return not self._entries
+        return super().is_empty()
+
+    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+        resized = self._resized
+        self._readers += 1
+        try:
+            for pair in self._entries.items() if self._is_whole else self._stored_pairs():
+                yield pair
+                if self._resized != resized:
+                    raise RuntimeError("a MapView changed its size during an iteration")
+        finally:
+            self._readers -= 1
+
+    def _stored_pairs(self) -> Iterator[tuple[Any, Any]]:
+        """Iterate over the entries at the engine, as rows have changed them, then over those that rows have added."""
+        changed, met = list(self._changed), set()
+        for page in self._source.pages():
+            for key, value in zip(page.keys, page.values, strict=True):
+                if key in self._absent:
+                    continue
+                if key in self._changed:
+                    met.add(key)
+                yield key, self._entries.get(key, value)
+        # What is changed meanwhile has an entry at the engine, because adding keys ends the iteration.
+        for key in changed:
+            if key in self._entries and key not in met:
+                yield key, self._entries[key]
+
+    def __repr__(self) -> str:
+        return "MapView(...)"
+
+
+class _KeptList(ListView[Any]):
+    """A list whose items the engine keeps.
+
+    `_items` has the items that were appended since states were last returned, and `_kept` is the number of the items
+    before them, which the engine has. If it is whole, all items are in `_items`.
+    """
+
+    def __init__(self, source: _Source, whole: Iterable[Any] | None, kept: int = 0) -> None:
+        self._source = source
+        self._is_whole = whole is not None
+        self._is_cleared = False
+        self._clears = 0
+        self._kept = kept
+        super().__init__(whole or ())
+
+    def learn(self, part: ViewPart) -> None:
+        """Take all items from the engine. Some of the items are of no use."""
+        if part.complete and not self._is_whole:
+            items = [value for value, present in zip(part.values, part.present, strict=True) if present]
+            self._items, self._is_whole, self._kept = items + self._items, True, 0
+            self._source.warm()
+
+    def forget(self) -> None:
+        """Forget all items, because the engine has them."""
+        self._kept += len(self._items)
+        self._items = []
+        self._is_whole = self._is_cleared = False
+
+    def part(self) -> ViewPart:
+        if self._is_whole:
+            return dataclasses.replace(super().part(), cleared=self._is_cleared)
+        count = self._kept + len(self._items)
+        return ViewPart(
+            complete=False,
+            cleared=False,
+            keys=list(range(self._kept, count + 1)),
+            values=[*self._items, None],
+            present=[True] * len(self._items) + [False],
+        )
+
+    def add(self, value: Any) -> None:
+        self._items.append(value)
+        self._source.warm()
+
+    append = add
+
+    def clear(self) -> None:
+        self._items, self._kept = [], 0
+        self._is_whole = self._is_cleared = True
+        self._clears += 1
+        self._source.warm()
+
+    def is_empty(self) -> bool:
+        return not self._kept and not self._items
+
+    def __iter__(self) -> Iterator[Any]:
+        clears = self._clears
+        if self._kept:
+            yield from self._stored_items(clears)
+        place = 0
+        while place < len(self._items) and self._clears == clears:
+            yield self._items[place]
+            place += 1
+
+    def _stored_items(self, clears: int) -> Iterator[Any]:
+        for page in self._source.pages():
+            for value in page.values:
+                yield value
+                if self._clears != clears:
+                    return
+
+    def __repr__(self) -> str:
+        return "ListView(...)"
+
+
+class Viewed(Interpreted):
+    """Accumulators with views, as Python objects.
+
+    Args:
+        bound: The function.
+        context: The argument of the function's `open`.
+        signer: Signs pickled states.
+        failures: Records errors of single slots. Default: errors are raised.
+        ask: Asks the engine that keeps the entries of views. None: there is no such engine.
+    """
+
+    def __init__(
+        self,
+        bound: BoundFunction,
+        *,
+        context: FunctionContext,
+        signer: StateSigner | None,
+        failures: Failures | None = None,
+        ask: AskView | None = None,
+    ) -> None:
+        super().__init__(bound, context=context, signer=signer, failures=failures)
+        self._ask = ask
+        self._views = views_in(bound.shape)
+        self._attributes = Attributes(bound.shape)
+        self._warm: set[int] = set()
+        create = self.verbs.create_accumulator
+        self.verbs = dataclasses.replace(self.verbs, create_accumulator=lambda: self._in_memory(create()))
+
+    def merge(self, slots: Slots, states: pa.Array) -> None:
+        if self._ask is not None:
+            self._grow(slots)
+            twice = self._present[slots].any() or len(np.unique(slots)) < len(slots)
+            if twice:
+                raise cannot_merge(self.name)
+        else:
+            self._check_complete(states)
+        super().merge(slots, states)
+        if self._ask is not None:
+            self._keep(slot for slot in slots.tolist() if slot not in self.failures)
+
+    def migrate(self, slots: Slots, states: pa.Array, written: StateOrigin) -> None:
+        if self._ask is not None:
+            raise RejectedError(
+                "STATE_MISMATCH",
+                f"states of {self.name} version {written.version} have views whose entries the engine keeps, and such "
+                "states cannot be migrated; run the version that wrote them, or start from empty state",
+                function=self.name,
+            )
+        super().migrate(slots, states, written)
+
+    def take_entries(self, slots: Slots, states: pa.Array) -> None:
+        """Take entries of views from the engine, n states with views only. Those that are known are not replaced.
+
+        Raises:
+            RejectedError: BAD_FRAME, for a slot without an accumulator, and for entries that cannot be read.
+        """
+        self._grow(slots)
+        for name, shape in self._views.items():
+            try:
+                parts = shape.parts_of(states.field(name))
+            except _UNREADABLE as error:
+                raise RejectedError("BAD_FRAME", f"entries of the view {name} cannot be read: {error}") from error
+            for slot, part in zip(slots.tolist(), parts, strict=True):
+                if part is None or slot in self.failures:
+                    continue
+                if not self._present[slot]:
+                    raise RejectedError(
+                        "BAD_FRAME",
+                        f"there are entries of the view {name} of {self.name} for slot {slot}, which has no state; "
+                        "send its state first",
+                        function=self.name,
+                    )
+                self._view(slot, name).learn(part)
+
+    def forget_entries(self) -> None:
+        """Forget all entries of all views, because the engine has them now."""
+        for slot in self._warm:
+            accumulator = self._held[slot]
+            for name in self._views if accumulator is not EMPTY else ():
+                self._view(slot, name).forget()
+        self._warm.clear()
+
+    def forget(self, slots: Slots) -> None:
+        super().forget(slots)
+        self._warm.difference_update(slots.tolist())
+
+    def close(self) -> None:
+        self._warm.clear()
+        super().close()
+
+    @property
+    def largest_view(self) -> HeldView | None:
+        """The view with the most entries in memory. Another thread may ask."""
+        held = [
+            HeldView(_count(self._attributes.get(accumulator, name)), slot, self.name, name)
+            for slot, accumulator in enumerate(list(self._held))
+            for name in (self._views if accumulator is not EMPTY else ())
+        ]
+        largest = max(held, default=None)
+        return largest if largest is not None and largest.entries else None
+
+    def _create(self, slots: Slots) -> None:
+        fresh = self.absent(slots)
+        super()._create(slots)
+        if self._ask is not None:
+            self._keep(slot for slot in fresh.tolist() if slot not in self.failures)
+
+    def _states(self, slots: Slots) -> pa.Array:
+        states = super()._states(slots)
+        # A method may have replaced a view, or the accumulator.
+        self._warm.update(slots.tolist() if self._ask is not None else ())
+        return states
+
+    def _in_memory(self, accumulator: Any) -> Any:
+        """Make views of the dicts and lists that `create_accumulator` may have given instead."""
+        for name, shape in self._views.items():
+            found = self._attributes.get(accumulator, name)
+            if isinstance(found, list if shape.is_list else dict):
+                self._attributes.set(accumulator, name, shape.make(found))
+        return accumulator
+
+    def _keep(self, slots: Iterable[int]) -> None:
+        """Replace the views of n slots by views whose entries the engine keeps."""
+        for slot in slots:
+            for name in self._views if self._held[slot] is not EMPTY else ():
+                self._view(slot, name)
+
+    def _view(self, slot: int, name: str) -> _KeptMap | _KeptList:
+        """Return a view of a slot, as one whose entries the engine keeps."""
+        shape, accumulator = self._views[name], self._held[slot]
+        assert self._ask is not None
+        found = self._attributes.get(accumulator, name)
+        if isinstance(found, (_KeptMap, _KeptList)):
+            return found
+        source = _Source(self._ask, name, shape, slot, self._warm)
+        kept: _KeptMap | _KeptList
+        if not isinstance(found, ViewPart):
+            kept = _KeptList(source, found) if shape.is_list else _KeptMap(source, found.items())
+            source.warm()
+        elif shape.is_list:
+            if len(found.keys) != 1 or found.present[0]:
+                raise unreadable(self.name, f"the ListView {name} is not complete and has no number of items")
+            kept = _KeptList(source, None, kept=found.keys[0])
+        else:
+            kept = _KeptMap(source, None)
+            kept.learn(found)
+        self._attributes.set(accumulator, name, kept)
+        return kept
+
+    def _check_complete(self, states: pa.Array) -> None:
+        """Refuse states with parts of views where no engine keeps the rest."""
+        for name in self._views:
+            if not pc.all(states.field(name).field("complete"), min_count=0).as_py():
+                raise unreadable(
+                    self.name,
+                    f"its view {name} has only some of its entries, and the engine that keeps the others must say so "
+                    "in Open (keeps_views)",
+                )
+
+
+def _count(view: Any) -> int:
+    """Return the number of entries of a view in memory."""
+    return len(view._items if isinstance(view, ListView) else view._entries)  # noqa: SLF001 - it is of this package

@@ -1,0 +1,176 @@
+"""Entries of views as an engine keeps them, in memory: for tests, and as a model for authors of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from foldflight.exchange.views import asking
+from foldflight.functions.views import ViewSpec
+
+__all__ = ["KeptViews"]
+
+
+@dataclass
+class _Group:
+    """One group: its states without entries, and its entries by call, view and key."""
+
+    states: list[Any]
+    entries: dict[tuple[int, str], dict[str, tuple[Any, Any]]] = field(default_factory=dict)
+
+
+class _Viewed(Protocol):
+    @property
+    def views(self) -> Sequence[ViewSpec]: ...
+
+
+class Viewing(Protocol):
+    """Describes calls with views: an `Opened`, or a fold."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the results."""
+
+    @property
+    def calls(self) -> Sequence[_Viewed]:
+        """The calls."""
+
+
+class KeptViews:
+    """States and entries of groups, each named by its slot. It is the engine's side of `Open.keeps_views`.
+
+    Args:
+        opened: The description of the calls.
+        page: The number of entries in the answer to a question for all.
+        inline: The number of entries up to which a view is sent with the state.
+
+    Attributes:
+        questions: The number of questions so far.
+    """
+
+    def __init__(self, opened: Viewing, *, page: int = 3, inline: int = 0) -> None:
+        self.questions = 0
+        self._schema = opened.schema
+        self._views = [call.views for call in opened.calls]
+        self._page = page
+        self._inline = inline
+        self._groups: dict[int, _Group] = {}
+
+    @property
+    def slots(self) -> list[int]:
+        """The slots that have a state, ascending."""
+        return sorted(self._groups)
+
+    def commit(self, results: pa.Table) -> None:
+        """Take the states and changed entries of results, or of saved states, in the order of their rows."""
+        met = set()
+        for row in results.to_pylist():
+            slot = row["slot"]
+            states = [row[f"state_{call}"] for call in range(len(self._views))]
+            group = self._groups.setdefault(slot, _Group([None] * len(states)))
+            for call, (state, specs) in enumerate(zip(states, self._views, strict=True)):
+                if state is None:
+                    continue
+                if slot not in met:
+                    group.states[call] = self._scalars(call, state)
+                for view in specs:
+                    self._apply(group, call, view, state[view.name])
+            met.add(slot)
+
+    def _scalars(self, call: int, state: Any) -> Any:
+        """Return a state in the form in which the server asks for entries."""
+        column = pa.array([state], self._schema.field(f"state_{call}").type)
+        return asking(column, self._views[call]).to_pylist()[0]
+
+    def _apply(self, group: _Group, call: int, view: ViewSpec, change: Mapping[str, Any]) -> None:
+        kept = group.entries.setdefault((call, view.name), {})
+        if change["complete"] or change["cleared"]:
+            kept.clear()
+        for entry in change["entries"]:
+            if entry["present"]:
+                kept[repr(entry["key"])] = (entry["key"], entry["value"])
+            else:
+                kept.pop(repr(entry["key"]), None)
+        if view.is_list:
+            marker = {"key": len(kept), "value": None, "present": False}
+            group.states[call][view.name] = {"complete": False, "cleared": False, "entries": [marker]}
+
+    def entries(self, slot: int, call: int, view: str) -> list[tuple[Any, Any]]:
+        """Return all entries of a view of a slot, in the order of the pages."""
+        kept = self._groups[slot].entries.get((call, view), {})
+        is_list = next(spec.is_list for spec in self._views[call] if spec.name == view)
+        return sorted(kept.values()) if is_list else [kept[name] for name in sorted(kept)]
+
+    def states(self, slots: Sequence[int]) -> pa.RecordBatch:
+        """Return the states of n slots that have one, for the verb `states`."""
+        columns = []
+        for call, specs in enumerate(self._views):
+            states = []
+            for slot in slots:
+                state = self._groups[slot].states[call]
+                for view in specs if state is not None else ():
+                    entries = self.entries(slot, call, view.name)
+                    if len(entries) <= self._inline:
+                        state = {**state, view.name: _view(entries, complete=True)}
+                states.append(state)
+            columns.append(states)
+        return self._batch(slots, columns)
+
+    def prefetched(self, slot: int, call: int, view: str, keys: Sequence[Any]) -> pa.RecordBatch:
+        """Return entries of one view, absent ones included, for the verb `entries`."""
+        kept = self._groups[slot].entries.get((call, view), {})
+        return self._only(slot, call, view, _answers(kept, keys))
+
+    def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Answer a question of the server."""
+        for row in wanted.to_pylist():
+            for call, specs in enumerate(self._views):
+                for view in specs if row[f"state_{call}"] is not None else ():
+                    asked = row[f"state_{call}"][view.name]
+                    if asked is not None:
+                        self.questions += 1
+                        yield self._only(
+                            row["slot"], call, view.name, self._answer(row["slot"], call, view.name, asked)
+                        )
+
+    def _answer(self, slot: int, call: int, view: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+        keys = [entry["key"] for entry in asked["entries"]]
+        if not asked["complete"]:
+            return _answers(self._groups[slot].entries.get((call, view), {}), keys)
+        entries = self.entries(slot, call, view)
+        names = [repr(key) for key, _ in entries]
+        start = names.index(repr(keys[0])) + 1 if keys else 0
+        return _view(entries[start : start + self._page], complete=start + self._page >= len(entries))
+
+    def _only(self, slot: int, call: int, view: str, value: Mapping[str, Any]) -> pa.RecordBatch:
+        names = [f"state_{place}" for place in range(len(self._views))]
+        states = [{view: value} if place == call else None for place in range(len(self._views))]
+        types = [self._schema.field(name).type for name in names]
+        columns = [pa.array([state], type_) for state, type_ in zip(states, types, strict=True)]
+        kept = [place for place, specs in enumerate(self._views) if specs]
+        return pa.RecordBatch.from_arrays(
+            [pa.array([slot], pa.int32()), *(columns[place] for place in kept)],
+            names=["slot", *(names[place] for place in kept)],
+        )
+
+    def _batch(self, slots: Sequence[int], columns: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+        fields = [self._schema.field(f"state_{place}") for place in range(len(columns))]
+        arrays = [pa.array(column, each.type) for column, each in zip(columns, fields, strict=True)]
+        schema = pa.schema([self._schema.field("slot"), *fields])
+        return pa.RecordBatch.from_arrays([pa.array(slots, pa.int32()), *arrays], schema=schema)
+
+
+def _view(entries: Sequence[tuple[Any, Any]], *, complete: bool) -> dict[str, Any]:
+    rows = [{"key": key, "value": value, "present": True} for key, value in entries]
+    return {"complete": complete, "cleared": False, "entries": rows}
+
+
+def _answers(kept: Mapping[str, tuple[Any, Any]], keys: Sequence[Any]) -> dict[str, Any]:
+    rows = [
+        {"key": key, "value": kept[repr(key)][1] if repr(key) in kept else None, "present": repr(key) in kept}
+        for key in keys
+    ]
+    return {"complete": False, "cleared": False, "entries": rows}

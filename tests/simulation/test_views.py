@@ -1,0 +1,107 @@
+"""Exchanges whose engine keeps views under whatever a seed thinks of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from foldflight.client.link import Link
+from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.aggregate.viewed import _KeptList, _KeptMap
+from foldflight.testing.simulation import run_views_seed
+
+
+def run_block(seeds: range, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Run seeds, and return the sum of their reports, with the questions of servers and those that were answered late.
+
+    An answer is late if its server is lost before it gets it.
+    """
+    done: Counter[str] = Counter()
+    entries_for = Link._entries_for
+
+    def counting(link: Link, wanted: Any) -> Any:
+        done["questions"] += 1
+        done["late"] += 1
+        yield from entries_for(link, wanted)
+        done["late"] -= 1
+
+    monkeypatch.setattr(Link, "_entries_for", counting)
+    for seed in seeds:
+        report = run_views_seed(seed)
+        done += report.harms
+        done["commits"] += report.commits
+        done["replays"] += report.stats.replays
+    return done
+
+
+def test_views_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each epoch is committed once with the outputs and entries of dict and list, whatever servers do."""
+    done = run_block(range(12), monkeypatch)
+    assert done["commits"] > 30
+    assert done["replays"] > 5
+    assert done["questions"] > 100
+
+
+@pytest.mark.slow
+def test_many_views_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for hundreds of seeds. Some servers are lost between a question and its answer."""
+    done = run_block(range(12, 300), monkeypatch)
+    assert done["late"] > 20
+    assert done["kill"]
+    assert done["drain"]
+
+
+def test_a_calm_world_sends_nothing_twice() -> None:
+    """Without faults no server is lost and no row is sent again."""
+    for seed in range(4):
+        report = run_views_seed(seed, is_calm=True)
+        assert (report.stats.losses, report.stats.rows_refolded, report.retries) == (0, 0, 0)
+
+
+def _overwrite(self: _KeptMap, part: Any) -> None:
+    for key, value, present in zip(part.keys, part.values, part.present, strict=True):
+        self._entries.pop(key, None)
+        self._absent.discard(key)
+        if present:
+            self._entries[key] = value
+        else:
+            self._absent.add(key)
+
+
+def _remember(self: Fold) -> None:
+    """Keep entries although the engine has committed them."""
+
+
+def _lose_removals(self: _KeptMap, key: Any) -> None:
+    del self._entries[key]
+    self._absent.add(key)
+
+
+def _count_from_nothing(self: _KeptList) -> None:
+    self._items, self._is_whole, self._is_cleared = [], False, False
+
+
+MISTAKES: dict[str, tuple[Any, str, Any]] = {
+    "entries replace what rows have changed": (_KeptMap, "learn", _overwrite),
+    "entries are not forgotten after they have been returned": (Fold, "_forget_entries", _remember),
+    "removals are not returned": (_KeptMap, "_remove", _lose_removals),
+    "items are counted from 0 after they have been returned": (_KeptList, "forget", _count_from_nothing),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_noticed(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deliberate mistake makes a seed fail soon."""
+    cls, name, wrong = MISTAKES[mistake]
+    monkeypatch.setattr(cls, name, wrong)
+
+    def fails(seed: int) -> bool:
+        try:
+            run_views_seed(seed)
+        except Exception:
+            return True
+        return False
+
+    assert any(map(fails, range(30)))

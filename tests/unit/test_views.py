@@ -1,0 +1,741 @@
+"""Views: maps and lists in accumulators whose entries an engine may keep.
+
+The oracle of the fold is the same class with `dict` and `list` instead of `MapView` and `ListView`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foldflight import ListView, MapView, udaf
+from foldflight.errors import FoldflightError, FunctionError, RejectedError
+from foldflight.exchange.frames import Entries, Folded, Open, Results, Returns
+from foldflight.exchange.views import asking
+from foldflight.fold import HeldView
+from foldflight.functions import Call, Function, Registry, function_of
+from foldflight.testing import LawResult, check_laws
+from foldflight.testing.laws import LAWS, _check, _Subject
+from foldflight.testing.pair import LIMITS, ExchangePair
+from foldflight.testing.views import KeptViews
+
+# -- outside a query ---------------------------------------------------------------------------------------------------
+
+
+def test_a_map_view_has_the_methods_of_dict_and_of_pyflink() -> None:
+    """In a unit test a MapView is a map in memory."""
+    view: MapView[Any, Any] = MapView({"a": 1})
+    view["b"] = 2
+    view.put("c", 3)
+    view.put_all({"d": 4})
+    view.update({"e": 5}, f=6)
+    assert view.get("a") == view["a"] == 1
+    assert view.get("z") is None
+    assert view.get("z", 0) == 0
+    assert "b" in view
+    assert view.contains("c")
+    assert view.setdefault("a", 9) == 1
+    assert view.setdefault("g", 7) == 7
+    assert view.pop("g") == 7
+    assert view.pop("g", None) is None
+    view.remove("f")
+    del view["e"]
+    assert dict(view.items()) == {"a": 1, "b": 2, "c": 3, "d": 4} == view
+    assert list(view) == list(view.keys()) == ["a", "b", "c", "d"]
+    assert list(view.values()) == [1, 2, 3, 4]
+    assert "b" in view.keys()  # noqa: SIM118 - the method is tested
+    assert view
+    assert not view.is_empty()
+    for missing in (lambda: view["z"], lambda: view.pop("z"), lambda: view.remove("z")):
+        with pytest.raises(KeyError, match="z"):
+            missing()
+    view.clear()
+    assert not view
+    assert view == {}
+    with pytest.raises(TypeError, match="keep a count"):
+        len(view)
+
+
+def test_a_list_view_has_the_methods_of_list_and_of_pyflink() -> None:
+    """In a unit test a ListView is a list in memory."""
+    view = ListView([1])
+    view.add(2)
+    view.append(3)
+    view.add_all([4])
+    view.extend(iter([5]))
+    assert list(view) == list(view.get()) == [1, 2, 3, 4, 5] == view
+    assert 3 in view
+    assert view
+    view.clear()
+    assert not view
+    assert view.is_empty()
+    with pytest.raises(TypeError, match="keep a count"):
+        len(view)
+
+
+def test_nan_and_none_are_keys() -> None:
+    """NaN is equal to itself as a key, in tuples too, and None is a key like others."""
+    view: MapView[Any, int] = MapView()
+    view[float("nan")] = 1
+    view[(1, float("nan"))] = 2
+    view[None] = 3
+    view[-0.0] = 4
+    assert view.get(float("nan")) == 1
+    assert view[(1, math.nan)] == 2
+    assert view[None] == 3
+    assert str([key for key in view if key == 0]) == "[0.0]"
+    del view[float("nan")]
+    assert not view.contains(float("nan"))
+
+
+# -- declarations ------------------------------------------------------------------------------------------------------
+
+
+class Seen:
+    """The accumulator of the examples."""
+
+    count: int
+    seen: MapView[str, int]
+    items: ListView[float]
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seen = MapView()
+        self.items = ListView()
+
+
+@udaf(result_type="BIGINT", prefetch={"seen": ["value"]})
+class CountDifferent:
+    """Counts different texts."""
+
+    def create_accumulator(self) -> Seen:
+        return Seen()
+
+    def accumulate(self, acc: Seen, value: str) -> None:
+        times = acc.seen.get(value, 0)
+        acc.count += times == 0
+        acc.seen[value] = times + 1
+        acc.items.add(float(acc.count))
+
+    def merge(self, acc: Seen, other: Seen) -> None:
+        for key, times in other.seen.items():
+            acc.count += key not in acc.seen
+            acc.seen[key] = acc.seen.get(key, 0) + times
+        acc.items.add_all(other.items)
+
+    def get_value(self, acc: Seen) -> int:
+        return acc.count
+
+
+COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.string())])
+
+
+def opening(**fields: Any) -> Open:
+    return Open((Call("count_different", ("v",)),), COLUMNS, **fields)
+
+
+def registry(*classes: type) -> Registry:
+    return Registry([function for cls in classes or (CountDifferent,) if (function := function_of(cls)) is not None])
+
+
+def rows(slots: Sequence[int], values: Sequence[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"slot": pa.array(slots, pa.int32()), "v": values}, schema=COLUMNS)
+
+
+def test_opened_describes_the_views() -> None:
+    """Opened has name, types and prefetch of each view; DISTINCT counts rows, so it has none."""
+    described = ExchangePair(opening(), registry()).engine.opened
+    assert described is not None
+    assert described.knows_views
+    seen, items = described.calls[0].views
+    assert (seen.name, seen.key, seen.value, seen.prefetch, seen.is_list) == (
+        "seen",
+        pa.string(),
+        pa.int64(),
+        (0,),
+        False,
+    )
+    assert (items.name, items.key, items.value, items.prefetch, items.is_list) == (
+        "items",
+        pa.int64(),
+        pa.float64(),
+        (),
+        True,
+    )
+    assert described.schema.field("state_0").type.field("seen").type == seen.arrow
+    distinct = Open((Call("count_different", ("v",), distinct=True),), COLUMNS)
+    counted = ExchangePair(distinct, registry()).engine.opened
+    assert counted is not None
+    assert counted.calls[0].views == ()
+
+
+def declared(hints: dict[str, Any], methods: dict[str, Any] | None = None, **options: Any) -> RejectedError:
+    """Return the error of declaring a class whose accumulator has these annotations."""
+    state = type("State", (), {"__annotations__": hints})
+
+    def create_accumulator(self: Any) -> Any:
+        return state()
+
+    create_accumulator.__annotations__["return"] = state
+
+    def accumulate(self: Any, acc: Any, value: str) -> None: ...
+
+    def get_value(self: Any, acc: Any) -> int:
+        return 0
+
+    accumulate.__annotations__ = {"value": str}
+    get_value.__annotations__ = {"return": int}
+    body = {"create_accumulator": create_accumulator, "accumulate": accumulate, "get_value": get_value}
+    with pytest.raises(RejectedError) as raised:
+        udaf(**options)(type("Bad", (), {**body, **(methods or {})}))
+    assert raised.value.code == "SIGNATURE"
+    return raised.value
+
+
+def unused(*_: Any) -> Any:
+    """A method that is never called."""
+
+
+@pytest.mark.parametrize(
+    ("hints", "methods", "options", "wrong"),
+    [
+        ({"a": MapView[str, int]}, {}, {"compile": True}, "compile=True"),
+        (
+            {"a": MapView[str, int]},
+            {"fold_many": unused, "get_values": unused},
+            {},
+            "vectorised methods",
+        ),
+        ({"a": MapView[str, int]}, {"fold_bundle": unused}, {}, "fold_bundle"),
+        ({"a": MapView[str, int]}, {"serialize": unused, "deserialize": unused}, {}, "drop serialize"),
+        ({"a": MapView[str, int]}, {}, {"state_type": "STRUCT<a BIGINT>"}, "drop state_type"),
+        ({"a": MapView[str, int], "b": list}, {}, {}, "annotate all attributes"),
+        ({"a": MapView[list[int], int]}, {}, {}, "keys of a MapView"),
+        ({"a": MapView}, {}, {}, "annotate MapView"),
+        ({"a": list[MapView[str, int]]}, {}, {}, "must be an attribute"),
+        ({"a": MapView[str, MapView[str, int]]}, {}, {}, "must be an attribute"),
+        ({"a": MapView[str, int]}, {}, {"prefetch": {"b": ["value"]}}, "no MapView of its accumulator"),
+        ({"a": ListView[int]}, {}, {"prefetch": {"a": ["value"]}}, "no MapView of its accumulator"),
+        ({"a": MapView[str, int]}, {}, {"prefetch": {"a": ["other"]}}, "no argument"),
+        ({"a": MapView[tuple[str, int], int]}, {}, {"prefetch": {"a": ["value"]}}, "its keys have 2 parts"),
+        ({"a": MapView[str, int]}, {}, {"prefetch": {"a": []}}, "without arguments"),
+    ],
+)
+def test_declarations_that_do_not_go_with_views(
+    hints: dict[str, Any], methods: dict[str, Any], options: dict[str, Any], wrong: str
+) -> None:
+    """What views exclude is an error where the class is declared, with the remedy."""
+    assert wrong in declared(hints, methods, **options).message
+
+
+def test_a_tuple_cannot_have_views() -> None:
+    """The accumulator must be an object, because its views are set when it is loaded."""
+    with pytest.raises(RejectedError, match="must be an attribute"):
+
+        @udaf
+        class Pair:
+            def create_accumulator(self) -> tuple[int, MapView[str, int]]:
+                return 0, MapView()
+
+            def accumulate(self, acc: Any, value: str) -> Any:
+                return acc
+
+            def get_value(self, acc: Any) -> int:
+                return 0
+
+
+# -- without an engine that keeps entries ------------------------------------------------------------------------------
+
+
+def test_states_have_all_entries_without_an_engine_that_keeps_them() -> None:
+    """In a batch a state is complete, and two states merge."""
+    pair = ExchangePair(opening(), registry())
+    pair.send(pair.engine.chunk(rows([0, 0, 1, 0], ["a", "b", "a", None])))
+    states = pair.epoch(1)
+    seen = states["state_0"].to_pylist()[0]["seen"]
+    assert seen["complete"]
+    assert [(entry["key"], entry["value"]) for entry in seen["entries"]] == [("a", 1), ("b", 1), (None, 1)]
+    other = ExchangePair(opening(), registry())
+    batch = states.select(["slot", "state_0"]).to_batches()[0]
+    other.send(other.engine.states(batch))
+    other.send(other.engine.states(batch))
+    assert other.epoch(1)["output_0"].to_pylist() == [3, 1]
+
+
+def test_parts_of_views_need_an_engine_that_keeps_the_rest() -> None:
+    """A state without all entries is refused if Open has no keeps_views."""
+    pair = ExchangePair(opening(), registry())
+    pair.send(pair.engine.chunk(rows([0], ["a"])))
+    state = pair.epoch(1).select(["slot", "state_0"]).to_batches()[0]
+    views = pair.server.opened.calls[0].views
+    partial = state.set_column(1, state.schema.field(1), asking(state.column(1), views))
+    with pytest.raises(RejectedError, match="keeps_views") as raised:
+        pair.send(pair.engine.states(partial))
+    assert raised.value.code == "STATE_MISMATCH"
+
+
+# -- the oracle --------------------------------------------------------------------------------------------------------
+
+
+class WithDict:
+    """The accumulator of the oracle."""
+
+    log: int
+    map: dict[int, int]
+    list: list[int]
+
+    def __init__(self) -> None:
+        self.log = 0
+        self.map = {}
+        self.list = []
+
+
+class WithViews:
+    """The same with views; `create_accumulator` gives a plain dict and a plain list, as authors may."""
+
+    log: int
+    map: MapView[int, int]
+    list: ListView[int]
+
+    def __init__(self) -> None:
+        self.log = 0
+        self.map = {}  # type: ignore[assignment]
+        self.list = []  # type: ignore[assignment]
+
+
+MODULUS = 1_000_003
+
+
+class Operations:
+    """Each row is an operation on the map and the list. The result tells what all of them returned."""
+
+    def accumulate(self, acc: Any, operation: str, key: int, value: int) -> None:
+        found = self.apply(acc, operation, key, value)
+        acc.log = (acc.log * 31 + hash(found)) % MODULUS
+
+    def apply(self, acc: Any, operation: str, key: int, value: int) -> Any:
+        match operation:
+            case "get":
+                return acc.map.get(key, -1)
+            case "has":
+                return key in acc.map
+            case "set":
+                acc.map[key] = value
+            case "pop":
+                return acc.map.pop(key, None)
+            case "default":
+                return acc.map.setdefault(key, value)
+            case "clear":
+                acc.map.clear()
+            case "replace":
+                acc.map = {key: value}
+            case "any":
+                return bool(acc.map)
+            case "sum":
+                return sum(each * (place + 1) for place, each in acc.map.items())
+            case "raise all":
+                for each in list(acc.map):
+                    acc.map[each] += value
+            case "raise meanwhile":
+                for each, before in acc.map.items():
+                    acc.map[each] = before + value
+            case "grow meanwhile":
+                try:
+                    for each in acc.map:
+                        acc.map[each + 100] = value
+                except RuntimeError:
+                    acc.map.clear()  # where it stopped depends on the order
+            case "append":
+                acc.list.append(value)
+            case "items":
+                return tuple(acc.list)
+            case "some items":
+                return next(iter(acc.list), None)
+            case "clear items":
+                acc.list.clear()
+        return None
+
+    def get_value(self, acc: Any) -> int:
+        return int((acc.log * 31 + hash(tuple(sorted(acc.map.items()))) + hash(tuple(acc.list))) % MODULUS)
+
+
+@udaf(name="ops", input_types=["STRING", "BIGINT", "BIGINT"], result_type="BIGINT")
+class DictOperations(Operations):
+    def create_accumulator(self) -> WithDict:
+        return WithDict()
+
+
+@udaf(name="ops", input_types=["STRING", "BIGINT", "BIGINT"], result_type="BIGINT", prefetch={"map": ["key"]})
+class ViewOperations(Operations):
+    def create_accumulator(self) -> WithViews:
+        return WithViews()
+
+
+OPERATIONS = pa.schema([("slot", pa.int32()), ("o", pa.string()), ("k", pa.int64()), ("v", pa.int64())])
+CALL = Call("ops", ("o", "k", "v"))
+NAMES = (
+    "get",
+    "has",
+    "set",
+    "set",
+    "set",
+    "pop",
+    "default",
+    "clear",
+    "replace",
+    "any",
+    "sum",
+    "append",
+    "append",
+    "items",
+    "clear",
+    "raise all",
+    "raise meanwhile",
+    "grow meanwhile",
+    "some items",
+    "clear items",
+)
+operation = st.tuples(st.integers(0, 2), st.sampled_from(NAMES), st.integers(0, 6), st.integers(0, 9))
+chunk = st.lists(operation, min_size=1, max_size=8)
+step = st.one_of(
+    chunk,
+    chunk,
+    st.just("checkpoint"),
+    st.just("barrier"),
+    st.just("barrier, forget"),
+    st.tuples(st.just("prefetch"), st.lists(st.integers(0, 6), max_size=4, unique=True)),
+)
+
+
+class Driver:
+    """An engine that keeps views, over an exchange in memory, and moves to another server now and then."""
+
+    def __init__(self, *, inline: int, page: int, limits: Any = LIMITS) -> None:
+        self.limits = limits
+        self.opening = Open((CALL,), OPERATIONS, keeps_views=True)
+        self.pair = self.dial()
+        self.kept = KeptViews(self.pair.server.opened, inline=inline, page=page)
+        self.pair.resolve = self.kept.resolve
+        self.loaded: set[int] = set()
+        self.epoch = 0
+        self.outputs: list[list[dict[str, Any]]] = []
+
+    def dial(self) -> ExchangePair:
+        return ExchangePair(self.opening, registry(ViewOperations), limits=self.limits)
+
+    def chunk(self, operations: list[tuple[int, str, int, int]]) -> None:
+        touched = {slot for slot, *_ in operations}
+        cold = sorted(slot for slot in touched - self.loaded if slot in self.kept.slots)
+        self.loaded |= touched
+        if cold:
+            self.pair.send(self.pair.engine.states(self.kept.states(cold)))
+        replies = self.pair.send(self.pair.engine.chunk(batch_of(operations)))
+        assert isinstance(replies[-1], Folded)
+
+    def prefetch(self, keys: list[int]) -> None:
+        for slot in sorted(self.loaded & set(self.kept.slots)):
+            self.pair.send(self.pair.engine.entries(self.kept.prefetched(slot, 0, "map", keys)))
+
+    def checkpoint(self) -> None:
+        self.pair.send(self.pair.engine.checkpoint())
+        self.kept.commit(self.pair.answers.popleft().states)
+
+    def barrier(self, *, forgets: bool) -> None:
+        self.epoch += 1
+        results = self.pair.epoch(self.epoch)
+        self.kept.commit(results)
+        first = {row["slot"]: row["output_0"] for row in reversed(results.select(["slot", "output_0"]).to_pylist())}
+        self.outputs.append([{"slot": slot, "output": first[slot]} for slot in sorted(first)])
+        if forgets:
+            self.pair.send(self.pair.engine.forget(pa.array(sorted(self.loaded), pa.int32())))
+            self.loaded.clear()
+
+
+def batch_of(operations: list[tuple[int, str, int, int]]) -> pa.RecordBatch:
+    columns = [
+        pa.array(column, field.type) for column, field in zip(zip(*operations, strict=True), OPERATIONS, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=OPERATIONS)
+
+
+def expected(steps: list[Any]) -> list[list[dict[str, Any]]]:
+    """Return the outputs of the class with dict and list."""
+    pair = ExchangePair(Open((CALL,), OPERATIONS), registry(DictOperations))
+    outputs = []
+    for epoch, taken in enumerate(epochs_of(steps), 1):
+        for operations in taken:
+            pair.send(pair.engine.chunk(batch_of(operations)))
+        results = pair.epoch(epoch).select(["slot", "output_0"]).to_pylist()
+        outputs.append([{"slot": row["slot"], "output": row["output_0"]} for row in results])
+    return outputs
+
+
+def epochs_of(steps: list[Any]) -> list[list[Any]]:
+    epochs: list[list[Any]] = [[]]
+    for each in steps:
+        if isinstance(each, list):
+            epochs[-1].append(each)
+        elif isinstance(each, str) and each.startswith("barrier"):
+            epochs.append([])
+    return epochs[:-1]
+
+
+def run(driver: Driver, steps: list[Any]) -> None:
+    for each in steps:
+        match each:
+            case list():
+                driver.chunk(each)
+            case "checkpoint":
+                driver.checkpoint()
+            case "barrier" | "barrier, forget":
+                driver.barrier(forgets=each != "barrier")
+            case (_, keys):
+                driver.prefetch(keys)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(step, min_size=3, max_size=14).map(lambda steps: [*steps, "barrier"]),
+    inline=st.sampled_from([0, 2, 100]),
+    page=st.sampled_from([1, 2, 5]),
+)
+def test_views_give_the_outputs_of_dict_and_list(steps: list[Any], inline: int, page: int) -> None:
+    """Whatever the split, the barriers, the checkpoints, the prefetch and the inlining."""
+    driver = Driver(inline=inline, page=page)
+    run(driver, steps)
+    assert driver.outputs == expected(steps)
+
+
+def test_a_hit_asks_nothing() -> None:
+    """With a right prefetch the server asks nothing; with a wrong one, results are the same."""
+    steps = [[(0, "set", key, key)] for key in range(5)]
+    asked = {}
+    for keys in ([0, 1, 2], [4], []):
+        driver = Driver(inline=0, page=2)
+        run(driver, [*steps, "barrier, forget", [(0, "any", 0, 0)][:0] or [(1, "get", 0, 0)]])
+        driver.pair.send(driver.pair.engine.states(driver.kept.states([0])))
+        driver.loaded.add(0)
+        driver.prefetch(keys)
+        run(driver, [[(0, "get", key, 0) for key in (0, 1, 2, 1)], "barrier"])
+        asked[tuple(keys)] = driver.kept.questions
+        outputs = driver.outputs[-1]
+        assert outputs == driver.outputs[-1]
+    assert asked[(0, 1, 2)] + 3 == asked[(4,)] == asked[()]
+
+
+def test_large_changes_come_in_parts() -> None:
+    """The changed entries of one slot may exceed a message."""
+    import dataclasses
+
+    limits = dataclasses.replace(LIMITS, message_bytes_max=18_000)
+    driver = Driver(inline=0, page=1000, limits=limits)
+    steps = [
+        [(0, "set", key, key) for key in range(start, start + 200)] + [(0, "append", 0, start)]
+        for start in range(0, 800, 200)
+    ]
+    run(driver, [*steps, "barrier, forget", *steps, [(0, "sum", 0, 0), (0, "items", 0, 0)], "barrier"])
+    assert driver.outputs == expected([*steps, "barrier", *steps, [(0, "sum", 0, 0), (0, "items", 0, 0)], "barrier"])
+    assert sum(isinstance(reply, Results) for reply in driver.pair.replies) > 2
+
+
+def test_prefetched_entries_do_not_replace_what_rows_have_changed() -> None:
+    """Entries are facts as of the last barrier, so they are of no effect for what has changed since."""
+    driver = Driver(inline=0, page=2)
+    run(driver, [[(0, "set", 1, 1), (0, "set", 2, 2)], "barrier, forget", [(0, "set", 1, 5), (0, "pop", 2, 0)]])
+    driver.prefetch([1, 2, 3])
+    run(driver, [[(0, "sum", 0, 0)], "barrier"])
+    assert driver.kept.entries(0, 0, "map") == [(1, 5)]
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+def answering(answer: Any) -> RejectedError:
+    """Return the error for an engine that answers a question of the map with this, which it makes of its own answer."""
+    driver = Driver(inline=0, page=2)
+    run(driver, [[(0, "set", 1, 1), (0, "set", 2, 2), (1, "set", 1, 1)], "barrier"])
+    driver.pair.resolve = lambda wanted: answer(driver.kept, wanted)
+    with pytest.raises(RejectedError) as raised:
+        driver.chunk([(0, "get", 1, 0)])
+    assert raised.value.code == "BAD_FRAME"
+    with pytest.raises(FoldflightError):
+        driver.pair.send(driver.pair.engine.barrier(9))
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("answer", "wrong"),
+    [
+        (lambda kept, _: [kept.prefetched(0, 0, "map", [2])], "or another one"),
+        (lambda kept, _: [kept.prefetched(0, 0, "map", [1, 2])], "with 2 keys"),
+        (lambda kept, _: [kept.prefetched(0, 0, "map", [])], "with 0 keys"),
+        (lambda kept, _: [kept.prefetched(0, 0, "list", [1])], "with 0 keys"),
+        (lambda kept, _: [kept.prefetched(1, 0, "map", [1])], "entries of slot 0"),
+        (lambda _, wanted: [wanted.select(["slot"])], "entries of slot 0"),
+    ],
+)
+def test_answers_to_other_questions_are_refused(answer: Any, wrong: str) -> None:
+    """Even a function that catches everything does not go on with a wrong answer."""
+    assert wrong in answering(answer).message
+
+
+def test_a_function_cannot_go_on_without_an_answer() -> None:
+    """The error of the engine is raised, though the function catches what interrupted it."""
+
+    @udaf(name="ops", input_types=["STRING", "BIGINT", "BIGINT"], result_type="BIGINT")
+    class Stubborn(ViewOperations):
+        def create_accumulator(self) -> WithViews:
+            return WithViews()
+
+        def apply(self, acc: Any, operation: str, key: int, value: int) -> Any:
+            for _ in range(3):
+                try:
+                    return super().apply(acc, operation, key, value)
+                except:  # noqa: E722
+                    pass
+            return None
+
+    driver = Driver(inline=0, page=2)
+    driver.pair = ExchangePair(driver.opening, registry(Stubborn), resolve=driver.kept.resolve)
+    run(driver, [[(0, "set", 1, 1)], "barrier"])
+    calls = []
+
+    def fail(_: pa.RecordBatch) -> Any:
+        calls.append(1)
+        raise ZeroDivisionError("of the engine")
+
+    driver.pair.resolve = fail
+    with pytest.raises(ZeroDivisionError, match="of the engine"):
+        driver.chunk([(0, "get", 1, 0)])
+    assert len(calls) == 1
+
+
+def test_entries_for_unknown_slots_and_columns_are_refused() -> None:
+    """BAD_FRAME, with the reason."""
+    wrongs: list[tuple[Any, str]] = [
+        (lambda batch: batch.set_column(0, "slot", pa.array([5], pa.int32())), "no state"),
+        (lambda batch: batch.append_column("state_1", batch.column("state_0")), "no state with views"),
+        (lambda batch: batch.set_column(1, "state_0", pa.array([1])), "expected"),
+    ]
+    for make, wrong in wrongs:
+        driver = Driver(inline=0, page=2)
+        run(driver, [[(0, "set", 1, 1)], "barrier"])
+        with pytest.raises(RejectedError, match=wrong) as raised:
+            driver.pair.send(driver.pair.engine.entries(make(driver.kept.prefetched(0, 0, "map", [1]))))
+        assert raised.value.code == "BAD_FRAME"
+
+
+def test_frames_of_views_need_keeps_views() -> None:
+    """Entries are no frame of other exchanges, and keeps_views needs states."""
+    pair = ExchangePair(opening(), registry())
+    with pytest.raises(RejectedError, match="keeps_views"):
+        pair.server.handle(Entries(rows([0], ["a"]))).__next__()
+    for fields in ({"returns": Returns(states=False)}, {"row_outputs": True}):
+        with pytest.raises(RejectedError, match="keeps_views") as raised:
+            ExchangePair(opening(keeps_views=True, **fields), registry())
+        assert raised.value.code == "SIGNATURE"
+
+
+def test_a_second_state_is_refused_where_the_engine_keeps_views() -> None:
+    """Views do not merge in streams."""
+    pair = ExchangePair(opening(keeps_views=True), registry())
+    kept = KeptViews(pair.server.opened)
+    pair.send(pair.engine.chunk(rows([0], ["a"])))
+    kept.commit(pair.epoch(1))
+    with pytest.raises(RejectedError) as raised:
+        pair.send(pair.engine.states(kept.states([0])))
+    assert raised.value.code == "CANNOT_MERGE"
+
+
+def test_keys_that_do_not_fit_are_errors_of_the_function() -> None:
+    """A key of another type is refused where the entry would be looked up, and where it would be stored."""
+
+    @udaf(name="count_different", input_types=["STRING"], result_type="BIGINT")
+    class Wrong(CountDifferent):
+        def accumulate(self, acc: Seen, value: Any) -> None:
+            acc.seen.get(5, 0)  # type: ignore[call-overload]
+
+        merge = None  # type: ignore[assignment]
+
+    pair = ExchangePair(opening(keeps_views=True), registry(Wrong))
+    kept = KeptViews(pair.server.opened)
+    pair.resolve = kept.resolve
+    pair.send(pair.engine.chunk(rows([0], ["a"])))
+    kept.commit(pair.epoch(1))
+    with pytest.raises(FunctionError, match="does not fit the view seen") as raised:
+        pair.send(pair.engine.chunk(rows([0], ["b"])))
+    assert raised.value.code == "USER_CODE"
+
+
+# -- the laws ----------------------------------------------------------------------------------------------------------
+
+
+def outcome(cls: type) -> LawResult:
+    """Return the outcome of the law of views."""
+    function = function_of(cls)
+    assert isinstance(function, Function)
+    return _check(LAWS[-1], _Subject(function, {}), examples=40)
+
+
+class Members:
+    """Members of groups."""
+
+    members: MapView[str, list[int]]
+
+    def __init__(self) -> None:
+        self.members = MapView()
+
+
+class InPlace:
+    """Appends to the lists of a map."""
+
+    puts = True
+
+    def create_accumulator(self) -> Members:
+        return Members()
+
+    def accumulate(self, acc: Members, name: str, number: int) -> None:
+        numbers = acc.members.setdefault(name, [])
+        numbers.append(number)
+        if self.puts:
+            acc.members[name] = numbers
+
+    def get_value(self, acc: Members) -> int:
+        return sum(map(sum, acc.members.values()))
+
+
+def test_a_value_that_is_changed_in_place_must_be_put() -> None:
+    """`foldflight check` finds who does not put it, and says so."""
+    assert outcome(CountDifferent).passed
+    assert outcome(udaf(input_types=["STRING", "BIGINT"], result_type="BIGINT")(InPlace)).passed
+
+    @udaf(input_types=["STRING", "BIGINT"], result_type="BIGINT")
+    class Forgetful(InPlace):
+        puts = False
+
+        def create_accumulator(self) -> Members:
+            return Members()
+
+    found = outcome(Forgetful)
+    assert found.passed is False
+    assert "not put again" in found.detail
+    assert outcome(DictOperations).passed is None
+
+
+def test_the_laws_of_the_example_hold() -> None:
+    """Those that apply to a function with views."""
+    assert not [each for each in check_laws(CountDifferent, examples=5) if each.passed is False]
+
+
+def test_the_largest_view_is_known() -> None:
+    """Its number of entries in memory, slot, function and name, for the error of a server without memory."""
+    pair = ExchangePair(opening(), registry())
+    assert pair.server.largest_view is None
+    pair.send(pair.engine.chunk(rows([0, 2, 2, 1], ["a", "b", "c", "d"])))
+    assert pair.server.largest_view == HeldView(2, 2, "count_different", "seen")

@@ -29,6 +29,7 @@ class Facts:
     can_merge: bool = False
     can_migrate: bool = False
     is_invertible: bool = False
+    views = ()
 
 
 class BoundDoubles:

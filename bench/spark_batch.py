@@ -171,11 +171,11 @@ def _limit(keys: Sequence[str]) -> Query:
     return lambda frame: frame.select(*keys, "v", "w").mapInArrow(count, "rows bigint")
 
 
-def ours(functions: Functions, *keys: str) -> Query:
-    """Return the query with our function."""
+def ours(functions: Functions, *keys: str, **options: Any) -> Query:
+    """Return the query with our function, and options of `group_by`."""
     from foldflight.spark import group_by
 
-    return lambda frame: group_by(frame, *keys).agg(o=functions["weighted_avg"]("v", "w"))
+    return lambda frame: group_by(frame, *keys, **options).agg(o=functions["weighted_avg"]("v", "w"))
 
 
 def _arrow_udf(keys: Sequence[str]) -> Query:

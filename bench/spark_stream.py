@@ -32,6 +32,8 @@ TOUCHED, TOUCHED_EPOCHS = 10_000, 12
 LOAD_ROWS = 1_000_000
 DDL = "k bigint, v bigint, w int"
 CORES = os.cpu_count() or 1
+# What docs/how-to/tune-a-session.md advises.
+BUCKETS = 4 * CORES
 
 Query = Callable[[Any], Any]
 
@@ -80,8 +82,8 @@ def _touched(spark: Any, url: str, total: int) -> Iterator[Figure]:
 def _ways(url: str) -> dict[str, Query]:
     return {
         BUILT_IN: built_in("k"),
-        EMBEDDED: ours(connect("embedded:examples.weighted_avg"), "k"),
-        REMOTE: ours(connect(url), "k"),
+        EMBEDDED: ours(connect("embedded:examples.weighted_avg"), "k", buckets=BUCKETS),
+        REMOTE: ours(connect(url), "k", buckets=BUCKETS),
     }
 
 

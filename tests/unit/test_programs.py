@@ -18,12 +18,15 @@ from examples.weighted_avg import WeightedAvg
 from foldflight import FoldflightError, connect, udaf
 from foldflight.cli.main import cli
 from foldflight.compiler import Programs
+from foldflight.compiler.compiled import Compiled
 from foldflight.compiler.kernels import Kernels
 from foldflight.compiler.kinds import Refused
 from foldflight.compiler.store import LoopStore
 from foldflight.exchange.frames import Open
+from foldflight.fold.aggregate.accumulators import Accumulators
 from foldflight.fold.aggregate.calls import bind_calls
 from foldflight.fold.aggregate.fold import Fold
+from foldflight.fold.aggregate.interpreted import Interpreted
 from foldflight.functions import Call, Registry
 from foldflight.functions.decorators import function_of
 from foldflight.shipping.bundles import unpickled
@@ -342,3 +345,20 @@ def test_the_listing_shows_it() -> None:
     assert (found["max"], found["first"]) == ("vectorised", "decided when bound")
     assert found["careful"] == "interpreted: accumulate uses try or with"
     assert found["plain"] in ("compiled when hot", "compiled")
+
+
+def test_states_and_outputs_count_like_rows() -> None:
+    """An epoch of few rows takes as long for states and outputs as for rows, so they make a function hot, too."""
+    asked: list[int] = []
+
+    class Counting(Programs):
+        def accumulators(self, inner: Interpreted) -> Accumulators:
+            return Compiled(inner, asked.append)
+
+    columns = pa.schema([("slot", pa.int32()), ("v", pa.int64()), ("w", pa.int32())])
+    rows = pa.RecordBatch.from_pylist([{"slot": slot, "v": 7, "w": 1} for slot in range(3)], columns)
+    calls = bind_calls(Registry.load(["examples.weighted_avg"]), [Call("weighted_avg", ("v", "w"))], columns)
+    fold = Fold(calls, accelerator=Counting())
+    fold.fold(rows)
+    assert fold.collect().column("output_0").to_pylist() == [7, 7, 7]
+    assert sum(asked) == 9

@@ -35,8 +35,8 @@ class Compiled(Accumulators):
 
     Args:
         inner: The interpreter, without any accumulator.
-        find: Called with the number of rows that come next. It returns None as long as compiling does not pay; then
-            the compiled code, or the reason why there is none.
+        find: Called with the number of rows, states or outputs that come next. It returns None as long as compiling
+            does not pay; then the compiled code, or the reason why there is none.
 
     Raises:
         RejectedError: SIGNATURE, from `find`.
@@ -123,7 +123,7 @@ class Compiled(Accumulators):
             self.merge(*migrated)
 
     def states(self, slots: Slots) -> pa.Array:
-        if self._program is not None:
+        if self._compiled_for(len(slots)) is not None:
             self._grow(slots)
             self._present[slots] = True
             found = self._column_states(slots, narrow=True)
@@ -133,7 +133,7 @@ class Compiled(Accumulators):
         return self.inner.states(slots)
 
     def outputs(self, slots: Slots) -> pa.Array:
-        program = self._program
+        program = self._compiled_for(len(slots))
         if program is None:
             return self.inner.outputs(slots)
         values, valid = program.room(len(slots))
@@ -169,7 +169,10 @@ class Compiled(Accumulators):
         self.inner.close()
 
     def _compiled_for(self, rows: int) -> Program | None:
-        """Return the compiled code, if it exists or if so many more rows make compiling pay."""
+        """Return the compiled code, if it exists or if so many more rows make compiling pay.
+
+        To the interpreter a state or an output is as much work as a row.
+        """
         if not self._is_settled:
             found = self._find(rows)
             if found is not None:

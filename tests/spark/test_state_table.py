@@ -155,7 +155,7 @@ def test_over_has_rows_that_wait_and_rows_that_are_kept(classic: SparkSession, t
     assert rows["c"]["all"] is None
     shown = run(checkpoint, "--group", "page=b")
     assert shown.exit_code == 0, shown.output
-    for text in ("waiting_rows", "last rows, ROWS BETWEEN 1", "1 group", "2 rows wait, 3 are in RANGE frames"):
+    for text in ("waiting_rows", "last rows, ROWS BETWEEN 1", "1 group", "waiting rows: 2; rows in RANGE frames: 3"):
         assert text in " ".join(shown.output.split())
     stream.minutes((400, "d", 64))
     stream.run()

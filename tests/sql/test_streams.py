@@ -97,7 +97,10 @@ def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:
 
 
 def test_over_in_a_stream(db: Any, tmp_path: Path) -> None:
-    """Each row comes out once, when the watermark has reached its time; QUALIFY and expressions are over the result."""
+    """Each row comes out once, when the watermark has reached its time; QUALIFY and expressions are over the result.
+
+    Customer a had no row for more than three minutes before its row of minute 5, so it begins anew.
+    """
     stream = orders(
         db,
         tmp_path,
@@ -106,16 +109,17 @@ def test_over_in_a_stream(db: Any, tmp_path: Path) -> None:
             WINDOW w AS (PARTITION BY customer ORDER BY at ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)""",
         mode="append",
         buckets=2,
+        idle="3 minutes",
     )
     stream.write([order("a", 7, 5), order("b", 1, 2), order("a", 3, 1)])
     stream.write([order("a", 2, 9), order("a", 1, 8)])
     stream.write([order("c", 9, 50)])
     rows = [row for epoch in stream.run() for row in epoch]
     assert shown(rows, "who", "s", "high") == [
-        ("A", 10, 70),
-        ("A", 11, 70),
-        ("A", 13, 20),
+        ("A", 10, 20),
         ("A", 3, 30),
+        ("A", 7, 70),
+        ("A", 8, 70),
         ("C", 9, 90),
     ]
 
@@ -241,6 +245,11 @@ def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
         (f"SELECT customer, n FROM ({SUMS}) WHERE n > 1", "WHERE or JOIN over a stream of updates"),
         (f"SELECT s.n FROM ({SUMS}) s JOIN hav ON s.n = hav.v", "WHERE or JOIN over a stream of updates"),
         (f"SELECT * FROM ({SUMS}) LIMIT 3 EMIT CHANGES", "count the changes of a stream"),
+        (SUMS, "idle is an option of streams whose calls have OVER, and this SELECT groups rows; leave it out"),
+        (
+            "SELECT my_sum(v) OVER (ORDER BY v) FROM VALUES (1) AS t(v)",
+            "idle bounds the state of a stream, and this SELECT is a batch; leave it out",
+        ),
     ],
 )
 def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str) -> None:
@@ -249,7 +258,7 @@ def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str
     rows = db.readStream.schema(Orders.ddl).parquet(str(tmp_path / "input"))
     rows.withWatermark("at", "0 seconds").createOrReplaceTempView("orders")
     rows.createOrReplaceTempView("plain")
-    options = {"row_kind": "op"} if "string_agg" in text else {}
+    options = {"row_kind": "op"} if "string_agg" in text else {"idle": "7 days"} if "idle" in message else {}
     with pytest.raises(SqlError) as refused:
         sql(db, text, **options)
     assert message in refused.value.message

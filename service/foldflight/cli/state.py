@@ -165,7 +165,7 @@ def _summary(table: StoredTable | StoredFrames, figures: StateFigures, count: in
     from foldflight.spark.stored import StoredFrames
 
     groups = "1 group" if count == 1 else f"{count:,} groups"
-    logs = f"; {figures.waiting_rows:,} rows wait, {figures.framed_rows:,} are in RANGE frames"
+    logs = f"; waiting rows: {figures.waiting_rows:,}; rows in RANGE frames: {figures.framed_rows:,}"
     return Text.assemble(
         (groups, "bold"),
         f"  operator {table.operator}, batch {table.batch}: {figures.buckets:,} of {table.buckets:,} buckets "

@@ -248,8 +248,8 @@ class _Separate(FrameFold):
     def outputs(self, rows: Positions, low: Positions, high: Positions) -> list[pa.Array]:
         found: list[list[pa.Array]] = []
         start = 0
-        # A frame of nodes costs a few rows, which are bounded by the number of frames.
-        sizes = high - low if self._nodes is None else np.minimum(high - low, 4 * _NODE_ROWS)
+        # A frame of nodes has less than a node's rows before its first node, and after its last one.
+        sizes = high - low if self._nodes is None else np.minimum(high - low, 2 * (_NODE_ROWS - 1))
         ends = np.cumsum(sizes)
         while start < len(low):
             before = int(ends[start - 1]) if start else 0
@@ -265,14 +265,15 @@ class _Separate(FrameFold):
         """Return the outputs of n frames, and the bytes of the states that were merged for them."""
         left = right = high
         merged_bytes = 0
-        first = last = _NONE
+        pieces: list[_Piece] = []
         if self._nodes is not None:
             shift = self._nodes.shift(rows)
             first, last = -(-(low + shift) // _NODE_ROWS), (high + shift) // _NODE_ROWS
             has_nodes = first < last
             left = np.where(has_nodes, first * _NODE_ROWS - shift, high)
             right = np.where(has_nodes, last * _NODE_ROWS - shift, high)
-            self._nodes.ensure(first, last, int((low + shift).min()))
+            pieces = _pieces(first, last)
+            self._nodes.ensure(pieces, int((low + shift).min()))
         self.name_slots_by(rows)
         self.rows(self._opening, low, left)
         nothing = np.flatnonzero(low >= high)
@@ -280,7 +281,7 @@ class _Separate(FrameFold):
             states = [pa.nulls(len(nothing), field.type) for field in self._layout.states]
             self.states(self._opening, nothing, states)
         if self._nodes is not None:
-            merged_bytes = self._nodes.merge(self._opening, first, last)
+            merged_bytes = self._nodes.merge(self._opening, pieces)
             self.rows(self._opening, right, high)
         return self.results(self._opening, len(low)), merged_bytes
 
@@ -355,24 +356,18 @@ class _Nodes:
         """Return the positions of the rows at n places."""
         return self._starts[places // self._stride] + places % self._stride
 
-    def ensure(self, first: Positions, last: Positions, oldest: int) -> None:
-        """Make the nodes of n frames that are not known, and drop those that no later frame has.
+    def ensure(self, pieces: Sequence[_Piece], oldest: int) -> None:
+        """Make the nodes of some frames that are not known, and drop those that no later frame has.
 
         Args:
-            first: int64, shape (n,): the first node of level 0 of each frame.
-            last: int64, shape (n,): the node after the last one.
+            pieces: The parts of the frames.
             oldest: The first place that these frames and later ones have.
         """
-        pieces = _pieces(first, last)
         if pieces:
             self._make(pieces, oldest)
 
-    def merge(self, opening: Open, first: Positions, last: Positions) -> int:
-        """Merge the nodes of n frames into slots 0 to n - 1, and return the bytes of their states.
-
-        The arguments are those of `ensure`.
-        """
-        pieces = _pieces(first, last)
+    def merge(self, opening: Open, pieces: Sequence[_Piece]) -> int:
+        """Merge the nodes of frames into their slots, and return the bytes of their states."""
         if not pieces:
             return 0
         slots = np.concatenate([piece.slots for piece in pieces])

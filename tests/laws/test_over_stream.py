@@ -606,6 +606,21 @@ def test_what_is_stored_can_be_read_without_the_query() -> None:
     assert StoredOver.of([]) is None
 
 
+def test_the_latest_version_of_all_buckets_has_the_names_of_outputs() -> None:
+    """Versions are compared by their numbers: some buckets may still have states of version 9 and others of 10."""
+    buckets = []
+    for version in ("1.9", "1.10"):
+        running = _Stream()
+        running.epoch({"so_far": _total(version).rows(None, 0)}, [at(1, k=version, v=1)])
+        buckets.append([(name, store.value) for name, store in running.stores.items() if store.value is not None])
+    for first, second in (buckets, reversed(buckets)):
+        found = StoredOver.of([*first, *second])
+        assert found is not None
+        (part,) = found.parts
+        assert part.outputs == ("so_far", "so_far (version 1.9)")
+        assert [call.split(",")[0] for call in part.calls] == ["total v1.10", "total v1.9"]
+
+
 @pytest.mark.parametrize("frame", ["rows", "range"])
 def test_a_version_without_migrate_is_refused(frame: str) -> None:
     """The first epoch fails, whichever groups it has; a migrate that raises names the group."""

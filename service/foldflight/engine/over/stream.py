@@ -53,7 +53,7 @@ from foldflight.functions import RowKind
 from foldflight.functions.call import Order
 from foldflight.functions.frame import Interval, WindowFrame, interval_of
 
-__all__ = ["CALLS", "FRAMES", "GROUPS", "WAITING", "OverBucket", "StreamFolds", "StreamedOver"]
+__all__ = ["CALLS", "FRAMES", "GROUPS", "WAITING", "OverBucket", "StreamFolds", "StreamedOver", "idle_us_of"]
 
 _FRAME_ROWS_MAX: Final = 10_000
 """Rows before the current one that ROWS may have. The last rows of each touched group are written in each epoch."""
@@ -155,7 +155,7 @@ class StreamedOver:
                     "rows of equal time are ordered by numbers, texts, times and booleans only",
                 )
         if idle is not None:
-            _idle_us(idle)
+            idle_us_of(idle)
         query = OverQuery.of(transport, calls, layout, types=types, is_stream=True)
         for part in query.parts:
             _check_way(part)
@@ -202,7 +202,7 @@ class StreamedOver:
     def idle_us(self) -> int | None:
         """The time without a row after which a group is forgotten; None if no group is, or none would stay."""
         stay = any(_stays(part.frame) for part in self.query.parts)
-        return _idle_us(self.idle) if self.idle is not None and stay else None
+        return idle_us_of(self.idle) if self.idle is not None and stay else None
 
     def check_owner(self, stored: Mapping[str, Any]) -> None:
         """Check that the query can continue with a state. The state tables check the versions of functions.
@@ -355,8 +355,12 @@ def _can_continue(stored: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[st
     return all(old["version"] != new["version"] or old["fingerprint"] == new["fingerprint"] for old, new in pairs)
 
 
-def _idle_us(idle: str) -> int:
-    """Return the length of `idle`. Raises RejectedError SIGNATURE."""
+def idle_us_of(idle: str) -> int:
+    """Return the length of `idle`, in microseconds.
+
+    Raises:
+        RejectedError: SIGNATURE, if it is no interval of a fixed length, or too long.
+    """
     interval = interval_of(idle) if isinstance(idle, str) else None
     if interval is None or interval.months or not 0 < _length_us(interval) <= _DISTANCE_US_MAX:
         raise RejectedError(

@@ -272,7 +272,7 @@ def test_idle_is_for_over_in_streams(db: Any, tmp_path: Path) -> None:
     with pytest.raises(SqlError, match="idle bounds"):
         sql(db, of_batch, idle="7 days", plan="lists")
     with pytest.raises(
-        SqlError, match=r"^idle is an interval of a fixed length, .* and here it is '1 month'$"
+        SqlError, match=r"^idle is an interval of a fixed length, .* and here it is '1 month' \(line 1"
     ) as wrong:
         sql(db, stream, idle="1 month")
     assert "GROUP BY" not in wrong.value.message

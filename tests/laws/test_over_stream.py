@@ -502,6 +502,11 @@ def test_frames_that_end_by_themselves_need_no_idle_time() -> None:
 
 def _total(version: str, **methods: Any) -> Any:
     """Return a call of a sum whose state is another number in each version."""
+    return _functions(version, **methods)["total"]("v")
+
+
+def _functions(version: str, *, retracts: bool = True, **methods: Any) -> Any:
+    """Return a connection to this sum."""
 
     def create_accumulator(self: Any) -> int:
         return 0
@@ -515,10 +520,10 @@ def _total(version: str, **methods: Any) -> Any:
     def get_value(self: Any, accumulator: int) -> int:
         return accumulator
 
-    names = [create_accumulator, accumulate, retract, get_value]
+    names = [create_accumulator, accumulate, get_value, *([retract] if retracts else [])]
     class_ = type("Total", (), {each.__name__: each for each in names} | methods)
     made = udaf(input_types=["BIGINT"], result_type="BIGINT", state_type="BIGINT", version=version)(class_)
-    return connect("embedded:").register(made)["total"]("v")
+    return connect("embedded:").register(made)
 
 
 def _migrate(self: Any, version: str, state: int) -> int:
@@ -545,6 +550,27 @@ def test_states_of_another_version_are_migrated() -> None:
     assert (found["far"], found["so_far"], found["two"]) == (16, 1020, 20)
     (found,) = running.epoch({**new, "two": _total("3").rows(-1, 0)}, [at(8, k="b", v=32)])
     assert (found["far"], found["so_far"], found["two"]) == (48, 1052, 48)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_another_version_may_be_folded_in_another_way(is_first: bool) -> None:
+    """All calls of a ROWS frame share its rows, so a call continues with them in whichever way it is folded."""
+    merged = _functions("2", retracts=False, merge=lambda self, one, other: one + other)
+
+    def calls(functions: Any) -> dict[str, Any]:
+        total, count = functions["total"], functions["count"]
+        two = {"two": total("v").rows(-1, 0), "n": count("w").rows(-1, 0)}
+        return {**(two if is_first else dict(reversed(two.items()))), "all": count()}
+
+    running = _Stream()
+    running.epoch(calls(_functions("1")), [at(1, k="a", v=1, w=1), at(2, k="a", v=2, w=None)])
+    retracting, _ = running.streamed(calls(_functions("1")), [at(1, k="a", v=1, w=1)])
+    merging, _ = running.streamed(calls(merged), [at(1, k="a", v=1, w=1)])
+    assert (len(retracting.query.parts), len(merging.query.parts)) == (2, 3)
+    (found,) = running.epoch(calls(merged), [at(7, k="a", v=8, w=1)])
+    assert (found["two"], found["n"], found["all"]) == (10, 1, 3)
+    (found,) = running.epoch(calls(_functions("3")), [at(8, k="a", v=16, w=1)])
+    assert (found["two"], found["n"], found["all"]) == (24, 2, 4)
 
 
 def test_what_is_stored_can_be_read_without_the_query() -> None:
@@ -578,6 +604,21 @@ def test_what_is_stored_can_be_read_without_the_query() -> None:
     sizes = [sizes_of(name, data) for name, data in manifests]
     assert (sum(each["waiting_rows"] for each in sizes), sum(each["framed_rows"] for each in sizes)) == (2, 1)
     assert StoredOver.of([]) is None
+
+
+def test_the_latest_version_of_all_buckets_has_the_names_of_outputs() -> None:
+    """Versions are compared by their numbers: some buckets may still have states of version 9 and others of 10."""
+    buckets = []
+    for version in ("1.9", "1.10"):
+        running = _Stream()
+        running.epoch({"so_far": _total(version).rows(None, 0)}, [at(1, k=version, v=1)])
+        buckets.append([(name, store.value) for name, store in running.stores.items() if store.value is not None])
+    for first, second in (buckets, reversed(buckets)):
+        found = StoredOver.of([*first, *second])
+        assert found is not None
+        (part,) = found.parts
+        assert part.outputs == ("so_far", "so_far (version 1.9)")
+        assert [call.split(",")[0] for call in part.calls] == ["total v1.10", "total v1.9"]
 
 
 @pytest.mark.parametrize("frame", ["rows", "range"])

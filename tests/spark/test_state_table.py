@@ -132,12 +132,12 @@ def test_the_table_is_what_is_there(classic: SparkSession, orders: Query) -> Non
 def test_over_has_rows_that_wait_and_rows_that_are_kept(classic: SparkSession, tmp_path: Path, run: Any) -> None:
     """Groups have states or kept rows by frame, and waiting rows are counted; idle groups leave with the watermark."""
     functions = connect(spark_functions)
-    total, some = functions["sum"]("v"), functions["count"]("v")
+    total, most = functions["sum"]("v"), functions["max"]("v")
 
     def query(df: DataFrame) -> DataFrame:
         calls = {
             "last": total.rows(-1, 0),
-            "n": some.rows(-1, 0),
+            "most": most.rows(-1, 0),
             "near": total.range("-30 minutes", 0),
             "all": total,
         }
@@ -148,10 +148,10 @@ def test_over_has_rows_that_wait_and_rows_that_are_kept(classic: SparkSession, t
     stream.run()
     checkpoint = str(tmp_path / "checkpoint")
     table = state_table(classic, checkpoint)
-    assert table.columns == ["page", "waiting_rows", "last, n", "near", "all"]
+    assert table.columns == ["page", "waiting_rows", "last, most", "near", "all"]
     rows = {row["page"]: row for row in table.collect()}
     assert {page: row["waiting_rows"] for page, row in rows.items()} == {"a": 0, "b": 1, "c": 1}
-    assert [list(each) for each in rows["a"]["last, n"]] == [[4]]
+    assert [list(each) for each in rows["a"]["last, most"]] == [[4]]
     assert rows["c"]["all"] is None
     shown = run(checkpoint, "--group", "page=b")
     assert shown.exit_code == 0, shown.output

@@ -264,6 +264,29 @@ def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str
     assert message in refused.value.message
 
 
+def test_idle_is_for_over_in_streams(db: Any, tmp_path: Path) -> None:
+    """It bounds the state of OVER in a stream, also beside batches; where nothing has such a state it is refused."""
+    (tmp_path / "input").mkdir()
+    rows = db.readStream.schema(Orders.ddl).parquet(str(tmp_path / "input"))
+    rows.withWatermark("at", "0 seconds").createOrReplaceTempView("orders")
+    stream = f"SELECT {RUNNING}, amount FROM orders"
+    of_batch = "SELECT v, my_sum(v) AS n FROM hav GROUP BY v"
+    over_batch = "SELECT v, my_sum(v) OVER (PARTITION BY k) AS n FROM hav"
+    for batch in (of_batch, over_batch):
+        text = f"SELECT s, n FROM ({stream}) JOIN ({batch}) ON amount = v"
+        assert sql(db, text, idle="7 days").columns == ["s", "n"]
+    for text in (SUMS, of_batch, over_batch):
+        with pytest.raises(SqlError, match="idle bounds the state of calls with OVER in a stream, and this query has"):
+            sql(db, text, idle="7 days")
+    with pytest.raises(SqlError, match="idle bounds"):
+        sql(db, of_batch, idle="7 days", plan="lists")
+    with pytest.raises(
+        SqlError, match=r"^idle is an interval of a fixed length, .* and here it is '1 month' \(line 1"
+    ) as wrong:
+        sql(db, stream, idle="1 month")
+    assert "GROUP BY" not in wrong.value.message
+
+
 @pytest.mark.parametrize(
     ("table", "expected"),
     [

@@ -221,10 +221,6 @@ class BlockFold:
         table = self._table()
         if self.options.get("row_kind"):
             raise CannotFoldError("OVER over rows with kinds")
-        if "idle" in self.options and not self.is_streaming:
-            raise self.analysis.text.error(
-                "idle bounds the state of a stream, and this SELECT is a batch; leave it out", self.block.span
-            )
         options = {name: value for name, value in self.options.items() if name != "emit"} if self.is_streaming else {}
         others = [name for name in options if name not in ("buckets", "idle")]
         if others:
@@ -470,11 +466,7 @@ class BlockFold:
 
     def _grouped(self, rows: DataFrame, keys: Sequence[_Key], aggregates: Mapping[str, Aggregate]) -> DataFrame:
         options = dict(self.options)
-        if "idle" in options:
-            raise self.analysis.text.error(
-                "idle is an option of streams whose calls have OVER, and this SELECT groups rows; leave it out",
-                self.block.span,
-            )
+        options.pop("idle", None)  # is for the OVER of the statement
         window = next((key.window for key in keys if key.window is not None), None)
         if window is not None:
             options["window"] = window

@@ -84,6 +84,7 @@ class Planner:
         self._has_row_kinds = False  # whether the results of some of them have row kinds
         self._windows = [table for table in self._tables if not table.has_equivalent]  # that no block has folded
         self._has_unfolded_stream = False
+        self._has_stream_with_over = False
 
     def result(self, query: ParsedQuery) -> DataFrame:
         """Return the result of a query.
@@ -104,6 +105,7 @@ class Planner:
         if self.plan != "lists":
             folded = self._folded(query, meaning)
             if folded is not None:
+                self._check_idle(query)
                 return folded
         uses = uses_functions(self.analysis.text, self.analysis.catalog.names)
         if meaning.isStreaming and (uses or self.options.get("emit")):
@@ -111,7 +113,15 @@ class Planner:
         if self.plan == "lists":
             self._decide_all(query)
         self._check_lists(query)
+        self._check_idle(query)
         return self._named(meaning, query)
+
+    def _check_idle(self, query: ParsedQuery) -> None:
+        if self.options.get("idle") is not None and not self._has_stream_with_over:
+            raise self.analysis.text.error(
+                "idle bounds the state of calls with OVER in a stream, and this query has none; leave it out",
+                Span(query.span.start, query.span.start + 1),
+            )
 
     def _folded(self, query: ParsedQuery, meaning: DataFrame) -> DataFrame | None:
         """Return the result with all provable blocks folded; None if no block is, or the whole is not the same."""
@@ -179,6 +189,7 @@ class Planner:
         start = block.clause("FROM").start
         self._windows = [table for table in self._windows if table.span.start != start]
         if folded.result.isStreaming and folded.plan == "over":
+            self._has_stream_with_over = True
             self._check_over(query, block)
         elif folded.result.isStreaming:
             self._refuse_items(block)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as sf
 
 from foldflight.client import Aggregate, FunctionHandle, Functions
 from foldflight.client.logs import set_up
+from foldflight.engine.over.stream import idle_us_of
 from foldflight.errors import RejectedError
 from foldflight.functions import FunctionKind, Registry
 from foldflight.sql.analysis import REFUSALS, UNKNOWN_FUNCTION, Analysis, refusal
@@ -90,6 +91,11 @@ def sql(
     unknown = next((name for name in stream if name not in _STREAM_OPTIONS), None)
     if unknown is not None:
         raise whole.error(f"sql has no option {unknown}; it has {', '.join(_STREAM_OPTIONS)}", Span(0, 1))
+    if stream.get("idle") is not None:
+        try:
+            idle_us_of(stream["idle"])
+        except RejectedError as error:
+            raise whole.error(error.message, Span(0, 1)) from None
     analysis = Analysis(spark, catalog, whole, args)
     is_rewritten = rewrite_mapped(analysis)
     is_plain = emit is None and not uses_functions(whole, catalog.names) and not _has_windows(whole)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -68,7 +69,7 @@ class StoredOver:
         logs = [read_manifest(data) for data in by_name.get(WAITING, ())]
         if not logs:
             return None
-        newest = max(logs, key=lambda log: [call["version"] for part in log.owner[CALLS] for call in part["calls"]])
+        newest = max(logs, key=lambda log: _age([call for part in log.owner[CALLS] for call in part["calls"]]))
         owner = newest.owner
         keys = pa.schema([newest.rows.field(f"key_{place}") for place in range(len(owner["keys"]))])
         layout = QueryLayout(keys, tuple(name for name, _ in owner["keys"]), pa.schema([]), (), has_kinds=False)
@@ -121,10 +122,7 @@ class StoredOver:
 
 
 def _part_of(name: str, frame: str, manifests: Sequence[Manifest]) -> _Part:
-    layout = max(
-        (manifest.layout for manifest in manifests),
-        key=lambda each: [call["version"] for call in calls_of(each.states)],
-    )
+    layout = max((manifest.layout for manifest in manifests), key=lambda each: _age(calls_of(each.states)))
     outputs = layout.names[len(layout.keys) :]
     if len(outputs) > len(layout.states):  # ROWS frames keep rows, which all calls share
         layout = replace(layout, names=(*layout.names[: len(layout.keys)], ", ".join(outputs)))
@@ -134,6 +132,13 @@ def _part_of(name: str, frame: str, manifests: Sequence[Manifest]) -> _Part:
         for call in calls_of(layout.states)
     )
     return _Part(name, layout, layout.names[len(layout.keys) :], calls)
+
+
+def _age(calls: Iterable[Mapping[str, str]]) -> list[list[str | int]]:
+    """Return a value that is greater for later versions of calls: 10 is later than 9."""
+    # Every second part of a split text is a number, so parts at the same place can be compared.
+    split = [re.split("([0-9]+)", call["version"]) for call in calls]
+    return [[int(part) if place % 2 else part for place, part in enumerate(parts)] for parts in split]
 
 
 def _states_of(groups: Groups, part: _Part, store: RunStore, cache: RunCache) -> tuple[Any, list[pa.Array]]:

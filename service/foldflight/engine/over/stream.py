@@ -1,15 +1,15 @@
 """OVER in a stream: rows wait for the watermark, come out once in the order of their times, and frames end at them.
 
-    rows that arrive > waiting (TimeLog) > due rows, by key and time > folds of the parts > rows with outputs
+    rows that arrive > waiting (TimeLog) > due rows, by key and time > folds of the frames > rows with outputs
 
 A row is due when the watermark has reached its time. As a row that arrives later is dropped, due rows are complete and
-in order over all epochs, so frames are those of a batch over the rows that were not late. A part keeps in a bucket:
+in order over all epochs, so frames are those of a batch over the rows that were not late. A bucket keeps:
 
-- *frames without a lower end*: the accumulators of the groups (a state table).
-- *RANGE frames*: the accumulators too, and the arguments of the rows in them, by time (a time log). Rows leave as the
-  watermark passes the end of the distance, also those of groups without due rows. A group without rows is removed.
-- *ROWS frames*: the last argument rows of each group, as a list (a state table). Frames are folded as in a batch, over
-  the kept rows and the due ones; so every way of folding works, and no accumulator is kept.
+- for *frames without a lower end*: the accumulators of the groups (a state table).
+- for *RANGE frames*: the accumulators too, and the arguments of the rows in them, by time (a time log). Rows leave as
+  the watermark passes the end of the distance, also those of groups without due rows. A group without rows is removed.
+- for *ROWS frames*: the last argument rows of each group, as a list (a state table). Frames are folded as in a batch,
+  over the kept rows and the due ones; so every way of folding works, and no accumulator is kept.
 
 The groups of frames without a lower end and of ROWS frames stay for ever, unless idle groups are forgotten (`idle`).
 
@@ -31,12 +31,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from foldflight.client import Transport
-from foldflight.engine.blocks import Pace, one_batch
+from foldflight.engine.blocks import BlockBounds, Pace, one_batch
 from foldflight.engine.convert import convert
 from foldflight.engine.epoch import EpochStats
 from foldflight.engine.grouped import Clock, GroupedExchange, Groups
 from foldflight.engine.keys import KeyIndex
-from foldflight.engine.layout import KIND, REAL, SLOT
+from foldflight.engine.layout import KIND, REAL, SLOT, QueryLayout
 from foldflight.engine.over.folding import fold_of
 from foldflight.engine.over.frames import OrderOf, Positions, codes_of, positions_of
 from foldflight.engine.over.idle import IdleGroups, idle_log, idle_table, remove
@@ -51,9 +51,9 @@ from foldflight.engine.state.timelog import TIME, TimeLog
 from foldflight.errors import RejectedError
 from foldflight.functions import RowKind
 from foldflight.functions.call import Order
-from foldflight.functions.frame import Interval, interval_of
+from foldflight.functions.frame import Interval, WindowFrame, interval_of
 
-__all__ = ["CALLS", "FRAMES", "GROUPS", "WAITING", "OverBucket", "StreamFolds", "StreamedOver"]
+__all__ = ["CALLS", "FRAMES", "GROUPS", "WAITING", "OverBucket", "StreamFolds", "StreamedOver", "idle_us_of"]
 
 _FRAME_ROWS_MAX: Final = 10_000
 """Rows before the current one that ROWS may have. The last rows of each touched group are written in each epoch."""
@@ -77,10 +77,10 @@ WAITING: Final = "waiting"
 """The name of the log of the rows that wait, whose owner describes the query."""
 
 GROUPS: Final = "groups"
-"""The first word of the names of the state tables of parts. The number of the part follows."""
+"""The first word of the names of the state tables of frames. The number of the frame follows."""
 
 FRAMES: Final = "frames"
-"""The first word of the names of the logs of the rows in RANGE frames. The number of the part follows."""
+"""The first word of the names of the logs of the rows in RANGE frames. The number of the frame follows."""
 
 CALLS: Final = "calls and frames"
 """The entry of this owner that has the frames with their calls."""
@@ -155,7 +155,7 @@ class StreamedOver:
                     "rows of equal time are ordered by numbers, texts, times and booleans only",
                 )
         if idle is not None:
-            _idle_us(idle)
+            idle_us_of(idle)
         query = OverQuery.of(transport, calls, layout, types=types, is_stream=True)
         for part in query.parts:
             _check_way(part)
@@ -186,17 +186,23 @@ class StreamedOver:
                 [name, str(field.type)] for name, field in zip(layout.names, layout.payload, strict=True)
             ],
             "buckets": self.buckets,
-            CALLS: [
-                {"frame": str(part.frame), "folded": part.way.value, "calls": calls_of(part.query.layout.states)}
-                for part in self.query.parts
-            ],
+            CALLS: [{"frame": str(each.frame), "calls": calls_of(each.layout.states)} for each in self.frames],
             _LAST_TIMES: _NOT_KEPT if self.idle_us is None else "kept",
         }
 
     @property
+    def frames(self) -> list[FrameCalls]:
+        """The calls of each frame."""
+        by_frame: dict[WindowFrame, list[Part]] = {}
+        for part in self.query.parts:
+            by_frame.setdefault(part.frame, []).append(part)
+        return [FrameCalls.of(self.query, parts) for parts in by_frame.values()]
+
+    @property
     def idle_us(self) -> int | None:
         """The time without a row after which a group is forgotten; None if no group is, or none would stay."""
-        return _idle_us(self.idle) if self.idle is not None and any(map(_stays, self.query.parts)) else None
+        stay = any(_stays(part.frame) for part in self.query.parts)
+        return idle_us_of(self.idle) if self.idle is not None and stay else None
 
     def check_owner(self, stored: Mapping[str, Any]) -> None:
         """Check that the query can continue with a state. The state tables check the versions of functions.
@@ -224,10 +230,51 @@ class StreamedOver:
         )
         lines.append(f"state in {self.buckets} buckets: the rows that wait, by time; and for")
         until = "for ever" if self.idle is None else f"until it has had no row for {self.idle}"
-        lines += [
-            f"  {', '.join(part.query.layout.outputs.names)}: {_kept_text(part, until)}" for part in self.query.parts
-        ]
+        lines += [f"  {', '.join(each.layout.outputs.names)}: {_kept_text(each.frame, until)}" for each in self.frames]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class FrameCalls:
+    """The calls of one frame, which share what a bucket keeps for it.
+
+    What is kept does not depend on how calls are folded, because this may change with the version of a function.
+
+    Args:
+        parts: The calls by their way of folding. Only calls of frames that keep rows, or nothing, have several ways.
+        layout: The columns of all these calls, which are in the order of the query.
+    """
+
+    parts: tuple[Part, ...]
+    layout: QueryLayout
+
+    @classmethod
+    def of(cls, query: OverQuery, parts: Sequence[Part]) -> Self:
+        """Return the calls of parts with the same frame."""
+        layouts = [part.query.layout for part in parts]
+        used = {name for layout in layouts for name in layout.columns.names}
+        states = {
+            name: state for layout in layouts for name, state in zip(layout.outputs.names, layout.states, strict=True)
+        }
+        outputs = [field for field in query.outputs if field.name in states]
+        columns = [
+            (field, shown)
+            for field, shown in zip(query.layout.columns, query.layout.shown, strict=True)
+            if field.name in used
+        ]
+        layout = replace(
+            layouts[0],
+            columns=pa.schema([field for field, _ in columns]),
+            shown=tuple(shown for _, shown in columns),
+            states=pa.schema([states[each.name].with_name(f"state_{n}") for n, each in enumerate(outputs)]),
+            outputs=pa.schema(outputs),
+        )
+        return cls(tuple(parts), layout)
+
+    @property
+    def frame(self) -> WindowFrame:
+        """The frame."""
+        return self.parts[0].frame
 
 
 def _check_frame(name: str, framed: Framed) -> None:
@@ -295,7 +342,7 @@ def _check_way(part: Part) -> None:
 
 
 def _can_continue(stored: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether only versions of functions and ways of folding differ, which are no part of what is kept by frames."""
+    """Whether only versions of functions differ. Older checkpoints also have the ways of folding: these may differ."""
 
     def fixed(parts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
         return [(part["frame"], [call["function"] for call in part["calls"]]) for part in parts]
@@ -308,8 +355,12 @@ def _can_continue(stored: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[st
     return all(old["version"] != new["version"] or old["fingerprint"] == new["fingerprint"] for old, new in pairs)
 
 
-def _idle_us(idle: str) -> int:
-    """Return the length of `idle`. Raises RejectedError SIGNATURE."""
+def idle_us_of(idle: str) -> int:
+    """Return the length of `idle`, in microseconds.
+
+    Raises:
+        RejectedError: SIGNATURE, if it is no interval of a fixed length, or too long.
+    """
     interval = interval_of(idle) if isinstance(idle, str) else None
     if interval is None or interval.months or not 0 < _length_us(interval) <= _DISTANCE_US_MAX:
         raise RejectedError(
@@ -320,26 +371,26 @@ def _idle_us(idle: str) -> int:
     return _length_us(interval)
 
 
-def _stays(part: Part) -> bool:
+def _stays(frame: WindowFrame) -> bool:
     """Whether groups of this frame stay when their rows have been folded."""
-    return part.frame.low is None or _kept_rows(part) > 0
+    return frame.low is None or _kept_rows(frame) > 0
 
 
-def _kept_text(part: Part, until: str) -> str:
-    if part.frame.low is None:
+def _kept_text(frame: WindowFrame, until: str) -> str:
+    if frame.low is None:
         return f"the accumulators of each group, {until}"
-    if part.frame.has_offset:
+    if frame.has_offset:
         return "the accumulators of each group with rows in its frame, and the arguments of these rows, by time"
-    if (kept := _kept_rows(part)) == 0:
+    if (kept := _kept_rows(frame)) == 0:
         return "nothing, as rows of equal time come out together"
     return f"the arguments of the last {kept:,} rows of each group, {until}"
 
 
-def _distance_us(part: Part) -> int | None:
+def _distance_us(frame: WindowFrame) -> int | None:
     """Return the length of RANGE frames before the current row, in microseconds; None for other frames."""
-    if not part.frame.has_offset:
+    if not frame.has_offset:
         return None
-    interval = interval_of(str(part.frame.low))
+    interval = interval_of(str(frame.low))
     assert interval is not None
     return -_length_us(interval)
 
@@ -349,10 +400,9 @@ def _length_us(interval: Interval) -> int:
     return interval.days * _DAY_US + interval.microseconds
 
 
-def _kept_rows(part: Part) -> int:
+def _kept_rows(frame: WindowFrame) -> int:
     """Return how many rows before the current one a ROWS frame may have."""
-    low = part.frame.low
-    return -low if isinstance(low, int) and not part.frame.is_range else 0
+    return -frame.low if isinstance(frame.low, int) and not frame.is_range else 0
 
 
 class _Step(NamedTuple):
@@ -391,18 +441,18 @@ class _Step(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What a part keeps in a bucket: groups, and rows that leave its frames later."""
+    """What a bucket keeps for a frame: groups, and rows that leave later."""
 
     table: StateTable | None
     log: TimeLog | None
 
 
-class _PartFold(ABC):
-    """Folds the frames of one part, for all buckets of a task; a context manager that closes its exchanges."""
+class _CallsFold(ABC):
+    """Folds the calls of one frame, for all buckets of a task; a context manager that closes its exchanges."""
 
-    def __init__(self, part: Part, buckets: int) -> None:
-        self.part = part
-        self._layout = part.query.layout
+    def __init__(self, frame: WindowFrame, layout: QueryLayout, buckets: int) -> None:
+        self.frame = frame
+        self.layout = layout
         self._buckets = buckets
 
     @property
@@ -420,15 +470,15 @@ class _PartFold(ABC):
         """The layout of the state table."""
         if not len(self.states):
             return None
-        names = (*self._layout.names, *self._layout.outputs.names)
-        return TableLayout(self._layout.keys, self.states, self._buckets, window=f"over {self.part.frame}", names=names)
+        names = (*self.layout.names, *self.layout.outputs.names)
+        return TableLayout(self.layout.keys, self.states, self._buckets, window=f"over {self.frame}", names=names)
 
     @property
     def log(self) -> pa.Schema | None:
         """The rows that leave frames later: their time, keys and arguments."""
-        if _distance_us(self.part) is None:
+        if _distance_us(self.frame) is None:
             return None
-        return pa.schema([pa.field(TIME, pa.int64()), *self._layout.keys, *self._layout.columns])
+        return pa.schema([pa.field(TIME, pa.int64()), *self.layout.keys, *self.layout.columns])
 
     @abstractmethod
     def outputs(self, step: _Step, kept: _Kept) -> list[pa.Array]:
@@ -448,14 +498,15 @@ class _PartFold(ABC):
         """End the exchanges."""
 
 
-class _AccumulatorFold(_PartFold):
+class _AccumulatorFold(_CallsFold):
     """Keeps accumulators: for frames that only grow, and for RANGE frames, whose rows leave with the watermark."""
 
     def __init__(self, part: Part, buckets: int, clock: Clock) -> None:
-        super().__init__(part, buckets)
+        super().__init__(part.frame, part.query.layout, buckets)
         query = part.query
         self.exchange = GroupedExchange(query.transport, part.kept, query.layout, clock=clock)
-        self._distance = _distance_us(part)
+        self._distance = _distance_us(part.frame)
+        self._rows_max = query.bounds.rows_max
         self._pace = Pace(_EVENTS_MAX, query.bounds.bytes_max)
         self._migration = Migration(
             query.transport,
@@ -467,7 +518,7 @@ class _AccumulatorFold(_PartFold):
 
     @property
     def states(self) -> pa.Schema:
-        return self._layout.states
+        return self.layout.states
 
     @property
     def conversion(self) -> Conversion:
@@ -477,7 +528,7 @@ class _AccumulatorFold(_PartFold):
         assert kept.table is not None
         events = self._events(step, kept.log)
         if not len(events.slots):
-            return [pa.nulls(0, field.type) for field in self._layout.outputs]
+            return [pa.nulls(0, field.type) for field in self.layout.outputs]
         touched, group_of = np.unique(events.slots, return_inverse=True)
         keys = step.groups.keys(touched)
         found = kept.table.lookup(keys)
@@ -499,7 +550,7 @@ class _AccumulatorFold(_PartFold):
         left = live[is_last]
         chosen = pa.array(turns[is_last], mask=left == 0)
         columns = [column.take(chosen) for column in states]
-        kept.table.commit(keys, left, pa.RecordBatch.from_arrays(columns, names=self._layout.states.names))
+        kept.table.commit(keys, left, pa.RecordBatch.from_arrays(columns, names=self.layout.states.names))
         # Rows with one output for all their peers have it at the last one.
         emits = self._emits(step.peers)
         places = pa.array(np.cumsum(emits) - emits)
@@ -507,13 +558,13 @@ class _AccumulatorFold(_PartFold):
 
     def _emits(self, peers: Positions) -> Mask:
         """Return after which of n due rows the outputs are asked for."""
-        if not self.part.frame.is_range:
+        if not self.frame.is_range:
             return np.ones(len(peers), np.bool_)
         return np.diff(peers, append=peers[-1:] + 1) != 0
 
     def _events(self, step: _Step, log: TimeLog | None) -> _Events:
         """Return the rows that enter and those that leave, by group and time."""
-        names = self._layout.columns.names
+        names = self.layout.columns.names
         rows = _columns_of(step.rows, names)
         slots, times = step.slots, step.times
         leaves, emits = np.zeros(len(slots), np.bool_), self._emits(step.peers)
@@ -526,7 +577,7 @@ class _AccumulatorFold(_PartFold):
             own = np.flatnonzero(times <= limit)
             later = np.flatnonzero(times > limit)
             later = later[np.argsort(times[later], kind="stable")]
-            columns = [step.rows.column(field.name) for field in [*self._layout.keys, *self._layout.columns]]
+            columns = [step.rows.column(field.name) for field in [*self.layout.keys, *self.layout.columns]]
             assert self.log is not None
             arrived = pa.RecordBatch.from_arrays([pa.array(times), *columns], schema=self.log)
             log.add(arrived.take(pa.array(later)))
@@ -540,7 +591,7 @@ class _AccumulatorFold(_PartFold):
             emits = np.concatenate([emits, np.zeros(len(ends), np.bool_)])
             anew = np.concatenate([anew, np.zeros(len(ends), np.bool_)])
         order = np.lexsort((leaves, times, slots))
-        if self._layout.has_kinds:
+        if self.layout.has_kinds:
             kinds = np.where(leaves, int(RowKind.DELETE), int(RowKind.INSERT)).astype(np.int8)
             rows = rows.append_column(KIND, pa.array(kinds))
         return _Events(rows.take(pa.array(order)), slots[order], leaves[order], emits[order], anew[order])
@@ -564,7 +615,7 @@ class _AccumulatorFold(_PartFold):
             before: The stored states.
             loaded: int64, shape (m,): the row of `before` with which an accumulator begins; -1 if it is new.
         """
-        most = self.part.query.bounds.rows_max
+        most = self._rows_max
         states: list[pa.RecordBatch] = []
         outputs: list[list[pa.Array]] = []
         for first in range(0, len(owners), most):
@@ -586,15 +637,15 @@ class _AccumulatorFold(_PartFold):
                     start = stop
                 self.exchange.barrier()
                 found = one_batch(self.exchange.results())
-            states.append(_by_slot(found, self._layout.states.names, last - first))
+            states.append(_by_slot(found, self.layout.states.names, last - first))
         together = pa.Table.from_batches(states)
-        empty = [pa.nulls(0, field.type) for field in self._layout.outputs]
+        empty = [pa.nulls(0, field.type) for field in self.layout.outputs]
         columns = [pa.concat_arrays(list(parts)) for parts in zip(empty, *outputs, strict=True)]
         return [column.combine_chunks() for column in together.columns], columns
 
     def _converted(self, batch: pa.RecordBatch) -> list[pa.Array]:
-        columns = self._layout.outputs_of(batch)
-        return [convert(column, field.type) for column, field in zip(columns, self._layout.outputs, strict=True)]
+        columns = self.layout.outputs_of(batch)
+        return [convert(column, field.type) for column, field in zip(columns, self.layout.outputs, strict=True)]
 
     def __exit__(
         self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
@@ -639,15 +690,14 @@ class _Owners:
         return self._groups.name(int(self._owners[slot]))
 
 
-class _RowsFold(_PartFold):
+class _RowsFold(_CallsFold):
     """Keeps the last rows of each group, for ROWS frames. Frames of the rows of one time keep nothing."""
 
-    def __init__(self, part: Part, buckets: int) -> None:
-        super().__init__(part, buckets)
-        self._fold = fold_of(part)
-        bounds = part.query.bounds
+    def __init__(self, calls: FrameCalls, buckets: int, bounds: BlockBounds) -> None:
+        super().__init__(calls.frame, calls.layout, buckets)
+        self._folds = [(part.query.layout.outputs.names, fold_of(part)) for part in calls.parts]
         self._pace = Pace(min(_ROWS, bounds.rows_max), bounds.bytes_max)
-        self._rows_kept = _kept_rows(part)
+        self._rows_kept = _kept_rows(calls.frame)
         # The kept rows of some groups are in memory at once: at first those of as many as surely make no large block.
         first = max(bounds.rows_max // max(self._rows_kept, 1), 1)
         self._groups_pace = Pace(bounds.rows_max, bounds.bytes_max, first=first)
@@ -656,12 +706,12 @@ class _RowsFold(_PartFold):
     def states(self) -> pa.Schema:
         if not self._rows_kept:
             return pa.schema([])
-        fields = list(self._layout.columns) or [pa.field(REAL, pa.bool_())]
+        fields = list(self.layout.columns) or [pa.field(REAL, pa.bool_())]
         metadata = {"function": _KEPT_ROWS, "version": "", "fingerprint": str(pa.struct(fields))}
         return pa.schema([pa.field("state_0", pa.list_(pa.struct(fields)), metadata=metadata)])
 
     def outputs(self, step: _Step, kept: _Kept) -> list[pa.Array]:
-        found = [[pa.nulls(0, field.type) for field in self._layout.outputs]]
+        found = [[pa.nulls(0, field.type) for field in self.layout.outputs]]
         begin = 0
         while begin < len(step.slots):
             part = step if kept.table is None else step.of_groups(begin, self._groups_pace.items)
@@ -671,7 +721,7 @@ class _RowsFold(_PartFold):
 
     def _folded(self, step: _Step, table: StateTable | None) -> list[pa.Array]:
         """Return the outputs of the due rows of some groups, and store the last rows of these groups."""
-        columns = _columns_of(step.rows, self._layout.columns.names)
+        columns = _columns_of(step.rows, self.layout.columns.names)
         rows, owners, anew, is_due = columns, step.slots, step.anew, np.ones(len(step.slots), np.bool_)
         touched = np.unique(owners)
         keys = step.groups.keys(touched)
@@ -713,13 +763,17 @@ class _RowsFold(_PartFold):
         return Store([together], OrderOf(starts, step.peers, None, nulls, nulls_first=True))
 
     def _outputs(self, store: Store, due: Positions) -> list[pa.Array]:
-        self._fold.begin(store)
+        for _, fold in self._folds:
+            fold.begin(store)
         found = []
         start = 0
         while start < len(due):
             rows = due[start : start + self._pace.items]
-            low, high = positions_of(self.part.frame, store.order, rows)
-            found.append(self._fold.outputs(rows, low, high))
+            low, high = positions_of(self.frame, store.order, rows)
+            columns: dict[str, pa.Array] = {}
+            for names, fold in self._folds:
+                columns |= zip(names, fold.outputs(rows, low, high), strict=True)
+            found.append([columns[name] for name in self.layout.outputs.names])
             self._pace.made(len(rows), sum(column.nbytes for column in found[-1]))
             start += len(rows)
         return [pa.concat_arrays(list(parts)) for parts in zip(*found, strict=True)]
@@ -727,11 +781,14 @@ class _RowsFold(_PartFold):
     def __exit__(
         self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._fold.__exit__(exception_type, exception, trace)
+        stack = ExitStack()
+        for _, fold in self._folds:
+            stack.push(fold.__exit__)
+        stack.__exit__(exception_type, exception, trace)
 
 
 class StreamFolds:
-    """The folds of all parts of a query, for all buckets of a task; a context manager that closes their exchanges.
+    """The folds of all frames of a query, for all buckets of a task; a context manager that closes their exchanges.
 
     Args:
         over: The query.
@@ -740,17 +797,18 @@ class StreamFolds:
 
     def __init__(self, over: StreamedOver, *, clock: Clock = lambda: 0.0) -> None:
         self.over = over
-        self.parts: list[_PartFold] = [
-            _AccumulatorFold(part, over.buckets, clock)
-            if part.frame.low is None or part.frame.has_offset
-            else _RowsFold(part, over.buckets)
-            for part in over.query.parts
-        ]
+        self.frames: list[_CallsFold] = []
+        for calls in over.frames:
+            if calls.frame.low is None or calls.frame.has_offset:
+                (part,) = calls.parts
+                self.frames.append(_AccumulatorFold(part, over.buckets, clock))
+            else:
+                self.frames.append(_RowsFold(calls, over.buckets, over.query.bounds))
 
     @property
     def elapsed_s(self) -> float:
         """Seconds spent in exchanges with accumulators so far."""
-        return sum(fold.exchange.elapsed_s for fold in self.parts if isinstance(fold, _AccumulatorFold))
+        return sum(fold.exchange.elapsed_s for fold in self.frames if isinstance(fold, _AccumulatorFold))
 
     def __enter__(self) -> Self:
         return self
@@ -759,7 +817,7 @@ class StreamFolds:
         self, exception_type: type[BaseException] | None, exception: BaseException | None, trace: TracebackType | None
     ) -> None:
         stack = ExitStack()
-        for fold in self.parts:
+        for fold in self.frames:
             stack.push(fold.__exit__)
         stack.__exit__(exception_type, exception, trace)
 
@@ -812,7 +870,7 @@ class OverBucket:
                 None if fold.table is None else table(f"{GROUPS} {place}", fold.table, fold.conversion),
                 None if fold.log is None else log(f"{FRAMES} {place}", fold.log),
             )
-            for place, fold in enumerate(folds.parts)
+            for place, fold in enumerate(folds.frames)
         ]
         layout = over.query.parts[0].query.layout
         self._idle = None
@@ -881,8 +939,8 @@ class OverBucket:
 
     def _logs(self) -> Iterator[tuple[TimeLog, int]]:
         """Yield the logs of frames with their distances, and that of idle groups."""
-        for fold, kept in zip(self._folds.parts, self._kept, strict=True):
-            distance = _distance_us(fold.part)
+        for fold, kept in zip(self._folds.frames, self._kept, strict=True):
+            distance = _distance_us(fold.frame)
             if kept.log is not None and distance is not None:
                 yield kept.log, distance
         if self._idle is not None:
@@ -910,14 +968,14 @@ class OverBucket:
         anew = np.zeros(len(order), np.bool_) if self._idle is None else self._idle.arrive(groups, slots, times)
         step = _Step(rows, groups, slots, times, np.cumsum(changes), anew, until)
         columns: dict[str, pa.Array] = {}
-        for fold, kept in zip(self._folds.parts, self._kept, strict=True):
-            columns |= zip(fold.part.query.layout.outputs.names, fold.outputs(step, kept), strict=True)
+        for fold, kept in zip(self._folds.frames, self._kept, strict=True):
+            columns |= zip(fold.layout.outputs.names, fold.outputs(step, kept), strict=True)
         self.stats.rows += rows.num_rows
         self.stats.groups += len(groups)
         if self._idle is not None:
             gone = self._idle.leave(groups, until)
-            for fold, kept in zip(self._folds.parts, self._kept, strict=True):
-                if kept.table is not None and _stays(fold.part):
+            for fold, kept in zip(self._folds.frames, self._kept, strict=True):
+                if kept.table is not None and _stays(fold.frame):
                     remove(kept.table, gone)
         payload = [rows.column(name) for name in over.query.layout.payload.names]
         outputs = [columns[name] for name in over.query.outputs.names]

@@ -3,8 +3,8 @@
 Spark assigns a partition to any of its workers, so one worker often looks up a run that another one has written and
 would have to read it from the state store. Runs are immutable and their names are unique, so a file never becomes
 invalid. Files are created atomically and are memory-mapped; a mapped file stays readable after it has been removed.
-A process
-checks the bytes of a run when it first decodes it.
+A process checks
+the bytes of a run when it first decodes it.
 """
 
 from __future__ import annotations

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open, sliced_to
-from foldflight.exchange.engine import check_emits, check_order
+from foldflight.exchange.engine import check_emits, check_order, check_views
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
     Chunk,
+    Entries,
+    Folded,
     Forget,
     Frame,
     FunctionInfo,
@@ -33,10 +35,11 @@ from foldflight.exchange.frames import (
     RowOutputs,
     SavedStates,
     States,
+    Wanted,
 )
 from foldflight.exchange.machine import Role
 from foldflight.exchange.messages import decode_error, decode_info, encode_error, encode_info
-from foldflight.functions import Call, LogRecord, Order, Registry
+from foldflight.functions import Call, LogRecord, Order, Registry, ViewSpec
 from foldflight.server.run.settings import load_settings
 from tests.effort import examples
 
@@ -64,19 +67,24 @@ OPEN = Open(
     job_parameters={"city": "NYC"},
     trace_context={"traceparent": "00-..."},
     isolate_errors=True,
+    keeps_views=True,
 )
 LIMITS = Limits(1, 2, 3, 4, 5, 6.5, 7.5)
+VIEWS = (ViewSpec("seen", pa.string(), pa.json_(), (0, 2)), ViewSpec("items", pa.int64(), pa.float64(), is_list=True))
 OPENED = Opened(
     "s1",
     1,
-    (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_()), is_ordered=True),),
+    (OpenedCall("ab", True, False, True, (pa.int64(), pa.json_()), is_ordered=True, views=VIEWS),),
     LIMITS,
     RESULTS,
     knows_emits=True,
+    knows_views=True,
 )
 ENGINE_FRAMES = [
     States(BATCH),
     States(BATCH, unanswered=True),
+    Entries(BATCH),
+    Entries(BATCH, last=True),
     Chunk(CHUNK),
     Barrier(2**60),
     Forget(pa.array([1, 5], pa.int32())),
@@ -87,6 +95,8 @@ SERVER_FRAMES = [
     InitialOutputs(BATCH),
     Results(3, BATCH, last=False, reopen=True),
     RowOutputs(BATCH),
+    Wanted(BATCH),
+    Folded(),
     SavedStates(BATCH, last=False, problem="LIMIT: too large"),
     Log((LogRecord("info", "f", "hello", {"a": "b"}, 3), LogRecord("error", "", "dropped"))),
 ]
@@ -416,6 +426,28 @@ def test_an_old_server_is_not_asked_for_some_outputs() -> None:
         check_emits(old, asked)
     assert refused.value.code == "PROTOCOL_VERSION"
     check_emits(old, Open((Call("f", ("v",)),), COLUMNS, row_outputs=True))
+
+
+def test_an_old_server_gets_no_exchange_of_an_engine_that_keeps_views() -> None:
+    """A server that does not say `knows_views` would load states without entries, so the engine refuses."""
+    asked = Open((Call("f", ("v",)),), COLUMNS, keeps_views=True)
+    check_views(OPENED, asked)
+    old = dataclasses.replace(OPENED, knows_views=False)
+    with pytest.raises(RejectedError, match="too old for an engine that keeps the entries of views") as refused:
+        check_views(old, asked)
+    assert refused.value.code == "PROTOCOL_VERSION"
+    check_views(old, Open((Call("f", ("v",)),), COLUMNS))
+
+
+def test_types_of_views_are_checked() -> None:
+    """View.types has the fields key and value, and nothing else."""
+    message = encode(OPENED, RESULTS)
+    frame = pb.ServerFrame.FromString(message.metadata)
+    for wrong in (b"no schema", pa.schema([("key", pa.int64())]).serialize().to_pybytes()):
+        frame.opened.calls[0].views[0].types = wrong
+        with pytest.raises(RejectedError, match=r"View\.types") as refused:
+            decode(Message(frame.SerializeToString(), message.batch), Role.SERVER)
+        assert refused.value.code == "BAD_FRAME"
 
 
 def test_an_old_server_is_not_asked_for_an_order() -> None:

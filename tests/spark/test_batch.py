@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from foldflight.spark import group_by
+from foldflight import connect
+from foldflight.spark import group_by, over
 from tests.spark.conftest import PARTITIONS
 from tests.spark.spark_functions import Median, WeightedAvg
 
@@ -143,6 +144,16 @@ def test_a_function_without_merge(spark: Any, functions: Any) -> None:
         for key, members in groups.items()
     }
     assert by_key(group_by(df, "k", "x").agg(m=functions["median"]("v"), n=functions["count"]()), 2) == expected
+
+
+def test_views_in_a_batch(classic: Any) -> None:
+    """States with views are complete, pass through the shuffle, and merge; also over frames of rows."""
+    functions = connect("embedded:examples.different")
+    df = classic.range(0, 3000, 1, 4).selectExpr("if(id % 2 = 0, 'a', 'b') k", "string(id % 300) text", "id")
+    query = group_by(df, "k").agg(n=functions["count_different"]("text"))
+    assert {(row.k, row.n) for row in query.collect()} == {("a", 150), ("b", 150)}
+    last = over(df.where("id < 40"), "k", order_by="id").agg(n=functions["count_different"]("text").rows(-4, 0))
+    assert {row.n for row in last.where("id > 10").collect()} == {5}
 
 
 def test_direct_arguments_and_pickled_states(classic: Any, functions: Any) -> None:

@@ -5,6 +5,7 @@ The oracle of the fold is the same class with `dict` and `list` instead of `MapV
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foldflight import ListView, MapView, udaf
+from foldflight.client import EmbeddedTransport, embedded
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import Entries, Folded, Open, Results, Returns
 from foldflight.exchange.views import asking
@@ -35,6 +37,7 @@ def test_a_map_view_has_the_methods_of_dict_and_of_pyflink() -> None:
     view.put("c", 3)
     view.put_all({"d": 4})
     view.update({"e": 5}, f=6)
+    view |= {"a": 1}
     assert view.get("a") == view["a"] == 1
     assert view.get("z") is None
     assert view.get("z", 0) == 0
@@ -68,7 +71,7 @@ def test_a_list_view_has_the_methods_of_list_and_of_pyflink() -> None:
     view.add(2)
     view.append(3)
     view.add_all([4])
-    view.extend(iter([5]))
+    view += iter([5])
     assert list(view) == list(view.get()) == [1, 2, 3, 4, 5] == view
     assert 3 in view
     assert view
@@ -531,8 +534,6 @@ def test_a_hit_asks_nothing() -> None:
 
 def test_large_changes_come_in_parts() -> None:
     """The changed entries of one slot may exceed a message."""
-    import dataclasses
-
     limits = dataclasses.replace(LIMITS, message_bytes_max=18_000)
     driver = Driver(inline=0, page=1000, limits=limits)
     steps = [
@@ -542,6 +543,45 @@ def test_large_changes_come_in_parts() -> None:
     run(driver, [*steps, "barrier, forget", *steps, [(0, "sum", 0, 0), (0, "items", 0, 0)], "barrier"])
     assert driver.outputs == expected([*steps, "barrier", *steps, [(0, "sum", 0, 0), (0, "items", 0, 0)], "barrier"])
     assert sum(isinstance(reply, Results) for reply in driver.pair.replies) > 2
+
+
+def test_a_checkpoint_that_exceeds_a_bound_ends_the_exchange() -> None:
+    """Its entries are nowhere else, so the exchange cannot go on without them."""
+    limits = dataclasses.replace(LIMITS, state_bytes_max=2000)
+    driver = Driver(inline=0, page=2, limits=limits)
+    driver.chunk([(0, "set", key, key) for key in range(500)])
+    with pytest.raises(RejectedError) as raised:
+        driver.checkpoint()
+    assert (raised.value.code, raised.value.slot) == ("LIMIT", 0)
+
+
+def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link sends them in parts, and the part that says that they are all comes last."""
+    small = dataclasses.replace(embedded._LIMITS, message_bytes_max=20_000)
+    monkeypatch.setattr(embedded, "_LIMITS", small)
+    transport = EmbeddedTransport(registry(ViewOperations), state_key=b"a key of sixteen bytes or more")
+    opened = transport.describe(Open((CALL,), OPERATIONS))
+    kept = KeptViews(opened, page=600)
+    with transport.open(Open((CALL,), OPERATIONS, keeps_views=True), resolve=kept.resolve) as exchange:
+        exchange.chunk(batch_of([(0, "set", key, key) for key in range(600)]))
+        exchange.barrier(1)
+        results = exchange.results(1)
+        assert results.num_rows > 1
+        kept.commit(results)
+        exchange.chunk(batch_of([(0, "sum", 0, 0)]))  # its page has 600 entries
+        assert kept.questions == 1
+        exchange.entries(kept.prefetched(0, 0, "map", list(range(600))))
+        everything = kept.prefetched(0, 0, "map", list(range(600)))
+        complete = everything.to_pylist()
+        complete[0]["state_0"]["map"]["complete"] = True
+        exchange.entries(pa.RecordBatch.from_pylist(complete, schema=everything.schema))
+        exchange.chunk(batch_of([(0, "get", 599, 0), (0, "get", 700, 0), (0, "sum", 0, 0)]))
+        exchange.barrier(2)
+        outputs = exchange.results(2)["output_0"].to_pylist()
+    assert kept.questions == 1
+    steps = [[(0, "set", key, key) for key in range(600)], "barrier", [(0, "sum", 0, 0)]]
+    wanted = expected([*steps, [(0, "get", 599, 0), (0, "get", 700, 0), (0, "sum", 0, 0)], "barrier"])
+    assert outputs[0] == wanted[-1][0]["output"]
 
 
 def test_prefetched_entries_do_not_replace_what_rows_have_changed() -> None:

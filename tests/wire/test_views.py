@@ -90,6 +90,10 @@ def test_a_server_asks_for_entries_and_does_not_count_the_time(servers: list[Ser
         engine.kept.commit(saved.states)
         assert engine.commit() == {0: 4 + 10 + 3 + 4}
         assert dict(engine.kept.entries(0, 0, "seen")) == {"a": 2, "b": 2, "c": 2, "d": 1}
+    counted = servers[0].metrics.registry.get_sample_value(
+        "foldflight_view_questions_total", {"function": "count_different"}
+    )
+    assert counted == engine.kept.questions
 
 
 def test_an_exchange_that_waits_for_entries_may_be_ended_and_goes_on_elsewhere(servers: list[Server]) -> None:

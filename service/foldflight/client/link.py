@@ -36,6 +36,7 @@ from foldflight.exchange.frames import (
     Wanted,
 )
 from foldflight.exchange.ipc import arrays_in
+from foldflight.exchange.views import split_entries
 from foldflight.fold import ROW
 
 if TYPE_CHECKING:
@@ -214,11 +215,10 @@ class Link(abc.ABC):
         except BaseException as error:
             self.unresolved = error
             raise
-        parts = [part for batch in batches for part in self._split(Entries(batch))]
-        parts = parts or [Entries(wanted.batch.select(names).slice(0, 0))]
+        parts = [part for batch in batches for part in self._split_entries(batch)]
+        parts = parts or [wanted.batch.select(names).slice(0, 0)]
         for place, part in enumerate(parts, 1):
-            assert isinstance(part, Entries)
-            frame = Entries(part.batch, last=place == len(parts))
+            frame = Entries(part, last=place == len(parts))
             self._engine.send(frame)
             yield frame
 
@@ -239,15 +239,28 @@ class Link(abc.ABC):
             self._failed = True
             raise
 
+    @property
+    def _room(self) -> int:
+        """Bytes of a batch in a message within the bound of the server."""
+        return max(self.opened.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
+
+    def _split_entries(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield entries in parts within the bound of the server, also those of one slot."""
+        names = batch.schema.names
+        views = [call.views if f"state_{place}" in names else () for place, call in enumerate(self.opened.calls)]
+        for part in _slices(batch, self._room):
+            yield from split_entries(part, views, self._room)
+
     def _split(self, frame: EngineFrame) -> Iterator[EngineFrame]:
         """Yield a frame in parts within the bound of the server. Splitting a chunk does not change what is folded."""
-        room = max(self.opened.limits.message_bytes_max - _OVERHEAD_BYTES, 1)
+        room = self._room
         match frame:
             case States():
                 for batch in _slices(frame.batch, room):
                     yield States(batch, unanswered=frame.unanswered)
             case Entries():
-                for batch in _slices(frame.batch, room):
+                # The first part of a view may say that these are all entries, so it comes last.
+                for batch in reversed(list(self._split_entries(frame.batch))):
                     yield Entries(batch, last=frame.last)
             case Chunk() if self._is_small(frame.batch, room):
                 yield frame

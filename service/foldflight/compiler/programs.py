@@ -23,6 +23,7 @@ from foldflight.fold.mapping.mapper import Scalar
 from foldflight.fold.mapping.scalar import InterpretedScalar
 from foldflight.fold.mode import Folding, Mode
 from foldflight.functions.mapping import AnyFunction, BoundMap, MapFunction, MapVerbs
+from foldflight.functions.shape import views_in
 from foldflight.functions.spec import BoundFunction, Function, Verbs
 
 if TYPE_CHECKING:
@@ -242,6 +243,8 @@ class Programs:
             return _folding_in_java(function)
         if not isinstance(function, MapFunction) and function.bundled:
             return Folding(Mode.BUNDLED)
+        if isinstance(function, Function) and (views := views_in(function.shape)):
+            return Folding(Mode.INTERPRETED, f"its accumulator has views: {', '.join(views)}")
         if function.compile is False:
             return Folding(Mode.INTERPRETED, "compile=False")
         if isinstance(function, MapFunction):

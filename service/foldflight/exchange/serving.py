@@ -308,11 +308,14 @@ class ServerExchange:
             return
         try:
             batch = self._evaluator.unsaved()
-            self._check_state_bytes(batch)
+            if not self._opening.keeps_views:
+                self._check_state_bytes(batch)
         except FoldflightError as error:
             # A checkpoint only limits the cost of failover. The query continues without it.
             yield SavedStates(self._empty_batch(), problem=f"{error.code}: {error.message}", reopen=reopen)
             return
+        if self._opening.keeps_views:
+            self._check_state_bytes(batch)  # an error of the exchange: the entries in the batch are nowhere else now
         self.stats.saves += 1
         self.stats.saved_bytes = batch.nbytes
         self._entry_bytes = 0

@@ -386,12 +386,13 @@ class ViewShape(Shape):
     def parts_of(self, array: pa.Array) -> list[ViewPart | None]:
         """Return n views as parts; None for NULL. Raises ValueError for values that no fold writes."""
         complete, cleared, lists = (array.field(place) for place in range(3))
-        entries = lists.values
+        # `flatten` passes on the NULL of an entry to its members.
+        key_column, value_column, present_column = lists.values.flatten()
         keys, values = (
-            list(map(normal_key, self.key.from_arrow(entries.field(0)))),
-            self.value.from_arrow(entries.field(1)),
+            list(map(normal_key, self.key.from_arrow(key_column))),
+            self.value.from_arrow(value_column),
         )
-        present = entries.field(2).to_pylist()
+        present = present_column.to_pylist()
         offsets = lists.offsets.to_pylist()
         columns = zip(
             array.is_valid().to_pylist(), complete.to_pylist(), cleared.to_pylist(), offsets, offsets[1:], strict=False

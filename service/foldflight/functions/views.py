@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, Self, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -253,6 +253,10 @@ class MapView(Generic[K, V]):
     def __len__(self) -> int:
         raise _no_len("MapView")
 
+    def __ior__(self, other: Mapping[K, V] | MapView[K, V] | Iterable[tuple[K, V]]) -> Self:
+        self.put_all(other)
+        return self
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (MapView, dict)):
             return NotImplemented
@@ -314,6 +318,10 @@ class ListView(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return iter(self._items)
+
+    def __iadd__(self, values: Iterable[T]) -> Self:
+        self.add_all(values)
+        return self
 
     def __contains__(self, item: object) -> bool:
         return any(item == each for each in self)

@@ -15,7 +15,7 @@ from foldflight.functions.rowkind import RowKind
 
 if TYPE_CHECKING:
     from foldflight.exchange.codec import Message
-    from foldflight.exchange.frames import Frame, Open
+    from foldflight.exchange.frames import Frame, Open, Wanted
     from foldflight.exchange.serving import ServerExchange
     from foldflight.server.ops.metrics import Metrics
 
@@ -47,6 +47,7 @@ class Account:
         self._grows = any(_grows(field.type) for field in exchange.opened.schema if field.name.startswith("state_"))
         self._isolated: Counter[str] = Counter()
         self._folds: tuple[Mode, ...] = ()
+        self._asking: set[str] = set()  # the functions with questions for entries of views
         self._lock = threading.Lock()  # an idle exchange is ended by another thread than its own
         self._ended = False
 
@@ -63,6 +64,19 @@ class Account:
         with self._lock:
             if not self._ended:
                 self._count(message, frame, seconds)
+
+    def count_question(self, wanted: Wanted) -> str | None:
+        """Count a question for entries of views. Return the function for its first question, otherwise None."""
+        place = next(
+            place
+            for place in range(len(self._functions))
+            if wanted.batch.column(f"state_{place}").is_valid()[0].as_py()
+        )
+        function = self._functions[place]
+        self._metrics.view_questions.labels(function).inc()
+        is_first = function not in self._asking
+        self._asking.add(function)
+        return function if is_first else None
 
     @property
     def weight(self) -> tuple[int, int, int]:

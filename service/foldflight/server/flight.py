@@ -312,6 +312,9 @@ class FlightServer(FlightBase):
         messages = received(reader, context)
 
         def put(wanted: Wanted) -> Iterator[Frame]:
+            function = running.account.count_question(wanted)
+            if function is not None:
+                running.logger.info("a function asks for entries of its views one by one: prefetch", function=function)
             with running.waiting():
                 send(writer, encode_reply(wanted))
             is_last = False

@@ -499,7 +499,7 @@ def _answered_view(batch: pa.RecordBatch, slot: int, column: str, state_type: pa
         raise RejectedError(
             "BAD_FRAME", f"the engine was asked for entries of slot {slot} in {column}, and answered with others"
         )
-    return states.field(view)
+    return states.flatten()[states.type.get_field_index(view)]
 
 
 def _slots(batch: pa.RecordBatch) -> Slots:

@@ -382,9 +382,10 @@ class Viewed(Interpreted):
             RejectedError: BAD_FRAME, for a slot without an accumulator, and for entries that cannot be read.
         """
         self._grow(slots)
+        members = dict(zip((field.name for field in states.type), states.flatten(), strict=True))
         for name, shape in self._views.items():
             try:
-                parts = shape.parts_of(states.field(name))
+                parts = shape.parts_of(members[name])
             except _UNREADABLE as error:
                 raise RejectedError("BAD_FRAME", f"entries of the view {name} cannot be read: {error}") from error
             for slot, part in zip(slots.tolist(), parts, strict=True):

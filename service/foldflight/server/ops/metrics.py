@@ -142,6 +142,13 @@ METRICS: Mapping[str, Metric] = {
             "Groups that failed with isolated errors, by the function that raised.",
         ),
         Metric(
+            "foldflight_view_questions_total",
+            "counter",
+            "questions",
+            ("function",),
+            "Questions to engines for entries of views, which prefetch avoids. Each is a round trip.",
+        ),
+        Metric(
             "foldflight_limit_errors_total",
             "counter",
             "errors",
@@ -223,6 +230,7 @@ class Metrics:
         self.errors = self._counter("foldflight_errors_total")
         self.function_errors = self._counter("foldflight_function_errors_total")
         self.isolated = self._counter("foldflight_groups_isolated_total")
+        self.view_questions = self._counter("foldflight_view_questions_total")
         self.limit_errors = self._counter("foldflight_limit_errors_total")
         self.draining = self._gauge("foldflight_draining", "livemax")
         self._function_count = self._counter("foldflight_function_count_total")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,9 @@ from foldflight.engine.keys import KeyIndex
 from foldflight.engine.state.manifest import Committed, RunStore, TableBounds, TableLayout
 from foldflight.engine.state.runs import Hashes, RunCache, key_hashes, text_hashes
 from foldflight.engine.state.table import StateTable
+from foldflight.functions.views import ViewSpec
 
-__all__ = ["ENTRY", "GENERATION", "VALUE", "EntryTable", "Page", "View"]
+__all__ = ["ENTRY", "GENERATION", "VALUE", "EntryTable", "Page"]
 
 GENERATION, ENTRY, VALUE = "generation", "entry", "value"
 
@@ -33,26 +34,6 @@ _ENTRY_BITS: Final = 40
 _ENTRY_MASK: Final = (1 << _ENTRY_BITS) - 1
 _PAGE_ROWS: Final = 1 << 14
 _PAGE_ROW_BYTES: Final = 64
-
-
-class View(Protocol):
-    """A map or list in the accumulators of a call."""
-
-    @property
-    def name(self) -> str:
-        """The name of its member in the state."""
-
-    @property
-    def key(self) -> pa.DataType:
-        """The type of its keys; of a list int64, the indices of its items."""
-
-    @property
-    def value(self) -> pa.DataType:
-        """The type of its values."""
-
-    @property
-    def is_list(self) -> bool:
-        """Whether it is a list."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +73,7 @@ class EntryTable:
         self,
         name: str,
         groups: pa.Schema,
-        view: View,
+        view: ViewSpec,
         store: RunStore,
         *,
         cache: RunCache | None,

@@ -4,8 +4,10 @@ A view of at most 64 entries and 4 KiB is stored in the row of its group, *inlin
 rows of a second table (`engine/state/entries.py`), and stay there until the view is cleared. A lookup of groups reads
 no entries of that table, and an epoch writes only those that changed.
 
-In states of the exchange a view is `struct<complete, cleared, entries: list<struct<key, value, present>>>`. The group's
-row has `struct<generation, entries: list<struct<key, value>>>` in its place, where generation 0 means inline.
+A view in states of the exchange is `struct<complete, cleared, entries: list<struct<key, value, present>>>`. The row of
+a group has `struct<generation, entries: list<struct<key, value>>>` in its place, where generation 0 means inline. For a
+list it also has the number of its items. In states of the exchange this number is the key of an entry that does not
+exist, if the items are not there, so that a server can append items without reading any.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +23,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from foldflight.engine.keys import KeyIndex
-from foldflight.engine.state.entries import ENTRY, GENERATION, VALUE, EntryTable, Page, View
+from foldflight.engine.layout import SLOT
+from foldflight.engine.state.entries import ENTRY, GENERATION, VALUE, EntryTable, Page
 from foldflight.engine.state.manifest import Committed, Found, RunStore, TableBounds, TableLayout
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.stores import GROUPS, TableStores
-from foldflight.engine.state.table import StateTable
+from foldflight.engine.state.table import Conversion, StateTable
+from foldflight.functions.views import ViewSpec
 
-__all__ = ["CallView", "FoundViews", "ViewTable", "stored_views"]
+__all__ = ["CallView", "FoundViews", "ViewTable", "one_row_each", "stored_views", "table_of"]
+
+ITEMS: Final = "items"
+"""The member of a stored list with the number of its items."""
 
 Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
@@ -40,32 +47,19 @@ class CallView:
     Args:
         call: The number of the call.
         spec: The view.
+        prefetch: The columns of the query's rows that make up the key of the entry that a row uses; none if unknown.
+        filter: The column of the query's rows that tells which rows the call uses; None: all.
     """
 
     call: int
-    spec: View
+    spec: ViewSpec
+    prefetch: tuple[str, ...] = ()
+    filter: str | None = None
 
     @property
     def table(self) -> str:
         """The name of the table of its entries."""
         return f"{self.call}.{self.spec.name}"
-
-
-@dataclass(frozen=True)
-class StoredSpec:
-    """A view as its table describes it, for readers that have no functions.
-
-    Args:
-        name: The name of its member in the state.
-        key: The type of its keys.
-        value: The type of its values.
-        is_list: Whether it is a list.
-    """
-
-    name: str
-    key: pa.DataType
-    value: pa.DataType
-    is_list: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,6 +121,9 @@ class ViewTable:
         bounds: The limits of pieces and merges.
         new_run_id: Returns a new unique name at each call.
 
+    Attributes:
+        views: The views, by their number.
+
     Raises:
         RejectedError: STATE_MISMATCH, if the stored table belongs to another query, or to another version of its calls.
         CorruptError: STATE_CHECKSUM, if the manifest is damaged.
@@ -143,7 +140,7 @@ class ViewTable:
         new_run_id: Callable[[], str],
     ) -> None:
         self.layout = layout
-        self._views = views
+        self.views = tuple(views)
         self._bounds = bounds
         self._stores = TableStores(store)
         options: dict[str, Any] = {"cache": cache, "bounds": bounds, "new_run_id": new_run_id}
@@ -188,13 +185,13 @@ class ViewTable:
             CorruptError: STATE_CHECKSUM, INVARIANT.
         """
         found = self._stored(keys)
-        generations = tuple(_stored_parts(found.states, view)[0] for view in self._views)
+        generations = tuple(_stored_parts(found.states, view)[0] for view in self.views)
         return FoundViews(found.present, found.live, self._sent(found.states), generations)
 
     def lookup_entries(
         self, place: int, keys: pa.RecordBatch, generations: Counts, entries: pa.Array
     ) -> tuple[Mask, pa.Array]:
-        """Look up n entries of views that are not inline.
+        """Look up n entries, each of a group and of its present generation.
 
         Args:
             place: The number of the view.
@@ -205,7 +202,15 @@ class ViewTable:
         Returns:
             Whether each entry exists (bool, shape (n,)), and n values, NULL for those that do not.
         """
-        return self._entries[place].lookup(keys, pa.array(generations), entries)
+        present, values = self._entries[place].lookup(keys, pa.array(generations), entries)
+        is_inline = generations == 0
+        if is_inline.any():
+            chosen = pa.array(is_inline)
+            present[is_inline], found = self._lookup_inline(place, keys.filter(chosen), entries.filter(chosen))
+            places = np.arange(len(values))
+            places[is_inline] = len(values) + np.arange(len(found))
+            values = pa.concat_arrays([values, found]).take(pa.array(places))
+        return present, values
 
     def page(self, place: int, key: pa.RecordBatch, generation: int, after: pa.Array | None) -> Page:
         """Return the entries of a view that is not inline, in an order of their own, or in that of the list.
@@ -229,9 +234,11 @@ class ViewTable:
         before = self._stored(keys).states
         self._stores.commits += 1
         columns, changed = list(states.columns), []
-        for place, view in enumerate(self._views):
+        for place, view in enumerate(self.views):
             generations, inline, written = self._split(view, before, columns[view.call], live)
-            columns[view.call] = _with_view(columns[view.call], view, _stored_view(generations, inline, view))
+            items = _items_after(before, columns[view.call], view) if view.spec.is_list else None
+            stored = _stored_view(generations, items, inline, view)
+            columns[view.call] = _with_view(columns[view.call], view, stored)
             changed.append((place, pa.array(generations), written))
         # Merges of entries ask for the generations of groups, so the groups are written first.
         done = self._groups.commit(keys, live, pa.RecordBatch.from_arrays(columns, schema=self._groups.layout.states))
@@ -254,7 +261,7 @@ class ViewTable:
 
     def all_entries(self, place: int) -> Iterator[pa.RecordBatch]:
         """Yield the entries of a view of all groups: the key columns, `entry` and `value`."""
-        view = self._views[place]
+        view = self.views[place]
         for rows in self._groups.scan():
             _, inline = _stored_parts(rows.select(self.layout.states.names), view)
             groups = rows.select(self.layout.keys.names).take(pa.array(inline.rows))
@@ -263,6 +270,24 @@ class ViewTable:
             current = rows.filter(pa.array(self._are_current(place, rows)))
             groups = current.select(self.layout.keys.names)
             yield _named_entries(groups, current.column(ENTRY), current.column(VALUE))
+
+    def _lookup_inline(self, place: int, keys: pa.RecordBatch, entries: pa.Array) -> tuple[Mask, pa.Array]:
+        """Look up n entries of inline views, as `lookup_entries` does."""
+        slots, groups = self._distinct(keys)
+        _, inline = _stored_parts(self._stored(groups).states, self.views[place])
+        index = KeyIndex(pa.schema([pa.field("row", pa.int64()), pa.field("key", entries.type)]))
+        index.slots([pa.array(inline.rows), inline.keys])
+        asked = index.slots([pa.array(slots.astype(np.int64)), entries]).to_numpy()
+        present: Mask = asked < len(inline.rows)
+        return present, inline.values.take(pa.array(asked, mask=~present))
+
+    def _distinct(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], pa.RecordBatch]:
+        """Return the number of each row's group among the groups of n rows, and these groups."""
+        names = self.layout.keys.names
+        if not names:
+            return np.zeros(rows.num_rows, np.int32), pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
+        index = KeyIndex(self.layout.keys)
+        return index.slots([rows.column(name) for name in names]).to_numpy(), index.keys()
 
     def _stored(self, keys: pa.RecordBatch) -> Found:
         """Look up n groups, with states as they are stored; NULL for groups that were removed."""
@@ -276,7 +301,7 @@ class ViewTable:
         """Return the generations of n groups, their inline entries, and the entries to write as rows."""
         generations, inline = _stored_parts(before, view)
         is_reset, changes = _changes(states, view)
-        changes = changes.where(live[changes.rows] > 0)
+        changes = changes.where((live[changes.rows] > 0) & (changes.present | (not view.spec.is_list)))
         # All entries of these groups are known.
         is_known = is_reset | (generations == 0)
         older = inline.where((live[inline.rows] > 0) & ~is_reset[inline.rows])
@@ -291,25 +316,63 @@ class ViewTable:
     def _sent(self, stored: pa.RecordBatch) -> pa.RecordBatch:
         """Return stored states as states of the exchange."""
         columns = list(stored.columns)
-        for view in self._views:
+        for view in self.views:
             generations, inline = _stored_parts(stored, view)
             type_ = self.layout.states.types[view.call].field(view.spec.name).type
+            if view.spec.is_list:
+                inline = _with_numbers(inline, generations, _items(stored, view))
             columns[view.call] = _with_view(columns[view.call], view, _sent_view(generations, inline, type_))
         return pa.RecordBatch.from_arrays(columns, schema=self.layout.states)
 
     def _are_current(self, place: int, rows: pa.RecordBatch) -> Mask:
         """Return which of n rows of group and `generation` are of their group's generation of a view."""
-        names = self.layout.keys.names
-        if not names:
-            slots = np.zeros(rows.num_rows, np.int32)
-            keys = pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
-        else:
-            index = KeyIndex(self.layout.keys)
-            slots, keys = index.slots([rows.column(name) for name in names]).to_numpy(), index.keys()
+        slots, keys = self._distinct(rows)
         found = self._stored(keys)
-        generations, _ = _stored_parts(found.states, self._views[place])
+        generations, _ = _stored_parts(found.states, self.views[place])
         current: Mask = generations[slots] == rows.column(GENERATION).to_numpy()
         return current
+
+
+def table_of(
+    layout: TableLayout,
+    views: Sequence[CallView],
+    store: RunStore,
+    *,
+    cache: RunCache | None,
+    new_run_id: Callable[[], str],
+    bounds: TableBounds | None = None,
+    conversion: Conversion | None = None,
+) -> StateTable | ViewTable:
+    """Return the state table of a bucket, with or without views. The arguments and errors are those of the two."""
+    bounds = bounds or TableBounds()
+    if views:
+        return ViewTable(layout, views, store, cache=cache, bounds=bounds, new_run_id=new_run_id)
+    return StateTable(layout, store, cache=cache, bounds=bounds, new_run_id=new_run_id, conversion=conversion)
+
+
+def one_row_each(results: pa.RecordBatch, views: Sequence[CallView]) -> pa.RecordBatch:
+    """Return results in which each slot has one row. The entries of large views may come in several rows of a slot.
+
+    Args:
+        results: n rows with `slot`, ascending, and `state_i`. Only the first row of a slot has values other than views.
+        views: The views of the calls.
+    """
+    slots = results.column(SLOT).to_numpy()
+    is_first = np.r_[True, slots[1:] != slots[:-1]][: len(slots)]
+    if is_first.all():
+        return results
+    owners, firsts = np.cumsum(is_first) - 1, results.filter(pa.array(is_first))
+    for view in views:
+        place = results.schema.get_field_index(f"state_{view.call}")
+        whole, first = (_member(batch.column(place), view.spec.name) for batch in (results, firsts))
+        rows, entries = _flat(_member(whole, "entries"))
+        offsets = np.r_[0, np.cumsum(np.bincount(owners[rows], minlength=firsts.num_rows))]
+        lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=first.type.field("entries").type)
+        flags = [_member(first, name) for name in ("complete", "cleared")]
+        column = pa.StructArray.from_arrays([*flags, lists], fields=list(first.type), mask=first.is_null())
+        states = _with_view(firsts.column(place), view, column)
+        firsts = firsts.set_column(place, results.schema.field(place), states)
+    return firsts
 
 
 def stored_views(layout: TableLayout, tables: Sequence[str]) -> list[CallView]:
@@ -324,7 +387,9 @@ def stored_views(layout: TableLayout, tables: Sequence[str]) -> list[CallView]:
         call, _, name = table.partition(".")
         if name:
             entry = layout.states.field(f"state_{call}").type.field(name).type.field("entries").type.value_type
-            views.append(CallView(int(call), StoredSpec(name, entry.field("key").type, entry.field("value").type)))
+            is_list = layout.states.field(f"state_{call}").type.field(name).type.get_field_index(ITEMS) >= 0
+            spec = ViewSpec(name, entry.field("key").type, entry.field("value").type, is_list=is_list)
+            views.append(CallView(int(call), spec))
     return views
 
 
@@ -334,7 +399,8 @@ def stored_views(layout: TableLayout, tables: Sequence[str]) -> list[CallView]:
 def _view_type(view: CallView) -> pa.DataType:
     """Return the type of a view in the rows of groups."""
     entry = pa.struct([("key", view.spec.key), ("value", view.spec.value)])
-    return pa.struct([(GENERATION, pa.int64()), ("entries", pa.list_(entry))])
+    items = [(ITEMS, pa.int64())] if view.spec.is_list else []
+    return pa.struct([(GENERATION, pa.int64()), *items, ("entries", pa.list_(entry))])
 
 
 def _stored_schema(states: pa.Schema, views: Sequence[CallView]) -> pa.Schema:
@@ -390,10 +456,37 @@ def _changes(states: pa.Array, view: CallView) -> tuple[Mask, _Entries]:
     return _flags(column, "cleared") | _flags(column, "complete"), _Entries(rows, keys, values, present)
 
 
-def _stored_view(generations: Counts, inline: _Entries, view: CallView) -> pa.Array:
+def _items(states: pa.RecordBatch, view: CallView) -> Counts:
+    """Return the number of items of a list in n stored states."""
+    column = _member(states.column(view.call), view.spec.name)
+    items: Counts = _member(column, ITEMS).fill_null(0).to_numpy(zero_copy_only=False)
+    return items
+
+
+def _items_after(before: pa.RecordBatch, states: pa.Array, view: CallView) -> Counts:
+    """Return the number of items of a list in n states of the exchange, which may have only the last ones."""
+    is_reset, changes = _changes(states, view)
+    items = np.where(is_reset, 0, _items(before, view))
+    np.maximum.at(items, changes.rows, changes.keys.to_numpy() + changes.present)
+    return items
+
+
+def _with_numbers(inline: _Entries, generations: Counts, items: Counts) -> _Entries:
+    """Add the number of items to n lists that are not inline: as the key of an entry that does not exist."""
+    rows = np.flatnonzero(generations)
+    numbers = pa.array(items[rows], inline.keys.type)
+    both = inline.then(_Entries(rows, numbers, pa.nulls(len(rows), inline.values.type), np.zeros(len(rows), np.bool_)))
+    order = pa.array(np.argsort(both.rows, kind="stable"))
+    return _Entries(
+        both.rows[order.to_numpy()], both.keys.take(order), both.values.take(order), both.present[order.to_numpy()]
+    )
+
+
+def _stored_view(generations: Counts, items: Counts | None, inline: _Entries, view: CallView) -> pa.Array:
     type_ = _view_type(view)
     entries = _lists(len(generations), inline, [inline.keys, inline.values], type_.field("entries").type)
-    return pa.StructArray.from_arrays([pa.array(generations), entries], fields=list(type_))
+    numbers = [] if items is None else [pa.array(items)]
+    return pa.StructArray.from_arrays([pa.array(generations), *numbers, entries], fields=list(type_))
 
 
 def _sent_view(generations: Counts, inline: _Entries, type_: pa.StructType) -> pa.Array:

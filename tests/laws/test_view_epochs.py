@@ -116,7 +116,34 @@ class CountDifferent(Different):
         return int(acc.count)
 
 
-FUNCTIONS = [KeptDifferent, AskedDifferent, HeldDifferent, CountDifferent]
+class Pairs:
+    """Pairs with their times."""
+
+    count: int
+    times: MapView[tuple[str, float], int]
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.times = MapView()
+
+
+@udaf(name="pairs", input_types=["VARCHAR", "DOUBLE"], result_type="BIGINT", prefetch={"times": ["text", "number"]})
+class CountPairs:
+    """Counts different pairs."""
+
+    def create_accumulator(self) -> Pairs:
+        return Pairs()
+
+    def accumulate(self, acc: Pairs, text: str, number: float) -> None:
+        times = acc.times.get((text, number), 0)
+        acc.count += not times
+        acc.times[(text, number)] = times + 1
+
+    def get_value(self, acc: Pairs) -> int:
+        return acc.count
+
+
+FUNCTIONS = [KeptDifferent, AskedDifferent, HeldDifferent, CountDifferent, CountPairs]
 VALUES = ["a", "b", "c", "d", "e", "x", "y", None]
 ROW = st.tuples(st.sampled_from(["+I", "+I", "-D"]), st.sampled_from(["p", "q", None]), st.sampled_from(VALUES))
 EPOCHS = st.lists(st.lists(ROW, max_size=10), min_size=1, max_size=5)
@@ -183,6 +210,20 @@ def test_prefetched_entries_are_not_asked_for(name: str, asks: bool, monkeypatch
     assert len(first.states[("p",)][name]["log"]) == 200
     if not asks:
         assert second.changelog == [("-U", {"k": "p", name: 200}), ("+U", {"k": "p", name: 201})]
+
+
+def test_keys_of_several_parts_are_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two arguments make up a key; NaN is one key, and so are 0.0 and -0.0, whichever rows have."""
+    monkeypatch.setattr(viewtable, "TableBounds", lambda: SMALL)
+    monkeypatch.setattr(EpochViews, "resolve", lambda *_: pytest.fail("the server asked"))
+    numbers = [float(each) for each in range(9)] + [float("nan")]
+    epochs = [
+        [{"t": "a", "n": number} for number in numbers],
+        [{"t": "a", "n": number} for number in (float("nan"), -0.0, 3.0, 9.0)],
+    ]
+    _, last = run_epochs({"n": connect(FUNCTIONS)["pairs"]("t", "n")}, epochs, types={"n": "DOUBLE"})
+    assert last.changelog[-1] == ("+U", {"n": 11})
+    assert last.states[()]["n"]["times"]["a", 0.0] == 2
 
 
 def test_filtered_rows_are_not_prefetched(monkeypatch: pytest.MonkeyPatch) -> None:

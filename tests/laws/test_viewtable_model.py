@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from foldflight import RejectedError
 from foldflight.engine.blocks import one_batch
 from foldflight.engine.state import entries as entries_module
-from foldflight.engine.state.manifest import Manifest
+from foldflight.engine.state.manifest import Manifest, manifests_of
 from foldflight.engine.state.runs import RunCache, text_hashes
 from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
 from foldflight.engine.state.viewtable import CallView, FoundViews, ViewTable, one_row_each
@@ -213,7 +213,7 @@ def test_entries_that_are_gone_are_dropped() -> None:
     for _ in range(8):
         more = {"n": 1, "seen": view([(1.0, 7, True)]), "log": view([])}
         subject.commit(keys_of(["a"]), np.ones(1, np.int64), states_of([more]))
-    rows = sum(run.rows for run in Manifest.decode(subject._stores._manifests["1.seen"]).runs)
+    rows = sum(run.rows for run in Manifest.decode(manifests_of(store.value or b"")[0]["1.seen"]).runs)
     assert rows < 120
     assert subject.stored_bytes < held / 2
     assert sum(batch.num_rows for batch in subject.all_entries(0)) == 100

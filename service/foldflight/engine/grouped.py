@@ -166,19 +166,14 @@ class GroupedExchange:
         """Return the states that changed, in the schema of `opened`, if it is time for a checkpoint; otherwise None.
 
         Only an engine that keeps the entries of views takes checkpoints itself, because it must commit the entries
-        before it continues.
-
-        Raises:
-            RejectedError: LIMIT, if a state cannot be returned.
+        before it continues. None, too, if a state cannot be returned now; the barrier then raises the error.
         """
         with self._exchanging() as exchange:
             if not exchange.wants_checkpoint:
                 return None
             exchange.checkpoint()
             saved = exchange.saved()
-            if saved.problem:
-                raise RejectedError("LIMIT", saved.problem)
-            return saved.states
+            return None if saved.problem else saved.states
 
     def running(
         self, slots: npt.NDArray[np.int32], block: pa.RecordBatch, emit: npt.NDArray[np.bool_]

@@ -210,8 +210,16 @@ class EpochViews:
 
 
 def _keys_of(columns: Sequence[pa.Array], type_: pa.DataType) -> pa.Array:
-    """Return n keys of entries, made of one argument or of several. Raises ArrowException, if they do not fit."""
-    if len(columns) == 1 and not (pa.types.is_struct(type_) and not pa.types.is_struct(columns[0].type)):
-        return pc.cast(columns[0], type_)
-    members = [pc.cast(column, field.type) for column, field in zip(columns, type_, strict=True)]
-    return pa.StructArray.from_arrays(members, fields=list(type_))
+    """Return n keys of entries in canonical form, made of one argument or of several.
+
+    Raises:
+        pa.ArrowException: The arguments do not fit the type of the keys, or are nested.
+    """
+    if any(pa.types.is_nested(column.type) for column in columns):
+        raise pa.ArrowNotImplementedError("keys are not prefetched from nested arguments")
+    fields = list(type_) if pa.types.is_struct(type_) else [pa.field("key", type_)]
+    parts = [pc.cast(column, field.type) for column, field in zip(columns, fields, strict=True)]
+    # The hash of a nested key is that of its text, so its floats must be canonical.
+    index = KeyIndex(pa.schema([field.with_name(f"{place}") for place, field in enumerate(fields)]))
+    parts = index.keys(index.slots(parts)).columns
+    return pa.StructArray.from_arrays(parts, fields=fields) if pa.types.is_struct(type_) else parts[0]

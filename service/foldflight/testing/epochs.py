@@ -56,7 +56,8 @@ class Epoch:
     Args:
         changelog: The changes of the output, as (row kind, row). Groups to which the epoch adds rows come first, each
             in the order of its first row.
-        states: The states of the groups that exist at the barrier: by key values, then by name of the output.
+        states: The states of the groups that exist at the barrier: by key values, then by name of the output. Views in
+            them are dicts and lists of all their entries.
         live: The number of live rows of each of these groups, by key values.
         ignored_retractions: The number of retractions of rows that did not exist. They changed nothing.
     """

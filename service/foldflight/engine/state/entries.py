@@ -10,7 +10,7 @@ all entries of a group are adjacent, and those of a list are in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -167,10 +167,10 @@ class EntryTable:
             low = end + 1
         return Page(pa.nulls(0, self._keys.field(ENTRY).type), pa.nulls(0, self._table.layout.states.types[0]), True)
 
-    def scan(self) -> list[pa.RecordBatch]:
-        """Return all entries, also those of former generations: groups, `generation`, `entry` and `value`."""
-        names = [*self._keys.names, VALUE]
-        return [rows.select(names) for rows in self._table.scan()]
+    def scan(self) -> Iterator[pa.RecordBatch]:
+        """Yield all entries, also those of former generations: groups, `generation`, `entry` and `value`."""
+        for rows in self._table.scan():
+            yield rows.select([*self._keys.names, VALUE])
 
     def declare(self) -> None:
         """Store the types of the entries."""

@@ -11,7 +11,7 @@ import base64
 import json
 from typing import Any, Final
 
-from foldflight.engine.state.manifest import FORMAT_OF_SEVERAL, MAGIC, Manifest, RunStore, manifests_of
+from foldflight.engine.state.manifest import FORMAT_OF_SEVERAL, MAGIC, RunStore, manifests_of
 from foldflight.engine.state.runs import sealed
 
 __all__ = ["GROUPS", "TableStores"]
@@ -31,6 +31,7 @@ class TableStores:
 
     Attributes:
         commits: The number of commits so far.
+        is_changed: Whether there are manifests to write.
 
     Raises:
         RejectedError: STATE_MISMATCH, for a manifest of another format.
@@ -41,21 +42,29 @@ class TableStores:
         self._store = store
         self._manifests: dict[str, bytes] = {}
         self.commits = 0
+        self.is_changed = False
         data = store.manifest()
         if data is not None:
             self._manifests, self.commits = manifests_of(data)
 
     def of(self, name: str) -> RunStore:
         """Return the store of a table."""
-        return _Part(name, self._manifests, self._store)
+        return _Part(self, name, self._store)
 
-    @property
-    def manifests(self) -> dict[str, Manifest]:
-        """The manifests of all tables, by name."""
-        return {name: Manifest.decode(data) for name, data in self._manifests.items()}
+    def manifest(self, name: str) -> bytes | None:
+        """Return the manifest of a table."""
+        return self._manifests.get(name)
+
+    def put_manifest(self, name: str, data: bytes) -> None:
+        """Replace the manifest of a table; `write` stores it."""
+        self._manifests[name] = data
+        self.is_changed = True
 
     def write(self) -> None:
-        """Store the manifests."""
+        """Store the manifests, if one of them has changed."""
+        if not self.is_changed:
+            return
+        self.is_changed = False
         tables = {name: base64.b64encode(data).decode() for name, data in self._manifests.items()}
         content: dict[str, Any] = {"format": FORMAT_OF_SEVERAL, "commits": self.commits, "tables": tables}
         self._store.put_manifest(sealed(MAGIC, json.dumps(content).encode()))
@@ -64,16 +73,16 @@ class TableStores:
 class _Part:
     """The store of one table."""
 
-    def __init__(self, name: str, manifests: dict[str, bytes], store: RunStore) -> None:
+    def __init__(self, tables: TableStores, name: str, store: RunStore) -> None:
+        self._tables = tables
         self._name = name
-        self._manifests = manifests
         self._store = store
 
     def manifest(self) -> bytes | None:
-        return self._manifests.get(self._name)
+        return self._tables.manifest(self._name)
 
     def put_manifest(self, data: bytes) -> None:
-        self._manifests[self._name] = data
+        self._tables.put_manifest(self._name, data)
 
     def run(self, run_id: str) -> bytes | None:
         return self._store.run(run_id)

@@ -241,8 +241,8 @@ class GroupedExchange:
         try:
             with naming_group(self._name):
                 if self._exchange is None:
-                    resolve = self._resolve if self._opening.keeps_views else None
-                    self._exchange = self._transport.open(self._opening, resolve=resolve)
+                    answers = {"resolve": self._resolve} if self._opening.keeps_views else {}
+                    self._exchange = self._transport.open(self._opening, **answers)
                 yield self._exchange
                 forward(self._exchange.take_logs(), self._name)
         finally:

@@ -27,6 +27,7 @@ from bench import (
     spark_batch,
     spark_stream,
     sql,
+    views,
 )
 from bench.data import Figure, Sizes
 from bench.environments import NotInstalledError
@@ -45,6 +46,7 @@ SUITES = {
         over,
         sql,
         spark_stream,
+        views,
         mapping,
         flink,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from bench import builtins, exchange, flink, fold, mapping, memory, over, spark_batch, spark_stream, sql
+from bench import builtins, exchange, flink, fold, mapping, memory, over, spark_batch, spark_stream, sql, views
 from bench.data import Figure
 
 MORE_IS_BETTER = "rows/s"
@@ -72,6 +72,9 @@ GOALS = (
     *(Goal(sql.SUITE, sql.LISTS, peer, 3, ("1,000,000 groups",)) for peer in sql.GROUPED_PEERS),
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1 / 1.3, ("rows an epoch",)),
     Goal(spark_stream.SUITE, spark_batch.EMBEDDED, spark_stream.BUILT_IN, 1.5, ("groups touched",)),
+    # An epoch costs what it touches; the size of a view hardly matters.
+    Goal(views.SUITE, views.entries_of(views.LARGEST), views.entries_of(views.SMALLEST), 1.3, (views.TOUCHED,)),
+    Goal(views.SUITE, views.VIEW, views.DICT, 1 / 1.2, (views.SMALL,)),
     Goal(mapping.SUITE, mapping.INTERPRETED, mapping.SPARK_UDF, 1, ("one function",)),
     Goal(mapping.SUITE, mapping.VECTORISED, mapping.SPARK_ARROW, 0.95, ("one function",)),
     Goal(mapping.SUITE, mapping.COMPILED, mapping.SPARK_UDF, 2, ("one function",)),

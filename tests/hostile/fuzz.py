@@ -23,8 +23,10 @@ from typing import Any
 import pyarrow as pa
 
 from foldflight.engine.layout import HASH, LIVE
-from foldflight.engine.state.manifest import Manifest, Merge, PieceMeta, Run, TableLayout
+from foldflight.engine.state.manifest import Manifest, Merge, PieceMeta, Run, TableLayout, manifests_of
 from foldflight.engine.state.runs import decode_piece, encode_piece
+from foldflight.engine.state.stores import TableStores
+from foldflight.engine.state.table import MemoryStore
 from foldflight.errors import FoldflightError, FunctionError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open
@@ -237,6 +239,18 @@ PIECE = pa.RecordBatch.from_pydict({HASH: [1, 2], "k": ["a", None], LIVE: [1, 0]
 def manifest(data: bytes) -> None:
     """Read a manifest. Only the job writes manifests, so their checksum is sufficient."""
     Manifest.decode(data)
+    for each in manifests_of(data)[0].values():
+        Manifest.decode(each)
+
+
+def _of_several(groups: bytes) -> bytes:
+    """Return the manifests of a table with views."""
+    store = MemoryStore()
+    tables = TableStores(store)
+    for name in ("", "0.seen"):
+        tables.of(name).put_manifest(groups)
+    tables.write()
+    return store.value or b""
 
 
 def piece(data: bytes) -> None:
@@ -327,6 +341,7 @@ TARGETS = {
         [
             Manifest(LAYOUT, {0: LAYOUT.states}, [Run(0, METAS)], [Merge(0, ["ab"])]).encode(),
             Manifest(LAYOUT, {0: LAYOUT.states}).encode(),
+            _of_several(Manifest(LAYOUT, {0: LAYOUT.states}).encode()),
         ],
     ),
     "piece": Target(piece, [encode_piece(PIECE)]),

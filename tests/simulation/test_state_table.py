@@ -15,10 +15,11 @@ from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.layout import QueryLayout
 from foldflight.engine.state.runs import key_hashes
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
+from foldflight.engine.state.viewtable import CallView, ViewTable
 from foldflight.errors import FoldflightError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open, Returns
-from foldflight.functions import Call, RowKind
+from foldflight.functions import Call, MapView, Registry, RowKind, function_of, udaf
 from foldflight.testing.simulation import EngineCrashed, SimulatedTransport, World
 from foldflight.testing.simulation.functions import functions
 from foldflight.testing.simulation.workloads import LIMITS
@@ -32,21 +33,66 @@ CALLS = (
     Call("count", ("v",), distinct=True),
     Call("digest", ("v",), materialize=True),
 )
-SMALL = TableBounds(piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2)
+SMALL = TableBounds(piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2, inline_entries_max=2)
 BOUNDS = FailoverBounds(patience_s=5.0, replay_bytes_max=2_000)
 
 
-def planned(transport: SimulatedTransport) -> tuple[Open, QueryLayout]:
+class Seen:
+    """Values with their times."""
+
+    times: MapView[int, int]
+
+    def __init__(self) -> None:
+        self.times = MapView()
+
+
+class Different:
+    """Counts different values by reading all entries of a view."""
+
+    def create_accumulator(self) -> Seen:
+        return Seen()
+
+    def accumulate(self, acc: Seen, v: int) -> None:
+        acc.times[v] = acc.times.get(v, 0) + 1
+
+    def retract(self, acc: Seen, v: int) -> None:
+        acc.times[v] -= 1
+        if not acc.times[v]:
+            del acc.times[v]
+
+    def get_value(self, acc: Seen) -> int:
+        return sum(1 for _ in acc.times)
+
+
+def with_views(version: str = "1") -> Registry:
+    """Return the functions, and two with a view: one whose entries are prefetched, one that asks for them."""
+    options: dict[str, Any] = {"input_types": ["BIGINT"], "result_type": "BIGINT", "version": version}
+    different = [
+        udaf(name="sent", prefetch={"times": ["v"]}, **options)(type("Sent", (Different,), {})),
+        udaf(name="asked", **options)(type("Asked", (Different,), {})),
+    ]
+    found = [function for cls in different if (function := function_of(cls)) is not None]
+    return Registry([*functions(version).values(), *found])
+
+
+def planned(transport: SimulatedTransport, *, views: bool) -> tuple[Open, QueryLayout, list[CallView]]:
     """Return the query that a driver would plan."""
+    calls = (*CALLS, Call("sent", ("v",)), Call("asked", ("v",))) if views else CALLS
     chunk = pa.schema([("slot", pa.int32()), ("kind", pa.int8()), ("v", pa.int64())])
-    opening = Open(CALLS, chunk, returns=Returns(), initial_outputs=True)
-    schema = transport.describe(opening).schema
-    states = pa.schema([schema.field(f"state_{place}") for place in range(len(CALLS))])
-    outputs = pa.schema([schema.field(f"output_{place}") for place in range(len(CALLS))])
+    opening = Open(calls, chunk, returns=Returns(), initial_outputs=True, keeps_views=views)
+    opened = transport.describe(opening)
+    found = [
+        CallView(place, spec, prefetch=tuple("column_0" for _ in spec.prefetch))
+        for place, call in enumerate(opened.calls)
+        for spec in call.views
+    ]
+    schema = opened.schema
+    states = pa.schema([schema.field(f"state_{place}") for place in range(len(calls))])
+    outputs = pa.schema([schema.field(f"output_{place}") for place in range(len(calls))])
     layout = QueryLayout(
         KEYS, ("name",), COLUMNS, ("v",), has_kinds=True, states=states, carried=states, outputs=outputs
     )
-    return opening, layout
+    return opening, layout, found
 
 
 class Rows:
@@ -83,27 +129,31 @@ def answer(rows: list[tuple[int, str, int]]) -> dict[str, tuple[int, int, int]]:
 
 def run(seed: int) -> World:
     """Run a query to its end, and restart it after its last commit whenever it fails."""
-    world = World(seed, functions(), functions("2"), LIMITS, servers=2)
+    views = seed % 4 == 1
+    registry = with_views if views else functions
+    world = World(seed, registry(), registry("2"), LIMITS, servers=2)
     rows, ids = Rows(seed), count()
     hashes = skewed if seed % 3 == 0 else key_hashes
     epochs = [rows.epoch() for _ in range(6)]
     store, sink = Store(), {}  # what Spark has committed: the state, and each epoch's changelog
     while len(sink) < len(epochs):
         began_s = world.now_s()
-        transport = SimulatedTransport(world, functions(), BOUNDS)
-        opening, layout = planned(transport)
+        transport = SimulatedTransport(world, registry(), BOUNDS)
+        opening, layout, kept = planned(transport, views=views)
         exchange = GroupedExchange(transport, opening, layout)
         try:
             while len(sink) < len(epochs):
                 working = copy.deepcopy(store)  # uncommitted state is thrown away with its epoch
                 table_layout = TableLayout(keys=KEYS, states=layout.states, buckets=1)
-                table = StateTable(
-                    table_layout,
-                    working,
-                    cache=None,
-                    bounds=SMALL,
-                    new_run_id=lambda: f"run {next(ids)}",
-                    hashes=hashes,
+                options: dict[str, Any] = {
+                    "cache": None,
+                    "bounds": SMALL,
+                    "new_run_id": lambda: f"run {next(ids)}",
+                }
+                table = (
+                    ViewTable(table_layout, kept, working, **options)
+                    if views
+                    else StateTable(table_layout, working, hashes=hashes, **options)
                 )
                 batch = block(layout, epochs[len(sink)])
                 cuts = sorted(world.random.choices(range(batch.num_rows + 1), k=2))
@@ -139,6 +189,7 @@ def check(sink: dict[int, Any], epochs: list[list[tuple[int, str, int]]]) -> Non
                 table[key] = tuple(outputs)
         wanted = answer([row for epoch in epochs[: number + 1] for row in epoch])
         assert {key: row[:3] for key, row in table.items()} == wanted
+        assert all(different == row[2] for row in table.values() for different in row[4:])
 
 
 @pytest.mark.parametrize("first", range(0, 20, 20))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import resource
 
-from foldflight import Applied, Segment, udaf
+from foldflight import Applied, ListView, MapView, Segment, udaf
 
 
 class WeightedState:
@@ -245,3 +245,47 @@ class Unforgiving(Sum):
         if accumulator == 2015:
             raise ValueError("2015 is not to be shown")
         return accumulator
+
+
+class Seen:
+    times: MapView[str, int]
+    log: ListView[str]
+    different: int
+
+    def __init__(self) -> None:
+        self.times = MapView()
+        self.log = ListView()
+        self.different = 0
+
+
+@udaf(name="seen", input_types=["VARCHAR"], result_type="BIGINT", prefetch={"times": ["value"]})
+class CountSeen:
+    """Counts different texts in a view, and keeps the new ones in another."""
+
+    def create_accumulator(self) -> Seen:
+        return Seen()
+
+    def accumulate(self, acc, value):
+        times = acc.times.get(value, 0)
+        if not times:
+            acc.different += 1
+            acc.log.add(value)
+        acc.times[value] = times + 1
+
+    def retract(self, acc, value):
+        times = acc.times[value] - 1
+        acc.times[value] = times
+        if not times:
+            del acc.times[value]
+            acc.different -= 1
+
+    def get_value(self, acc):
+        return acc.different
+
+
+@udaf(name="seen_log", input_types=["VARCHAR"], result_type="VARCHAR", prefetch={"times": ["value"]})
+class LogSeen(CountSeen):
+    """Returns the different texts in the order of their first appearance."""
+
+    def get_value(self, acc):
+        return ",".join(acc.log)

@@ -42,13 +42,23 @@ _MEMBERS_SHOWN = 6
     help="Only groups with this value of a key. KEY alone means NULL.",
 )
 @click.option("--operator", type=int, help="Operator id of the state, if the query has several group_by or over.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many groups to print.")
-@click.option("--json", "as_json", is_flag=True, help="Print only one JSON object for each group.")
-def state(checkpoint: str, *, wanted: tuple[str, ...], operator: int | None, limit: int, as_json: bool) -> None:
+@click.option("--view", metavar="OUTPUT.VIEW", help="Print the entries of this view instead of the groups.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="How many rows to print.")
+@click.option("--json", "as_json", is_flag=True, help="Print only one JSON object for each row.")
+def state(
+    checkpoint: str,
+    *,
+    wanted: tuple[str, ...],
+    operator: int | None,
+    view: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
     """Print the groups of a streaming query: keys, live rows, and the state of each output.
 
     Of a query with over: keys, the number of rows that wait for the watermark, and the state or the last rows that are
-    kept for each frame. CHECKPOINT is the checkpointLocation of the query. The query may be running.
+    kept for each frame. With --view: the entries of a MapView or ListView of each group. CHECKPOINT is the
+    checkpointLocation of the query. The query may be running.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise RejectedError("SETTINGS", "a checkpoint is read with Spark: pip install 'foldflight[spark]'")
@@ -57,32 +67,38 @@ def state(checkpoint: str, *, wanted: tuple[str, ...], operator: int | None, lim
 
         with spark_progress(spark, Console(stderr=True), "reading the checkpoint"):
             table = StoredTable.of(spark, checkpoint, operator)
-            groups = _chosen(table, wanted)
-            lines = _lines(table, groups, limit)
+            groups = _chosen(table, table.groups() if view is None else table.entries(view), wanted)
+            lines = _lines(groups, len(table.keys) + (view is not None), limit)
             count = len(lines) if len(lines) < limit else groups.count()
             figures = table.figures()
         if as_json:
             for line in lines:
                 click.echo(line)
         else:
-            _print(Console(), table, groups, [json.loads(line) for line in lines])
-            Console().print(_summary(table, figures, count), highlight=False)
+            _print(Console(), table if view is None else None, groups, [json.loads(line) for line in lines])
+            Console().print(_summary(table, figures, _numbered(count, is_view=view is not None)), highlight=False)
     if not lines and wanted:
         click.echo(f"no group has {', '.join(wanted)}", err=True)
         click.get_current_context().exit(EXIT_NO_GROUP)
     if len(lines) < count:
-        click.echo(f"{len(lines):,} of {count:,} groups; --limit {count} prints all", err=True)
+        click.echo(
+            f"{len(lines):,} of {_numbered(count, is_view=view is not None)}; --limit {count} prints all", err=True
+        )
+
+
+def _numbered(count: int, *, is_view: bool) -> str:
+    one, many = ("entry", "entries") if is_view else ("group", "groups")
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def _settings() -> dict[str, Any]:
     return {"spark.sql.shuffle.partitions": os.cpu_count() or 1}
 
 
-def _chosen(table: StoredTable | StoredFrames, wanted: Sequence[str]) -> DataFrame:
-    """Return the groups with these values of keys. Spark casts the texts to the types of the keys."""
+def _chosen(table: StoredTable | StoredFrames, groups: DataFrame, wanted: Sequence[str]) -> DataFrame:
+    """Return the rows of groups with these values of keys. Spark casts the texts to the types of the keys."""
     from pyspark.sql import functions as sf
 
-    groups = table.groups()
     for each in wanted:
         name, is_value, text = each.partition("=")
         if name not in table.keys:
@@ -99,23 +115,24 @@ def _chosen(table: StoredTable | StoredFrames, wanted: Sequence[str]) -> DataFra
     return groups
 
 
-def _lines(table: StoredTable | StoredFrames, groups: DataFrame, limit: int) -> list[str]:
-    """Return the first groups in the order of their keys, each as a JSON object."""
+def _lines(groups: DataFrame, keys: int, limit: int) -> list[str]:
+    """Return the first rows in the order of their first columns, the keys, each as a JSON object."""
     from pyspark.sql import functions as sf
 
     columns = [sf.col(f"`{name.replace('`', '``')}`") for name in groups.columns]
-    ordered = groups.orderBy(*columns[: len(table.keys)]) if table.keys else groups
+    ordered = groups.orderBy(*columns[:keys]) if keys else groups
     return [row[0] for row in ordered.limit(limit).select(sf.to_json(sf.struct(*columns), _JSON)).collect()]
 
 
 def _print(
-    console: Console, table: StoredTable | StoredFrames, groups: DataFrame, rows: Sequence[dict[str, Any]]
+    console: Console, table: StoredTable | StoredFrames | None, groups: DataFrame, rows: Sequence[dict[str, Any]]
 ) -> None:
+    """Print groups of a table, or entries of a view if there is no table."""
     from pyspark.sql import types as st
 
     if rows:
         binary = {field.name for field in groups.schema if isinstance(field.dataType, st.BinaryType)}
-        console.print(_groups_table(table, rows, binary))
+        console.print(_entries_table(rows, binary) if table is None else _groups_table(table, rows, binary))
 
 
 def _groups_table(table: StoredTable | StoredFrames, rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
@@ -127,6 +144,16 @@ def _groups_table(table: StoredTable | StoredFrames, rows: Sequence[dict[str, An
         keys = [Text("NULL", "dim") if row[name] is None else Text(_key(row[name]), "bold") for name in table.keys]
         states = [Text(state_as_text(row[name], is_binary=name in binary)) for name in table.outputs]
         shown.add_row(*keys, f"{row[table.counted]:,}", *states)
+    return shown
+
+
+def _entries_table(rows: Sequence[dict[str, Any]], binary: set[str]) -> Table:
+    """Return a table with a column for each key of the group, the key of the entry, and its value."""
+    shown = Table(*(Column(Text(name)) for name in rows[0]))
+    for row in rows:
+        *keys, _ = row
+        texts = [Text("NULL", "dim") if row[name] is None else Text(_key(row[name]), "bold") for name in keys]
+        shown.add_row(*texts, *(Text(state_as_text(row[name], is_binary=name in binary)) for name in list(row)[-1:]))
     return shown
 
 
@@ -161,13 +188,12 @@ def _enclosed(texts: Sequence[str]) -> str:
     return ", ".join([*texts[:_MEMBERS_SHOWN], *(["..."] if len(texts) > _MEMBERS_SHOWN else [])])
 
 
-def _summary(table: StoredTable | StoredFrames, figures: StateFigures, count: int) -> Text:
+def _summary(table: StoredTable | StoredFrames, figures: StateFigures, printed: str) -> Text:
     from foldflight.spark.stored import StoredFrames
 
-    groups = "1 group" if count == 1 else f"{count:,} groups"
     logs = f"; waiting rows: {figures.waiting_rows:,}; rows in RANGE frames: {figures.framed_rows:,}"
     return Text.assemble(
-        (groups, "bold"),
+        (printed, "bold"),
         f"  operator {table.operator}, batch {table.batch}: {figures.buckets:,} of {table.buckets:,} buckets "
         f"hold {figures.runs:,} runs of {figures.rows:,} rows, {decimal(figures.bytes)}",
         logs if isinstance(table, StoredFrames) else "",

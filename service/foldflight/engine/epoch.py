@@ -20,6 +20,8 @@ from foldflight.engine.deadletters import Failed, HeldRows, split_failed
 from foldflight.engine.grouped import GroupedExchange, Groups
 from foldflight.engine.layout import LIVE, SLOT, QueryLayout, retracts
 from foldflight.engine.state.table import StateTable
+from foldflight.engine.state.viewtable import FoundViews, ViewTable, one_row_each
+from foldflight.engine.views import EpochViews
 from foldflight.errors import RejectedError
 
 __all__ = ["BucketEpoch", "ClosedWindows", "EpochStats", "changes_of"]
@@ -62,7 +64,7 @@ class BucketEpoch:
     Args:
         exchange: The exchange of the task. It must return initial outputs, states and outputs.
         layout: The columns.
-        table: The bucket's state table.
+        table: The bucket's state table. With a `ViewTable` the exchange must have `Open.keeps_views`.
         is_strict: Whether a retraction of a row that is not in its group is an error.
         update_before: Whether the changelog has the row `-U` before each `+U`.
         merges: Whether blocks hold partial states and rows (`QueryLayout.partial`) instead of rows only.
@@ -80,7 +82,7 @@ class BucketEpoch:
         self,
         exchange: GroupedExchange,
         layout: QueryLayout,
-        table: StateTable,
+        table: StateTable | ViewTable,
         *,
         is_strict: bool,
         update_before: bool = True,
@@ -100,10 +102,12 @@ class BucketEpoch:
         self._is_always_there = is_always_there
         # Without keys there is one group. It counts one extra row, so that it is never removed.
         self._groups = Groups(layout)
+        self._views = EpochViews(layout, table, self._groups) if isinstance(table, ViewTable) else None
         self._kept_rows = 0 if len(layout.keys) else 1
         self._live_before = np.zeros(0, np.int64)
         self._live = np.zeros(0, np.int64)
         self._existed = np.zeros(0, np.bool_)
+        self._is_saved = np.zeros(0, np.bool_)  # by a checkpoint within this epoch
         # The position in `_before` of each slot's output before the epoch; -1 for a new group.
         self._before_at = np.zeros(0, np.int64)
         self._before: list[pa.RecordBatch] = []
@@ -124,11 +128,12 @@ class BucketEpoch:
             RejectedError: CANNOT_RETRACT, in strict mode, with the group.
         """
         before_s = self._exchange.elapsed_s
-        with self._exchange.turn(self._groups):
+        with self._exchange.turn(self._groups, self._views):
             for block in self._inserts_first(blocks):
                 self._feed(block)
+                self._save()
             self._exchange.barrier()
-            results = one_batch(self._exchange.results())
+            results = self._whole(self._exchange.results())
             self._held = self._exchange.held
         self.stats.exchange_ms = (self._exchange.elapsed_s - before_s) * 1000
         return self._finish(self._sound(results))
@@ -185,6 +190,32 @@ class BucketEpoch:
         if len(slots):
             self._exchange.chunk(slots, block)
 
+    def _save(self) -> None:
+        """Store what has changed, with its entries, if the exchange holds too much for another server.
+
+        Only with views; otherwise the exchange does it by itself. If errors are isolated it is not possible, because a
+        group that fails later must keep the state that it had before the epoch.
+        """
+        if self._views is None or self._layout.isolates:
+            return
+        saved = self._exchange.saved()
+        if saved is None:
+            return
+        states = self._whole(saved)
+        slots = states.column(SLOT).to_numpy()
+        if len(slots):
+            self._is_saved[slots] = True
+            # A group without rows now may get some, so it is not removed before the end of the epoch.
+            columns = states.select([field.name for field in self._layout.states])
+            live = np.maximum(self._live[slots] + self._kept_rows, 1)
+            self._table.commit(self._groups.keys(slots), live, columns)
+        self._views.committed()
+
+    def _whole(self, results: pa.Table) -> pa.RecordBatch:
+        """Return results with one row for each slot."""
+        batch = one_batch(results)
+        return one_row_each(batch, self._table.views) if isinstance(self._table, ViewTable) else batch
+
     def _row_counts(self, block: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """Return the number of input rows for each row of a block; a partial state may hold several."""
         if not self._merges:
@@ -229,6 +260,9 @@ class BucketEpoch:
         self._live_before = np.concatenate([self._live_before, live])
         self._live = np.concatenate([self._live, live])
         self._existed = np.concatenate([self._existed, found.present])
+        self._is_saved = np.concatenate([self._is_saved, np.zeros(len(fresh), np.bool_)])
+        if self._views is not None and isinstance(found, FoundViews):
+            self._views.load(found)
         held = sum(batch.num_rows for batch in self._before)
         places = np.where(found.present, held + np.cumsum(found.present) - 1, -1)
         self._before_at = np.concatenate([self._before_at, places])
@@ -247,7 +281,7 @@ class BucketEpoch:
         after = self._rows(keys, results)
         before = self._rows(keys, self._outputs_before(slots, results))
         kinds, changes = changelog(before, after, existed, exists, update_before=self._update_before)
-        self._commit(slots, keys, results, existed | exists)
+        self._commit(slots, keys, results, existed | exists | self._is_saved[slots])
         self.stats.groups = len(slots) + self.stats.isolated_groups
         return kinds, changes
 
@@ -294,7 +328,9 @@ class ClosedWindows:
             1970; None if no windows remain.
     """
 
-    def __init__(self, exchange: GroupedExchange, layout: QueryLayout, table: StateTable, closed_us: int) -> None:
+    def __init__(
+        self, exchange: GroupedExchange, layout: QueryLayout, table: StateTable | ViewTable, closed_us: int
+    ) -> None:
         self.dead_letters: list[pa.RecordBatch] = []
         self.next_end_us: int | None = None
         self._exchange = exchange
@@ -324,10 +360,13 @@ class ClosedWindows:
         return closed
 
     def _outputs(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        layout, groups = self._layout, Groups(self._layout)
-        with self._exchange.turn(groups):
-            # Each row is a different group, so its slot is its position.
-            slots = groups.slots(batch)
+        layout, groups, views = self._layout, Groups(self._layout), None
+        # Each row is a different group, so its slot is its position.
+        slots = groups.slots(batch)
+        if isinstance(self._table, ViewTable):
+            views = EpochViews(layout, self._table, groups)
+            views.load(self._table.lookup(groups.keys(slots)))
+        with self._exchange.turn(groups, views):
             outputs = self._exchange.outputs_of(slots, [batch.column(name) for name in layout.states.names])
             held = self._exchange.held
         if held is not None:

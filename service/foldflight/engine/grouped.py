@@ -24,6 +24,7 @@ from foldflight.engine.deadletters import HeldRows
 from foldflight.engine.keys import KeyIndex
 from foldflight.engine.layout import EMIT, QueryLayout
 from foldflight.engine.logs import forward, naming_group
+from foldflight.errors import RejectedError
 from foldflight.exchange.frames import Open, Opened
 from foldflight.fold import Mode
 
@@ -73,6 +74,16 @@ class Groups:
         return self.layout.group(self.keys(np.array([slot], np.int32)))
 
 
+class Views(Protocol):
+    """The entries of views that the engine keeps, of the groups in use."""
+
+    def entries_for(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the entries that a server should have before n rows."""
+
+    def resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the entries that a server asks for."""
+
+
 class GroupedExchange:
     """One exchange, which is opened when it is first used.
 
@@ -98,6 +109,7 @@ class GroupedExchange:
         self._clock = clock
         self._exchange: OpenExchange | None = None
         self._groups: SlotNames | None = None
+        self._views: Views | None = None
         self._is_used = False
         self._epoch = 0
 
@@ -114,22 +126,28 @@ class GroupedExchange:
         return modes or [None] * len(self._opening.calls)
 
     @contextmanager
-    def turn(self, groups: SlotNames) -> Iterator[None]:
-        """Use the slots of `groups` within the context, and abort the exchange if an error leaves it."""
+    def turn(self, groups: SlotNames, views: Views | None = None) -> Iterator[None]:
+        """Use the slots of `groups` within the context, and abort the exchange if an error leaves it.
+
+        Args:
+            groups: The groups.
+            views: Their views, if the engine keeps the entries of views (`Open.keeps_views`).
+        """
         try:
-            self.begin(groups)
+            self.begin(groups, views)
             yield
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
 
-    def begin(self, groups: SlotNames) -> None:
+    def begin(self, groups: SlotNames, views: Views | None = None) -> None:
         """Drop the accumulators of the previous groups, and use the slots of `groups`."""
         if self._is_used and self._groups is not None:
             with self._exchanging() as exchange:
                 exchange.forget(pa.array(np.arange(len(self._groups), dtype=np.int32)))
         self._is_used = False
         self._groups = groups
+        self._views = views
         self.held = HeldRows(self._layout.rows) if self._layout.isolates else None
 
     def chunk(self, slots: npt.NDArray[np.int32], block: pa.RecordBatch) -> None:
@@ -139,7 +157,23 @@ class GroupedExchange:
         batch = self._layout.chunk_of(slots, block)
         self._is_used = True
         with self._exchanging() as exchange:
+            if self._views is not None:
+                for entries in self._views.entries_for(slots, block):
+                    exchange.entries(entries)
             exchange.chunk(batch)
+
+    def saved(self) -> pa.Table | None:
+        """Return the states that changed, in the schema of `opened`, if it is time for a checkpoint; otherwise None.
+
+        Only an engine that keeps the entries of views takes checkpoints itself, because it must commit the entries
+        before it continues. None, too, if a state cannot be returned now; the barrier then raises the error.
+        """
+        with self._exchanging() as exchange:
+            if not exchange.wants_checkpoint:
+                return None
+            exchange.checkpoint()
+            saved = exchange.saved()
+            return None if saved.problem else saved.states
 
     def running(
         self, slots: npt.NDArray[np.int32], block: pa.RecordBatch, emit: npt.NDArray[np.bool_]
@@ -207,11 +241,17 @@ class GroupedExchange:
         try:
             with naming_group(self._name):
                 if self._exchange is None:
-                    self._exchange = self._transport.open(self._opening)
+                    answers = {"resolve": self._resolve} if self._opening.keeps_views else {}
+                    self._exchange = self._transport.open(self._opening, **answers)
                 yield self._exchange
                 forward(self._exchange.take_logs(), self._name)
         finally:
             self.elapsed_s += self._clock() - start_s
+
+    def _resolve(self, wanted: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if self._views is None:
+            raise RejectedError("BAD_FRAME", "the server asks for entries of views, and no group is in use")
+        return self._views.resolve(wanted)
 
     def _name(self, slot: int) -> dict[str, Any]:
         return {} if self._groups is None else self._groups.name(slot)

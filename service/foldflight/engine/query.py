@@ -15,6 +15,7 @@ import pyarrow as pa
 from foldflight.client import Transport
 from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.layout import QueryLayout
+from foldflight.engine.state.viewtable import CallView
 from foldflight.errors import RejectedError
 from foldflight.exchange.engine import check_isolates, check_order
 from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
@@ -135,8 +136,8 @@ class Query:
             opening = replace(opening, calls=tuple(_materialized(opening.calls, opened, needs)))
             opened = transport.describe(opening)
         needs.check(opening.calls, opened)
-        if stream is not None:
-            refuse_views(opening.calls, opened.calls)
+        if stream is not None and stream.has_sessions:
+            _refuse_views_in_sessions(opening.calls, opened.calls)
         limits = opened.limits
         return cls(
             transport=transport,
@@ -158,6 +159,8 @@ class Query:
         for function, call in zip(functions, self.opened, strict=True):
             if not call.can_merge:
                 return Choice(taken=False, why=f"{function} has no merge")
+        if self.stream is not None and self.views:
+            return Choice(taken=False, why="the entries of views are kept in the state table, where rows must go")
         if self.stream is not None and self.stream.has_sessions:
             return Choice(taken=False, why="each row of a stream is a session of its own until it meets others")
         if layout.has_kinds and self.stream is not None:
@@ -171,15 +174,38 @@ class Query:
                     return Choice(taken=False, why=f"rows have kinds, and {function} is not invertible")
         return Choice(taken=True, why="every call merges")
 
-    def opening_for(self, *, states: bool, outputs: bool, initial_outputs: bool = False) -> Open:
+    @property
+    def views(self) -> tuple[CallView, ...]:
+        """The views of the calls, whose entries a stream keeps in its state table."""
+        columns = dict(zip(self.layout.shown, self.layout.columns.names, strict=True))
+        return tuple(
+            CallView(
+                place,
+                spec,
+                prefetch=tuple(columns[call.arguments[each]] for each in spec.prefetch),
+                filter=None if call.filter is None else columns[call.filter],
+            )
+            for place, (call, opened) in enumerate(zip(self.opening.calls, self.opened, strict=True))
+            for spec in opened.views
+        )
+
+    def opening_for(
+        self, *, states: bool, outputs: bool, initial_outputs: bool = False, keeps_views: bool = False
+    ) -> Open:
         """Return the Open command of an exchange of the query.
 
         Args:
             states: Whether results contain states.
             outputs: Whether results contain outputs.
             initial_outputs: Whether the server answers loaded states with their outputs.
+            keeps_views: Whether the engine keeps the entries of views, if there are views.
         """
-        return replace(self.opening, returns=Returns(states=states, outputs=outputs), initial_outputs=initial_outputs)
+        return replace(
+            self.opening,
+            returns=Returns(states=states, outputs=outputs),
+            initial_outputs=initial_outputs,
+            keeps_views=keeps_views and bool(self.views),
+        )
 
     def explain(self) -> str:
         """Return a description of the query: its calls and how each is folded, the plan with its reasons, its bounds.
@@ -227,14 +253,31 @@ class Query:
 
 
 def refuse_views(calls: Sequence[Call], opened: Sequence[OpenedCall]) -> None:
-    """Refuse calls whose accumulators have views. Raises RejectedError SIGNATURE."""
+    """Refuse calls of OVER whose accumulators have views. Raises RejectedError SIGNATURE."""
+    _refuse_views(
+        "SIGNATURE",
+        calls,
+        opened,
+        "which OVER over a stream does not keep; use group_by, or declare dict and list instead",
+    )
+
+
+def _refuse_views_in_sessions(calls: Sequence[Call], opened: Sequence[OpenedCall]) -> None:
+    _refuse_views(
+        "CANNOT_MERGE",
+        calls,
+        opened,
+        "and the entries of sessions that merge would have to move; use tumble, hop or cumulate, or declare dict and "
+        "list instead",
+    )
+
+
+def _refuse_views(code: str, calls: Sequence[Call], opened: Sequence[OpenedCall], why: str) -> None:
     for call, found in zip(calls, opened, strict=True):
         if found.views:
+            names = ", ".join(view.name for view in found.views)
             raise RejectedError(
-                "SIGNATURE",
-                f"{call.function} has views in its accumulator ({', '.join(view.name for view in found.views)}), which "
-                "streams do not keep yet; use it in a batch, or declare dict and list instead of MapView and ListView",
-                function=call.function,
+                code, f"{call.function} has views in its accumulator ({names}), {why}", function=call.function
             )
 
 

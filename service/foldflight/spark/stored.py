@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
+from pyspark.sql.group import GroupedData
 from pyspark.sql.pandas.types import from_arrow_type
 
 from foldflight.engine.convert import convert
 from foldflight.engine.layout import BUCKET, LIVE
 from foldflight.engine.over.stored import StoredOver, sizes_of
-from foldflight.engine.state.manifest import Manifest, naming_bucket
+from foldflight.engine.state.manifest import Manifest, manifests_of, naming_bucket
 from foldflight.engine.state.runs import RunCache
 from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
 from foldflight.engine.state.versions import VersionColumns, with_older
+from foldflight.engine.state.viewtable import CallView, ViewTable, stored_views
 from foldflight.errors import RejectedError
 from foldflight.spark.carrier import carrier_type
 from foldflight.spark.steps import mapping
@@ -42,29 +44,35 @@ _FIGURES = (BUCKET, "runs", "rows", "bytes")
 _CACHE_BYTES_MAX = 256 << 20
 
 
-def state_table(spark: SparkSession, checkpoint: str, operator: int | None = None) -> DataFrame:
+def state_table(
+    spark: SparkSession, checkpoint: str, operator: int | None = None, *, view: str | None = None
+) -> DataFrame:
     """Return the groups of a streaming query (`group_by` or `over`), as of the last batch committed in its checkpoint.
 
     Args:
         spark: A session, classic or Connect, with any state store provider.
         checkpoint: The query's `checkpointLocation`; the query may be running.
         operator: Spark's number of the query's `group_by` or `over`; required if the query has several.
+        view: A view, as `output.attribute`. The result then has its entries instead of the groups.
 
     Returns:
-        DataFrame: One row for each group: the keys; `live_rows`, the number of rows in the group; and for each output
-            its state, under the output's name: a struct (or the annotated type) if it is typed, otherwise bytes. States
-            of another version are in a separate column, `output (version 1)`, until they are migrated. Of `over`, in
-            place of `live_rows`, `waiting_rows` is the number of rows of the group that wait for the watermark; and
-            outputs with the same ROWS frame share a column, the list of the rows that are kept. Damaged bytes
-            fail the action that reads them with a CorruptError that names bucket and run.
+        DataFrame: Of a view, one row for each entry: the keys of the group, `key` (of a list, the number of the item),
+            and `value`. Otherwise one row for each group: the keys; `live_rows`, the number of rows in the group; and
+            for each output its state, under the output's name: a struct (or the annotated type) if it is typed,
+            otherwise bytes. States of another version are in a separate column, `output (version 1)`, until they are
+            migrated. Of `over`, in place of `live_rows`, `waiting_rows` is the number of rows of the group that wait
+            for the watermark; and outputs with the same ROWS frame share a column, the list of the rows that are kept.
+            In a state, a view has its entries if they are few, and otherwise none and a `generation` above 0. Damaged
+            bytes fail the action that reads them with a CorruptError that names bucket and run.
 
     Raises:
         RejectedError: SIGNATURE if the folder is not a checkpoint, the operator does not exist, it is required and
-            missing, or its query has had no rows; STATE_MISMATCH for the checkpoint of another query, or of another
-            version of foldflight.
+            missing, its query has had no rows, or it has no such view; STATE_MISMATCH for the checkpoint of another
+            query, or of another version of foldflight.
         CorruptError: STATE_CHECKSUM, if the first manifest is damaged.
     """
-    return StoredTable.of(spark, checkpoint, operator).groups()
+    table = StoredTable.of(spark, checkpoint, operator)
+    return table.groups() if view is None else table.entries(view)
 
 
 @dataclass(frozen=True)
@@ -98,6 +106,7 @@ class StoredTable:
         operator: The number of the operator.
         batch: The last committed batch.
         layout: The layout of the rows.
+        views: The views of the calls.
     """
 
     spark: SparkSession
@@ -105,6 +114,7 @@ class StoredTable:
     operator: int
     batch: int
     layout: TableLayout
+    views: tuple[CallView, ...]
 
     @classmethod
     def of(cls, spark: SparkSession, checkpoint: str, operator: int | None = None) -> StoredTable | StoredFrames:
@@ -120,7 +130,7 @@ class StoredTable:
                 "SIGNATURE",
                 f"the operator {chosen} of the query has no state table; these have one:\n{_listed(operators)}",
             )
-        batch, layout = operators[chosen]
+        batch, layout, views = operators[chosen]
         if layout is None:
             return StoredFrames.open(spark, checkpoint, chosen, batch)
         manifests = _variable(spark, checkpoint, chosen, batch, "manifest")
@@ -128,7 +138,7 @@ class StoredTable:
         schema = st.StructType([st.StructField(_DATA, st.BinaryType())])
         found = manifests.mapInArrow(mapping(_generations, "read_functions"), schema).distinct().sort(_DATA).collect()
         generations = [pa.ipc.read_schema(pa.py_buffer(bytes(row[_DATA]))) for row in found]
-        return cls(spark, checkpoint, chosen, batch, with_older(layout, generations))
+        return cls(spark, checkpoint, chosen, batch, with_older(layout, generations), views)
 
     @property
     def keys(self) -> list[str]:
@@ -157,13 +167,19 @@ class StoredTable:
 
     def groups(self) -> DataFrame:
         """Return the groups, as `state_table` does."""
-        nothing = sf.lit(None).cast("string")
-        manifests = self._read("manifest").select(_bucket(), nothing.alias(_RUN), sf.col("value.data").alias(_DATA))
-        runs = self._read("runs").select(
-            _bucket(), sf.col("user_map_key.run_id").alias(_RUN), sf.col("user_map_value.data").alias(_DATA)
-        )
-        together = manifests.union(runs).groupBy(BUCKET)
-        return together.applyInArrow(_newest(self.layout, self._schema), self._spark_schema)
+        return self._buckets().applyInArrow(_newest(self.layout, self._schema), self._spark_schema)
+
+    def entries(self, view: str) -> DataFrame:
+        """Return the entries of a view, as `state_table` does."""
+        names = [f"{self.outputs[each.call]}.{each.spec.name}" for each in self.views]
+        if view not in names:
+            raise _no_view(view, names)
+        place = names.index(view)
+        spec = self.views[place].spec
+        types = [*(each.type for each in self.layout.keys), carrier_type(spec.key), carrier_type(spec.value)]
+        key, value = (_free_name(name, self.keys) for name in ("key", "value"))
+        schema = pa.schema(list(zip([*self.keys, key, value], types, strict=True)))
+        return self._buckets().applyInArrow(_entries(self.layout, self.views, place, schema), _spark_schema(schema))
 
     def figures(self) -> StateFigures:
         """Return the size of the table in its checkpoint."""
@@ -172,6 +188,15 @@ class StoredTable:
         figures = manifests.mapInArrow(mapping(_measure, "measure_state"), types).where("runs > 0")
         total = figures.agg(sf.count("*"), *(sf.coalesce(sf.sum(name), sf.lit(0)) for name in _FIGURES[1:])).head()
         return StateFigures(*(total or (0, 0, 0, 0)))
+
+    def _buckets(self) -> GroupedData:
+        """Return the manifests, whose runs have no name, and the runs of each bucket."""
+        nothing = sf.lit(None).cast("string")
+        manifests = self._read("manifest").select(_bucket(), nothing.alias(_RUN), sf.col("value.data").alias(_DATA))
+        runs = self._read("runs").select(
+            _bucket(), sf.col("user_map_key.run_id").alias(_RUN), sf.col("user_map_value.data").alias(_DATA)
+        )
+        return manifests.union(runs).groupBy(BUCKET)
 
     @property
     def _schema(self) -> pa.Schema:
@@ -265,6 +290,10 @@ class StoredFrames:
         together = manifests.union(runs).groupBy(BUCKET)
         return together.applyInArrow(_framed(self.over, schema), _spark_schema(schema))
 
+    def entries(self, view: str) -> DataFrame:
+        """Raise the error of `state_table` for a query without views."""
+        raise _no_view(view, [])
+
     def figures(self) -> StateFigures:
         """Return the size of the tables and logs in the checkpoint."""
         sums = {
@@ -274,6 +303,11 @@ class StoredFrames:
 
     def _read(self, variable: str) -> DataFrame:
         return _variable(self.spark, self.checkpoint, self.operator, self.batch, variable)
+
+
+def _no_view(view: str, names: Sequence[str]) -> RejectedError:
+    known = f"the views are {', '.join(names)}" if names else "it has none"
+    return RejectedError("SIGNATURE", f"the query has no view {view}; {known}")
 
 
 def _free_name(name: str, others: Iterable[str]) -> str:
@@ -298,21 +332,25 @@ def _variable(spark: SparkSession, checkpoint: str, operator: int, batch: int, v
     return reader.option("stateVarName", variable).load(checkpoint)
 
 
-def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[int, TableLayout | None]]:
-    """Return the last committed batch and the layout of each operator of a query with state. An over has None."""
+Operators = dict[int, tuple[int, TableLayout | None, tuple[CallView, ...]]]
+"""By number: the last committed batch, the layout (None for an over), and the views."""
+
+
+def _operators(spark: SparkSession, checkpoint: str) -> Operators:
+    """Return the operators of a query with state."""
     try:
         found = spark.read.format("state-metadata").load(checkpoint).orderBy("operatorId").collect()
     except PySparkException as error:
         raise _no_checkpoint(checkpoint, str(error).partition("\n")[0]) from error
     if not found:
         raise _no_checkpoint(checkpoint, "it has no stateful operator with a committed batch")
-    operators: dict[int, tuple[int, TableLayout | None]] = {}
+    operators: Operators = {}
     for row in found:
         variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
         # If timers are used, Spark stores its own variables next to ours.
         names = {each["stateName"] for each in variables}
         if names >= _OVER_VARIABLES:
-            operators[row["operatorId"]] = (row["maxBatchId"], None)
+            operators[row["operatorId"]] = (row["maxBatchId"], None, ())
         if not names >= _VARIABLES:
             continue
         manifests = _variable(spark, checkpoint, row["operatorId"], row["maxBatchId"], "manifest")
@@ -320,8 +358,9 @@ def _operators(spark: SparkSession, checkpoint: str) -> dict[int, tuple[int, Tab
         first = manifests.where(f"key.{BUCKET} = 0").head()
         if first is not None:
             with naming_bucket(0):
-                layout = Manifest.decode(bytes(first["value"]["data"])).layout
-            operators[row["operatorId"]] = (row["maxBatchId"], layout)
+                data = bytes(first["value"]["data"])
+                layout, tables = Manifest.decode(data).layout, manifests_of(data)[0]
+            operators[row["operatorId"]] = (row["maxBatchId"], layout, tuple(stored_views(layout, list(tables))))
     if not operators:
         raise RejectedError(
             "STATE_MISMATCH",
@@ -340,9 +379,9 @@ def _no_checkpoint(checkpoint: str, why: str) -> RejectedError:
     )
 
 
-def _listed(operators: dict[int, tuple[int, TableLayout | None]]) -> str:
+def _listed(operators: Operators) -> str:
     lines = []
-    for operator, (_, layout) in operators.items():
+    for operator, (_, layout, _) in operators.items():
         if layout is None:
             lines.append(f"  operator {operator}: over")
             continue
@@ -363,6 +402,11 @@ class _Bucket:
 
     def __init__(self, held: dict[str | None, bytes]) -> None:
         self._held = held
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> _Bucket:
+        """Return a bucket of its rows."""
+        return cls(dict(zip(rows.column(_RUN).to_pylist(), rows.column(_DATA).to_pylist(), strict=True)))
 
     def manifest(self) -> bytes | None:
         return self._held.get(None)
@@ -396,13 +440,34 @@ def _newest(layout: TableLayout, schema: pa.Schema) -> Callable[[pa.Table], pa.T
         with naming_bucket(bucket.column(BUCKET)[0].as_py()):
             table = StateTable(
                 layout,
-                _Bucket(dict(zip(bucket.column(_RUN).to_pylist(), bucket.column(_DATA).to_pylist(), strict=True))),
+                _Bucket.of(bucket),
                 cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
                 bounds=TableBounds(),
                 new_run_id=lambda: uuid.uuid4().hex,
                 conversion=VersionColumns(layout),
             )
             return pa.Table.from_batches([shown(rows) for rows in table.scan()], schema=schema)
+
+    return run
+
+
+def _entries(
+    layout: TableLayout, views: Sequence[CallView], place: int, schema: pa.Schema
+) -> Callable[[pa.Table], pa.Table]:
+    """Return a task that reads the entries of a view from the manifest and the runs of one bucket."""
+
+    def run(bucket: pa.Table) -> pa.Table:
+        with naming_bucket(bucket.column(BUCKET)[0].as_py()):
+            table = ViewTable(
+                layout,
+                views,
+                _Bucket.of(bucket),
+                cache=RunCache(bytes_max=_CACHE_BYTES_MAX),
+                bounds=TableBounds(),
+                new_run_id=lambda: uuid.uuid4().hex,
+            )
+            parts = [list(map(convert, rows.columns, schema.types)) for rows in table.all_entries(place)]
+            return pa.Table.from_batches([pa.RecordBatch.from_arrays(part, schema=schema) for part in parts], schema)
 
     return run
 
@@ -441,6 +506,6 @@ def _generations(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _figures(bucket: int, manifest: bytes) -> dict[str, int]:
     with naming_bucket(bucket):
-        pieces = Manifest.decode(manifest).pieces
+        pieces = [piece for data in manifests_of(manifest)[0].values() for piece in Manifest.decode(data).pieces]
     sums = [sum(each.rows for each in pieces), sum(each.bytes for each in pieces)]
     return dict(zip(_FIGURES, [bucket, len(pieces), *sums], strict=True))

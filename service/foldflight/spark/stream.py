@@ -34,7 +34,8 @@ from foldflight.engine.query import Query, StreamOptions
 from foldflight.engine.sessions import SessionEpoch
 from foldflight.engine.state.manifest import naming_bucket
 from foldflight.engine.state.migration import Migration
-from foldflight.engine.state.table import StateTable, TableBounds, TableLayout
+from foldflight.engine.state.table import StateTable, TableLayout
+from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.engine.tasks import PartialFold
 from foldflight.functions import RowKind
 from foldflight.spark.attempts import attempt
@@ -121,7 +122,8 @@ class BucketProcessor(StatefulProcessor):
         layout = query.layout
         self._step = uuid.uuid4().hex
         # One exchange serves all buckets of a task. It is opened for the first bucket that has rows.
-        opening = query.opening_for(states=True, outputs=True, initial_outputs=True)
+        opening = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
+        self._views = query.views
         self._exchange = GroupedExchange(query.transport, opening, layout, clock=time.perf_counter)
         self._layout = layout
         self._options = _options_of(query)
@@ -207,8 +209,8 @@ class BucketProcessor(StatefulProcessor):
         """Register a timer for the end of a window, rounded up to milliseconds, the unit of timers."""
         self._handle.registerTimer(-(-end_us // 1000) + (self._options.closing_lateness_ms or 0))
 
-    def _epoch(self, table: StateTable, closed_us: int | None) -> BucketEpoch | SessionEpoch:
-        if self._options.has_sessions:
+    def _epoch(self, table: StateTable | ViewTable, closed_us: int | None) -> BucketEpoch | SessionEpoch:
+        if self._options.has_sessions and isinstance(table, StateTable):
             return SessionEpoch(self._exchange, self._layout, table, closed_us=closed_us)
         return BucketEpoch(
             self._exchange,
@@ -220,12 +222,12 @@ class BucketProcessor(StatefulProcessor):
             closed_us=closed_us,
         )
 
-    def _table(self) -> StateTable:
-        return StateTable(
+    def _table(self) -> StateTable | ViewTable:
+        return table_of(
             self._table_layout,
+            self._views,
             self._store,
             cache=run_cache(),
-            bounds=TableBounds(),
             new_run_id=lambda: uuid.uuid4().hex,
             conversion=self._migration,
         )

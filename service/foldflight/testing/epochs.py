@@ -37,8 +37,10 @@ from foldflight.engine.epoch import BucketEpoch
 from foldflight.engine.grouped import GroupedExchange
 from foldflight.engine.layout import KIND, LIVE, REAL, QueryLayout
 from foldflight.engine.query import Query, StreamOptions
-from foldflight.engine.state.manifest import TableBounds, TableLayout
-from foldflight.engine.state.table import MemoryStore, StateTable
+from foldflight.engine.state.entries import ENTRY, VALUE
+from foldflight.engine.state.manifest import TableLayout
+from foldflight.engine.state.table import MemoryStore
+from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, parse_type
 
@@ -54,7 +56,8 @@ class Epoch:
     Args:
         changelog: The changes of the output, as (row kind, row). Groups to which the epoch adds rows come first, each
             in the order of its first row.
-        states: The states of the groups that exist at the barrier: by key values, then by name of the output.
+        states: The states of the groups that exist at the barrier: by key values, then by name of the output. Views in
+            them are dicts and lists of all their entries.
         live: The number of live rows of each of these groups, by key values.
         ignored_retractions: The number of retractions of rows that did not exist. They changed nothing.
     """
@@ -72,13 +75,11 @@ class _Stream:
         self._layout = query.layout
         self._update_before = update_before
         self._has_keys = len(query.layout.keys) > 0
-        opening = query.opening_for(states=True, outputs=True, initial_outputs=True)
+        opening = query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
         self._exchange = GroupedExchange(query.transport, opening, query.layout)
         table = TableLayout(keys=query.layout.keys, states=query.layout.states, buckets=1)
         run_ids = (f"run {number}" for number in count())
-        self._table = StateTable(
-            table, MemoryStore(), cache=None, bounds=TableBounds(), new_run_id=lambda: next(run_ids)
-        )
+        self._table = table_of(table, query.views, MemoryStore(), cache=None, new_run_id=lambda: next(run_ids))
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +120,23 @@ class _Stream:
                 states[key] = dict(zip(self._layout.outputs.names, (column[place] for column in columns), strict=True))
                 # Without keys the only group always exists, because one row more than it has is counted.
                 live[key] = rows if self._has_keys else rows - 1
+        if isinstance(self._table, ViewTable):
+            self._show_views(self._table, states)
         return states, live
+
+    def _show_views(self, table: ViewTable, states: dict[tuple[Any, ...], dict[str, Any]]) -> None:
+        """Replace the views of states by all their entries: dicts, and lists."""
+        outputs = self._layout.outputs.names
+        for place, view in enumerate(table.views):
+            found: dict[tuple[Any, ...], dict[Any, Any]] = {key: {} for key in states}
+            for batch in table.all_entries(place):
+                keys = batch.select(self._layout.keys.names).to_pylist() if self._has_keys else [{}] * batch.num_rows
+                pairs = [batch.column(name).to_pylist() for name in (ENTRY, VALUE)]
+                for row, entry, value in zip(keys, *pairs, strict=True):
+                    found[tuple(row.values())][tuple(entry.values()) if isinstance(entry, dict) else entry] = value
+            for key, entries in found.items():
+                shown = [entries[item] for item in sorted(entries)] if view.spec.is_list else entries
+                states[key][outputs[view.call]] = {**states[key][outputs[view.call]], view.spec.name: shown}
 
 
 def run_epochs(

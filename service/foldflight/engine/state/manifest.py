@@ -19,6 +19,8 @@ from foldflight.engine.state.runs import sealed, unsealed
 from foldflight.errors import CorruptError, RejectedError
 
 __all__ = [
+    "FORMAT_OF_SEVERAL",
+    "MAGIC",
     "Committed",
     "Found",
     "Manifest",
@@ -30,12 +32,14 @@ __all__ = [
     "TableLayout",
     "calls_of",
     "check_format",
+    "manifests_of",
     "naming_bucket",
     "other_query",
 ]
 
-_MAGIC: Final = b"FFM1"
+MAGIC: Final = b"FFM1"
 _FORMAT: Final = 2
+FORMAT_OF_SEVERAL: Final = 3
 
 
 class RunStore(Protocol):
@@ -118,6 +122,8 @@ class TableBounds:
         merge_rows_max: Maximum rows merged in one epoch. An epoch with many written rows may exceed it by
             `merge_share`.
         merge_share: Maximum rows merged for each row written. It is large enough for merges to keep up.
+        inline_entries_max: Maximum entries of a view that is stored in the row of its group.
+        inline_bytes_max: Maximum bytes of such a view.
     """
 
     piece_rows_max: int = 1 << 18
@@ -125,6 +131,8 @@ class TableBounds:
     fan_in: int = 8
     merge_rows_max: int = 1 << 15
     merge_share: int = 6
+    inline_entries_max: int = 64
+    inline_bytes_max: int = 4 << 10
 
 
 @dataclass(frozen=True)
@@ -265,18 +273,19 @@ class Manifest:
             "runs": self.runs,
             "merges": self.merges,
         }
-        return sealed(_MAGIC, json.dumps(content, default=vars).encode())
+        return sealed(MAGIC, json.dumps(content, default=vars).encode())
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
-        """Return the manifest of sealed bytes.
+        """Return the manifest of sealed bytes; of several tables, that of the groups.
 
         Raises:
             RejectedError: STATE_MISMATCH, if they have another format.
             CorruptError: STATE_CHECKSUM, if they are damaged.
         """
-        content: dict[str, Any] = json.loads(bytes(unsealed(_MAGIC, data, "the manifest")))
-        check_format("the state table", content["format"], _FORMAT)
+        content = _content(data)
+        if content["format"] == FORMAT_OF_SEVERAL:
+            return cls.decode(base64.b64decode(content["tables"][""]))
         stored = content["layout"]
         generations = {int(number): _schema_of(text) for number, text in content["generations"].items()}
         layout = _table_layout(
@@ -293,6 +302,28 @@ class Manifest:
         ]
         runs = [Run(run["level"], [PieceMeta(**piece) for piece in run["pieces"]]) for run in content["runs"]]
         return cls(layout, generations, runs, merges)
+
+
+def manifests_of(data: bytes) -> tuple[dict[str, bytes], int]:
+    """Return the manifests of the tables in sealed bytes, by name, and the number of their commits.
+
+    Without views there is one, the manifest of the groups, whose name is empty.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, if they have another format.
+        CorruptError: STATE_CHECKSUM, if they are damaged.
+    """
+    content = _content(data)
+    if content["format"] == _FORMAT:
+        return {"": data}, 0
+    return {name: base64.b64decode(text) for name, text in content["tables"].items()}, content["commits"]
+
+
+def _content(data: bytes) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(bytes(unsealed(MAGIC, data, "the manifest")))
+    if content["format"] != FORMAT_OF_SEVERAL:
+        check_format("the state table", content["format"], _FORMAT)
+    return content
 
 
 def calls_of(states: pa.Schema) -> list[dict[str, str]]:

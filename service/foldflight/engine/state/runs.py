@@ -21,12 +21,13 @@ from foldflight.engine.keys import KeyIndex
 from foldflight.engine.state.hostcache import HostCache
 from foldflight.errors import CorruptError
 
-__all__ = ["Piece", "RunCache", "decode_piece", "encode_piece", "key_hashes", "sealed", "unsealed"]
+__all__ = ["Piece", "RunCache", "decode_piece", "encode_piece", "key_hashes", "sealed", "text_hashes", "unsealed"]
 
 _MAGIC: Final = b"FFR1"
 _SEED: Final = np.uint64(0x9E3779B97F4A7C15)
 _NULL_BYTES: Final = b"\xff<NULL>\xff"
 _CHECKED_MAX: Final = 1 << 16
+_HASHED_BYTES_MAX: Final = 256
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -73,6 +74,37 @@ def _digest(value: Any) -> int:
     else:
         data = repr(value).encode()
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def text_hashes(column: pa.Array) -> Hashes:
+    """Return a 64-bit hash of each of n texts or byte strings. Hashes are stored, like those of `key_hashes`.
+
+    They are computed eight bytes of all values at a time, without Python code for each value, and are other hashes than
+    those of `key_hashes`.
+    """
+    raw = column.view(pa.binary()) if pa.types.is_string(column.type) else column
+    offsets = np.frombuffer(raw.buffers()[1], np.int32)[raw.offset : raw.offset + len(raw) + 1].astype(np.int64)
+    lengths = np.diff(offsets)
+    is_long = lengths > _HASHED_BYTES_MAX
+    words = np.frombuffer(b"".join([_from(raw, offsets), bytes(8)]), np.uint8)
+    starts = offsets[:-1] - (offsets[0] if len(offsets) else 0)
+    combined = _mixed(lengths.astype(np.uint64))
+    for place in range(0, int(lengths[~is_long].max(initial=0)), 8):
+        rows = np.flatnonzero((lengths > place) & ~is_long)
+        word = words[(starts[rows] + place)[:, None] + np.arange(8)].view("<u8")[:, 0].astype(np.uint64)
+        spare = np.maximum(8 - (lengths[rows] - place), 0).astype(np.uint64) * np.uint64(8)
+        word &= np.uint64(2**64 - 1) >> spare
+        combined[rows] = _mixed(combined[rows] ^ word)
+    for row in np.flatnonzero(is_long):
+        combined[row] = _digest(raw[int(row)].as_py())
+    combined[raw.is_null().to_numpy(zero_copy_only=False)] = _digest(None)
+    return combined
+
+
+def _from(raw: pa.Array, offsets: npt.NDArray[np.int64]) -> memoryview:
+    """Return the bytes of all values of an array of byte strings."""
+    data = raw.buffers()[2]
+    return memoryview(b"") if data is None else memoryview(data).cast("B")[int(offsets[0]) : int(offsets[-1])]
 
 
 def _mixed(values: Hashes) -> Hashes:

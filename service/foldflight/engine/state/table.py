@@ -100,7 +100,9 @@ class StateTable:
         cache: The cache of decoded pieces; None: no cache.
         bounds: The limits of pieces and merges.
         new_run_id: Returns a new unique name at each call.
-        hashes: The hash of keys; tests replace it.
+        hashes: The hash of keys. The hashes of a stored table must not change.
+        keeps: Selects the rows that merges keep, by their keys. Default: all. Rows that it does not select must never
+            be looked up again.
         conversion: Converts states of other generations when they are looked up or merged. None: a table with such
             states is refused.
 
@@ -118,6 +120,7 @@ class StateTable:
         bounds: TableBounds,
         new_run_id: Callable[[], str],
         hashes: Callable[[pa.RecordBatch], Hashes] = key_hashes,
+        keeps: Callable[[pa.RecordBatch], Mask] | None = None,
         conversion: Conversion | None = None,
     ) -> None:
         self.layout = layout
@@ -126,6 +129,7 @@ class StateTable:
         self._bounds = bounds
         self._new_run_id = new_run_id
         self._hashes = hashes
+        self._keeps = keeps
         self._conversion = conversion
         stored = store.manifest()
         self._manifest = Manifest(layout, {0: layout.states}) if stored is None else Manifest.decode(stored)
@@ -283,6 +287,23 @@ class StateTable:
                 yield rows
             low = high + 1
 
+    def page(self, low: int, high: int, budget: int, row_bytes: int) -> tuple[pa.RecordBatch, int]:
+        """Return the first groups of a range of hashes, in the order of their hashes, and the end of their range.
+
+        Args:
+            low: The first hash.
+            high: The last hash.
+            budget: Rows to read; there may be fewer groups, and more if several have the same hash.
+            row_bytes: Bytes that count as one row.
+
+        Returns:
+            Rows as those of `scan`, and the last hash up to which all groups are returned, at most `high`.
+        """
+        end, _ = self._cut(self._manifest.runs, low, budget, row_bytes)
+        end = min(end, high)
+        rows = self._newest(self._manifest.runs, low, end)
+        return rows.filter(pa.array(rows.column(LIVE).to_numpy() > 0)), end
+
     # -- merges ------------------------------------------------------------------------------------------------------
 
     def _merge(self, budget: int) -> int:
@@ -314,6 +335,8 @@ class StateTable:
         rows = self._newest(inputs, merge.done, high)
         if inputs[0] is self._manifest.runs[0]:
             rows = rows.filter(pa.array(rows.column(LIVE).to_numpy() > 0))
+        if self._keeps is not None and rows.num_rows:
+            rows = rows.filter(pa.array(self._keeps(rows)))
         merge.outputs += self._store_pieces(rows)
         merge.done = high + 1
         if merge.done >= _HASHES:
@@ -324,12 +347,14 @@ class StateTable:
         """Return the number of rows of runs. Large rows count as several (`row_bytes`)."""
         return sum(max(run.rows, run.bytes // self._bounds.row_bytes) for run in runs)
 
-    def _cut(self, runs: Sequence[Run], low: int, budget: int) -> tuple[int, int]:
+    def _cut(self, runs: Sequence[Run], low: int, budget: int, row_bytes: int | None = None) -> tuple[int, int]:
         """Return the end of the range of hashes from `low` on that has `budget` rows of the runs, and its rows.
 
-        Hashes need not be evenly distributed. Rows with the same hash stay together, so there may be more rows. Large
-        rows count as several. The last hash of all is the end of a range with fewer rows.
+        Hashes need not be evenly distributed. Rows with the same hash stay together, so there may be more rows. Rows
+        with more than `row_bytes` (default: that of the bounds) count as several. The last hash of all is the end of a
+        range with fewer rows.
         """
+        unit = self._bounds.row_bytes if row_bytes is None else row_bytes
         metas = [meta for run in runs for meta in run.pieces if meta.high >= low]
         read: dict[str, Piece] = {}
 
@@ -338,7 +363,7 @@ class StateTable:
             for meta in metas:
                 if meta.low > end or meta.high < start:
                     continue
-                each = max(1.0, meta.bytes / meta.rows / self._bounds.row_bytes)
+                each = max(1.0, meta.bytes / meta.rows / unit)
                 if start <= meta.low and meta.high <= end:
                     rows += each * meta.rows
                 else:

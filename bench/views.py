@@ -1,0 +1,163 @@
+"""Views in streams: epochs that touch a few entries of a large view, its load, and many small views beside dicts.
+
+The engine's epochs run in this process, without Spark: one bucket, its state table in memory and in the shared cache of
+a host, and functions embedded.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bench.data import Figure, Sizes
+from foldflight import MapView, connect, udaf
+from foldflight.engine.epoch import BucketEpoch
+from foldflight.engine.grouped import GroupedExchange
+from foldflight.engine.layout import QueryLayout
+from foldflight.engine.query import Query, StreamOptions
+from foldflight.engine.state.hostcache import HostCache
+from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.table import MemoryStore, TableLayout
+from foldflight.engine.state.viewtable import table_of
+from foldflight.functions import Call
+
+SUITE = "views"
+VIEW, DICT = "MapView", "dict"
+EPOCH_ROWS, LOAD_ROWS = 1_000, 500_000
+TOUCHED = f"{EPOCH_ROWS:,} rows an epoch, one group"
+LOADED = f"load of one group, {LOAD_ROWS:,} rows an epoch"
+SMALL = "groups with ten entries"
+SMALLEST, LARGEST = 10_000, 10_000_000
+
+
+class Seen:
+    """Different texts with their counts, in a view."""
+
+    count: int
+    times: MapView[str, int]
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.times = MapView()
+
+
+class Held:
+    """The same in a dict."""
+
+    count: int
+    times: dict[str, int]
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.times = {}
+
+
+class _Count:
+    def accumulate(self, acc: Any, value: str) -> None:
+        times = acc.times.get(value, 0)
+        acc.count += times == 0
+        acc.times[value] = times + 1
+
+    def get_value(self, acc: Any) -> int:
+        return int(acc.count)
+
+
+@udaf(name="in_view", input_types=["VARCHAR"], result_type="BIGINT", prefetch={"times": ["value"]})
+class InView(_Count):
+    """Counts different texts in a view."""
+
+    def create_accumulator(self) -> Seen:
+        return Seen()
+
+
+@udaf(name="in_dict", input_types=["VARCHAR"], result_type="BIGINT", compile=False)
+class InDict(_Count):
+    """Counts different texts in a dict."""
+
+    def create_accumulator(self) -> Held:
+        return Held()
+
+
+def entries_of(count: int) -> str:
+    """Return the name of the figures of a view with this number of entries."""
+    return f"view of {count:,} entries"
+
+
+def measure(sizes: Sizes) -> Iterator[Figure]:
+    """Measure views of 10,000 and of five times `rows` entries, at most 10 M, and a twentieth of `rows` groups."""
+    large = min(sizes.rows * 5, LARGEST)
+    for count in (SMALLEST, large):
+        with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
+            stream = _Stream("in_view", Path(folder))
+            start = time.perf_counter()
+            for first in range(0, count, LOAD_ROWS):
+                stream.epoch(np.zeros(min(LOAD_ROWS, count - first), np.int64), np.arange(first, count)[:LOAD_ROWS])
+            if count == large:
+                yield Figure(SUITE, LOADED, VIEW, count / (time.perf_counter() - start), "rows/s")
+            yield Figure(SUITE, TOUCHED, entries_of(count), _touching(stream, count), "s")
+    groups = max(sizes.rows // 20, 100)
+    for name, subject in (("in_dict", DICT), ("in_view", VIEW)):
+        with tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder:
+            stream = _Stream(name, Path(folder))
+            keys = np.repeat(np.arange(groups), 10)
+            stream.epoch(keys, np.tile(np.arange(10), groups))
+            start = time.perf_counter()
+            stream.epoch(keys, np.tile(np.arange(10), groups))
+            rate = len(keys) / (time.perf_counter() - start)
+            yield Figure(SUITE, f"{groups:,} {SMALL}", subject, rate, "rows/s")
+
+
+def _touching(stream: _Stream, count: int) -> float:
+    """Return the median time of epochs whose rows use a few entries of a view, half of them new."""
+    chosen = np.random.default_rng(1)
+    taken = []
+    for epoch in range(21):
+        values = chosen.integers(0, count, EPOCH_ROWS)
+        values[::2] = count + epoch * EPOCH_ROWS + np.arange(EPOCH_ROWS // 2)
+        start = time.perf_counter()
+        stream.epoch(np.zeros(EPOCH_ROWS, np.int64), values)
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken[1:])
+
+
+class _Stream:
+    """A stream of keys and texts with one bucket."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        layout = QueryLayout(
+            keys=pa.schema([("key_0", pa.int64())]),
+            names=("k",),
+            columns=pa.schema([("column_0", pa.string())]),
+            shown=("v",),
+            has_kinds=False,
+        )
+        transport = connect([InView, InDict])[name]("v").transport
+        self._query = Query.of(transport, {"n": Call(name, ("v",))}, layout, stream=StreamOptions())
+        opening = self._query.opening_for(states=True, outputs=True, initial_outputs=True, keeps_views=True)
+        self._exchange = GroupedExchange(transport, opening, self._query.layout)
+        self._cache = RunCache(bytes_max=256 << 20, shared=HostCache(folder, bytes_max=4 << 30))
+        self._store = MemoryStore()
+
+    def epoch(self, keys: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
+        """Run an epoch with n rows. Texts are `user` and a number."""
+        layout = self._query.layout
+        texts = pc.binary_join_element_wise("user", pa.array(values).cast(pa.string()), "-")
+        rows = pa.RecordBatch.from_arrays([pa.array(keys), texts], schema=layout.rows)
+        table = table_of(
+            TableLayout(keys=layout.keys, states=layout.states),
+            self._query.views,
+            self._store,
+            cache=self._cache,
+            new_run_id=lambda: uuid.uuid4().hex,
+        )
+        blocks = (rows.slice(start, 1 << 16) for start in range(0, rows.num_rows, 1 << 16))
+        BucketEpoch(self._exchange, layout, table, is_strict=False).run(blocks)

@@ -1,0 +1,523 @@
+"""The state table of a bucket of a query with views, whose entries may be too many for one state.
+
+A view of at most 64 entries and 4 KiB is stored in the row of its group, *inline*. The entries of a larger view are
+rows of a second table (`engine/state/entries.py`), and stay there until the view is cleared. A lookup of groups reads
+no entries of that table, and an epoch writes only those that changed.
+
+A view in states of the exchange is `struct<complete, cleared, entries: list<struct<key, value, present>>>`. The row of
+a group has `struct<generation, entries: list<struct<key, value>>>` in its place, where generation 0 means inline. For a
+list it also has the number of its items. In states of the exchange this number is the key of an entry that does not
+exist, if the items are not there, so that a server can append items without reading any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from foldflight.engine.keys import KeyIndex
+from foldflight.engine.layout import SLOT
+from foldflight.engine.state.entries import ENTRY, GENERATION, VALUE, EntryTable, Page
+from foldflight.engine.state.manifest import Committed, Found, RunStore, TableBounds, TableLayout
+from foldflight.engine.state.runs import RunCache
+from foldflight.engine.state.stores import GROUPS, TableStores
+from foldflight.engine.state.table import Conversion, StateTable
+from foldflight.functions.views import ViewSpec
+
+__all__ = ["CallView", "FoundViews", "ViewTable", "one_row_each", "stored_views", "table_of"]
+
+ITEMS: Final = "items"
+"""The member of a stored list with the number of its items."""
+
+Mask = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class CallView:
+    """A view of a query.
+
+    Args:
+        call: The number of the call.
+        spec: The view.
+        prefetch: The columns of the query's rows that make up the key of the entry that a row uses; none if unknown.
+        filter: The column of the query's rows that tells which rows the call uses; None: all.
+    """
+
+    call: int
+    spec: ViewSpec
+    prefetch: tuple[str, ...] = ()
+    filter: str | None = None
+
+    @property
+    def table(self) -> str:
+        """The name of the table of its entries."""
+        return f"{self.call}.{self.spec.name}"
+
+
+@dataclass(frozen=True)
+class FoundViews(Found):
+    """The result of a lookup of n keys.
+
+    Args:
+        generations: For each view int64, shape (n,): the generation of its entries; 0 if the state has them all.
+    """
+
+    generations: tuple[Counts, ...]
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """Some entries of n groups: the position of the group of each, its key, its value, and whether it exists."""
+
+    rows: Counts
+    keys: pa.Array
+    values: pa.Array
+    present: Mask
+
+    def where(self, mask: Mask) -> _Entries:
+        chosen = pa.array(mask)
+        return _Entries(self.rows[mask], self.keys.filter(chosen), self.values.filter(chosen), self.present[mask])
+
+    def then(self, other: _Entries) -> _Entries:
+        return _Entries(
+            np.concatenate([self.rows, other.rows]),
+            pa.concat_arrays([self.keys, other.keys]),
+            pa.concat_arrays([self.values, other.values]),
+            np.concatenate([self.present, other.present]),
+        )
+
+    def newest(self) -> _Entries:
+        """Return the last row of each entry, if it exists, by group, in the order of first appearance."""
+        rows = pa.array(self.rows)
+        index = KeyIndex(pa.schema([pa.field("row", pa.int64()), pa.field("key", self.keys.type)]))
+        slots = index.slots([rows, self.keys]).to_numpy()
+        distinct = index.keys()
+        last = np.zeros(len(index), np.int64)
+        last[slots] = np.arange(len(slots))
+        owners = distinct.column(0).to_numpy()
+        order = np.argsort(owners, kind="stable")
+        order = order[self.present[last[order]]]
+        keys = distinct.column(1).take(pa.array(order))
+        values = self.values.take(pa.array(last[order]))
+        return _Entries(owners[order], keys, values, np.ones(len(order), np.bool_))
+
+
+class ViewTable:
+    """The groups of one bucket, and the entries of their views.
+
+    Args:
+        layout: The layout of the rows, with states as in the exchange.
+        views: The views of the calls.
+        store: The storage of the bytes.
+        cache: The cache of decoded pieces; None: no cache.
+        bounds: The limits of pieces and merges.
+        new_run_id: Returns a new unique name at each call.
+
+    Attributes:
+        views: The views, by their number.
+
+    Raises:
+        RejectedError: STATE_MISMATCH, if the stored table belongs to another query, or to another version of its calls.
+        CorruptError: STATE_CHECKSUM, if the manifest is damaged.
+    """
+
+    def __init__(
+        self,
+        layout: TableLayout,
+        views: Sequence[CallView],
+        store: RunStore,
+        *,
+        cache: RunCache | None,
+        bounds: TableBounds,
+        new_run_id: Callable[[], str],
+    ) -> None:
+        self.layout = layout
+        self.views = tuple(views)
+        self._bounds = bounds
+        self._stores = TableStores(store)
+        options: dict[str, Any] = {"cache": cache, "bounds": bounds, "new_run_id": new_run_id}
+        stored = replace(layout, states=_stored_schema(layout.states, views))
+        self._groups = StateTable(stored, self._stores.of(GROUPS), **options)
+        self._entries = [
+            EntryTable(
+                view.table,
+                layout.keys,
+                view.spec,
+                self._stores.of(view.table),
+                is_current=partial(self._are_current, place),
+                **options,
+            )
+            for place, view in enumerate(views)
+        ]
+
+    @property
+    def pieces(self) -> int:
+        """The number of pieces."""
+        return self._groups.pieces + sum(table.pieces for table in self._entries)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all pieces."""
+        return self._groups.stored_bytes + sum(table.stored_bytes for table in self._entries)
+
+    def declare(self) -> None:
+        """Store the layout if it is new, so that a different query is detected even if no group is touched."""
+        self._groups.declare()
+        for table in self._entries:
+            table.declare()
+        self._stores.write()
+
+    def lookup(self, keys: pa.RecordBatch) -> FoundViews:
+        """Look up n distinct groups. Of their views, the states have all entries or none (`complete`).
+
+        Args:
+            keys: n rows of the key columns, in the canonical form of `KeyIndex.keys`.
+
+        Raises:
+            CorruptError: STATE_CHECKSUM, INVARIANT.
+        """
+        found = self._stored(keys)
+        generations = tuple(_stored_parts(found.states, view)[0] for view in self.views)
+        return FoundViews(found.present, found.live, self._sent(found.states), generations)
+
+    def lookup_entries(
+        self, place: int, keys: pa.RecordBatch, generations: Counts, entries: pa.Array
+    ) -> tuple[Mask, pa.Array]:
+        """Look up n entries, each of a group and of its present generation.
+
+        Args:
+            place: The number of the view.
+            keys: n groups: rows of the key columns.
+            generations: int64, shape (n,): the generations of their views, from `lookup`.
+            entries: n keys of entries.
+
+        Returns:
+            Whether each entry exists (bool, shape (n,)), and n values, NULL for those that do not.
+        """
+        present, values = self._entries[place].lookup(keys, pa.array(generations), entries)
+        is_inline = generations == 0
+        if is_inline.any():
+            chosen = pa.array(is_inline)
+            present[is_inline], found = self._lookup_inline(place, keys.filter(chosen), entries.filter(chosen))
+            places = np.arange(len(values))
+            places[is_inline] = len(values) + np.arange(len(found))
+            values = pa.concat_arrays([values, found]).take(pa.array(places))
+        return present, values
+
+    def page(self, place: int, key: pa.RecordBatch, generation: int, after: pa.Array | None) -> Page:
+        """Return the entries of a view that is not inline, in an order of their own, or in that of the list.
+
+        Args:
+            place: The number of the view.
+            key: One row of the key columns.
+            generation: The generation of the view, from `lookup`.
+            after: The key after which the page begins, as an array of one; None for the first page.
+        """
+        return self._entries[place].page(key, generation, after)
+
+    def commit(self, keys: pa.RecordBatch, live: npt.NDArray[np.int64], states: pa.RecordBatch) -> Committed:
+        """Store the new states of n distinct groups, and the changed entries of their views, and continue merges.
+
+        Args:
+            keys: n rows of the key columns, as for `lookup`.
+            live: int64, shape (n,): live rows of each group; 0 removes the group with its entries.
+            states: n rows of `state_0`..., with the changed entries of views, or with all (`complete`).
+        """
+        before = self._stored(keys).states
+        self._stores.commits += 1
+        columns, changed = list(states.columns), []
+        for place, view in enumerate(self.views):
+            generations, inline, written = self._split(view, before, columns[view.call], live)
+            items = _items_after(before, columns[view.call], view) if view.spec.is_list else None
+            stored = _stored_view(generations, items, inline, view)
+            columns[view.call] = _with_view(columns[view.call], view, stored)
+            changed.append((place, pa.array(generations), written))
+        # Merges of entries ask for the generations of groups, so the groups are written first.
+        done = self._groups.commit(keys, live, pa.RecordBatch.from_arrays(columns, schema=self._groups.layout.states))
+        rows, merged = done.rows, done.merged_rows
+        for place, numbers, written in changed:
+            owners = pa.array(written.rows)
+            each = self._entries[place].commit(
+                keys.take(owners), numbers.take(owners), written.keys, written.values, written.present
+            )
+            rows, merged = rows + each.rows, merged + each.merged_rows
+        self._stores.write()
+        return Committed(rows, merged, self.pieces, self.stored_bytes)
+
+    def scan(self, where: Callable[[pa.RecordBatch], Mask] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield all groups as `StateTable.scan` does, with states as from `lookup`."""
+        for rows in self._groups.scan(where):
+            states = self._sent(rows.select(self.layout.states.names))
+            columns = [*rows.columns[: -states.num_columns], *states.columns]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.layout.rows)
+
+    def all_entries(self, place: int) -> Iterator[pa.RecordBatch]:
+        """Yield the entries of a view of all groups: the key columns, `entry` and `value`."""
+        view = self.views[place]
+        for rows in self._groups.scan():
+            _, inline = _stored_parts(rows.select(self.layout.states.names), view)
+            groups = rows.select(self.layout.keys.names).take(pa.array(inline.rows))
+            yield _named_entries(groups, inline.keys, inline.values)
+        for rows in self._entries[place].scan():
+            current = rows.filter(pa.array(self._are_current(place, rows)))
+            groups = current.select(self.layout.keys.names)
+            yield _named_entries(groups, current.column(ENTRY), current.column(VALUE))
+
+    def _lookup_inline(self, place: int, keys: pa.RecordBatch, entries: pa.Array) -> tuple[Mask, pa.Array]:
+        """Look up n entries of inline views, as `lookup_entries` does."""
+        slots, groups = self._distinct(keys)
+        _, inline = _stored_parts(self._stored(groups).states, self.views[place])
+        index = KeyIndex(pa.schema([pa.field("row", pa.int64()), pa.field("key", entries.type)]))
+        index.slots([pa.array(inline.rows), inline.keys])
+        asked = index.slots([pa.array(slots.astype(np.int64)), entries]).to_numpy()
+        present: Mask = asked < len(inline.rows)
+        return present, inline.values.take(pa.array(asked, mask=~present))
+
+    def _distinct(self, rows: pa.RecordBatch) -> tuple[npt.NDArray[np.int32], pa.RecordBatch]:
+        """Return the number of each row's group among the groups of n rows, and these groups."""
+        names = self.layout.keys.names
+        if not names:
+            return np.zeros(rows.num_rows, np.int32), pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
+        index = KeyIndex(self.layout.keys)
+        return index.slots([rows.column(name) for name in names]).to_numpy(), index.keys()
+
+    def _stored(self, keys: pa.RecordBatch) -> Found:
+        """Look up n groups, with states as they are stored; NULL for groups that were removed."""
+        found = self._groups.lookup(keys)
+        places = pa.array(np.arange(keys.num_rows), mask=~found.present)
+        return Found(found.present, found.live, found.states.take(places))
+
+    def _split(
+        self, view: CallView, before: pa.RecordBatch, states: pa.Array, live: npt.NDArray[np.int64]
+    ) -> tuple[Counts, _Entries, _Entries]:
+        """Return the generations of n groups, their inline entries, and the entries to write as rows."""
+        generations, inline = _stored_parts(before, view)
+        is_reset, changes = _changes(states, view)
+        changes = changes.where((live[changes.rows] > 0) & (changes.present | (not view.spec.is_list)))
+        # All entries of these groups are known.
+        is_known = is_reset | (generations == 0)
+        older = inline.where((live[inline.rows] > 0) & ~is_reset[inline.rows])
+        contents = older.then(changes.where(is_known[changes.rows])).newest()
+        counts = np.bincount(contents.rows, minlength=len(live))
+        sizes = np.bincount(contents.rows, _sizes(contents.keys) + _sizes(contents.values), len(live))
+        is_inline = is_known & (counts <= self._bounds.inline_entries_max) & (sizes <= self._bounds.inline_bytes_max)
+        generations = np.where(is_known, np.where(is_inline, 0, self._stores.commits), generations)
+        written = contents.where(~is_inline[contents.rows]).then(changes.where(~is_known[changes.rows]))
+        return generations, contents.where(is_inline[contents.rows]), written
+
+    def _sent(self, stored: pa.RecordBatch) -> pa.RecordBatch:
+        """Return stored states as states of the exchange."""
+        columns = list(stored.columns)
+        for view in self.views:
+            generations, inline = _stored_parts(stored, view)
+            type_ = self.layout.states.types[view.call].field(view.spec.name).type
+            if view.spec.is_list:
+                inline = _with_numbers(inline, generations, _items(stored, view))
+            columns[view.call] = _with_view(columns[view.call], view, _sent_view(generations, inline, type_))
+        return pa.RecordBatch.from_arrays(columns, schema=self.layout.states)
+
+    def _are_current(self, place: int, rows: pa.RecordBatch) -> Mask:
+        """Return which of n rows of group and `generation` are of their group's generation of a view."""
+        slots, keys = self._distinct(rows)
+        found = self._stored(keys)
+        generations, _ = _stored_parts(found.states, self.views[place])
+        current: Mask = generations[slots] == rows.column(GENERATION).to_numpy()
+        return current
+
+
+def table_of(
+    layout: TableLayout,
+    views: Sequence[CallView],
+    store: RunStore,
+    *,
+    cache: RunCache | None,
+    new_run_id: Callable[[], str],
+    bounds: TableBounds | None = None,
+    conversion: Conversion | None = None,
+) -> StateTable | ViewTable:
+    """Return the state table of a bucket, with or without views. The arguments and errors are those of the two."""
+    bounds = bounds or TableBounds()
+    if views:
+        return ViewTable(layout, views, store, cache=cache, bounds=bounds, new_run_id=new_run_id)
+    return StateTable(layout, store, cache=cache, bounds=bounds, new_run_id=new_run_id, conversion=conversion)
+
+
+def one_row_each(results: pa.RecordBatch, views: Sequence[CallView]) -> pa.RecordBatch:
+    """Return results in which each slot has one row. The entries of large views may come in several rows of a slot.
+
+    Args:
+        results: n rows with `slot`, ascending, and `state_i`. Only the first row of a slot has values other than views.
+        views: The views of the calls.
+    """
+    slots = results.column(SLOT).to_numpy()
+    is_first = np.r_[True, slots[1:] != slots[:-1]][: len(slots)]
+    if is_first.all():
+        return results
+    owners, firsts = np.cumsum(is_first) - 1, results.filter(pa.array(is_first))
+    for view in views:
+        place = results.schema.get_field_index(f"state_{view.call}")
+        whole, first = (_member(batch.column(place), view.spec.name) for batch in (results, firsts))
+        rows, entries = _flat(_member(whole, "entries"))
+        offsets = np.r_[0, np.cumsum(np.bincount(owners[rows], minlength=firsts.num_rows))]
+        lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), entries, type=first.type.field("entries").type)
+        flags = [_member(first, name) for name in ("complete", "cleared")]
+        column = pa.StructArray.from_arrays([*flags, lists], fields=list(first.type), mask=first.is_null())
+        states = _with_view(firsts.column(place), view, column)
+        firsts = firsts.set_column(place, results.schema.field(place), states)
+    return firsts
+
+
+def stored_views(layout: TableLayout, tables: Sequence[str]) -> list[CallView]:
+    """Return the views of a stored table of groups.
+
+    Args:
+        layout: Its layout, from its manifest.
+        tables: The names of all tables.
+    """
+    views = []
+    for table in tables:
+        call, _, name = table.partition(".")
+        if name:
+            entry = layout.states.field(f"state_{call}").type.field(name).type.field("entries").type.value_type
+            is_list = layout.states.field(f"state_{call}").type.field(name).type.get_field_index(ITEMS) >= 0
+            spec = ViewSpec(name, entry.field("key").type, entry.field("value").type, is_list=is_list)
+            views.append(CallView(int(call), spec))
+    return views
+
+
+# -- views in states -------------------------------------------------------------------------------------------------
+
+
+def _view_type(view: CallView) -> pa.DataType:
+    """Return the type of a view in the rows of groups."""
+    entry = pa.struct([("key", view.spec.key), ("value", view.spec.value)])
+    items = [(ITEMS, pa.int64())] if view.spec.is_list else []
+    return pa.struct([(GENERATION, pa.int64()), *items, ("entries", pa.list_(entry))])
+
+
+def _stored_schema(states: pa.Schema, views: Sequence[CallView]) -> pa.Schema:
+    fields = list(states)
+    for view in views:
+        members = [
+            member.with_type(_view_type(view)) if member.name == view.spec.name else member
+            for member in fields[view.call].type
+        ]
+        fields[view.call] = fields[view.call].with_type(pa.struct(members))
+    return pa.schema(fields)
+
+
+def _with_view(states: pa.Array, view: CallView, column: pa.Array) -> pa.Array:
+    """Return n states of a call with another array as one of their members."""
+    members = list(states.type)
+    place = states.type.get_field_index(view.spec.name)
+    columns = states.flatten()
+    columns[place], members[place] = column, members[place].with_type(column.type)
+    return pa.StructArray.from_arrays(columns, fields=members, mask=states.is_null())
+
+
+def _member(states: pa.Array, name: str) -> pa.Array:
+    """Return a member of n structs; NULL for structs that are NULL."""
+    return states.flatten()[states.type.get_field_index(name)]
+
+
+def _flags(view: pa.Array, name: str) -> Mask:
+    flags: Mask = _member(view, name).fill_null(False).to_numpy(zero_copy_only=False)
+    return flags
+
+
+def _flat(lists: pa.Array) -> tuple[Counts, pa.Array]:
+    """Return the position of the list of each item, and the items."""
+    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    return np.repeat(np.arange(len(lists)), lengths), lists.flatten()
+
+
+def _stored_parts(states: pa.RecordBatch, view: CallView) -> tuple[Counts, _Entries]:
+    """Return the generations of a view in n stored states, and its inline entries."""
+    column = _member(states.column(view.call), view.spec.name)
+    generations = _member(column, GENERATION).fill_null(0).to_numpy(zero_copy_only=False)
+    rows, entries = _flat(_member(column, "entries"))
+    keys, values = _member(entries, "key"), _member(entries, "value")
+    return generations, _Entries(rows, keys, values, np.ones(len(rows), np.bool_))
+
+
+def _changes(states: pa.Array, view: CallView) -> tuple[Mask, _Entries]:
+    """Return for n states of the exchange whether older entries of a view are gone, and the entries that they have."""
+    column = _member(states, view.spec.name)
+    rows, entries = _flat(_member(column, "entries"))
+    keys, values, present = _member(entries, "key"), _member(entries, "value"), _flags(entries, "present")
+    return _flags(column, "cleared") | _flags(column, "complete"), _Entries(rows, keys, values, present)
+
+
+def _items(states: pa.RecordBatch, view: CallView) -> Counts:
+    """Return the number of items of a list in n stored states."""
+    column = _member(states.column(view.call), view.spec.name)
+    items: Counts = _member(column, ITEMS).fill_null(0).to_numpy(zero_copy_only=False)
+    return items
+
+
+def _items_after(before: pa.RecordBatch, states: pa.Array, view: CallView) -> Counts:
+    """Return the number of items of a list in n states of the exchange, which may have only the last ones."""
+    is_reset, changes = _changes(states, view)
+    items = np.where(is_reset, 0, _items(before, view))
+    np.maximum.at(items, changes.rows, changes.keys.to_numpy() + changes.present)
+    return items
+
+
+def _with_numbers(inline: _Entries, generations: Counts, items: Counts) -> _Entries:
+    """Add the number of items to n lists that are not inline: as the key of an entry that does not exist."""
+    rows = np.flatnonzero(generations)
+    numbers = pa.array(items[rows], inline.keys.type)
+    both = inline.then(_Entries(rows, numbers, pa.nulls(len(rows), inline.values.type), np.zeros(len(rows), np.bool_)))
+    order = pa.array(np.argsort(both.rows, kind="stable"))
+    return _Entries(
+        both.rows[order.to_numpy()], both.keys.take(order), both.values.take(order), both.present[order.to_numpy()]
+    )
+
+
+def _stored_view(generations: Counts, items: Counts | None, inline: _Entries, view: CallView) -> pa.Array:
+    type_ = _view_type(view)
+    entries = _lists(len(generations), inline, [inline.keys, inline.values], type_.field("entries").type)
+    numbers = [] if items is None else [pa.array(items)]
+    return pa.StructArray.from_arrays([pa.array(generations), *numbers, entries], fields=list(type_))
+
+
+def _sent_view(generations: Counts, inline: _Entries, type_: pa.StructType) -> pa.Array:
+    columns = [inline.keys, inline.values, pa.array(inline.present)]
+    entries = _lists(len(generations), inline, columns, type_.field("entries").type)
+    flags = [pa.array(generations == 0), pa.array(np.zeros(len(generations), np.bool_))]
+    return pa.StructArray.from_arrays([*flags, entries], fields=list(type_))
+
+
+def _lists(count: int, entries: _Entries, columns: Sequence[pa.Array], type_: pa.ListType) -> pa.Array:
+    """Return n lists of entries, which are sorted by their list."""
+    offsets = np.r_[0, np.cumsum(np.bincount(entries.rows, minlength=count))]
+    items = pa.StructArray.from_arrays(columns, fields=list(type_.value_type))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items, type=type_)
+
+
+def _named_entries(groups: pa.RecordBatch, keys: pa.Array, values: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([*groups.columns, keys, values], names=[*groups.schema.names, ENTRY, VALUE])
+
+
+def _sizes(array: pa.Array) -> Counts:
+    """Return about how many bytes each of n values takes."""
+    type_ = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _sizes(array.storage)
+    if pa.types.is_struct(type_):
+        return sum((_sizes(member) for member in array.flatten()), np.zeros(len(array), np.int64))
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_map(type_):
+        rows, items = _flat(array)
+        return 8 + np.bincount(rows, _sizes(items), len(array)).astype(np.int64)
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        lengths = pc.binary_length(array).fill_null(0)
+        return 4 + lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+    return np.full(len(array), array.nbytes // max(len(array), 1), np.int64)

@@ -1,0 +1,281 @@
+"""The state table of groups with views compared with a dict of dicts: random epochs, small bounds, reopened."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foldflight import RejectedError
+from foldflight.engine.blocks import one_batch
+from foldflight.engine.state import entries as entries_module
+from foldflight.engine.state.manifest import Manifest, manifests_of
+from foldflight.engine.state.runs import RunCache, text_hashes
+from foldflight.engine.state.table import MemoryStore, StateTable, TableBounds, TableLayout
+from foldflight.engine.state.viewtable import CallView, FoundViews, ViewTable, one_row_each
+from foldflight.exchange.views import split_entries
+from foldflight.functions.views import ViewSpec
+from tests.effort import examples
+
+
+def sent(view: ViewSpec) -> pa.DataType:
+    """Return the type of a view in states of the exchange."""
+    entry = pa.struct([("key", view.key), ("value", view.value), ("present", pa.bool_())])
+    return pa.struct([("complete", pa.bool_()), ("cleared", pa.bool_()), ("entries", pa.list_(entry))])
+
+
+KEYS = pa.schema([("key_0", pa.string())])
+SEEN = ViewSpec("seen", pa.float64(), pa.int64())
+LOG = ViewSpec("log", pa.int64(), pa.string(), is_list=True)
+IDENTITY = {"function": "f", "version": "1", "fingerprint": "ab"}
+STATE = pa.struct([("n", pa.int64()), ("seen", sent(SEEN)), ("log", sent(LOG))])
+STATES = pa.schema([("state_0", pa.int64()), pa.field("state_1", STATE, metadata=IDENTITY)])
+LAYOUT = TableLayout(KEYS, STATES, names=("name", "total", "f"))
+VIEWS = [CallView(1, SEEN), CallView(1, LOG)]
+SMALL = TableBounds(
+    piece_rows_max=3, fan_in=2, merge_rows_max=4, merge_share=2, inline_entries_max=2, inline_bytes_max=40
+)
+IDS = count()
+GROUPS = ["a", "b", "c", None]
+NAN = float("nan")
+
+Contents = dict[Any, tuple[int, dict[Any, Any], list[str]]]
+
+
+def table(store: MemoryStore, cache: RunCache | None = None, **options: Any) -> ViewTable:
+    chosen = {"bounds": SMALL, "layout": LAYOUT, "views": VIEWS} | options
+    return ViewTable(
+        chosen["layout"],
+        chosen["views"],
+        store,
+        cache=cache,
+        bounds=chosen["bounds"],
+        new_run_id=lambda: f"run {next(IDS)}",
+    )
+
+
+def keys_of(keys: list[Any]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], schema=KEYS)
+
+
+def view(changes: list[tuple[Any, Any, bool]], *, cleared: bool = False) -> dict[str, Any]:
+    rows = [{"key": key, "value": value if present else None, "present": present} for key, value, present in changes]
+    return {"complete": False, "cleared": cleared, "entries": rows}
+
+
+def states_of(states: list[dict[str, Any]]) -> pa.RecordBatch:
+    totals = pa.array([1] * len(states), pa.int64())
+    return pa.RecordBatch.from_arrays([totals, pa.array(states, STATE)], names=["state_0", "state_1"])
+
+
+def pages(subject: ViewTable, place: int, key: pa.RecordBatch, generation: int) -> list[tuple[Any, Any]]:
+    """Return the entries of all pages of a view."""
+    found, after = [], None
+    while True:
+        page = subject.page(place, key, generation, after)
+        found += zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True)
+        if page.is_last:
+            return found
+        after = page.keys.slice(len(page.keys) - 1)
+
+
+def contents(
+    subject: ViewTable, found: FoundViews, place: int, row: int, model_log: list[str]
+) -> list[tuple[Any, Any]]:
+    """Return the entries of a view of a group that was looked up."""
+    member = VIEWS[place].spec.name
+    state = found.states.column("state_1")[row].as_py()[member]
+    generation = int(found.generations[place][row])
+    assert state["complete"] == (generation == 0)
+    assert not state["cleared"]
+    if generation == 0:
+        assert len(state["entries"]) <= SMALL.inline_entries_max
+        return [(each["key"], each["value"]) for each in state["entries"]]
+    expected = [] if place == 0 else [{"key": len(model_log), "value": None, "present": False}]
+    assert state["entries"] == expected
+    return pages(subject, place, keys_of([GROUPS[row]]), generation)
+
+
+def canonical(key: Any) -> Any:
+    if not isinstance(key, float):
+        return key
+    return "NaN" if math.isnan(key) else key + 0.0
+
+
+ENTRIES = st.sampled_from([None, NAN, -0.0, 0.0, 1.0, 2.5, 3.0, 4.0])
+CHANGES = st.dictionaries(ENTRIES, st.tuples(st.integers(0, 9), st.booleans()), max_size=6)
+EPOCH = st.dictionaries(
+    st.integers(0, len(GROUPS) - 1),
+    st.tuples(st.integers(0, 2), st.booleans(), CHANGES, st.booleans(), st.integers(0, 4)),
+    max_size=4,
+)
+
+
+def apply(model: Contents, group: int, change: Any) -> dict[str, Any]:
+    """Change the model, and return the state that a server would return."""
+    live, clears, changes, clears_log, added = change
+    number, seen, log = model.get(group, (0, {}, []))
+    seen = {} if clears else dict(seen)
+    log = [] if clears_log else list(log)
+    state = {"n": number + 1, "seen": view([(k, v, p) for k, (v, p) in changes.items()], cleared=clears)}
+    for key, (value, present) in changes.items():
+        seen.pop(canonical(key), None)
+        if present:
+            seen[canonical(key)] = value
+    items = [(len(log) + each, f"item {number}" * 3, True) for each in range(added)]
+    count = len(log) + len(items)
+    state["log"] = view([*items, (count, None, False)], cleared=clears_log)
+    log += [item for _, item, _ in items]
+    model.pop(group, None)
+    if live:
+        model[group] = (number + 1, seen, log)
+    return state
+
+
+@examples(120)
+@given(st.lists(EPOCH, max_size=12), st.booleans(), st.booleans())
+def test_views_are_dicts(epochs: list[dict[int, Any]], reopen: bool, few_hashes: bool) -> None:
+    """After every epoch the views of each group equal dicts and lists, whatever was inline, cleared or merged."""
+    with pytest.MonkeyPatch.context() as patch:
+        if few_hashes:
+            group_hashes = entries_module._group_hashes
+            patch.setattr(entries_module, "_group_hashes", lambda rows: group_hashes(rows) & np.uint64(1 << 63))
+        store, cache = MemoryStore(), RunCache(bytes_max=1 << 20)
+        subject = table(store, cache)
+        model: Contents = {}
+        for epoch in epochs:
+            if reopen:
+                subject = table(store, cache)
+            states = [apply(model, group, change) for group, change in epoch.items()]
+            live = np.array([change[0] for change in epoch.values()], np.int64)
+            subject.commit(keys_of([GROUPS[group] for group in epoch]), live, states_of(states))
+            check(subject, model)
+        seen = [row for batch in subject.all_entries(0) for row in batch.to_pylist()]
+        found = sorted((str(row["key_0"]), str(canonical(row["entry"])), row["value"]) for row in seen)
+        wanted = [(str(GROUPS[group]), k, v) for group, (_, each, _) in model.items() for k, v in each.items()]
+        assert found == sorted((group, str(canonical(key)), value) for group, key, value in wanted)
+
+
+def check(subject: ViewTable, model: Contents) -> None:
+    found = subject.lookup(keys_of(GROUPS))
+    assert found.present.tolist() == [group in model for group in range(len(GROUPS))]
+    for group, (number, seen, log) in model.items():
+        assert found.states.column("state_1")[group].as_py()["n"] == number
+        entries = contents(subject, found, 0, group, log)
+        assert len(entries) == len(seen)
+        assert {canonical(key): value for key, value in entries} == seen
+        assert contents(subject, found, 1, group, log) == list(enumerate(log))
+    asked = [None, NAN, -0.0, 1.0, 2.5, 99.0]
+    for group, generation in enumerate(found.generations[0].tolist()):
+        if group in model:
+            keys = keys_of([GROUPS[group]] * len(asked))
+            numbers: npt.NDArray[np.int64] = np.full(len(asked), generation)
+            present, values = subject.lookup_entries(0, keys, numbers, pa.array(asked, pa.float64()))
+            seen = model[group][1]
+            assert present.tolist() == [canonical(key) in seen for key in asked]
+            assert values.to_pylist() == [seen.get(canonical(key)) for key in asked]
+
+
+def test_the_work_of_an_epoch_is_proportional_to_what_it_touches() -> None:
+    """An epoch that changes a few entries of a view with thousands merges a bounded number of rows."""
+    bounds = TableBounds(piece_rows_max=256, fan_in=4, merge_rows_max=100, merge_share=6)
+    subject = table(MemoryStore(), RunCache(bytes_max=1 << 24), bounds=bounds)
+    key, live = keys_of(["a"]), np.ones(1, np.int64)
+    state = {"n": 1, "seen": view([(float(each), each, True) for each in range(4_000)]), "log": view([])}
+    subject.commit(key, live, states_of([state]))
+    for epoch in range(60):
+        changed = [(float(each * 53 % 4_000), -epoch, True) for each in range(epoch, epoch + 20)]
+        done = subject.commit(key, live, states_of([{"n": 1, "seen": view(changed), "log": view([])}]))
+        assert done.merged_rows <= 2 * 6 * 21 + 100
+    found = subject.lookup(key)
+    assert len(pages(subject, 0, key, int(found.generations[0][0]))) == 4_000
+
+
+def test_entries_that_are_gone_are_dropped() -> None:
+    """Entries of a view that was cleared, and of a group that was removed, vanish from the store with merges."""
+    store = MemoryStore()
+    bounds = TableBounds(piece_rows_max=64, fan_in=2, merge_rows_max=1_000, merge_share=6)
+    subject = table(store, bounds=bounds)
+    many = view([(float(each), each, True) for each in range(500)])
+    full = {"n": 1, "seen": many, "log": view([])}
+    subject.commit(keys_of(["a", "b"]), np.ones(2, np.int64), states_of([full, full]))
+    held = subject.stored_bytes
+    few = {"n": 1, "seen": view([(float(each), each, True) for each in range(100)], cleared=True), "log": view([])}
+    subject.commit(keys_of(["a", "b"]), np.array([1, 0]), states_of([few, few]))
+    for _ in range(8):
+        more = {"n": 1, "seen": view([(1.0, 7, True)]), "log": view([])}
+        subject.commit(keys_of(["a"]), np.ones(1, np.int64), states_of([more]))
+    rows = sum(run.rows for run in Manifest.decode(manifests_of(store.value or b"")[0]["1.seen"]).runs)
+    assert rows < 120
+    assert subject.stored_bytes < held / 2
+    assert sum(batch.num_rows for batch in subject.all_entries(0)) == 100
+
+
+def test_a_table_of_before_is_continued() -> None:
+    """A table that was written without views is continued, and readers find its groups in the new manifest."""
+    store = MemoryStore()
+    plain = TableLayout(KEYS, pa.schema([STATES.field("state_0")]), names=("name", "total"))
+    old = StateTable(plain, store, cache=None, bounds=SMALL, new_run_id=lambda: f"run {next(IDS)}")
+    states = pa.RecordBatch.from_arrays([pa.array([7], pa.int64())], names=["state_0"])
+    old.commit(keys_of(["a"]), np.ones(1, np.int64), states)
+    subject = table(store, layout=plain, views=[])
+    assert subject.lookup(keys_of(["a"])).states.column("state_0").to_pylist() == [7]
+    subject.commit(keys_of(["b"]), np.ones(1, np.int64), states)
+    again = table(store, layout=plain, views=[])
+    assert again.lookup(keys_of(["a", "b"])).states.column("state_0").to_pylist() == [7, 7]
+    assert Manifest.decode(store.value or b"").layout.described == plain.described
+
+
+OTHERS = {
+    "key": ViewSpec("seen", pa.string(), pa.int64()),
+    "value": ViewSpec("seen", pa.float64(), pa.string()),
+}
+
+
+@pytest.mark.parametrize("difference", OTHERS)
+def test_views_of_other_types_are_refused(difference: str) -> None:
+    """A view whose types have changed is STATE_MISMATCH."""
+    store = MemoryStore()
+    table(store).declare()
+    other = OTHERS[difference]
+    state = pa.struct([("n", pa.int64()), ("seen", sent(other)), ("log", sent(LOG))])
+    states = pa.schema([STATES.field("state_0"), pa.field("state_1", state, metadata=IDENTITY)])
+    with pytest.raises(RejectedError) as caught:
+        table(store, layout=replace(LAYOUT, states=states), views=[CallView(1, other), CallView(1, LOG)])
+    assert caught.value.code == "STATE_MISMATCH"
+
+
+def test_parts_of_large_states_are_joined() -> None:
+    """Results whose entries came in several rows of a slot have one row for each slot again."""
+    states = [
+        {"n": 1, "seen": view([(float(each), each, True) for each in range(20)]), "log": view([(0, None, False)])},
+        None,
+        {"n": 3, "seen": view([]), "log": view([(each, f"item {each}", True) for each in range(9)], cleared=True)},
+    ]
+    schema = pa.schema([("slot", pa.int32()), *STATES, ("output_0", pa.int64())])
+    columns = [pa.array([2, 5, 6], pa.int32()), pa.array([7, 8, 9]), pa.array(states, STATE), pa.array([1, 2, None])]
+    whole = pa.RecordBatch.from_arrays(columns, schema=schema)
+    specs = [(), (SEEN, LOG)]
+    parts = [part for row in range(3) for part in split_entries(whole.slice(row, 1), specs, 300)]
+    together = one_batch(pa.Table.from_batches(parts))
+    assert together.num_rows > 4
+    assert one_row_each(together, VIEWS).to_pylist() == whole.to_pylist()
+    assert one_row_each(whole, VIEWS) is whole
+
+
+def test_text_hashes_never_change() -> None:
+    """Hashes of texts are part of the stored format, and depend only on the text."""
+    texts = ["", "a", "abcdefgh", "abcdefghi", "a\0", None, "ü" * 300]
+    together = text_hashes(pa.array(texts, pa.string()))
+    assert [int(text_hashes(pa.array(["x", text], pa.string()).slice(1))[0]) for text in texts] == together.tolist()
+    assert len(set(together.tolist())) == len(texts)
+    assert text_hashes(pa.array([b"a", None])).tolist() == together[[1, 5]].tolist()
+    assert together[:2].tolist() == [16294208416658607535, 6774081908283191102]

@@ -1,0 +1,94 @@
+"""Streams whose functions have views: entries beyond a message, restarts, and readers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import DataFrame, SparkSession
+
+from foldflight import Functions, RejectedError, connect
+from foldflight.cli import state as command
+from foldflight.cli.main import cli
+from foldflight.spark import group_by, state_table, tumble
+from foldflight.spark.stored import StoredTable
+from tests.spark.test_stream import Stream
+from tests.spark.test_stream_windows import Clicks
+
+
+def test_views_of_a_stream_survive_restarts_and_can_be_read(
+    classic: SparkSession, embedded: Functions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view of hundreds of entries and a small one are as the rows left them, in results and for readers."""
+
+    def query(df: DataFrame) -> DataFrame:
+        texts = df.selectExpr("op", "customer", "cast(qty as string) text")
+        return group_by(texts, "customer", row_kind="op", buckets=2).agg(n=embedded["seen"]("text"))
+
+    stream = Stream(classic, tmp_path, query)
+
+    def write(rows: list[tuple[str, str, int]]) -> None:
+        stream.write([{"op": op, "customer": key, "amount": 1, "qty": text, "x": 0.0} for op, key, text in rows])
+
+    write([*(("+I", "ann", each) for each in range(300)), ("+I", "bob", 1), ("+I", "bob", 1)])
+    first = stream.run()
+    write([("+I", "ann", 7), ("+I", "ann", 300), ("+I", "ann", 301), ("-D", "ann", 5), ("-D", "bob", 1)])
+    second = stream.run()  # another query, from the checkpoint
+    assert {row["customer"]: row["n"] for row in first[0]} == {"ann": 300, "bob": 1}
+    assert {row["customer"]: row["n"] for row in second[0] if row["row_kind"] == "+U"} == {"ann": 301}
+
+    checkpoint = str(tmp_path / "checkpoint")
+    times = state_table(classic, checkpoint, view="n.times")
+    assert times.columns == ["customer", "key", "value"]
+    found = {(row["customer"], row["key"]): row["value"] for row in times.collect()}
+    texts = {str(each): 1 for each in range(302) if each != 5} | {"7": 2}
+    assert found == {("ann", text): number for text, number in texts.items()} | {("bob", "1"): 1}
+    log = state_table(classic, checkpoint, view="n.log").where("customer = 'ann'").orderBy("key").collect()
+    assert [row["value"] for row in log] == [str(each) for each in range(302)]
+    groups = {row["customer"]: row["n"] for row in state_table(classic, checkpoint).collect()}
+    assert groups["ann"]["times"]["generation"] > 0
+    assert groups["bob"]["times"].asDict(recursive=True) == {"generation": 0, "entries": [{"key": "1", "value": 1}]}
+    assert StoredTable.of(classic, checkpoint).figures().rows > 600
+    with pytest.raises(RejectedError, match=r"the views are n\.times, n\.log"):
+        state_table(classic, checkpoint, view="n.other")
+    _command_prints(classic, checkpoint, monkeypatch)
+
+
+def _command_prints(classic: SparkSession, checkpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def local_spark(*_arguments: Any, **_options: Any) -> Iterator[SparkSession]:
+        yield classic
+
+    monkeypatch.setattr(command, "local_spark", local_spark)
+    run = CliRunner(env={"COLUMNS": "160"}).invoke
+    arguments = ["state", checkpoint, "--view", "n.times", "--group", "customer=bob"]
+    shown = run(cli, arguments)
+    assert "1 entry" in shown.output
+    assert "bob" in shown.output
+    printed = run(cli, [*arguments, "--json"])
+    assert json.loads(printed.stdout) == {"customer": "bob", "key": "1", "value": 1}
+
+
+@pytest.mark.slow
+def test_closing_windows_read_views_through_a_server(classic: SparkSession, server_url: str, tmp_path: Path) -> None:
+    """A window that closes emits a value that reads all items of its view, which the server asks for page by page."""
+    functions = connect(server_url)
+
+    def query(df: DataFrame) -> DataFrame:
+        rows = df.withWatermark("at", "10 minutes").selectExpr("at", "page", "cast(v as string) text")
+        return group_by(rows, "page", window=tumble("at", "1 hour"), emit="append", buckets=2).agg(
+            log=functions["seen_log"]("text")
+        )
+
+    stream = Clicks(classic, tmp_path, query, mode="append")
+    stream.minutes(*((5, "a", each) for each in range(100)))
+    stream.minutes((50, "a", 7), (51, "a", 100), (40, "b", 1))
+    stream.minutes((200, "c", 1))
+    stream.minutes((201, "c", 1))
+    emitted = {row["page"]: row["log"] for epoch in stream.run() for row in epoch}
+    assert emitted == {"a": ",".join(map(str, range(101))), "b": "1"}

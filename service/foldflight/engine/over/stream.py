@@ -53,7 +53,17 @@ from foldflight.functions import RowKind
 from foldflight.functions.call import Order
 from foldflight.functions.frame import Interval, WindowFrame, interval_of
 
-__all__ = ["CALLS", "FRAMES", "GROUPS", "WAITING", "OverBucket", "StreamFolds", "StreamedOver", "idle_us_of"]
+__all__ = [
+    "CALLS",
+    "FRAMES",
+    "GROUPS",
+    "WAITING",
+    "FrameCalls",
+    "OverBucket",
+    "StreamFolds",
+    "StreamedOver",
+    "idle_us_of",
+]
 
 _FRAME_ROWS_MAX: Final = 10_000
 """Rows before the current one that ROWS may have. The last rows of each touched group are written in each epoch."""

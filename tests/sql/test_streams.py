@@ -245,11 +245,6 @@ def test_aggregates_over_changes(db: Any, tmp_path: Path) -> None:
         (f"SELECT customer, n FROM ({SUMS}) WHERE n > 1", "WHERE or JOIN over a stream of updates"),
         (f"SELECT s.n FROM ({SUMS}) s JOIN hav ON s.n = hav.v", "WHERE or JOIN over a stream of updates"),
         (f"SELECT * FROM ({SUMS}) LIMIT 3 EMIT CHANGES", "count the changes of a stream"),
-        (SUMS, "idle is an option of streams whose calls have OVER, and this SELECT groups rows; leave it out"),
-        (
-            "SELECT my_sum(v) OVER (ORDER BY v) FROM VALUES (1) AS t(v)",
-            "idle bounds the state of a stream, and this SELECT is a batch; leave it out",
-        ),
     ],
 )
 def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str) -> None:
@@ -258,7 +253,7 @@ def test_what_streams_cannot_do(db: Any, tmp_path: Path, text: str, message: str
     rows = db.readStream.schema(Orders.ddl).parquet(str(tmp_path / "input"))
     rows.withWatermark("at", "0 seconds").createOrReplaceTempView("orders")
     rows.createOrReplaceTempView("plain")
-    options = {"row_kind": "op"} if "string_agg" in text else {"idle": "7 days"} if "idle" in message else {}
+    options = {"row_kind": "op"} if "string_agg" in text else {}
     with pytest.raises(SqlError) as refused:
         sql(db, text, **options)
     assert message in refused.value.message

@@ -53,7 +53,17 @@ from foldflight.functions import RowKind
 from foldflight.functions.call import Order
 from foldflight.functions.frame import Interval, WindowFrame, interval_of
 
-__all__ = ["CALLS", "FRAMES", "GROUPS", "WAITING", "OverBucket", "StreamFolds", "StreamedOver", "idle_us_of"]
+__all__ = [
+    "CALLS",
+    "FRAMES",
+    "GROUPS",
+    "WAITING",
+    "FrameCalls",
+    "OverBucket",
+    "StreamFolds",
+    "StreamedOver",
+    "idle_us_of",
+]
 
 _FRAME_ROWS_MAX: Final = 10_000
 """Rows before the current one that ROWS may have. The last rows of each touched group are written in each epoch."""
@@ -383,7 +393,8 @@ def _kept_text(frame: WindowFrame, until: str) -> str:
         return "the accumulators of each group with rows in its frame, and the arguments of these rows, by time"
     if (kept := _kept_rows(frame)) == 0:
         return "nothing, as rows of equal time come out together"
-    return f"the arguments of the last {kept:,} rows of each group, {until}"
+    rows = "row" if kept == 1 else f"{kept:,} rows"
+    return f"the arguments of the last {rows} of each group, {until}"
 
 
 def _distance_us(frame: WindowFrame) -> int | None:

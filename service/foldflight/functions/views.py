@@ -122,7 +122,8 @@ class MapView(Generic[K, V]):
 
     def __init__(self, items: Mapping[K, V] | MapView[K, V] | Iterable[tuple[K, V]] = ()) -> None:
         self._entries: dict[Any, Any] = {}
-        self.update(items)
+        if items:
+            self.update(items)
 
     @classmethod
     def of(cls, entries: dict[Any, Any]) -> Self:

@@ -327,6 +327,7 @@ class ViewShape(Shape):
         self.make = make
         self.is_list = key is None
         self.arrow = view_type(self.key.arrow, value.arrow)
+        self._has_normal_keys = not _has_floats(self.key)
 
     @property
     def key_members(self) -> int:
@@ -378,20 +379,22 @@ class ViewShape(Shape):
 
     def made(self, part: ViewPart) -> Any:
         """Return a view with the entries of a complete part."""
-        if self.is_list:
-            return self.make(value for value, present in zip(part.values, part.present, strict=True) if present)
-        pairs = zip(part.keys, part.values, part.present, strict=True)
-        return self.make((key, value) for key, value, present in pairs if present)
+        if False in part.present:
+            entries = list(zip(part.keys, part.values, part.present, strict=True))
+            keys = [key for key, _, present in entries if present]
+            values = [value for _, value, present in entries if present]
+        else:
+            keys, values = part.keys, part.values
+        return self.make.of(values if self.is_list else dict(zip(keys, values, strict=True)))
 
     def parts_of(self, array: pa.Array) -> list[ViewPart | None]:
         """Return n views as parts; None for NULL. Raises ValueError for values that no fold writes."""
         complete, cleared, lists = (array.field(place) for place in range(3))
         # `flatten` passes on the NULL of an entry to its members.
         key_column, value_column, present_column = lists.values.flatten()
-        keys, values = (
-            list(map(normal_key, self.key.from_arrow(key_column))),
-            self.value.from_arrow(value_column),
-        )
+        keys, values = self.key.from_arrow(key_column), self.value.from_arrow(value_column)
+        if not self._has_normal_keys:
+            keys = list(map(normal_key, keys))
         present = present_column.to_pylist()
         offsets = lists.offsets.to_pylist()
         columns = zip(
@@ -409,6 +412,13 @@ def _checked(part: ViewPart) -> ViewPart:
     if part.complete is None or part.cleared is None or None in part.present:
         raise ValueError("complete, cleared or present of a view is NULL")
     return part
+
+
+def _has_floats(key: Shape) -> bool:
+    """Return whether keys may have NaN or -0.0."""
+    if isinstance(key, _Object):
+        return any(_has_floats(each) for _, each in key.fields)
+    return bool(pa.types.is_floating(key.arrow))
 
 
 def _owned(shape: Shape, flat: list[Any], owners: list[int]) -> pa.Array:

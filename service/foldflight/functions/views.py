@@ -122,7 +122,15 @@ class MapView(Generic[K, V]):
 
     def __init__(self, items: Mapping[K, V] | MapView[K, V] | Iterable[tuple[K, V]] = ()) -> None:
         self._entries: dict[Any, Any] = {}
-        self.update(items)
+        if items:
+            self.update(items)
+
+    @classmethod
+    def of(cls, entries: dict[Any, Any]) -> Self:
+        """Return a map of these entries, whose keys are normal. The dict becomes a part of it."""
+        made = cls()
+        made._entries = entries
+        return made
 
     # -- what a subclass that keeps its entries elsewhere overrides; keys are normal -----------------------------------
 
@@ -291,6 +299,13 @@ class ListView(Generic[T]):
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         self._items: list[T] = list(items)
+
+    @classmethod
+    def of(cls, items: list[T]) -> Self:
+        """Return a list of these items. The list becomes a part of it."""
+        made = cls()
+        made._items = items
+        return made
 
     def get(self) -> Iterable[T]:
         """Return all items, in order."""

@@ -139,16 +139,16 @@ class _KeptMap(MapView[Any, Any]):
     that were put or removed since states were last returned. If it is whole, all entries are in `_entries`.
     """
 
-    def __init__(self, source: _Source, whole: Iterable[tuple[Any, Any]] | None) -> None:
+    _is_cleared = False
+    _readers = 0  # iterations under way
+    _resized = 0  # how often a key was added or removed
+
+    def __init__(self, source: _Source, whole: dict[Any, Any] | None) -> None:
         self._source = source
+        self._entries = {} if whole is None else whole
         self._absent: set[Any] = set()
         self._changed: dict[Any, None] = {}
         self._is_whole = whole is not None
-        self._is_cleared = False
-        self._readers = 0  # iterations under way
-        self._resized = 0  # how often a key was added or removed
-        super().__init__(whole or ())
-        self._changed.clear()
 
     def learn(self, part: ViewPart) -> None:
         """Take entries from the engine, except those that are known already."""
@@ -172,7 +172,8 @@ class _KeptMap(MapView[Any, Any]):
 
     def part(self) -> ViewPart:
         if self._is_whole:
-            return dataclasses.replace(super().part(), cleared=self._is_cleared)
+            part = super().part()
+            return dataclasses.replace(part, cleared=True) if self._is_cleared else part
         keys, entries = list(self._changed), self._entries
         return ViewPart(
             complete=False,
@@ -257,13 +258,14 @@ class _KeptList(ListView[Any]):
     before them, which the engine has. If it is whole, all items are in `_items`.
     """
 
-    def __init__(self, source: _Source, whole: Iterable[Any] | None, kept: int = 0) -> None:
+    _is_cleared = False
+    _clears = 0
+
+    def __init__(self, source: _Source, whole: list[Any] | None, kept: int = 0) -> None:
         self._source = source
+        self._items = [] if whole is None else whole
         self._is_whole = whole is not None
-        self._is_cleared = False
-        self._clears = 0
         self._kept = kept
-        super().__init__(whole or ())
 
     def learn(self, part: ViewPart) -> None:
         """Take all items from the engine. Some of the items are of no use."""
@@ -280,7 +282,8 @@ class _KeptList(ListView[Any]):
 
     def part(self) -> ViewPart:
         if self._is_whole:
-            return dataclasses.replace(super().part(), cleared=self._is_cleared)
+            part = super().part()
+            return dataclasses.replace(part, cleared=True) if self._is_cleared else part
         count = self._kept + len(self._items)
         return ViewPart(
             complete=False,
@@ -463,7 +466,8 @@ class Viewed(Interpreted):
         source = _Source(self._ask, name, shape, slot, self._warm)
         kept: _KeptMap | _KeptList
         if not isinstance(found, ViewPart):
-            kept = _KeptList(source, found) if shape.is_list else _KeptMap(source, found.items())
+            whole: Any = found if isinstance(found, (MapView, ListView)) else shape.make(found)  # or a dict or list
+            kept = _KeptList(source, whole._items) if shape.is_list else _KeptMap(source, whole._entries)  # noqa: SLF001
             source.warm()
         elif shape.is_list:
             if len(found.keys) != 1 or found.present[0]:

@@ -33,6 +33,7 @@ EXECUTED = (
     "README.md",
     "docs/how-to/query-dataframes.md",
     "docs/how-to/isolate-errors.md",
+    "docs/how-to/keep-large-states.md",
     "docs/how-to/map-rows.md",
     "docs/how-to/test-without-spark.md",
     "docs/how-to/write-a-vectorised-function.md",

@@ -89,6 +89,7 @@ def test_batches(classic: SparkSession, place: Place) -> None:
     assert sorted(map(tuple, found)) == [(0, 999**2), (1, 997**2 - 1), (2, 998**2 - 4)]
 
 
+@pytest.mark.slow
 def test_streams_over_a_restart_with_an_edited_class(classic: SparkSession, tmp_path: Path, place: Place) -> None:
     """A stream that is restarted with another connection and edited code continues with its states."""
     latest: dict[str, int] = {}

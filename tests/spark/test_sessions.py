@@ -157,6 +157,7 @@ def test_sessions_of_a_stream_merge_and_close(classic: SparkSession, tmp_path: P
     assert sum(each["late_rows"] or 0 for each in stream.progress) == 1
 
 
+@pytest.mark.slow
 def test_a_session_that_grows_is_another(classic: SparkSession, tmp_path: Path) -> None:
     """Without a watermark sessions stay open, also over a restart; the changelog has replaced and new sessions."""
     functions = connect(spark_functions)

@@ -249,6 +249,7 @@ def test_parameters(both: Any) -> None:
     assert values(sql(both, "SELECT pct(v, fraction => :f) FROM hav", {"f": 0.5})) == [(2.0,)]
 
 
+@pytest.mark.slow
 def test_order_in_calls(both: Any) -> None:
     """`f(x ORDER BY t)` and WITHIN GROUP fold rows in their order; both plans, and DataFrames, agree."""
     sql(both, f"CREATE OR REPLACE AGGREGATE joined(STRING) RETURNS STRING APPEND ONLY AS '{MODULE}:Joined'")

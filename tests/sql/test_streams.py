@@ -73,15 +73,13 @@ def test_emit_changes(db: Any, tmp_path: Path) -> None:
     assert shown(second, "row_kind", "who", "price", "n") == [("+U", "A", 16, 2), ("-U", "A", 11, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
         "FROM orders GROUP BY customer, window(at, '10 minutes')",
-        pytest.param(
-            """FROM TABLE(TUMBLE(TABLE orders, DESCRIPTOR(at), INTERVAL '10' MINUTES))
-               GROUP BY window_start, window_end, customer""",
-            marks=pytest.mark.slow,
-        ),
+        """FROM TABLE(TUMBLE(TABLE orders, DESCRIPTOR(at), INTERVAL '10' MINUTES))
+           GROUP BY window_start, window_end, customer""",
     ],
 )
 def test_emit_on_window_close(db: Any, tmp_path: Path, source: str) -> None:

@@ -18,11 +18,9 @@ from tests.spark.test_stream import SCHEMA, Model, apply
 from tests.wire.kit import eventually
 
 ROOT = Path(__file__).parents[2]
-EPOCHS = 24
-KILLS = 8
-# The share of kills after the first epoch of a start. The others come while the query starts.
-AFTER_AN_EPOCH = 0.75
-WORKER_KILLS = 6
+EPOCHS = 18
+KILLS = 6
+WORKER_KILLS = 5
 # The share of kills after the first epoch of a start. The others come while the query starts.
 AFTER_AN_EPOCH = 0.75
 SEED = 20130101

@@ -5,10 +5,11 @@ The oracle of the fold is the same class with `dict` and `list` instead of `MapV
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import Entries, Folded, Open, Results, Returns
 from foldflight.exchange.views import asking
 from foldflight.fold import HeldView
+from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
 from foldflight.testing import LawResult, check_laws
 from foldflight.testing.laws import LAWS, _check, _Subject
@@ -82,6 +84,20 @@ def test_a_list_view_has_the_methods_of_list_and_of_pyflink() -> None:
         len(view)
 
 
+def test_copies_do_not_share_entries() -> None:
+    """Those of the module `copy`, as with dict and list."""
+    view: MapView[str, list[int]] = MapView({"a": [1]})
+    items: ListView[list[int]] = ListView([[1]])
+    for copied, items_copied in [(copy.copy(view), copy.copy(items)), (copy.deepcopy(view), copy.deepcopy(items))]:
+        copied["b"] = []
+        items_copied.add([2])
+    assert view == {"a": [1]}
+    assert items == [[1]]
+    assert copy.copy(view)["a"] is view["a"]
+    copy.deepcopy(view)["a"].append(2)
+    assert view == {"a": [1]}
+
+
 def test_nan_and_none_are_keys() -> None:
     """NaN is equal to itself as a key, in tuples too, and None is a key like others."""
     view: MapView[Any, int] = MapView()
@@ -137,6 +153,8 @@ class CountDifferent:
 
 
 COLUMNS = pa.schema([("slot", pa.int32()), ("v", pa.string())])
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def opening(**fields: Any) -> Open:
@@ -205,6 +223,12 @@ def unused(*_: Any) -> Any:
     """A method that is never called."""
 
 
+class Derived(MapView[K, V]):
+    """Has a method that a view of a query would not have."""
+
+    def raised(self, key: K) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("hints", "methods", "options", "wrong"),
     [
@@ -228,6 +252,12 @@ def unused(*_: Any) -> Any:
         ({"a": MapView[str, int]}, {}, {"prefetch": {"a": ["other"]}}, "no argument"),
         ({"a": MapView[tuple[str, int], int]}, {}, {"prefetch": {"a": ["value"]}}, "its keys have 2 parts"),
         ({"a": MapView[str, int]}, {}, {"prefetch": {"a": []}}, "without arguments"),
+        ({"a": MapView[str, int]}, {}, {"prefetch": ["a"]}, "give a dict"),
+        ({"a": MapView[str, int]}, {}, {"prefetch": {"a": None}}, "give a dict"),
+        ({"a": dict[str, int]}, {}, {"prefetch": {"a": ["value"]}}, "annotate the accumulator"),
+        ({"a": MapView[list[int], int]}, {}, {}, "State.a: the keys"),
+        ({"a": MapView[str, int] | None}, {}, {}, "State.a: a view cannot be None"),
+        ({"a": Derived[str, int]}, {}, {}, "State.a: Derived is derived from a view"),
     ],
 )
 def test_declarations_that_do_not_go_with_views(
@@ -291,11 +321,13 @@ class WithDict:
 
     log: int
     map: dict[int, int]
+    other: dict[int, int]
     list: list[int]
 
     def __init__(self) -> None:
         self.log = 0
         self.map = {}
+        self.other = {}
         self.list = []
 
 
@@ -304,10 +336,12 @@ class WithViews:
 
     log: int
     map: MapView[int, int]
+    other: MapView[int, int]
     list: ListView[int]
 
     def __init__(self) -> None:
         self.log = 0
+        self.other = MapView()
         self.map = {}  # type: ignore[assignment]
         self.list = []  # type: ignore[assignment]
 
@@ -338,6 +372,12 @@ class Operations:
                 acc.map.clear()
             case "replace":
                 acc.map = {key: value}
+            case "move":
+                acc.other, acc.map = acc.map, {}
+            case "exchange":
+                acc.other, acc.map = acc.map, acc.other
+            case "copy":
+                acc.other = copy.copy(acc.map)
             case "any":
                 return bool(acc.map)
             case "sum":
@@ -365,7 +405,8 @@ class Operations:
         return None
 
     def get_value(self, acc: Any) -> int:
-        return int((acc.log * 31 + hash(tuple(sorted(acc.map.items()))) + hash(tuple(acc.list))) % MODULUS)
+        contents = hash(tuple(sorted(acc.map.items()))) + hash(tuple(sorted(acc.other.items()))) * 7
+        return int((acc.log * 31 + contents + hash(tuple(acc.list))) % MODULUS)
 
 
 @udaf(name="ops", input_types=["STRING", "BIGINT", "BIGINT"], result_type="BIGINT")
@@ -392,6 +433,9 @@ NAMES = (
     "default",
     "clear",
     "replace",
+    "move",
+    "exchange",
+    "copy",
     "any",
     "sum",
     "append",
@@ -515,6 +559,69 @@ def test_views_give_the_outputs_of_dict_and_list(steps: list[Any], inline: int, 
     assert driver.outputs == expected(steps)
 
 
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [[(0, "move", 0, 0), (0, "set", 9, 9)], "barrier", [(0, "exchange", 0, 0)]],
+        [[(0, "move", 0, 0), (0, "set", 9, 9)], "checkpoint", [(0, "exchange", 0, 0)]],
+        [
+            [(0, "move", 0, 0), (0, "set", 9, 9)],
+            "barrier",
+            [(0, "exchange", 0, 0)],
+            ("prefetch", [9]),
+            [(0, "get", 9, 0)],
+        ],
+        [[(0, "copy", 0, 0), (0, "set", 1, 7)], "barrier", [(0, "exchange", 0, 0)]],
+    ],
+)
+def test_a_view_may_be_set_as_another_view(steps: list[Any]) -> None:
+    """Its entries are those that it was read from, and then it is stored as a whole; also a copy of it."""
+    driver = Driver(inline=0, page=2)
+    steps = [[(0, "set", key, key) for key in range(4)], "barrier, forget", *steps, "barrier"]
+    run(driver, steps)
+    assert driver.outputs == expected(steps)
+
+
+class Lists:
+    """The items since a text, and those before it."""
+
+    now: ListView[str]
+    before: ListView[str]
+
+    def __init__(self) -> None:
+        self.now, self.before = ListView(), ListView()
+
+
+def test_a_list_may_be_set_as_another_list() -> None:
+    """Its items are those that it was read from, and then it is stored as a whole."""
+
+    @udaf(name="count_different", input_types=["STRING"], result_type="STRING")
+    class Last:
+        def create_accumulator(self) -> Lists:
+            return Lists()
+
+        def accumulate(self, acc: Lists, value: str) -> None:
+            if value == "move":
+                acc.before, acc.now = acc.now, ListView()
+            else:
+                acc.now.append(value)
+
+        def get_value(self, acc: Lists) -> str:
+            return f"{[*acc.before]} {[*acc.now]}"
+
+    pair = ExchangePair(opening(keeps_views=True), registry(Last))
+    kept = KeptViews(pair.server.opened)
+    pair.resolve = kept.resolve
+    outputs = []
+    for epoch, values in enumerate(["abcde", ["f", "move", "g"], "h", "i"]):
+        pair.send(pair.engine.chunk(rows([0] * len(values), list(values))))
+        results = pair.epoch(epoch)
+        kept.commit(results)
+        outputs.append(results["output_0"][0].as_py())
+    assert outputs[1] == f"{[*'abcdef']} {['g']}"
+    assert outputs[3] == f"{[*'abcdef']} {[*'ghi']}"
+
+
 def test_a_hit_asks_nothing() -> None:
     """With a right prefetch the server asks nothing; with a wrong one, results are the same."""
     steps = [[(0, "set", key, key)] for key in range(5)]
@@ -578,7 +685,7 @@ def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatc
         exchange.chunk(batch_of([(0, "get", 599, 0), (0, "get", 700, 0), (0, "sum", 0, 0)]))
         exchange.barrier(2)
         outputs = exchange.results(2)["output_0"].to_pylist()
-    assert kept.questions == 1
+    assert kept.questions == 2  # of the first sum, and of get_value for the other map
     steps = [[(0, "set", key, key) for key in range(600)], "barrier", [(0, "sum", 0, 0)]]
     wanted = expected([*steps, [(0, "get", 599, 0), (0, "get", 700, 0), (0, "sum", 0, 0)], "barrier"])
     assert outputs[0] == wanted[-1][0]["output"]
@@ -711,6 +818,82 @@ def test_keys_that_do_not_fit_are_errors_of_the_function() -> None:
     with pytest.raises(FunctionError, match="does not fit the view seen") as raised:
         pair.send(pair.engine.chunk(rows([0], ["b"])))
     assert raised.value.code == "USER_CODE"
+
+
+@pytest.mark.parametrize(
+    ("given_view", "wrong"), [(None, "not set"), (5, "of type int"), (ListView(), "of type ListView")]
+)
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_new_accumulator_without_its_views_is_an_error_of_the_function(
+    keeps: bool, given_view: Any, wrong: str
+) -> None:
+    """It is the same error in a batch and in a stream, and it tells what to set."""
+
+    @udaf(name="count_different", input_types=["STRING"], result_type="BIGINT")
+    class Wrong(CountDifferent):
+        def create_accumulator(self) -> Seen:
+            made = Seen()
+            made.seen = given_view
+            return made
+
+    pair = ExchangePair(opening(keeps_views=keeps), registry(Wrong))
+    with pytest.raises(FunctionError, match=rf"seen of a new accumulator is {wrong}.*set it to MapView\(\)") as raised:
+        pair.send(pair.engine.chunk(rows([0], ["a"])))
+    assert raised.value.code == "USER_CODE"
+
+
+def test_what_a_method_sets_instead_of_a_view_is_refused_with_the_state() -> None:
+    """Entries that come meanwhile are not taken for it, and the memory of the server can be examined."""
+
+    @udaf(name="count_different", input_types=["STRING"], result_type="BIGINT", prefetch={"seen": ["value"]})
+    class Wrong(CountDifferent):
+        def accumulate(self, acc: Seen, value: str) -> None:
+            if value == "wrong":
+                acc.seen = 5  # type: ignore[assignment]
+            elif value == "dict":
+                acc.seen = {"a": 1, "b": 2, "c": 3}  # type: ignore[assignment]
+
+        merge = None  # type: ignore[assignment]
+
+    pair = ExchangePair(opening(keeps_views=True), registry(Wrong))
+    kept = KeptViews(pair.server.opened)
+    pair.send(pair.engine.chunk(rows([0, 1], ["a", "dict"])))
+    largest = [pair.server.largest_view]
+    kept.commit(pair.epoch(1))
+    pair.send(pair.engine.chunk(rows([0], ["wrong"])))
+    largest.append(pair.server.largest_view)
+    assert largest == [HeldView(3, 1, "count_different", "seen"), None]
+    pair.send(pair.engine.entries(kept.prefetched(0, 0, "seen", ["a"])))
+    with pytest.raises(FunctionError, match=r"seen: 5 \(int\) is not a MapView") as raised:
+        pair.epoch(2)
+    assert raised.value.code == "RESULT_TYPE"
+
+
+def test_states_with_null_instead_of_a_view_are_refused() -> None:
+    """No fold writes them."""
+    pair = ExchangePair(opening(keeps_views=True), registry())
+    type_ = pair.server.opened.schema.field("state_0").type
+    state = {"count": 1, "seen": None, "items": {"complete": True, "cleared": False, "entries": []}}
+    batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int32()), pa.array([state], type_)], names=["slot", "state_0"])
+    with pytest.raises(RejectedError, match="its view seen is NULL") as raised:
+        pair.send(pair.engine.states(batch))
+    assert raised.value.code == "STATE_MISMATCH"
+
+
+def test_views_are_not_pickled() -> None:
+    """Without annotations a view would be stored as a whole, so such a state is refused."""
+
+    @udaf(name="count_different", input_types=["STRING"], result_type="BIGINT")
+    class Unannotated(CountDifferent):
+        def create_accumulator(self):  # type: ignore[no-untyped-def]
+            return Seen()
+
+    signer = StateSigner([b"k" * 32])
+    pair = ExchangePair(opening(), registry(Unannotated), signer=signer)
+    pair.send(pair.engine.chunk(rows([0], ["a"])))
+    with pytest.raises(FunctionError, match="has the view seen, but is pickled as a whole") as raised:
+        pair.epoch(1)
+    assert raised.value.code == "RESULT_TYPE"
 
 
 # -- the laws ----------------------------------------------------------------------------------------------------------

@@ -393,12 +393,20 @@ class _Builder(SignatureBuilder):
         """Return, for each view with `prefetch`, the numbers of the arguments that make up its keys."""
         names = self.input_names(inputs)
         found: dict[str, tuple[int, ...]] = {}
+        if not isinstance(prefetch, Mapping) or not all(isinstance(each, Sequence) for each in prefetch.values()):
+            raise self.error(
+                f" declares prefetch={prefetch!r}",
+                'give a dict of the names of its MapViews and the names of arguments: {"view": ["argument"]}',
+            )
         for view, arguments in prefetch.items():
             if view not in views or views[view].is_list:
                 known = ", ".join(name for name, each in views.items() if not each.is_list) or "none"
                 raise self.error(
                     f" declares prefetch for {view!r}, which is no MapView of its accumulator",
-                    f"name one of its MapViews ({known})",
+                    f"name one of its MapViews ({known})"
+                    if views
+                    else "annotate the accumulator, as in `def create_accumulator(self) -> State`, and an attribute of "
+                    "its class as MapView[K, V]",
                 )
             given = [arguments] if isinstance(arguments, str) else list(arguments)
             unknown = next((name for name in given if name not in names), None)
@@ -412,7 +420,8 @@ class _Builder(SignatureBuilder):
             members = views[view].key_members
             if len(given) != members:
                 raise self.error(
-                    f" declares prefetch of {view!r} by {len(given)} arguments, and its keys have {members} parts",
+                    f" declares prefetch of {view!r} by {', '.join(given)}, but its keys have {members} "
+                    f"part{'s' if members > 1 else ''}",
                     "name one argument for each part of the key",
                 )
             found[view] = tuple(names.index(name) for name in given)

@@ -318,7 +318,7 @@ class ViewShape(Shape):
     Args:
         key: The layout of the keys; None for a list, whose keys are the numbers of its items.
         value: The layout of the values or items.
-        make: The class of the views: `MapView`, `ListView` or a subclass.
+        make: The class of the views: `MapView` or `ListView`.
     """
 
     def __init__(self, key: Shape | None, value: Shape, make: type[Any]) -> None:
@@ -361,7 +361,11 @@ class ViewShape(Shape):
                 present += part.present
                 owners += [index] * len(part.keys)
             offsets.append(len(keys))
-        columns = [_owned(self.key, keys, owners), _owned(self.value, items, owners), pa.array(present, pa.bool_())]
+        columns = [
+            _owned(self.key, keys, owners, "the key "),
+            _owned(self.value, items, owners, "the item " if self.is_list else "the value "),
+            pa.array(present, pa.bool_()),
+        ]
         entry = self.arrow.field("entries").type.value_type
         entries = pa.ListArray.from_arrays(
             pa.array(offsets, pa.int32()), pa.StructArray.from_arrays(columns, fields=list(entry))
@@ -421,12 +425,12 @@ def _has_floats(key: Shape) -> bool:
     return bool(pa.types.is_floating(key.arrow))
 
 
-def _owned(shape: Shape, flat: list[Any], owners: list[int]) -> pa.Array:
+def _owned(shape: Shape, flat: list[Any], owners: list[int], what: str = "") -> pa.Array:
     """Convert the members of collections. An error has the index of the collection, not that of the member."""
     try:
         return shape.to_arrow(flat)
     except CastError as error:
-        raise CastError(owners[error.index], error.code, str(error)) from None
+        raise CastError(owners[error.index], error.code, f"{what}{error}") from None
 
 
 def _shown(value: Any) -> str:
@@ -484,7 +488,13 @@ class Attributes:
 
 
 def _view(origin: type, arguments: tuple[Any, ...]) -> ViewShape:
-    if issubclass(origin, ListView):
+    if origin not in (MapView, ListView):
+        raise RejectedError(
+            "SIGNATURE",
+            f"{origin.__name__} is derived from a view, and queries would call the methods of the view only; annotate "
+            "MapView[K, V] or ListView[T], and define the methods in the function's class",
+        )
+    if origin is ListView:
         return ViewShape(None, _without_views(shape_of_annotation(arguments[0])), origin)
     key = shape_of_annotation(arguments[0])
     if not _is_key(key):
@@ -560,7 +570,10 @@ def shape_of_annotation(annotation: Any) -> Shape:
     if origin in (typing.Union, types.UnionType):
         members = [a for a in arguments if a is not type(None)]
         if len(members) == 1 and len(arguments) == 2:
-            return shape_of_annotation(members[0])
+            shape = shape_of_annotation(members[0])
+            if isinstance(shape, ViewShape):
+                raise RejectedError("SIGNATURE", "a view cannot be None; annotate it without None, and `clear` it")
+            return shape
         raise Untyped(f"a union of several types ({annotation}) has no single Arrow type")
     if annotation is ExactSum:
         return _Exact()
@@ -615,20 +628,28 @@ def _class(cls: type) -> Shape:
     if not hints:
         raise Untyped(f"{cls.__name__} annotates no attribute")
     if hasattr(cls, "_fields"):  # a NamedTuple
-        fields = [(name, shape_of_annotation(hints[name])) for name in cls._fields]
+        fields = [(name, _attribute(cls, name, hints[name])) for name in cls._fields]
         named = _tuple(fields)
         assert isinstance(named, _Object)
         named.make = cls._make  # type: ignore[attr-defined]
         return named
     frozen = dataclasses.is_dataclass(cls) and cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
     return _Object(
-        [(name, shape_of_annotation(hint)) for name, hint in hints.items()],
+        [(name, _attribute(cls, name, hint)) for name, hint in hints.items()],
         make=_maker(cls, tuple(hints)),
         get=lambda value, name, _: getattr(value, name),
         check=_attribute_check(cls, tuple(hints)),
         immutable=frozen,
         set=lambda value, name, _, member: object.__setattr__(value, name, member),
     )
+
+
+def _attribute(cls: type, name: str, hint: Any) -> Shape:
+    """Return the shape of an attribute. An error names the class and the attribute."""
+    try:
+        return shape_of_annotation(hint)
+    except RejectedError as error:
+        raise RejectedError(error.code, f"{cls.__name__}.{name}: {error.message}") from None
 
 
 def _maker(cls: Any, names: tuple[str, ...]) -> Callable[[tuple[Any, ...]], Any]:

@@ -6,6 +6,7 @@ maps and lists in memory. In a stream only the entries that rows use are read an
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -122,7 +123,8 @@ class MapView(Generic[K, V]):
 
     def __init__(self, items: Mapping[K, V] | MapView[K, V] | Iterable[tuple[K, V]] = ()) -> None:
         self._entries: dict[Any, Any] = {}
-        if items:
+        # Whether a view is empty may be a question to the engine.
+        if isinstance(items, MapView) or items:
             self.update(items)
 
     @classmethod
@@ -272,6 +274,12 @@ class MapView(Generic[K, V]):
 
     __hash__ = None  # type: ignore[assignment]  # it changes
 
+    def __copy__(self) -> MapView[K, V]:
+        return MapView(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> MapView[K, V]:
+        return MapView(copy.deepcopy(dict(self.items()), memo))
+
     def __repr__(self) -> str:
         return f"MapView({self._entries!r})"
 
@@ -351,6 +359,12 @@ class ListView(Generic[T]):
         return list(self) == list(other) if isinstance(other, (ListView, list)) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __copy__(self) -> ListView[T]:
+        return ListView(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ListView[T]:
+        return ListView(copy.deepcopy(list(self), memo))
 
     def __repr__(self) -> str:
         return f"ListView({self._items!r})"

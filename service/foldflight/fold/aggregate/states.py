@@ -24,6 +24,7 @@ from foldflight.fold.signing import StateSigner
 from foldflight.functions.shape import Shape
 from foldflight.functions.spec import BoundFunction, Verbs
 from foldflight.functions.values import CastError
+from foldflight.functions.views import ListView, MapView
 
 __all__ = ["StateCodec", "Unfit", "custom_payload", "pickled_object", "state_codec", "typed_values", "unreadable"]
 
@@ -249,7 +250,19 @@ class Pickled(_Enveloped):
     def __init__(self, bound: BoundFunction, verbs: Verbs, signer: StateSigner) -> None:
         super().__init__(bound)
         self.signer = signer
+        self.reason = bound.function.capabilities.codec_reason
         self.pickles: Pickles = verbs.pickles or Pickles(bound.function.own)
+
+    def encode(self, accumulators: Sequence[Any]) -> pa.Array:
+        # The accumulators of a function are alike, so one is enough.
+        view = next((name for name in map(_view_of, accumulators[:1]) if name is not None), None)
+        if view is not None:
+            message = (
+                f"its accumulator has the view {view}, but is pickled as a whole ({self.reason}); annotate the "
+                "accumulator, as in `def create_accumulator(self) -> State`, and the attributes of its class"
+            )
+            raise Unfit(0, FunctionError("RESULT_TYPE", message, function=self.function))
+        return super().encode(accumulators)
 
     def pack(self, accumulator: Any) -> bytes:
         try:
@@ -266,6 +279,12 @@ class Pickled(_Enveloped):
 
     def unpack(self, state: bytes) -> Any:
         return pickled_object(self.function, self.version, self.fingerprint, state, self.signer, self.pickles)
+
+
+def _view_of(accumulator: Any) -> str | None:
+    """Return the name of a view of an accumulator whose class does not declare it, or None."""
+    attributes = getattr(accumulator, "__dict__", {})
+    return next((name for name, each in attributes.items() if isinstance(each, (MapView, ListView))), None)
 
 
 def state_codec(bound: BoundFunction, verbs: Verbs, signer: StateSigner | None) -> StateCodec:

@@ -8,6 +8,7 @@ has them.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
@@ -108,12 +109,16 @@ class _Source:
         """Note that the view knows entries."""
         self._warm.add(self._slot)
 
+    def is_of(self, slot: int, name: str) -> bool:
+        """Return whether these are the entries of this view of this slot."""
+        return self._slot == slot and self._name == name
+
     def _question(self, keys: list[Any], *, complete: bool) -> pa.Array:
         part = ViewPart(complete, False, keys, [None] * len(keys), [False] * len(keys))
         try:
             return self._shape.parts_to_arrow([part])
         except CastError as error:
-            raise TypeError(f"the key does not fit the view {self._name}: {error}") from None
+            raise TypeError(f"a key does not fit the view {self._name}: {error}") from None
 
     def _joined(self, answers: pa.Array) -> ViewPart:
         try:
@@ -144,7 +149,7 @@ class _KeptMap(MapView[Any, Any]):
     _resized = 0  # how often a key was added or removed
 
     def __init__(self, source: _Source, whole: dict[Any, Any] | None) -> None:
-        self._source = source
+        self.source = source
         self._entries = {} if whole is None else whole
         self._absent: set[Any] = set()
         self._changed: dict[Any, None] = {}
@@ -162,7 +167,7 @@ class _KeptMap(MapView[Any, Any]):
             elif not part.complete:
                 self._absent.add(key)
         self._is_whole = part.complete
-        self._source.warm()
+        self.source.warm()
 
     def forget(self) -> None:
         """Forget all entries, because the engine has them."""
@@ -187,12 +192,12 @@ class _KeptMap(MapView[Any, Any]):
         found = self._entries.get(key, MISSING)
         if found is not MISSING or self._is_whole or key in self._absent:
             return found
-        found = self._source.find(key)
+        found = self.source.find(key)
         if found is MISSING:
             self._absent.add(key)
         else:
             self._entries[key] = found
-        self._source.warm()
+        self.source.warm()
         return found
 
     def _put(self, key: Any, value: Any) -> None:
@@ -202,19 +207,19 @@ class _KeptMap(MapView[Any, Any]):
         self._entries[key] = value
         self._changed[key] = None
         self._absent.discard(key)
-        self._source.warm()
+        self.source.warm()
 
     def _remove(self, key: Any) -> None:
         self._resized += 1
         del self._entries[key]
         self._changed[key] = None
         self._absent.add(key)
-        self._source.warm()
+        self.source.warm()
 
     def clear(self) -> None:
         self.forget()
         self._is_whole = self._is_cleared = True
-        self._source.warm()
+        self.source.warm()
 
     def is_empty(self) -> bool:
         if self._is_whole or any(key in self._entries for key in self._changed):
@@ -235,7 +240,7 @@ class _KeptMap(MapView[Any, Any]):
     def _stored_pairs(self) -> Iterator[tuple[Any, Any]]:
         """Iterate over the entries at the engine, as rows have changed them, then over those that rows have added."""
         changed, met = list(self._changed), set()
-        for page in self._source.pages():
+        for page in self.source.pages():
             for key, value in zip(page.keys, page.values, strict=True):
                 if key in self._absent:
                     continue
@@ -262,7 +267,7 @@ class _KeptList(ListView[Any]):
     _clears = 0
 
     def __init__(self, source: _Source, whole: list[Any] | None, kept: int = 0) -> None:
-        self._source = source
+        self.source = source
         self._items = [] if whole is None else whole
         self._is_whole = whole is not None
         self._kept = kept
@@ -272,7 +277,7 @@ class _KeptList(ListView[Any]):
         if part.complete and not self._is_whole:
             items = [value for value, present in zip(part.values, part.present, strict=True) if present]
             self._items, self._is_whole, self._kept = items + self._items, True, 0
-            self._source.warm()
+            self.source.warm()
 
     def forget(self) -> None:
         """Forget all items, because the engine has them."""
@@ -295,7 +300,7 @@ class _KeptList(ListView[Any]):
 
     def add(self, value: Any) -> None:
         self._items.append(value)
-        self._source.warm()
+        self.source.warm()
 
     append = add
 
@@ -303,7 +308,7 @@ class _KeptList(ListView[Any]):
         self._items, self._kept = [], 0
         self._is_whole = self._is_cleared = True
         self._clears += 1
-        self._source.warm()
+        self.source.warm()
 
     def is_empty(self) -> bool:
         return not self._kept and not self._items
@@ -318,7 +323,7 @@ class _KeptList(ListView[Any]):
             place += 1
 
     def _stored_items(self, clears: int) -> Iterator[Any]:
-        for page in self._source.pages():
+        for page in self.source.pages():
             for value in page.values:
                 yield value
                 if self._clears != clears:
@@ -357,6 +362,9 @@ class Viewed(Interpreted):
         self.verbs = dataclasses.replace(self.verbs, create_accumulator=lambda: self._in_memory(create()))
 
     def merge(self, slots: Slots, states: pa.Array) -> None:
+        for name in self._views:
+            if pc.any(pc.and_(states.is_valid(), states.field(name).is_null()), min_count=0).as_py():
+                raise unreadable(self.name, f"its view {name} is NULL")
         if self._ask is not None:
             self._grow(slots)
             twice = self._present[slots].any() or len(np.unique(slots)) < len(slots)
@@ -401,14 +409,19 @@ class Viewed(Interpreted):
                         "send its state first",
                         function=self.name,
                     )
-                self._view(slot, name).learn(part)
+                # What a method has set instead needs no entries of this view.
+                view = self._view(slot, name)
+                if view is not None and view.source.is_of(slot, name):
+                    view.learn(part)
 
     def forget_entries(self) -> None:
         """Forget all entries of all views, because the engine has them now."""
         for slot in self._warm:
             accumulator = self._held[slot]
             for name in self._views if accumulator is not EMPTY else ():
-                self._view(slot, name).forget()
+                view = self._view(slot, name)
+                if view is not None:
+                    view.forget()
         self._warm.clear()
 
     def forget(self, slots: Slots) -> None:
@@ -423,7 +436,7 @@ class Viewed(Interpreted):
     def largest_view(self) -> HeldView | None:
         """The view with the most entries in memory. Another thread may ask."""
         held = [
-            HeldView(_count(self._attributes.get(accumulator, name)), slot, self.name, name)
+            HeldView(_count(self._found(accumulator, name)), slot, self.name, name)
             for slot, accumulator in enumerate(list(self._held))
             for name in (self._views if accumulator is not EMPTY else ())
         ]
@@ -437,18 +450,51 @@ class Viewed(Interpreted):
             self._keep(slot for slot in fresh.tolist() if slot not in self.failures)
 
     def _states(self, slots: Slots) -> pa.Array:
+        if self._ask is not None and len(self._views) > 1:
+            self._create(slots)
+            self._read_moved(slots)
         states = super()._states(slots)
         # A method may have replaced a view, or the accumulator.
         self._warm.update(slots.tolist() if self._ask is not None else ())
         return states
 
     def _in_memory(self, accumulator: Any) -> Any:
-        """Make views of the dicts and lists that `create_accumulator` may have given instead."""
+        """Make views of the dicts and lists that `create_accumulator` may have given instead.
+
+        Raises:
+            TypeError: For a view that it has not given.
+        """
         for name, shape in self._views.items():
-            found = self._attributes.get(accumulator, name)
-            if isinstance(found, list if shape.is_list else dict):
+            found = self._found(accumulator, name)
+            kind, plain = (ListView, list) if shape.is_list else (MapView, dict)
+            if isinstance(found, plain):
                 self._attributes.set(accumulator, name, shape.make(found))
+            elif not isinstance(found, kind):
+                wrong = "not set" if found is None else f"of type {type(found).__name__}"
+                raise TypeError(
+                    f"{name} of a new accumulator is {wrong}, and it is declared as a {kind.__name__}; set it to "
+                    f"{kind.__name__}() where the accumulator is made"
+                )
         return accumulator
+
+    def _found(self, accumulator: Any, name: str) -> Any:
+        """Return what an accumulator has as a view; None for an accumulator without it."""
+        try:
+            return self._attributes.get(accumulator, name)
+        except (AttributeError, TypeError, LookupError):
+            return None
+
+    def _read_moved(self, slots: Slots) -> None:
+        """Read all entries of views that a method has set as another view (`acc.before = acc.now`).
+
+        The engine keeps these entries as those of the view that they were read from.
+        """
+        for slot in slots.tolist():
+            accumulator = self._held[slot]
+            for name in self._views if accumulator is not EMPTY else ():
+                found = self._found(accumulator, name)
+                if isinstance(found, (_KeptMap, _KeptList)) and not found.source.is_of(slot, name):
+                    self._attributes.set(accumulator, name, copy.copy(found))
 
     def _keep(self, slots: Iterable[int]) -> None:
         """Replace the views of n slots by views whose entries the engine keeps."""
@@ -456,17 +502,24 @@ class Viewed(Interpreted):
             for name in self._views if self._held[slot] is not EMPTY else ():
                 self._view(slot, name)
 
-    def _view(self, slot: int, name: str) -> _KeptMap | _KeptList:
-        """Return a view of a slot, as one whose entries the engine keeps."""
+    def _view(self, slot: int, name: str) -> _KeptMap | _KeptList | None:
+        """Return a view of a slot, as one whose entries the engine keeps.
+
+        It is None if a method has set what is not a view. The state of such a slot is refused when it is written.
+        """
         shape, accumulator = self._views[name], self._held[slot]
         assert self._ask is not None
-        found = self._attributes.get(accumulator, name)
+        found = self._found(accumulator, name)
         if isinstance(found, (_KeptMap, _KeptList)):
             return found
+        if isinstance(found, list if shape.is_list else dict):
+            found = shape.make(found)
         source = _Source(self._ask, name, shape, slot, self._warm)
         kept: _KeptMap | _KeptList
         if not isinstance(found, ViewPart):
-            whole: Any = found if isinstance(found, (MapView, ListView)) else shape.make(found)  # or a dict or list
+            if not isinstance(found, ListView if shape.is_list else MapView):
+                return None
+            whole: Any = found  # mypy does not know which of them it is
             kept = _KeptList(source, whole._items) if shape.is_list else _KeptMap(source, whole._entries)  # noqa: SLF001
             source.warm()
         elif shape.is_list:
@@ -491,5 +544,12 @@ class Viewed(Interpreted):
 
 
 def _count(view: Any) -> int:
-    """Return the number of entries of a view in memory."""
-    return len(view._items if isinstance(view, ListView) else view._entries)  # noqa: SLF001 - it is of this package
+    """Return the number of entries of a view in memory. A method may have set something else."""
+    match view:
+        case MapView():
+            return len(view._entries)  # noqa: SLF001 - it is of this package
+        case ListView():
+            return len(view._items)  # noqa: SLF001 - it is of this package
+        case dict() | list():
+            return len(view)
+    return 0

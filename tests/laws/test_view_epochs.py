@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -252,3 +253,34 @@ def test_views_are_refused_in_sessions() -> None:
     with pytest.raises(RejectedError, match="use tumble, hop or cumulate") as caught:
         Query.of(transport, {"n": Call("different", ("v",))}, layout, stream=options)
     assert caught.value.code == "CANNOT_MERGE"
+
+
+class Nested:
+    """How often each pair of a text and a pair was seen."""
+
+    times: MapView[tuple[str, tuple[int, float]], int]
+
+    def __init__(self) -> None:
+        self.times = MapView()
+
+
+@udaf(name="nested", input_types=["VARCHAR", "DOUBLE"], result_type="BIGINT")
+class CountNested:
+    """Counts different pairs."""
+
+    def create_accumulator(self) -> Nested:
+        return Nested()
+
+    def accumulate(self, acc: Nested, text: str, number: float) -> None:
+        key = text, (len(text), number)
+        acc.times[key] = acc.times.get(key, 0) + 1
+
+    def get_value(self, acc: Nested) -> int:
+        return sum(1 for _ in acc.times)
+
+
+def test_epochs_show_entries_of_nested_keys_and_of_nan() -> None:
+    """Structs are tuples, and NaN is found as `math.nan`, in the keys of groups and of entries."""
+    rows = [[{"k": float("nan"), "t": "a", "n": number} for number in (1.0, float("nan"))]] * 2
+    last = run_epochs({"n": connect([CountNested])["nested"]("t", "n")}, rows, keys=["k"])[-1]
+    assert last.states == {(math.nan,): {"n": {"times": {("a", (1, 1.0)): 2, ("a", (1, math.nan)): 2}}}}

@@ -43,6 +43,7 @@ from foldflight.engine.state.table import MemoryStore
 from foldflight.engine.state.viewtable import ViewTable, table_of
 from foldflight.errors import RejectedError
 from foldflight.functions import Call, Order, RowKind, parse_type
+from foldflight.functions.views import normal_key
 
 __all__ = ["Epoch", "Row", "calls_of", "conditions_of", "name_in_chunks", "run_epochs", "types_of"]
 
@@ -116,7 +117,7 @@ class _Stream:
             keys = batch.select(self._layout.keys.names).to_pylist() if self._has_keys else [{}] * batch.num_rows
             columns = [batch.column(name).to_pylist() for name in self._layout.states.names]
             for place, (row, rows) in enumerate(zip(keys, batch.column(LIVE).to_pylist(), strict=True)):
-                key = tuple(row.values())
+                key = _hashable(row)
                 states[key] = dict(zip(self._layout.outputs.names, (column[place] for column in columns), strict=True))
                 # Without keys the only group always exists, because one row more than it has is counted.
                 live[key] = rows if self._has_keys else rows - 1
@@ -133,7 +134,7 @@ class _Stream:
                 keys = batch.select(self._layout.keys.names).to_pylist() if self._has_keys else [{}] * batch.num_rows
                 pairs = [batch.column(name).to_pylist() for name in (ENTRY, VALUE)]
                 for row, entry, value in zip(keys, *pairs, strict=True):
-                    found[tuple(row.values())][tuple(entry.values()) if isinstance(entry, dict) else entry] = value
+                    found[_hashable(row)][_hashable(entry)] = value
             for key, entries in found.items():
                 shown = [entries[item] for item in sorted(entries)] if view.spec.is_list else entries
                 states[key][outputs[view.call]] = {**states[key][outputs[view.call]], view.spec.name: shown}
@@ -196,6 +197,11 @@ def run_epochs(
     query = Query.of(transport, calls, layout, stream=StreamOptions(emit="changelog"))
     with _Stream(query, update_before=update_before) as stream:
         return [stream.epoch(_block(query.layout, [*keys, *names], epoch)) for epoch in parsed]
+
+
+def _hashable(key: Any) -> Any:
+    """Return a key, whose structs are dicts, with tuples in their place; NaN is always the same object."""
+    return tuple(map(_hashable, key.values())) if isinstance(key, dict) else normal_key(key)
 
 
 def _block(

@@ -20,10 +20,11 @@ from foldflight import ListView, MapView, udaf
 from foldflight.client import EmbeddedTransport, embedded
 from foldflight.errors import FoldflightError, FunctionError, RejectedError
 from foldflight.exchange.frames import Entries, Folded, Open, Results, Returns
-from foldflight.exchange.views import asking
+from foldflight.exchange.views import asking, split_entries
 from foldflight.fold import HeldView
 from foldflight.fold.signing import StateSigner
 from foldflight.functions import Call, Function, Registry, function_of
+from foldflight.functions.views import ViewSpec, view_type
 from foldflight.testing import LawResult, check_laws
 from foldflight.testing.laws import LAWS, _check, _Subject
 from foldflight.testing.pair import LIMITS, ExchangePair
@@ -689,6 +690,22 @@ def test_entries_of_one_slot_may_exceed_a_message(monkeypatch: pytest.MonkeyPatc
     steps = [[(0, "set", key, key) for key in range(600)], "barrier", [(0, "sum", 0, 0)]]
     wanted = expected([*steps, [(0, "get", 599, 0), (0, "get", 700, 0), (0, "sum", 0, 0)], "barrier"])
     assert outputs[0] == wanted[-1][0]["output"]
+
+
+def test_entries_of_unequal_size_come_in_parts_within_the_bound() -> None:
+    """Also where all large entries follow each other; the parts have all entries, in their order."""
+    type_ = view_type(pa.int64(), pa.string())
+    texts = ["small"] * 500 + ["large" * 400] * 8 + ["small"] * 500
+    entries = [{"key": key, "value": text, "present": True} for key, text in enumerate(texts)]
+    view = {"complete": True, "cleared": False, "entries": entries}
+    states = pa.array([{"count": 7, "texts": view}], pa.struct([("count", pa.int64()), ("texts", type_)]))
+    batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int32()), states], names=["slot", "state_0"])
+    parts = list(split_entries(batch, [[ViewSpec("texts", pa.int64(), pa.string())]], 5_000))
+    assert max(map(pa.ipc.get_record_batch_size, parts)) <= 6_500  # with the metadata of a message
+    found = [part.column(1).to_pylist()[0] for part in parts]
+    assert [entry for each in found for entry in each["texts"]["entries"]] == entries
+    assert [each["count"] for each in found] == [7] + [None] * (len(parts) - 1)
+    assert [each["texts"]["complete"] for each in found] == [True] + [False] * (len(parts) - 1)
 
 
 def test_prefetched_entries_do_not_replace_what_rows_have_changed() -> None:

@@ -133,8 +133,20 @@ def split_entries(
         yield batch
         return
     size = max(total * bytes_max // (2 * batch.nbytes), 1)
-    for start in range(0, max(counts), size):
-        yield _part(batch, views, start, size)
+    yield from _parts(batch, views, range(0, max(counts), size), bytes_max)
+
+
+def _parts(
+    batch: pa.RecordBatch, views: Sequence[Sequence[ViewSpec]], starts: range, bytes_max: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the parts of a row that begin at these entries; smaller ones where entries of unequal size need it."""
+    for start in starts:
+        end = min(start + starts.step, starts.stop)
+        part = _part(batch, views, start, end - start)
+        if part.nbytes > bytes_max and end - start > 1:
+            yield from _parts(batch, views, range(start, end, -(-(end - start) // 2)), bytes_max)
+        else:
+            yield part
 
 
 def _part(batch: pa.RecordBatch, views: Sequence[Sequence[ViewSpec]], start: int, size: int) -> pa.RecordBatch:
@@ -153,7 +165,9 @@ def _part(batch: pa.RecordBatch, views: Sequence[Sequence[ViewSpec]], start: int
 def _state_part(state: pa.StructArray, views: Sequence[ViewSpec], start: int, size: int) -> pa.StructArray:
     def cut(column: pa.StructArray, _: ViewSpec) -> pa.StructArray:
         lists = column.field("entries")
-        entries = lists.flatten().slice(start, size)
+        entries = lists.flatten()
+        # A copy, because `nbytes` of a list of slices of structs counts other members than the list has.
+        entries = entries.take(pa.array(np.arange(start, min(start + size, len(entries)))))
         kept = pa.ListArray.from_arrays(pa.array([0, len(entries)], pa.int32()), entries).cast(lists.type)
         no = pa.array([False])
         flags = [no, no] if start else [column.field("complete"), column.field("cleared")]

@@ -85,6 +85,19 @@ def test_a_list_view_has_the_methods_of_list_and_of_pyflink() -> None:
         len(view)
 
 
+def test_what_a_view_returns_is_empty_or_not_and_has_no_len() -> None:
+    """As with dict, `if view.items()` asks whether there are any; their number would need all of them."""
+    view: MapView[str, int] = MapView()
+    items: ListView[int] = ListView()
+    assert not any([view.items(), view.keys(), view.values(), items.get()])
+    view["a"] = 0
+    items.add(0)
+    assert all([view.items(), view.keys(), view.values(), items.get()])
+    assert list(view.items()) == [("a", 0)]
+    with pytest.raises(TypeError, match="keep a count"):
+        len(view.items())  # type: ignore[arg-type]
+
+
 def test_copies_do_not_share_entries() -> None:
     """Those of the module `copy`, as with dict and list."""
     view: MapView[str, list[int]] = MapView({"a": [1]})

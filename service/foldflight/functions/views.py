@@ -104,6 +104,12 @@ class _Reading(Generic[T]):
     def __contains__(self, item: object) -> bool:
         return any(item == each for each in self._read()) if self._contains is None else self._contains(item)
 
+    def __bool__(self) -> bool:
+        return next(iter(self), MISSING) is not MISSING
+
+    def __len__(self) -> int:
+        raise _no_len("view")
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
 

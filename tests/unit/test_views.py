@@ -297,6 +297,22 @@ def test_a_tuple_cannot_have_views() -> None:
                 return 0
 
 
+def test_an_accumulator_with_views_is_not_none() -> None:
+    """The engine keeps entries of an accumulator, so there must be one from the first row on."""
+    with pytest.raises(RejectedError, match="an accumulator with views cannot be None"):
+
+        @udaf
+        class Late:
+            def create_accumulator(self) -> Seen | None:
+                return None
+
+            def accumulate(self, acc: Seen | None, value: str) -> Seen:
+                return acc or Seen()
+
+            def get_value(self, acc: Seen | None) -> int:
+                return 0
+
+
 # -- without an engine that keeps entries ------------------------------------------------------------------------------
 
 

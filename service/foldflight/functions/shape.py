@@ -541,6 +541,10 @@ def _without_views(shape: Shape) -> Shape:
 
 def check_views(shape: Shape) -> None:
     """Raise RejectedError SIGNATURE if a view is not an attribute of the accumulator itself."""
+    if isinstance(shape, Nullable) and views_in(shape.inner):
+        raise RejectedError(
+            "SIGNATURE", "an accumulator with views cannot be None; return a new one from `create_accumulator`"
+        )
     if isinstance(shape, _Object) and shape.set is not None:
         for _, each in shape.fields:
             if not isinstance(each, ViewShape):

@@ -942,6 +942,44 @@ def test_views_are_not_pickled() -> None:
     assert raised.value.code == "RESULT_TYPE"
 
 
+class Numbers:
+    """The accumulator of numbers and their texts."""
+
+    numbers: MapView[float, str]
+    pairs: MapView[tuple[str, float], str]
+
+    def __init__(self) -> None:
+        self.numbers, self.pairs = MapView(), MapView()
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_integers_that_a_float_cannot_represent_are_no_keys(is_pair: bool) -> None:
+    """Two of them would become one entry in the state; NaN, infinity, -0.0 and other integers are keys."""
+
+    @udaf(name="count_different", input_types=["STRING"], result_type="BIGINT")
+    class Texts:
+        def create_accumulator(self) -> Numbers:
+            return Numbers()
+
+        def accumulate(self, acc: Numbers, value: str) -> None:
+            number = int(value) if value.isdigit() else float(value)
+            if is_pair:
+                acc.pairs[value, number] = value
+            else:
+                acc.numbers[number] = value
+
+        def get_value(self, acc: Numbers) -> int:
+            return sum(1 for _ in acc.numbers) + sum(1 for _ in acc.pairs)
+
+    pair = ExchangePair(opening(), registry(Texts))
+    pair.send(pair.engine.chunk(rows([0] * 5, ["nan", "inf", "-0.0", "1", "9007199254740992"])))
+    assert pair.epoch(1)["output_0"].to_pylist() == [5]
+    pair.send(pair.engine.chunk(rows([0], ["9007199254740993"])))
+    with pytest.raises(FunctionError, match=r"the key .*9007199254740993.* is not exact in") as raised:
+        pair.epoch(2)
+    assert raised.value.code == "RESULT_TYPE"
+
+
 # -- the laws ----------------------------------------------------------------------------------------------------------
 
 

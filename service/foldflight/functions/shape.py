@@ -361,8 +361,11 @@ class ViewShape(Shape):
                 present += part.present
                 owners += [index] * len(part.keys)
             offsets.append(len(keys))
+        key_column = _owned(self.key, keys, owners, "the key ")
+        if not self._has_normal_keys:
+            self._check_exact(key_column, keys, owners)
         columns = [
-            _owned(self.key, keys, owners, "the key "),
+            key_column,
             _owned(self.value, items, owners, "the item " if self.is_list else "the value "),
             pa.array(present, pa.bool_()),
         ]
@@ -376,6 +379,17 @@ class ViewShape(Shape):
         ]
         mask = pa.array([part is None for part in parts], pa.bool_()) if None in parts else None
         return pa.StructArray.from_arrays([*flags, entries], fields=list(self.arrow), mask=mask)
+
+    def _check_exact(self, column: pa.Array, keys: list[Any], owners: list[int]) -> None:
+        """Raise CastError for an integer that a float cannot represent: it would become the key of another entry."""
+        stored = list(map(normal_key, self.key.from_arrow(column)))
+        if stored != keys:
+            # NaN is one object among normal keys, and not equal to itself.
+            pairs = enumerate(zip(stored, keys, strict=True))
+            wrong = next(place for place, (kept, key) in pairs if kept is not key and kept != key)
+            raise CastError(
+                owners[wrong], "RESULT_TYPE", f"the key {_shown(keys[wrong])} is not exact in {self.key.arrow}"
+            )
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
         """Return n views: of the class of the views if they are complete, otherwise `ViewPart`s; None for NULL."""

@@ -24,6 +24,7 @@ def key_of(row: dict[str, Any]) -> tuple[str, dt.datetime, int]:
     return row["page"], row["at"], row["v"]
 
 
+@pytest.mark.slow
 def test_a_restarted_stream_is_a_batch_of_the_rows_that_were_not_late(classic: SparkSession, tmp_path: Path) -> None:
     """Each row comes out once, in order; late rows are counted; a restart between any two epochs changes nothing."""
     functions = connect(spark_functions)

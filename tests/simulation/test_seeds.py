@@ -15,8 +15,7 @@ from foldflight.exchange.failover import journal
 from foldflight.exchange.failover.coordinator import Coordinator
 from foldflight.exchange.failover.journal import Journal, KeptStates
 from foldflight.exchange.frames import Checkpoint, Chunk, Open
-from foldflight.testing.simulation import run_seed
-from foldflight.testing.simulation.scenario import Report
+from foldflight.testing.simulation import Report, run_seed
 
 BLOCK = 50
 QUICK, ALL = 50, 5_000

@@ -7,7 +7,8 @@ python -m foldflight.testing.simulation --count 10000      # seeds 0 to 9999
 from __future__ import annotations
 
 from foldflight.testing.simulation.mapping import run_mapping_seed
-from foldflight.testing.simulation.scenario import Report, SimulatedTransport, run_seed
+from foldflight.testing.simulation.running import Report, SimulatedTransport
+from foldflight.testing.simulation.scenario import run_seed
 from foldflight.testing.simulation.viewing import run_views_seed
 from foldflight.testing.simulation.world import EngineCrashed, StuckError, World
 

@@ -14,18 +14,17 @@ import pyarrow as pa
 
 from foldflight.client import OpenExchange
 from foldflight.client.failover import SurvivingLink
-from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
+from foldflight.exchange.serving import describe
 from foldflight.functions import FunctionContext, Registry, Step, StepArgument, udf, udtf
-from foldflight.testing.simulation.scenario import Report, SimulatedTransport
+from foldflight.testing.simulation.running import Report, SimulatedTransport, judged, run_partitions
 from foldflight.testing.simulation.workloads import LIMITS, limits_of
-from foldflight.testing.simulation.world import EngineCrashed, World
+from foldflight.testing.simulation.world import World
 
 __all__ = ["run_mapping_seed"]
 
 _COLUMNS: Final = pa.schema([("v", pa.int64())])
-_LEFTOVERS_S: Final = 8.0
 
 
 def _registry(version: str = "1") -> Registry:
@@ -104,58 +103,15 @@ def run_mapping_seed(seed: int, *, is_calm: bool = False) -> Report:
     partitions = [_Partition(chance) for _ in range(chance.randint(1, 3))]
     world = World(seed, registry, _registry("2"), limits_of(chance), servers=chance.choice([1, 2, 3]), is_calm=is_calm)
     report = Report(seed)
-    try:
-        _run(partitions, world, registry, report, chance)
+    bounds = FailoverBounds(patience_s=chance.choice([3.0, 20.0]), ask_s=0.01)
+    for partition in partitions:
+        opened = describe(partition.opening, registry, LIMITS, "plan")
+        assert opened.limits.message_bytes_max == LIMITS.message_bytes_max
+        partition.opening = partition.opening.pinned(opened.fingerprints)
+    with judged(f"mapping seed {seed}", world, report):
+        run_partitions(partitions, world, registry, bounds, report, chance)
+        report.commits = sum(len(partition.answers) for partition in partitions)
         for place, partition in enumerate(partitions):
             wanted = [_expected(partition.opening, values) for values in partition.chunks]
             assert partition.answers == wanted, f"partition {place}: found {partition.answers}, wanted {wanted}"
-        world.heals_at_s = min(world.heals_at_s, world.now_s())
-        world.rest_until(world.now_s() + _LEFTOVERS_S)
-        assert not world.open_streams, f"servers still hold {world.open_streams} exchanges"
-    except AssertionError as error:
-        raise AssertionError(f"mapping seed {seed}: {error}\n  " + "\n  ".join(world.trace)) from error
-    report.seconds, report.steps, report.harms = world.now_s(), world.steps, world.harms
     return report
-
-
-def _run(partitions: list[_Partition], world: World, registry: Registry, report: Report, chance: random.Random) -> None:
-    bounds = FailoverBounds(patience_s=chance.choice([3.0, 20.0]), ask_s=0.01)
-    transport = SimulatedTransport(world, registry, bounds)
-    for partition in partitions:
-        opened = transport.describe(partition.opening)
-        assert opened.limits.message_bytes_max == LIMITS.message_bytes_max
-        partition.opening = partition.opening.pinned(opened.fingerprints)
-    runs: dict[int, Generator[OpenExchange, None, None]] = {}
-    began_s: dict[int, float] = {}
-    while unfinished := [place for place, each in enumerate(partitions) if not each.is_done or place in runs]:
-        place = chance.choice(unfinished)
-        if place not in runs:
-            runs[place], began_s[place] = partitions[place].run(transport), world.now_s()
-        try:
-            if next(runs[place], None) is None:
-                del runs[place]
-        except EngineCrashed:
-            for run in runs.values():
-                run.close()
-            runs.clear()
-            report.retries += len(unfinished)
-            _count(report, transport)
-            transport = SimulatedTransport(world, registry, bounds)
-        except (RetryableError, RejectedError) as error:
-            if began_s[place] > world.heals_at_s + _LEFTOVERS_S or not _has_reason(error):
-                raise AssertionError(f"partition {place} failed without a reason: {error}") from error
-            del runs[place]
-            report.retries += 1
-    _count(report, transport)
-    report.commits = sum(len(partition.answers) for partition in partitions)
-
-
-def _has_reason(error: FoldflightError) -> bool:
-    return any(" lost " in step or " refused by " in step for step in error.story)
-
-
-def _count(report: Report, transport: SimulatedTransport) -> None:
-    for each in transport.stats:
-        report.stats.losses += each.losses
-        report.stats.replays += each.replays
-        report.stats.rows_refolded += each.rows_refolded

@@ -13,35 +13,27 @@ from __future__ import annotations
 
 import functools
 import random
-from collections import Counter
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange, Transport
 from foldflight.client.failover import SurvivingLink
-from foldflight.client.link import Resolve
-from foldflight.errors import FoldflightError, RejectedError, RetryableError
-from foldflight.exchange.failover.circuits import Circuits
-from foldflight.exchange.failover.coordinator import Coordinator
-from foldflight.exchange.failover.steps import FailoverBounds, FailoverStats
-from foldflight.exchange.frames import FunctionInfo, Open, Opened
-from foldflight.exchange.serving import describe
+from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.fold import ERROR
 from foldflight.functions import Registry
 from foldflight.testing.simulation.functions import functions
-from foldflight.testing.simulation.workloads import LIMITS, PARTITIONS_MAX, Workload, limits_of, workload_of
-from foldflight.testing.simulation.world import EngineCrashed, World
+from foldflight.testing.simulation.running import Report, judged, run_partitions
+from foldflight.testing.simulation.workloads import PARTITIONS_MAX, Workload, limits_of, workload_of
+from foldflight.testing.simulation.world import World
 
-__all__ = ["Report", "SimulatedTransport", "run_seed"]
+__all__ = ["run_seed"]
 
 _KEY: Final = b"the key of the oracle, never compared"
 # An upper bound for the states of so few groups, including outdated ones, and one chunk.
 _KEPT_BYTES_MAX: Final = 64 << 10
-# After this time, servers have ended all abandoned exchanges as idle.
-_LEFTOVERS_S: Final = 8.0
 
 
 @dataclass(frozen=True)
@@ -54,68 +46,12 @@ class _Commit:
     logs: list[str]
 
 
-@dataclass
-class Report:
-    """A summary of one seed.
-
-    Args:
-        seed: The seed.
-        seconds: Simulated time.
-        steps: Steps of the simulation.
-        commits: Epochs that were committed.
-        retries: Partitions that were restarted, because failover gave up or the engine crashed.
-        harms: How often each fault was injected.
-        stats: The statistics of failover over all exchanges.
-    """
-
-    seed: int
-    seconds: float = 0.0
-    steps: int = 0
-    commits: int = 0
-    retries: int = 0
-    harms: Counter[str] = field(default_factory=Counter)
-    stats: FailoverStats = field(default_factory=FailoverStats)
-
-
-class SimulatedTransport:
-    """The transport of one engine process to simulated servers.
-
-    Args:
-        world: The simulated servers.
-        registry: The functions, as they were when the query was planned.
-        bounds: The limits of failover.
-    """
-
-    def __init__(self, world: World, registry: Registry, bounds: FailoverBounds) -> None:
-        self.stats: list[FailoverStats] = []
-        self._world = world
-        self._registry = registry
-        self._bounds = bounds
-        self._circuits = Circuits(world.random.random, first_turn=world.random.randrange(100))
-
-    def infos(self, *, look: bool = False) -> list[FunctionInfo]:  # noqa: ARG002 - part of the interface
-        """Return the functions of the servers."""
-        return [FunctionInfo.of(self._registry[name]) for name in sorted(self._registry)]
-
-    def describe(self, open: Open) -> Opened:  # noqa: A002  (the frame's name)
-        """Return the Opened that a server would answer."""
-        return describe(open, self._registry, LIMITS, "plan")
-
-    def open(self, open: Open, *, resolve: Resolve | None = None) -> OpenExchange:  # noqa: A002
-        """Open an exchange with failover over the simulated servers."""
-        coordinator = Coordinator(open, self._world.urls, self._circuits, bounds=self._bounds)
-        self.stats.append(coordinator.stats)
-        dial = functools.partial(self._world.dial, resolve=resolve)
-        return OpenExchange(SurvivingLink(coordinator, dial, self._world), open)
-
-
 class _Partition:
     """The engine's side of one workload, with what it has committed."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.commits: list[_Commit] = []
-        self.began_s = 0.0
         self._states: dict[int, pa.RecordBatch] = {}
         self._loaded: set[int] = set()
 
@@ -230,69 +166,17 @@ def run_seed(seed: int, *, is_calm: bool = False) -> Report:
         seed, registry, functions("2"), limits_of(chance), servers=chance.choice([1, 2, 2, 3]), is_calm=is_calm
     )
     report = Report(seed)
-    try:
-        _run(partitions, world, registry, bounds, report, chance)
+    with judged(
+        f"seed {seed}", world, report, remedy=f"reproduce: python -m foldflight.testing.simulation --seed {seed}\n"
+    ):
+        check = functools.partial(_check_bounds, bounds)
+        run_partitions(partitions, world, registry, bounds, report, chance, check=check)
+        report.commits = sum(len(partition.commits) for partition in partitions)
         _compare(partitions, registry)
-        world.heals_at_s = min(world.heals_at_s, world.now_s())
-        world.rest_until(world.now_s() + _LEFTOVERS_S)
-        assert not world.open_streams, f"servers still hold {world.open_streams} exchanges"
-    except AssertionError as error:
-        trace = "\n  ".join(world.trace)
-        raise AssertionError(
-            f"seed {seed}: {error}\nreproduce: python -m foldflight.testing.simulation --seed {seed}\n  {trace}"
-        ) from error
-    report.seconds, report.steps, report.harms = world.now_s(), world.steps, world.harms
     return report
 
 
-def _run(
-    partitions: list[_Partition],
-    world: World,
-    registry: Registry,
-    bounds: FailoverBounds,
-    report: Report,
-    chance: random.Random,
-) -> None:
-    """Run the partitions interleaved at random, and restart those that fail, until all have committed all epochs."""
-    transport = SimulatedTransport(world, registry, bounds)
-    runs: dict[int, Generator[OpenExchange, None, None]] = {}
-    while unfinished := [place for place, each in enumerate(partitions) if not each.is_done or place in runs]:
-        place = chance.choice(unfinished)
-        partition = partitions[place]
-        if place not in runs:
-            partition.began_s = world.now_s()
-            runs[place] = partition.run(transport)
-        try:
-            exchange = next(runs[place], None)
-            if exchange is None:
-                del runs[place]
-            else:
-                _check_bounds(exchange, bounds)
-        except EngineCrashed:
-            # All partitions are in one process. Its knowledge of the servers is lost, too.
-            for run in runs.values():
-                run.close()
-            runs.clear()
-            report.retries += len(unfinished)
-            _add(report.stats, transport)
-            transport = SimulatedTransport(world, registry, bounds)
-        except FoldflightError as error:
-            world.say(f"partition {place} failed: {error.code}")
-            if partition.began_s > world.heals_at_s + _LEFTOVERS_S or not _has_reason(error):
-                raise AssertionError(f"partition {place} failed without a reason: {error}") from error
-            del runs[place]
-            report.retries += 1
-    _add(report.stats, transport)
-    report.commits = sum(len(partition.commits) for partition in partitions)
-
-
-def _has_reason(error: FoldflightError) -> bool:
-    """Return whether failover gave up after servers had been lost or had refused the exchange."""
-    given_up = isinstance(error, (RetryableError, RejectedError))
-    return given_up and any(" lost " in step or " refused by " in step for step in error.story)
-
-
-def _check_bounds(exchange: OpenExchange, bounds: FailoverBounds) -> None:
+def _check_bounds(bounds: FailoverBounds, exchange: OpenExchange) -> None:
     assert isinstance(exchange.carrier, SurvivingLink)
     held, most = exchange.carrier.coordinator.held_bytes, bounds.replay_bytes_max + _KEPT_BYTES_MAX
     assert held <= most, f"{held} bytes are kept for failover; the bound is {most}"
@@ -311,12 +195,3 @@ def _compare(partitions: list[_Partition], registry: Registry) -> None:
                 assert ours == theirs, (
                     f"partition {place}, epoch {found.epoch}: {name} differ:\n  found  {ours}\n  wanted {theirs}"
                 )
-
-
-def _add(stats: FailoverStats, transport: SimulatedTransport) -> None:
-    for each in transport.stats:
-        stats.losses += each.losses
-        stats.replays += each.replays
-        stats.rows_refolded += each.rows_refolded
-        stats.checkpoints += each.checkpoints
-        stats.stall_s_max = max(stats.stall_s_max, each.stall_s_max)

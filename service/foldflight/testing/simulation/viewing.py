@@ -16,13 +16,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from foldflight.client import EmbeddedTransport, OpenExchange
-from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Open
 from foldflight.functions import Call, ListView, MapView, Registry, udaf
-from foldflight.testing.simulation.scenario import Report, SimulatedTransport
+from foldflight.testing.simulation.running import Report, SimulatedTransport, judged, run_partitions
 from foldflight.testing.simulation.workloads import limits_of
-from foldflight.testing.simulation.world import EngineCrashed, World
+from foldflight.testing.simulation.world import World
 from foldflight.testing.views import KeptViews
 
 __all__ = ["run_views_seed"]
@@ -33,7 +32,6 @@ _ACTS: Final = ("get", "put", "put", "put", "remove", "add", "add", "sum", "list
 _SLOTS: Final = 4
 _KEYS: Final = 8
 _PRIME: Final = 1_000_003
-_LEFTOVERS_S: Final = 8.0
 
 
 class _InViews:
@@ -228,59 +226,9 @@ def run_views_seed(seed: int, *, is_calm: bool = False) -> Report:
         partitions.append(_Partition(chance, kept))
         partitions[-1].opening = partitions[-1].opening.pinned(opened.fingerprints)
     report = Report(seed)
-    try:
-        _run(partitions, world, registry, bounds, report, chance)
+    with judged(f"views seed {seed}", world, report):
+        run_partitions(partitions, world, registry, bounds, report, chance)
+        report.commits = sum(len(partition.outputs) for partition in partitions)
         for place, partition in enumerate(partitions):
             _compare(partition, place)
-        world.heals_at_s = min(world.heals_at_s, world.now_s())
-        world.rest_until(world.now_s() + _LEFTOVERS_S)
-        assert not world.open_streams, f"servers still hold {world.open_streams} exchanges"
-    except AssertionError as error:
-        raise AssertionError(f"views seed {seed}: {error}\n  " + "\n  ".join(world.trace)) from error
-    report.seconds, report.steps, report.harms = world.now_s(), world.steps, world.harms
     return report
-
-
-def _run(
-    partitions: list[_Partition],
-    world: World,
-    registry: Registry,
-    bounds: FailoverBounds,
-    report: Report,
-    chance: random.Random,
-) -> None:
-    transport = SimulatedTransport(world, registry, bounds)
-    runs: dict[int, Generator[OpenExchange, None, None]] = {}
-    began_s: dict[int, float] = {}
-    while unfinished := [place for place, each in enumerate(partitions) if not each.is_done or place in runs]:
-        place = chance.choice(unfinished)
-        if place not in runs:
-            runs[place], began_s[place] = partitions[place].run(transport), world.now_s()
-        try:
-            if next(runs[place], None) is None:
-                del runs[place]
-        except EngineCrashed:
-            for run in runs.values():
-                run.close()
-            runs.clear()
-            report.retries += len(unfinished)
-            _count(report, transport)
-            transport = SimulatedTransport(world, registry, bounds)
-        except (RetryableError, RejectedError) as error:
-            if began_s[place] > world.heals_at_s + _LEFTOVERS_S or not _has_reason(error):
-                raise AssertionError(f"partition {place} failed without a reason: {error}") from error
-            del runs[place]
-            report.retries += 1
-    _count(report, transport)
-    report.commits = sum(len(partition.outputs) for partition in partitions)
-
-
-def _has_reason(error: FoldflightError) -> bool:
-    return any(" lost " in step or " refused by " in step for step in error.story)
-
-
-def _count(report: Report, transport: SimulatedTransport) -> None:
-    for each in transport.stats:
-        report.stats.losses += each.losses
-        report.stats.replays += each.replays
-        report.stats.rows_refolded += each.rows_refolded

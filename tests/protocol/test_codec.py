@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from foldflight import CorruptError, FoldflightError, FunctionError, RejectedError, RetryableError
 from foldflight.exchange import exchange_pb2 as pb
 from foldflight.exchange.codec import Message, decode, decode_open, encode, encode_open, sliced_to
-from foldflight.exchange.engine import check_emits, check_order, check_views
+from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import (
     Barrier,
     Checkpoint,
@@ -420,23 +420,23 @@ def test_direct_arguments_are_bounded() -> None:
 def test_an_old_server_is_not_asked_for_some_outputs() -> None:
     """A server that does not say `knows_emits` would return outputs after each row, so the engine refuses."""
     asked = Open((Call("f", ("v",)),), COLUMNS, row_outputs=True, emits=True)
-    check_emits(OPENED, asked)
+    check_opened(OPENED, asked)
     old = dataclasses.replace(OPENED, knows_emits=False)
     with pytest.raises(RejectedError, match="too old to return outputs after some of the rows") as refused:
-        check_emits(old, asked)
+        check_opened(old, asked)
     assert refused.value.code == "PROTOCOL_VERSION"
-    check_emits(old, Open((Call("f", ("v",)),), COLUMNS, row_outputs=True))
+    check_opened(old, Open((Call("f", ("v",)),), COLUMNS, row_outputs=True))
 
 
 def test_an_old_server_gets_no_exchange_of_an_engine_that_keeps_views() -> None:
     """A server that does not say `knows_views` would load states without entries, so the engine refuses."""
     asked = Open((Call("f", ("v",)),), COLUMNS, keeps_views=True)
-    check_views(OPENED, asked)
+    check_opened(OPENED, asked)
     old = dataclasses.replace(OPENED, knows_views=False)
     with pytest.raises(RejectedError, match="too old for an engine that keeps the entries of views") as refused:
-        check_views(old, asked)
+        check_opened(old, asked)
     assert refused.value.code == "PROTOCOL_VERSION"
-    check_views(old, Open((Call("f", ("v",)),), COLUMNS))
+    check_opened(old, Open((Call("f", ("v",)),), COLUMNS))
 
 
 def test_types_of_views_are_checked() -> None:
@@ -453,9 +453,9 @@ def test_types_of_views_are_checked() -> None:
 def test_an_old_server_is_not_asked_for_an_order() -> None:
     """A server that does not say `is_ordered` would ignore the order, so the engine refuses."""
     asked = Open((Call("f", ("v",), order=(Order("v"),)),), COLUMNS)
-    check_order(OPENED, asked)
+    check_opened(OPENED, asked)
     old = dataclasses.replace(OPENED, calls=(dataclasses.replace(OPENED.calls[0], is_ordered=False),))
     with pytest.raises(RejectedError, match="too old to fold the rows of f in an order") as refused:
-        check_order(old, asked)
+        check_opened(old, asked)
     assert refused.value.code == "PROTOCOL_VERSION"
-    check_order(old, Open((Call("f", ("v",)),), COLUMNS))
+    check_opened(old, Open((Call("f", ("v",)),), COLUMNS))

@@ -10,7 +10,7 @@ import pytest
 
 from foldflight.client import EmbeddedTransport, FlightTransport, OpenExchange, Transport
 from foldflight.errors import RejectedError
-from foldflight.exchange.engine import check_isolates
+from foldflight.exchange.engine import check_opened
 from foldflight.exchange.failover.steps import FailoverBounds
 from foldflight.exchange.frames import Returns
 from foldflight.functions.call import Call
@@ -126,5 +126,5 @@ def test_what_does_not_go_together_is_refused(transport: Transport) -> None:
         transport.describe(opening(*CALLS, row_outputs=True, isolate_errors=True))
     old = transport.describe(opening(*CALLS))
     with pytest.raises(RejectedError, match="too old to isolate errors") as caught:
-        check_isolates(old, opening(*CALLS, isolate_errors=True))
+        check_opened(old, opening(*CALLS, isolate_errors=True))
     assert caught.value.code == "PROTOCOL_VERSION"

@@ -17,7 +17,7 @@ from foldflight.engine.blocks import BlockBounds
 from foldflight.engine.layout import QueryLayout
 from foldflight.engine.state.viewtable import CallView
 from foldflight.errors import RejectedError
-from foldflight.exchange.engine import check_isolates, check_order
+from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import Open, Opened, OpenedCall, Returns
 from foldflight.fold import Mode
 from foldflight.functions import Call, sql_name
@@ -129,8 +129,7 @@ class Query:
         """
         opening = Open(calls=tuple(calls.values()), columns=layout.chunk, isolate_errors=layout.isolates)
         opened = transport.describe(opening)
-        check_isolates(opened, opening)
-        check_order(opened, opening)
+        check_opened(opened, opening)
         needs = _Needs(retract=layout.has_kinds, merge=stream is not None and stream.has_sessions)
         if materialize and not all(map(needs.are_met, opened.calls)):
             opening = replace(opening, calls=tuple(_materialized(opening.calls, opened, needs)))

@@ -32,10 +32,7 @@ __all__ = [
     "EngineExchange",
     "Saved",
     "check_chunk",
-    "check_emits",
-    "check_isolates",
-    "check_order",
-    "check_views",
+    "check_opened",
 ]
 
 
@@ -66,13 +63,28 @@ def check_chunk(batch: pa.RecordBatch, opening: Open) -> None:
         )
 
 
-def check_isolates(opened: Opened, opening: Open) -> None:
-    """Raise RejectedError PROTOCOL_VERSION if Open requests the isolation of errors and the server lacks it."""
+def check_opened(opened: Opened, opening: Open) -> None:
+    """Raise RejectedError PROTOCOL_VERSION for what Open requests and an older server would ignore."""
     if opening.isolate_errors and ERROR not in opened.schema.names:
-        raise RejectedError(
-            "PROTOCOL_VERSION",
-            f"server {opened.server_id} is too old to isolate errors; upgrade it, or do not isolate errors",
-        )
+        raise _too_old(opened, "to isolate errors", "do not isolate errors")
+    for call, found in zip(opening.calls, opened.calls, strict=False):
+        if call.order and not found.is_ordered:
+            what = f"to fold the rows of {call.function} in an order"
+            raise _too_old(opened, what, "leave the order out", function=call.function)
+    if opening.emits and not opened.knows_emits:
+        what = "to return outputs after some of the rows, which OVER needs"
+        raise _too_old(opened, what, "run the functions embedded")
+    if opening.keeps_views and not opened.knows_views:
+        what = "for an engine that keeps the entries of views"
+        raise _too_old(opened, what, "run the functions embedded")
+
+
+def _too_old(opened: Opened, what: str, remedy: str, *, function: str | None = None) -> RejectedError:
+    return RejectedError(
+        "PROTOCOL_VERSION",
+        f"server {opened.server_id} is too old {what}; upgrade it, or {remedy}",
+        function=function,
+    )
 
 
 def _check_mapped(answer: pa.Table, rows: int) -> None:
@@ -86,38 +98,6 @@ def _check_mapped(answer: pa.Table, rows: int) -> None:
     places = answer.column(ROW).to_numpy()
     if places[0] < 0 or places[-1] >= rows or (places[1:] < places[:-1]).any():
         raise RejectedError("BAD_FRAME", f"the rows of an answer are not ascending, or not among the chunk's {rows}")
-
-
-def check_order(opened: Opened, opening: Open) -> None:
-    """Raise RejectedError PROTOCOL_VERSION if a call has an order and the server would ignore it."""
-    for call, found in zip(opening.calls, opened.calls, strict=False):
-        if call.order and not found.is_ordered:
-            raise RejectedError(
-                "PROTOCOL_VERSION",
-                f"server {opened.server_id} is too old to fold the rows of {call.function} in an order; upgrade it, or "
-                "leave the order out",
-                function=call.function,
-            )
-
-
-def check_emits(opened: Opened, opening: Open) -> None:
-    """Raise RejectedError PROTOCOL_VERSION if Open has `emits` and the server would ignore it."""
-    if opening.emits and not opened.knows_emits:
-        raise RejectedError(
-            "PROTOCOL_VERSION",
-            f"server {opened.server_id} is too old to return outputs after some of the rows, which OVER needs; upgrade "
-            "it, or run the functions embedded",
-        )
-
-
-def check_views(opened: Opened, opening: Open) -> None:
-    """Raise RejectedError PROTOCOL_VERSION if Open has `keeps_views` and the server would ignore it."""
-    if opening.keeps_views and not opened.knows_views:
-        raise RejectedError(
-            "PROTOCOL_VERSION",
-            f"server {opened.server_id} is too old for an engine that keeps the entries of views; upgrade it, or run "
-            "the functions embedded",
-        )
 
 
 class EngineExchange(ExchangeVerbs[Frame]):
@@ -189,10 +169,7 @@ class EngineExchange(ExchangeVerbs[Frame]):
             raise RejectedError(
                 "BAD_FRAME", f"Opened describes {len(opened.calls)} calls, and Open has {len(self._opening.functions)}"
             )
-        check_isolates(opened, self._opening)
-        check_order(opened, self._opening)
-        check_emits(opened, self._opening)
-        check_views(opened, self._opening)
+        check_opened(opened, self._opening)
         self.opened = opened
 
     def _collect_part(self, frame: Results | SavedStates | Mapped) -> Answer | None:

@@ -15,7 +15,7 @@ from foldflight.engine.layout import EMIT, QueryLayout
 from foldflight.engine.over.partitions import Ordering
 from foldflight.engine.query import ARROW, HostTypes, Query, mode_of, written
 from foldflight.errors import RejectedError
-from foldflight.exchange.engine import check_emits
+from foldflight.exchange.engine import check_opened
 from foldflight.exchange.frames import Open, OpenedCall, Returns
 from foldflight.functions import Call
 from foldflight.functions.frame import WindowFrame
@@ -206,7 +206,7 @@ class OverQuery:
             query = Query.of(transport, chosen, inner, types=types)
             part = Part(query, frame, way, tuple(map(reasons.__getitem__, chosen)), low, high)
             if way in (Way.ACCUMULATE, Way.RETRACT):
-                check_emits(transport.describe(part.running), part.running)
+                check_opened(transport.describe(part.running), part.running)
             parts.append(part)
         return cls(layout, tuple(parts), every.layout.outputs, every.bounds)
 

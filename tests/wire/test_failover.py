@@ -26,6 +26,7 @@ from foldflight.testing import run_over, run_over_epochs
 from tests.wire import wire_functions
 from tests.wire.kit import DEADLINE_S, IMPATIENT, STATE_KEY, ServerProcess, end_epoch, eventually, opening, rows
 from tests.wire.test_lifecycle import free_port
+from tests.wire.test_probes import page
 
 Fork = Callable[..., ServerProcess]
 CALLS = (
@@ -46,7 +47,9 @@ def pause(server: ServerProcess) -> None:
 
 
 def drain(server: ServerProcess) -> None:
+    """Ask a server to end, and wait until it drains: the signal may arrive after several epochs of a test."""
     server.terminate()
+    assert eventually(lambda: "\nfoldflight_draining 1.0\n" in page(server.ready["http"], "/metrics")[1])
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -65,16 +66,21 @@ def folded(exchange: OpenExchange, batch: pa.RecordBatch) -> pa.Table:
     return end_epoch(exchange, 1)
 
 
-def eventually_sample(server: Server, name: str, value: float) -> dict[str, float]:
-    """Wait until a value of the metrics page is as expected; return all values."""
+def eventually_samples(server: Server, condition: Callable[[dict[str, float]], bool]) -> dict[str, float]:
+    """Wait until the values of the metrics page are as expected; return all values."""
     found: dict[str, float] = {}
 
     def is_there() -> bool:
         found.update(samples(page(server.probes.http_port, "/metrics")[1]))
-        return found[name] == value
+        return condition(found)
 
-    assert eventually(is_there), found[name]
+    assert eventually(is_there), found
     return found
+
+
+def eventually_sample(server: Server, name: str, value: float) -> dict[str, float]:
+    """Wait until a value of the metrics page is as expected; return all values."""
+    return eventually_samples(server, lambda found: found[name] == value)
 
 
 PAGES_MAX = 16
@@ -191,10 +197,16 @@ def test_metrics_count_an_exchange() -> None:
         with FlightTransport([server.url], deadline_s=20).open(opening(calls[0])) as exchange:
             exchange.chunk(rows((0, 0, 1), (1, 0, 2)))
             end_epoch(exchange, 1)
-            during = eventually_sample(server, "foldflight_groups", 2)
+            # Counted after the answers: the groups with the chunk, the bytes with the barrier, the end of the first.
+            eventually_samples(
+                server,
+                lambda found: (
+                    found["foldflight_exchanges_open"] == 1
+                    and found["foldflight_groups"] == 2
+                    and found["foldflight_state_bytes"] > 0
+                ),
+            )
         after = eventually_sample(server, "foldflight_exchanges_open", 0)
-    assert during["foldflight_exchanges_open"] == 1
-    assert during["foldflight_state_bytes"] > 0
     for function in ("sum", "count"):
         folded = [
             after[f'foldflight_rows_folded_total{{function="{function}",kind="{kind.short}"}}'] for kind in RowKind

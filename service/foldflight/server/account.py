@@ -133,10 +133,10 @@ class Account:
         """Count the end of the exchange, and subtract its contribution to gauges."""
         with self._lock:
             self._ended = True
-        self._metrics.open.dec()
         self._metrics.groups.dec(self._groups)
         self._metrics.state_bytes.dec(self._state_bytes)
         self._metrics.ended.labels(outcome).inc()
+        self._metrics.open.dec()  # last: at 0 open exchanges, everything is counted
 
     def _count_rows(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows

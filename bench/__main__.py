@@ -61,6 +61,7 @@ def main() -> None:
     console = Console()
     if not console.is_terminal:
         console.width = 160
+    name = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     figures: list[Figure] = []
     with (
         tempfile.TemporaryDirectory(prefix="foldflight-bench-") as folder,
@@ -74,12 +75,13 @@ def main() -> None:
                     figures.append(each)
             except NotInstalledError as error:
                 console.print(f"not measured: {error}")
-            for grid in report.grids_of(suite, report.records_of(figures)):
+            records = report.records_of(figures)
+            for grid in report.grids_of(suite, records):
                 console.print(grid.for_console())
-    records = report.records_of(figures)
+            # After each suite, so that a run that is interrupted leaves the figures of those before.
+            written = report.write(arguments.results, name, records, _machine())
     console.print(report.goals_of(records).for_console())
-    name = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    for path in report.write(arguments.results, name, records, _machine()):
+    for path in written:
         console.print(f"written: {path}")
 
 

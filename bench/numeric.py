@@ -118,6 +118,7 @@ def _ways(registry: Registry, slotted: pa.Table) -> dict[str, dict[str, Callable
         "largest 10": {
             SCALAR: fold("largest", vectorised=False),
             VECTORISED: fold("largest"),
-            "pandas": lambda: frame.groupby("slot").v.nlargest(10),
+            # `groupby().nlargest()` calls Python for each group: at a million groups it takes more than ten minutes.
+            "pandas": lambda: frame.sort_values("v", ascending=False, kind="stable").groupby("slot").head(10),
         },
     }

@@ -11,7 +11,7 @@ options=("${@:2}")
 unset PYTHONDONTWRITEBYTECODE
 
 declare -A tests=(
-  [wire]="tests/wire tests/deploy"
+  [wire]="tests/wire tests/deploy tests/sql/test_terminal.py"
   [others]="tests --ignore=tests/spark --ignore=tests/sql --ignore=tests/wire --ignore=tests/deploy --ignore=tests/simulation"
   [simulation]="tests/simulation"
 )
@@ -35,7 +35,7 @@ beside+=($!)
 trap 'kill "${beside[@]}" 2>/dev/null || true' EXIT
 
 failed=no
-"$pytest" "${options[@]}" tests/spark tests/sql || failed=yes
+"$pytest" "${options[@]}" tests/spark tests/sql --ignore=tests/sql/test_terminal.py || failed=yes
 for each in "${beside[@]}"; do
   wait "$each" || failed=yes
 done

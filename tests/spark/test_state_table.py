@@ -225,7 +225,8 @@ def test_what_is_no_checkpoint(classic: SparkSession, tmp_path: Path) -> None:
     assert caught.value.code == "STATE_MISMATCH"
 
 
-@pytest.mark.parametrize("variable", [pytest.param("manifest", marks=pytest.mark.slow), "runs"])
+@pytest.mark.slow
+@pytest.mark.parametrize("variable", ["manifest", "runs"])
 def test_damaged_bytes(
     classic: SparkSession, orders: Query, monkeypatch: pytest.MonkeyPatch, run: Any, variable: str
 ) -> None:

@@ -162,7 +162,7 @@ def test_compiled_loops_take_over_when_they_pay(monkeypatch: pytest.MonkeyPatch)
     assert asked == []
     loops._rows = 1 << 22
     assert index.slots([keys]).to_pylist() == list(range(1 << 11))
-    assert sorted(asked) == ["numbers", "place_numbers", "place_texts", "texts"]
+    assert sorted(asked) == ["dense", "numbers", "place_numbers", "place_texts", "texts"]
 
 
 def test_keys_are_found_where_loops_cannot_be_compiled(
@@ -187,6 +187,50 @@ def test_lookups_stay_short_however_numbers_lie(step: int) -> None:
     taken = np.flatnonzero(table._places)
     begins = encoders._mixed(table._held[table._places[taken].astype(np.int64) - 1].view(np.uint64))
     assert int(((taken - begins.astype(np.int64)) % len(table._places)).max()) < 64
+
+
+@pytest.mark.parametrize(
+    "pattern", ["{}", "{:08d}", "key {}", "{}, the same from here on", "a long text before {:06d}"]
+)
+def test_lookups_of_texts_stay_short_however_they_differ(pattern: str) -> None:
+    """Texts that differ in few bytes, wherever those are, are spread over the table, and their hashes differ."""
+    table = TextTable(KEY_LOOPS.compiled(), encoders._SEED)
+    table.ids(*encoders._parts(pa.array([pattern.format(number) for number in range(4000)], pa.large_binary())))
+    taken = np.flatnonzero(table._places)
+    hashes = table._hashes[(table._places[taken] & np.uint64(0xFFFFFFFF)).astype(np.int64) - 1]
+    begins = (hashes & np.uint64(len(table._places) - 1)).astype(np.int64)
+    assert int(((taken - begins) % len(table._places)).max()) < 64
+    assert len(np.unique(hashes)) == 4000
+
+
+@pytest.mark.parametrize("kind", ["texts", "numbers"])
+def test_tables_larger_than_a_cache_give_the_same_ids(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large tables read keys ahead. Their ids are those of a dict, with texts of any length, also the empty one."""
+    monkeypatch.setattr(encoders, "KEY_LOOPS", Hot(0))
+    drawn = np.random.default_rng(0).integers(0, 3 * keyloops._LARGE, 8 * keyloops._LARGE).tolist()
+    keys: list[Any] = [each << 40 for each in drawn]
+    if kind == "texts":
+        keys = [str(each) * (each % 4) for each in drawn] + [""]
+    index, column = KeyIndex(pa.schema([("k", pa.string() if kind == "texts" else pa.int64())])), pa.array(keys)
+    known: dict[Any, int] = {}
+    expected = [known.setdefault(key, len(known)) for key in keys]
+    assert len(known) > keyloops._LARGE
+    for start in range(0, len(keys), 5_000):
+        assert index.slots([column.slice(start, 5_000)]).to_pylist() == expected[start : start + 5_000]
+
+
+@pytest.mark.parametrize("hot_rows", [0, 1 << 40], ids=["compiled", "not compiled"])
+def test_pairs_keep_their_ids_when_more_values_come(hot_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number that stands for a pair becomes wider with the values of its second column; ids stay."""
+    monkeypatch.setattr(encoders, "KEY_LOOPS", Hot(hot_rows))
+    chosen = random.Random(0)
+    batches = [
+        [(chosen.randrange(40), chosen.randrange(most)) for _ in range(rows)]
+        for most, rows in ((1, 5), (3, 300), (200, 3_000), (1 << 20, 6_000), (2, 100))
+    ]
+    index = KeyIndex(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
+    found = [index.slots([pa.array(column) for column in zip(*batch, strict=True)]).to_pylist() for batch in batches]
+    assert found == oracle(batches)
 
 
 def test_compiled_loops_compare_texts_with_one_hash(monkeypatch: pytest.MonkeyPatch) -> None:

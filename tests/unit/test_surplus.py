@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -41,6 +44,36 @@ def test_what_stays_is_asked_for_less_and_less_often(monkeypatch: pytest.MonkeyP
     now_s += 1000
     resident += 80 << 20
     assert looks(3) == [0, 2]
+
+
+_FAULTS = """
+import resource
+from foldflight.server.limits.memory import reuse_freed
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+def measured():
+    for _ in range(2):
+        [bytearray(8 << 20) for _ in range(3)]
+    before = faults()
+    for _ in range(4):
+        [bytearray(8 << 20) for _ in range(3)]
+    return faults() - before
+
+first = measured()
+reuse_freed()
+print(first, measured())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the allocator is not glibc's")
+def test_the_memory_of_messages_is_reused() -> None:
+    """After `reuse_freed`, the memory of blocks as large as messages is not returned to the system each time."""
+    run = subprocess.run([sys.executable, "-c", _FAULTS], check=True, capture_output=True, text=True)
+    first, reused = map(int, run.stdout.split())
+    assert first > 1000
+    assert reused < first / 4
 
 
 def test_memory_is_measured_without_a_file() -> None:

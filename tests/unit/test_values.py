@@ -214,6 +214,19 @@ def test_what_does_not_fit_is_an_error(type_: str, value: Any, code: str) -> Non
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize("type_", [pa.int8(), pa.int16(), pa.int32(), pa.int64()])
+def test_floats_together_are_cast_as_one_by_one(type_: pa.DataType) -> None:
+    """Floats that are results of an integer type lose their fractions, as Python's int; what does not fit is named."""
+    end = 2.0 ** (type_.bit_width - 1)
+    values = [0.9, -0.9, None, -0.0, 1.5, -1.5, -end, math.nextafter(end, 0.0), 100.0]
+    fitting = [None if value is None else int(value) for value in values]
+    assert cast_results(values, type_).to_pylist() == fitting
+    for misfit in (end, math.nextafter(-end, -math.inf) - 1.0, math.nan, math.inf):
+        with pytest.raises(CastError) as caught:
+            cast_results([*values, misfit], type_)
+        assert (caught.value.index, caught.value.code) == (len(values), "OVERFLOW")
+
+
 def test_a_value_without_a_repr_is_still_named() -> None:
     """If the repr of a result raises, the error is still about the result."""
 

@@ -260,5 +260,7 @@ def columns_of(rows: Rows, arguments: Sequence[tuple[Any, str]]) -> tuple[tuple[
             values.append(np.require(numbers, dtype, ["C", "A"]))
             continue
         whole = filled(array) if array.null_count else array
-        values.append(np.require(whole.to_numpy(zero_copy_only=False), dtype, ["C", "A"]))
+        numbers = whole.to_numpy(zero_copy_only=False)
+        is_fit = numbers.dtype == dtype and numbers.flags.aligned and numbers.flags.c_contiguous
+        values.append(numbers if is_fit else np.require(numbers, dtype, ["C", "A"]))
     return tuple(values), tuple(valid)

@@ -1,12 +1,14 @@
 """Compiled loops that look up keys in hash tables. A key gets the id of the equal key, or else the next free id.
 
-A table consists of `places` and the arrays of its keys, which are indexed by id. `places` (uint64, its length is a
-power of 2) contains ids plus 1, found by open addressing with linear probing; 0 is a free place. For texts the upper
-half of a place is the upper half of the hash. The places of several rows are read ahead, so that the processor waits
-for memory only once for all of them.
+A table consists of `places` and the arrays of its keys, which are indexed by id. `places` (its length is a power of 2)
+contains ids plus 1, found by open addressing with linear probing; 0 is a free place. For texts the upper half of a
+place is the upper half of the hash. The places of several rows are read ahead, so that the processor waits for memory
+only once for all of them. The keys of a large table are read ahead, too.
 
 A loop stops before a row that needs more room, and continues after the caller has enlarged the table. `state` (int64)
 contains the number of ids, the next row, and the number of new keys.
+
+Rows are indexed by unsigned numbers: for signed ones numba asks each time whether they count from the end.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba.core import types
+from numba.extending import intrinsic
 
 __all__ = ["compiled"]
 
 _AHEAD = 64
+# A table with fewer keys is in the cache of a core, where reading ahead would only take time.
+_LARGE = 1 << 13
 
 
 @numba.njit(inline="always")
@@ -49,32 +55,56 @@ def _word(data, at):
 
 
 @numba.njit(inline="always")
-def _rest(data, at, size):
-    """Return fewer than eight bytes as a number."""
+def _short(data, at, size):
+    """Return fewer than eight bytes as a number. Bytes behind them are read at once, if there are any, and masked."""
+    if at + np.uint64(8) <= np.uint64(len(data)):
+        return _word(data, at) & ((np.uint64(1) << np.uint64(8 * size)) - np.uint64(1))
     rest = np.uint64(0)
     for place in range(size):
         rest |= np.uint64(data[at + np.uint64(place)]) << np.uint64(8 * place)
     return rest
 
 
+@intrinsic
+def _product(_context, _left, _right):
+    """Multiply two numbers of 64 bits, and return the halves of the product combined by XOR."""
+
+    def generate(_context, builder, _signature, arguments):
+        wide = ir.IntType(128)
+        left, right = (builder.zext(each, wide) for each in arguments)
+        product = builder.mul(left, right)
+        upper = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+        return builder.xor(builder.trunc(product, ir.IntType(64)), upper)
+
+    return types.uint64(types.uint64, types.uint64), generate
+
+
 @numba.njit(inline="always")
 def _hashed(data, start, size, seed):
-    """Return the hash of a text. Its last eight bytes may be read twice, which is faster than one by one."""
-    mixed = _mixed(np.uint64(size), seed)
+    """Return the hash of a text, as wyhash (Wang Yi, public domain) makes it, with numbers that only `seed` tells.
+
+    The last eight bytes may be read twice, which is faster than one by one.
+    """
+    one, two, three = _mixed(np.uint64(1), seed), _mixed(np.uint64(2), seed), _mixed(np.uint64(3), seed)
+    at = np.uint64(start)
     if size < 8:
-        return _mixed(mixed ^ _rest(data, np.uint64(start), size), seed)
-    at, last = np.uint64(start), np.uint64(start + size - 8)
-    while at < last:
-        mixed = _mixed(mixed ^ _word(data, at), seed)
-        at += np.uint64(8)
-    return _mixed(mixed ^ _word(data, last), seed)
+        mixed = _product(_short(data, at, size) ^ one, two)
+    else:
+        last = np.uint64(start + size - 8)
+        mixed = one
+        while at + np.uint64(8) < last:
+            mixed = _product(_word(data, at) ^ mixed, two)
+            at += np.uint64(8)
+        mixed = _product(_word(data, at) ^ mixed, _word(data, last) ^ two)
+    return _product(mixed ^ np.uint64(size), three)
 
 
 @numba.njit(inline="always")
 def _is_same(data, start, held, begin, size):
+    at, other = np.uint64(start), np.uint64(begin)
     if size < 8:
-        return _rest(data, np.uint64(start), size) == _rest(held, np.uint64(begin), size)
-    at, other, last = np.uint64(start), np.uint64(begin), np.uint64(start + size - 8)
+        return _short(data, at, size) == _short(held, other, size)
+    last = np.uint64(start + size - 8)
     while at < last:
         if _word(data, at) != _word(held, other):
             return False
@@ -83,21 +113,42 @@ def _is_same(data, start, held, begin, size):
     return _word(data, last) == _word(held, np.uint64(begin + size - 8))
 
 
+def _dense(values, base, by_number, ids):
+    """Look up n numbers in an array of ids that begins at `base`. Return how many stand before one without an id."""
+    size = np.uint64(len(by_number))
+    for row in range(len(values)):
+        at = np.uint64(row)
+        place = np.uint64(values[at] - base)
+        if place >= size:
+            return row
+        found = by_number[place]
+        if found < 0:
+            return row
+        ids[at] = found
+    return len(values)
+
+
 def _numbers(values, ids, firsts, places, held, state, seed):
     """Find or add n numbers. Return whether all are done; `firsts` receives the row of each new number."""
     count, new, last = state[0], state[2], np.uint64(len(places) - 1)
-    starts, entries = np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint64)
+    starts, entries = np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint32)
+    ahead = np.empty(_AHEAD, np.int64)
     for begin in range(state[1], len(values), _AHEAD):
         rows = min(_AHEAD, len(values) - begin)
         for row in range(rows):
-            starts[row] = _mixed(np.uint64(values[begin + row]), seed) & last
+            starts[np.uint64(row)] = _mixed(np.uint64(values[np.uint64(begin + row)]), seed) & last
         for row in range(rows):
-            entries[row] = places[starts[row]]
+            entries[np.uint64(row)] = places[starts[np.uint64(row)]]
+        if count > _LARGE:
+            for row in range(rows):
+                entry = entries[np.uint64(row)]
+                ahead[np.uint64(row)] = held[np.uint64(entry) - np.uint64(entry != 0)]
         for row in range(rows):
-            value, at, entry = values[begin + row], starts[row], entries[row]
+            value, at = values[np.uint64(begin + row)], starts[np.uint64(row)]
+            entry = np.uint64(entries[np.uint64(row)])
             while True:
                 if entry == 0:
-                    entry = places[at]  # an earlier row may have taken it
+                    entry = np.uint64(places[at])  # an earlier row may have taken it
                 if entry == 0:
                     if count == len(held):
                         state[0], state[1], state[2] = count, begin + row, new
@@ -106,13 +157,14 @@ def _numbers(values, ids, firsts, places, held, state, seed):
                     firsts[new] = begin + row
                     count += 1
                     new += 1
-                    places[at] = entry = np.uint64(count)
+                    entry = np.uint64(count)
+                    places[at] = entry
                     break
                 if held[entry - np.uint64(1)] == value:
                     break
                 at = (at + np.uint64(1)) & last
-                entry = places[at]
-            ids[begin + row] = np.int32(entry - np.uint64(1))
+                entry = np.uint64(places[at])
+            ids[np.uint64(begin + row)] = np.int32(entry - np.uint64(1))
     state[0], state[1], state[2] = count, len(values), new
     return True
 
@@ -124,33 +176,42 @@ def _place_numbers(places, held, count, seed):
         at = _mixed(np.uint64(held[number]), seed) & last
         while places[at] != 0:
             at = (at + np.uint64(1)) & last
-        places[at] = np.uint64(number + 1)
+        places[at] = number + 1
 
 
 def _texts(offsets, data, ids, firsts, places, hashes, ends, held, state, seed):
-    """Find or add n texts. Return whether all are done; `ends[i + 1]` is where text i ends in `held`."""
+    """Find or add n texts. Return whether all are done.
+
+    Text i ends at `ends[i + 1]` in `held`, which has at least eight bytes behind the last text.
+    """
     count, new, last, total = state[0], state[2], np.uint64(len(places) - 1), len(offsets) - 1
-    mixes, entries = np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint64)
+    mixes, entries, ahead = np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint64), np.empty(_AHEAD, np.uint8)
     for begin in range(state[1], total, _AHEAD):
         rows = min(_AHEAD, total - begin)
         for row in range(rows):
-            start = offsets[begin + row]
-            mixes[row] = _hashed(data, start, offsets[begin + row + 1] - start, seed)
+            start = offsets[np.uint64(begin + row)]
+            size = offsets[np.uint64(begin + row + 1)] - start
+            mixes[np.uint64(row)] = _hashed(data, start, size, seed)
         for row in range(rows):
-            entries[row] = places[mixes[row] & last]
+            entries[np.uint64(row)] = places[mixes[np.uint64(row)] & last]
+        if count > _LARGE:
+            for row in range(rows):
+                found = entries[np.uint64(row)] & np.uint64(0xFFFFFFFF)
+                ahead[np.uint64(row)] = held[np.uint64(ends[found - np.uint64(found != 0)])]
         for row in range(rows):
-            start, mixed, entry = offsets[begin + row], mixes[row], entries[row]
-            size, at, tag = offsets[begin + row + 1] - start, mixed & last, mixed >> np.uint64(32)
+            start, mixed, entry = offsets[np.uint64(begin + row)], mixes[np.uint64(row)], entries[np.uint64(row)]
+            size, at, tag = offsets[np.uint64(begin + row + 1)] - start, mixed & last, mixed >> np.uint64(32)
             while True:
                 if entry == 0:
                     entry = places[at]  # an earlier row may have taken it
                 if entry == 0:
                     other = ends[count]
-                    if count == len(hashes) or other + size > len(held):
+                    if count == len(hashes) or other + size + 8 > len(held):
                         state[0], state[1], state[2] = count, begin + row, new
                         return False
                     hashes[count] = mixed
-                    held[other : other + size] = data[start : start + size]
+                    for place in range(size):
+                        held[np.uint64(other + place)] = data[np.uint64(start + place)]
                     firsts[new] = begin + row
                     count += 1
                     new += 1
@@ -164,7 +225,7 @@ def _texts(offsets, data, ids, firsts, places, hashes, ends, held, state, seed):
                         break
                 at = (at + np.uint64(1)) & last
                 entry = places[at]
-            ids[begin + row] = np.int32((entry & np.uint64(0xFFFFFFFF)) - np.uint64(1))
+            ids[np.uint64(begin + row)] = np.int32((entry & np.uint64(0xFFFFFFFF)) - np.uint64(1))
     state[0], state[1], state[2] = count, total, new
     return True
 
@@ -189,10 +250,12 @@ def compiled(store: Any) -> dict[str, Any]:
         return types.Array(dtype, 1, "C")
 
     ids, places, hashes = changed(types.int32), changed(types.uint64), changed(types.uint64)
+    narrow = changed(types.uint32)
     numbers, state, bytes_, firsts = (changed(each) for each in (types.int64, types.int64, types.uint8, types.intp))
     loops = {
-        "numbers": (_numbers, (given(types.int64), ids, firsts, places, numbers, state, types.uint64)),
-        "place_numbers": (_place_numbers, (places, numbers, types.int64, types.uint64)),
+        "dense": (_dense, (given(types.int64), types.int64, given(types.int32), ids)),
+        "numbers": (_numbers, (given(types.int64), ids, firsts, narrow, numbers, state, types.uint64)),
+        "place_numbers": (_place_numbers, (narrow, numbers, types.int64, types.uint64)),
         "texts": (
             _texts,
             (

@@ -26,6 +26,8 @@ _BYTES: Final = 1 << 14
 # The number of places of a table for each key of its capacity.
 _PLACES: Final = 2
 _NO_BYTES: Final = np.zeros(8, np.uint8)
+# The number of bytes behind the last text, which the loops may read.
+_BEHIND: Final = 8
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -90,6 +92,11 @@ class NumberTable:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def held(self) -> npt.NDArray[np.int64]:
+        """The numbers, by id."""
+        return self._held[: self._count]
+
     def ids(self, values: npt.NDArray[np.int64]) -> tuple[Ids, Rows]:
         """Return the ids of n numbers, and the rows in which new numbers appear first, ascending."""
         ids, firsts = np.empty(len(values), np.int32), np.empty(len(values), np.intp)
@@ -103,7 +110,7 @@ class NumberTable:
         return ids, firsts[: state[2]].copy()
 
     def _place(self) -> None:
-        self._places = np.zeros(_PLACES * len(self._held), np.uint64)
+        self._places = np.zeros(_PLACES * len(self._held), np.uint32)
         self._loops["place_numbers"](self._places, self._held, self._count, self._seed)
 
 
@@ -148,8 +155,8 @@ class TextTable:
     def _grow(self, size: int) -> None:
         """Make room for one more text of `size` bytes, and for more."""
         used = int(self._ends[self._count])
-        if used + size > len(self._held):
-            self._held = _grown(self._held, max(2 * len(self._held), used + size))
+        if used + size + _BEHIND > len(self._held):
+            self._held = _grown(self._held, max(2 * len(self._held), used + size + _BEHIND))
         if self._count == len(self._hashes):
             self._hashes = _grown(self._hashes, 2 * self._count)
             self._ends = _grown(self._ends, 2 * self._count + 1)

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from foldflight.client.embedded import KEY_LOOPS
 from foldflight.compiler.keytables import NumberTable, TextTable
 
-__all__ = ["Chain", "Ids", "KeyEncoder", "Numbers", "Rows", "Texts", "Values", "WithNull"]
+__all__ = ["Chain", "Ids", "KeyEncoder", "Numbers", "Pairs", "Rows", "Texts", "Values", "WithNull"]
 
 Ids = npt.NDArray[np.int32]
 Rows = npt.NDArray[np.intp]
@@ -42,6 +42,8 @@ _SEED: Final = np.uint64(int.from_bytes(os.urandom(8), "little"))
 # Maximum number of places of a lookup array for each number that it may hold.
 _PLACES_PER_NUMBER: Final = 16
 _SMALLEST: Final = 1 << 8
+# For so many lookups in an array, a compiled loop saves as much time as for one in a hash table.
+_DENSE_ROWS: Final = 16
 _SAMPLE: Final = 1 << 10
 # Maximum number of values whose ids are looked up in a dict.
 _FEW: Final = 1 << 10
@@ -98,15 +100,25 @@ class Numbers:
             return len(self._compiled)
         return len(self._held) if self._few is None else len(self._few)
 
+    @property
+    def held(self) -> Codes:
+        """The numbers, by id."""
+        if self._few is not None:
+            return np.array(list(self._few), np.int64)
+        return self._held.values if self._compiled is None else self._compiled.held
+
     def ids(self, values: Codes) -> tuple[Ids, Rows]:
         if self._few is not None:
             if len(self._few) + len(values) <= _FEW:
                 return self._few.ids(values.tolist())
-            few, self._few = np.array(list(self._few), np.int64), None
+            few, self._few = self.held, None
             self.ids(few)
         if not len(values):
             return np.zeros(0, np.int32), _NONE
         if self._by_number is not None:
+            known = self._all_known(values)
+            if known is not None:
+                return known, _NONE
             self._reach(int(values.min()), int(values.max()), len(values))
         if self._by_number is not None:
             return self._added(values, self._by_number[values - self._base if self._base else values])
@@ -117,6 +129,15 @@ class Numbers:
             self._compiled = NumberTable(loops, _SEED, self._held.values)
             self._held, self._table = _Growing(np.int64), _Table()
         return self._compiled.ids(values)
+
+    def _all_known(self, values: Codes) -> Ids | None:
+        """Return the ids of n numbers if the array has one for each, and a compiled loop is there to find out."""
+        loops = KEY_LOOPS.when_hot(-(-len(values) // _DENSE_ROWS))
+        if loops is None:
+            return None
+        ids = np.empty(len(values), np.int32)
+        done = loops["dense"](np.ascontiguousarray(values), self._base, self._by_number, ids)
+        return ids if done == len(values) else None
 
     def _looked_up(self, array: pa.Array) -> tuple[Ids, Rows]:
         values = array.to_numpy()
@@ -278,7 +299,7 @@ class Chain:
 
     def __init__(self, parts: Sequence[KeyEncoder]) -> None:
         self._parts = parts
-        self._pairs = [Numbers() for _ in parts[1:]]
+        self._pairs = [Pairs() for _ in parts[1:]]
 
     def __len__(self) -> int:
         return len(self._pairs[-1]) if self._pairs else len(self._parts[0])
@@ -287,8 +308,27 @@ class Chain:
         ids, fresh = self._parts[0].ids(values[0])
         for part, pairs, column in zip(self._parts[1:], self._pairs, values[1:], strict=True):
             others, _ = part.ids(column)
-            ids, fresh = pairs.ids((ids.astype(np.int64) << 32) | others)
+            ids, fresh = pairs.ids(ids, others)
         return ids, fresh
+
+
+class Pairs:
+    """Ids of pairs of ids. Pairs become numbers as small as the ids allow, so that few pairs are found in an array."""
+
+    def __init__(self) -> None:
+        self._numbers = Numbers()
+        self._bits = 0  # of the second id
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def ids(self, firsts: Ids, seconds: Ids) -> tuple[Ids, Rows]:
+        needed = int(seconds.max(initial=0)).bit_length()
+        if needed > self._bits:
+            held, narrow = self._numbers.held, self._bits
+            self._numbers, self._bits = Numbers(), needed
+            self._numbers.ids((held >> narrow << needed) | (held & ((1 << narrow) - 1)))
+        return self._numbers.ids((firsts.astype(np.int64) << self._bits) | seconds)
 
 
 class _Growing:

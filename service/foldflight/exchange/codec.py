@@ -320,7 +320,7 @@ class Decoder:
     def __init__(self, sender: Role) -> None:
         self._sender = sender
         self._checked: pa.Schema | None = None
-        self._is_nested = True
+        self._has_lists = True
 
     def __call__(self, message: Message) -> Frame:
         """Decode and validate a received message.
@@ -333,6 +333,8 @@ class Decoder:
             raise RejectedError("BAD_FRAME", "a message has no record batch; send a batch of zero rows")
         _bad_frame_on_error(lambda: self._check(batch), "the record batch of a message is invalid")
         if self._sender is Role.ENGINE:
+            if message.metadata == _CHUNK:
+                return Chunk(batch)
             return _decode_engine(parse_message(pb.EngineFrame, message.metadata, "the metadata of a message"), batch)
         return _decode_server(parse_message(pb.ServerFrame, message.metadata, "the metadata of a message"), batch)
 
@@ -341,9 +343,9 @@ class Decoder:
         if self._checked is None or not schema.equals(self._checked):
             _check_schema(schema)
             self._checked = schema
-            self._is_nested = any(map(_has_values_inside, schema.types))
+            self._has_lists = any(map(_has_lists, schema.types))
         batch.validate(full=True)
-        if self._is_nested:
+        if self._has_lists:
             _check_sizeless(batch)
 
 
@@ -540,8 +542,13 @@ def _check_sizeless(batch: pa.RecordBatch) -> None:
         )
 
 
-def _has_values_inside(type_: pa.DataType) -> bool:
-    return pa.types.is_nested(type_) or isinstance(type_, pa.BaseExtensionType)
+def _has_lists(type_: pa.DataType) -> bool:
+    """Return whether a type is a list or a map, or has one inside."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _has_lists(type_.storage_type)
+    if not pa.types.is_struct(type_):
+        return bool(pa.types.is_nested(type_))
+    return any(_has_lists(type_.field(place).type) for place in range(type_.num_fields))
 
 
 def _sizeless(array: pa.Array) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -106,7 +107,7 @@ class Open:
     emits: bool = False
     keeps_views: bool = False
 
-    @property
+    @cached_property
     def maps(self) -> bool:
         """Whether the exchange maps rows with steps, instead of folding them with calls: it has no slots."""
         return bool(self.steps)

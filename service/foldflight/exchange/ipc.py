@@ -50,6 +50,8 @@ class BatchReader:
         self.batch_bytes = 0
         self._bytes_max = bytes_max
         self._buffers_max = 0
+        # Header and bytes of the body of the last message, if its buffers are not compressed.
+        self._last: tuple[bytes, int] | None = None
 
     def take(self, header: memoryview, body: memoryview) -> pa.RecordBatch | None:
         """Return the batch of a message, which nobody has validated yet; None for the schema.
@@ -62,10 +64,14 @@ class BatchReader:
             self.schema = pa.ipc.read_schema(pa.py_buffer(_joined(header, body)))
             self._buffers_max = _buffers_max(self.schema)
             return None
-        table = _batch_in(header)
-        if not table:
-            raise ValueError("it is no record batch")  # dictionaries among them: no column that is accepted has one
-        self._check_size(_unpacked_bytes(header, table, body, self._buffers_max))
+        # Batches of equal size have equal headers, and without compression the header alone tells the size.
+        this = (bytes(header), len(body))
+        if this != self._last:
+            table = _batch_in(header)
+            if not table:
+                raise ValueError("it is no record batch")  # dictionaries among them: no column that is accepted has one
+            self._check_size(_unpacked_bytes(header, table, body, self._buffers_max))
+            self._last = None if _field(header, table, _COMPRESSION) else this
         message = pa.ipc.read_message(_source(header, body))
         return pa.ipc.read_record_batch(message, self.schema)
 

@@ -51,6 +51,8 @@ class Role(Enum):
     ENGINE = "engine"
     SERVER = "server"
 
+    __hash__ = object.__hash__  # that of Enum is written in Python, and each step of an exchange needs several
+
     @property
     def peer(self) -> Role:
         """The other end."""
@@ -69,6 +71,8 @@ class State(Enum):
     ASKED = "ASKED"
     WAITING = "WAITING"
     FAILED = "FAILED"
+
+    __hash__ = object.__hash__  # as for Role
 
 
 # The frames that each side may send: (its state, frame) -> its next state. ANSWERING: some batches of the results of an

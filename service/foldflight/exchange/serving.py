@@ -110,6 +110,7 @@ class ServerExchange:
         self._limits = limits
         self._machine = Exchange(Role.SERVER)
         self._machine.receive(opening)
+        self._slot_place = -1 if opening.maps else opening.columns.get_field_index("slot")
         self._logs: list[LogRecord] = []
         self._logs_dropped = 0
         self._reopen = False
@@ -217,8 +218,8 @@ class ServerExchange:
                 "SCHEMA_MISMATCH",
                 f"the chunk has {columns_text(batch.schema)}, and Open announced {columns_text(self._opening.columns)}",
             )
-        if "slot" in batch.schema.names and not self._opening.maps:
-            check_slots(batch.column("slot"), self.opened.limits.slots_max)
+        if self._slot_place >= 0:
+            check_slots(batch.column(self._slot_place), self.opened.limits.slots_max)
         elif batch.num_rows * SLOT_BYTES > self._limits.message_bytes_max:
             # A row without columns has no bytes on the wire, but its slot needs memory here.
             raise RejectedError(

@@ -24,7 +24,7 @@ def check_slots(slots: pa.Array, slots_max: int) -> None:
         raise RejectedError("SCHEMA_MISMATCH", f"slots are int32 without NULLs, and these are {found}")
     values = slots.to_numpy(zero_copy_only=False)
     # As a number without a sign, a negative slot is larger than every valid one.
-    if len(values) and int(values.view(np.uint32).max()) >= slots_max:
+    if len(values) and int(np.maximum.reduce(values.view(np.uint32))) >= slots_max:
         wrong = int(values.min()) if int(values.min()) < 0 else int(values.max())
         raise RejectedError(
             "LIMIT",
@@ -54,6 +54,7 @@ class SlotSet:
 
     def __init__(self) -> None:
         self._has = np.zeros(0, np.bool_)
+        self._full = 0  # the set has all slots below this one
 
     def __bool__(self) -> bool:
         """Return whether the set has any slot."""
@@ -62,18 +63,23 @@ class SlotSet:
     def add(self, slots: Slots) -> None:
         """Add n slots."""
         needed = int(slots.max(initial=-1)) + 1
+        if needed <= self._full:
+            return
         if needed > len(self._has):
             more = np.zeros(max(needed, 2 * len(self._has)) - len(self._has), np.bool_)
             self._has = np.concatenate([self._has, more])
         self._has[slots.astype(np.intp)] = True  # several times as fast as indexing with int32
+        if needed <= len(slots) and self._has[:needed].all():
+            self._full = needed
 
     def discard(self, slots: Slots) -> None:
         """Remove n slots."""
         self._has[slots[slots < len(self._has)]] = False
+        self._full = 0
 
     def clear(self) -> None:
         """Remove all slots."""
-        self._has = np.zeros(0, np.bool_)
+        self._has, self._full = np.zeros(0, np.bool_), 0
 
     def to_numpy(self) -> Slots:
         """Return the slots of the set, ascending."""

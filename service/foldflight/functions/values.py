@@ -123,6 +123,10 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
             return pa.array(values, type_)
         except (pa.ArrowException, OverflowError, ValueError, TypeError):
             pass  # The loop below finds the value that does not fit.
+    if found <= _FLOATS and pa.types.is_signed_integer(type_):
+        whole = _whole(values, type_)
+        if whole is not None:
+            return whole
     cast = _caster(type_)
     done = []
     for index, value in enumerate(values):
@@ -133,6 +137,17 @@ def cast_results(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
         except (ValueError, TypeError) as error:
             raise CastError(index, "RESULT_TYPE", str(error)) from None
     return _build(done, type_)
+
+
+def _whole(values: Sequence[Any], type_: pa.DataType) -> pa.Array | None:
+    """Return floats and None as integers of a signed type, without their fractions; None if one does not fit."""
+    floats = pa.array(values, pa.float64())
+    numbers = np.trunc(floats.fill_null(0.0).to_numpy())
+    end = float(1 << (type_.bit_width - 1))
+    if not ((numbers >= -end) & (numbers < end)).all():
+        return None
+    missing = floats.is_null().to_numpy(zero_copy_only=False) if floats.null_count else None
+    return pa.array(numbers.astype(type_.to_pandas_dtype()), type_, mask=missing)
 
 
 def _needs_care(type_: pa.DataType) -> bool:
@@ -173,6 +188,7 @@ def _with_json_as_text(type_: pa.DataType) -> pa.DataType:
 
 # pandas' `NaT` and `NA`. The first is a datetime, and would become the date 0001-01-01.
 _MISSING: Final = frozenset({"NaTType", "NAType"})
+_FLOATS: Final = frozenset({float, type(None)})
 
 
 def _is_missing(value: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from foldflight.errors import FoldflightError, RejectedError, RetryableError
 from foldflight.server.account import Account
-from foldflight.server.limits.memory import Memory, give_back, memory_limit_of, resident_bytes
+from foldflight.server.limits.memory import Memory, give_back, memory_limit_of, resident_bytes, trim
 from foldflight.server.limits.watch import GuardedCall, Watch
 
 if TYPE_CHECKING:
@@ -367,7 +367,9 @@ class Exchanges:
         if time.monotonic() > self._relieved_until_s:
             candidates = [each for each in running if not each.is_released]
             if candidates and self._memory.is_used_up:
-                self._end_the_largest(candidates)
+                trim()  # the allocator may keep more than is missing
+                if self._memory.is_used_up:
+                    self._end_the_largest(candidates)
             elif not running and self._memory.is_tight:
                 self._start_afresh()
 

@@ -273,6 +273,9 @@ class _Reader:
     def __init__(self, call: IncomingCall, first: bytes, bytes_max: int) -> None:
         self._call = call
         self._batches = BatchReader(bytes_max)
+        # The last message: what precedes its body, its size and the places of its fields. Chunks of equal size share
+        # them. The size is -1 if the body is not the last field.
+        self._head, self._size, self._places = b"", -1, _Places()
         self._first: dict[int, memoryview] | None = _fields(first)
         self.descriptor = _parsed(fl.FlightDescriptor, bytes(self._first.get(_DESCRIPTOR, b"")))
 
@@ -301,7 +304,15 @@ class _Reader:
             fields, self._first = self._first, None
             return fields
         message = self._call.receive()
-        return None if message is None else _fields(message)
+        if message is None:
+            return None
+        if len(message) != self._size or not message.startswith(self._head):
+            self._places = _places(message)
+            start, end = self._places.get(_BODY, (0, -1))
+            ends_with_body = end == len(message) and start <= _HEAD_MAX
+            self._head, self._size = (message[:start], end) if ends_with_body else (b"", -1)
+        seen = memoryview(message)
+        return {number: seen[start:end] for number, (start, end) in self._places.items()}
 
     def _batch_of(self, fields: dict[int, memoryview]) -> pa.RecordBatch | None:
         try:
@@ -332,14 +343,24 @@ _VARINT, _EIGHT_BYTES, _COUNTED, _FOUR_BYTES = 0, 1, 2, 5
 _VARINT_BYTES_MAX: Final = 10
 # FlightData has four fields; a later version may have more.
 _FIELDS_MAX: Final = 64
+# Bytes before a body that are worth comparing with those of the next message.
+_HEAD_MAX: Final = 4096
+_Places = dict[int, tuple[int, int]]
 
 
 def _fields(message: bytes) -> dict[int, memoryview]:
-    """Return the length-delimited fields of a message by number, without copying. The last of equal numbers counts.
+    """Return the length-delimited fields of a message by number, without copying. The last of equal numbers counts."""
+    seen = memoryview(message)
+    return {number: seen[start:end] for number, (start, end) in _places(message).items()}
+
+
+def _places(message: bytes) -> _Places:
+    """Return where each length-delimited field of a message begins and ends. The last of equal numbers counts.
 
     protobuf's own parser would copy each field, and one field of a chunk has megabytes.
     """
-    seen, at, count, found = memoryview(message), 0, 0, {}
+    at, count = 0, 0
+    found: _Places = {}
     try:
         while at < len(message):
             count += 1
@@ -351,7 +372,7 @@ def _fields(message: bytes) -> dict[int, memoryview]:
                 size, at = _varint(message, at)
                 if size > len(message) - at:
                     raise ValueError("a field is longer than the message")
-                found[tag >> 3] = seen[at : at + size]
+                found[tag >> 3] = at, at + size
                 at += size
             elif kind == _VARINT:
                 _, at = _varint(message, at)

@@ -113,6 +113,7 @@ class Coordinator:
         self.opened: Opened | None = None
         self.stats = FailoverStats()
         self._opening = opening
+        self._slot_place = -1 if opening.maps else opening.columns.get_field_index("slot")
         self._urls = tuple(urls)
         self._circuits = circuits
         self._bounds = bounds
@@ -233,8 +234,8 @@ class Coordinator:
                 raise RejectedError("BAD_FRAME", "checkpoints are taken here, unless Open has keeps_views")
             case Chunk():
                 check_chunk(frame.batch, self._opening)
-                if "slot" in frame.batch.schema.names and not self._opening.maps:
-                    check_slots(frame.batch.column("slot"), slots_max)
+                if self._slot_place >= 0:
+                    check_slots(frame.batch.column(self._slot_place), slots_max)
             case Forget():
                 check_slots(frame.slots, slots_max)
             case _:

@@ -421,8 +421,9 @@ class Fold:
             raise failures[0]
 
     def _begin(self, batch: pa.RecordBatch) -> tuple[Slots, Mask | None]:
-        slots = _slots(batch) if _SLOT in batch.schema.names else np.zeros(batch.num_rows, np.int32)
-        retracts = _retracts(batch)
+        names = batch.schema.names
+        slots = _slots(batch) if _SLOT in names else np.zeros(batch.num_rows, np.int32)
+        retracts = _retracts(batch) if _KIND in names else None
         if retracts is not None:
             for call in self.calls:
                 if not call.can_retract:
@@ -507,7 +508,7 @@ def _slots(batch: pa.RecordBatch) -> Slots:
     if column.type != pa.int32() or column.null_count:
         raise RejectedError("SCHEMA_MISMATCH", f"the column slot must be int32 without NULLs, but it {_found(column)}")
     slots: Slots = column.to_numpy(zero_copy_only=False)
-    if len(slots) and int(slots.min()) < 0:
+    if len(slots) and int(np.minimum.reduce(slots)) < 0:
         raise RejectedError("SCHEMA_MISMATCH", f"the column slot has {int(slots.min())}; slots are 0 or more")
     return slots
 
@@ -517,8 +518,6 @@ def _found(column: pa.Array) -> str:
 
 
 def _retracts(batch: pa.RecordBatch) -> Mask | None:
-    if _KIND not in batch.schema.names:
-        return None
     column = batch.column(_KIND)
     if not pa.types.is_integer(column.type) or column.null_count:
         raise RejectedError("SCHEMA_MISMATCH", f"the column kind must be int8 without NULLs, but it {_found(column)}")

@@ -227,8 +227,7 @@ class Interpreted(Accumulators):
 
     def _run(self, method: Method, steps: Iterator[tuple[int, Any]]) -> None:
         held, call, kept = self._held, method.call, method.kept
-        # The contents of typed states are known, so only immutable accumulators need a check at every row.
-        if method.returns == "may" and self.bound.shape is not None and not self.bound.shape.immutable:
+        if self._may_return_none(method):
             for slot, arguments in steps:
                 returned = call(held[slot], *arguments)
                 if returned is not None:
@@ -237,6 +236,13 @@ class Interpreted(Accumulators):
             for slot, arguments in steps:
                 accumulator = held[slot]
                 held[slot] = kept(accumulator, call(accumulator, *arguments))
+
+    def _may_return_none(self, method: Method) -> bool:
+        """Return whether a method that returns None has certainly changed its accumulator in place.
+
+        The contents of typed states are known, so only immutable accumulators need a check at every row.
+        """
+        return method.returns == "may" and self.bound.shape is not None and not self.bound.shape.immutable
 
     def _run_kinds(self, steps: Iterator[tuple[int, Any, bool]]) -> None:
         if self._retract is None:
@@ -273,12 +279,13 @@ class Interpreted(Accumulators):
         held, get_value = self._held, self.verbs.get_value
         methods = (self._accumulate, self._accumulate if self._retract is None else self._retract)
         changeable = exact_types(self.bound.result_type) is None
+        is_unchecked = all(map(self._may_return_none, methods))
         for row, (slot, arguments, folds, retracting, shows) in enumerate(steps):
             if folds:
                 method, accumulator = methods[retracting], held[slot]
                 try:
                     returned = method.call(accumulator, *arguments)
-                    if returned is not accumulator:
+                    if returned is not accumulator and not (is_unchecked and returned is None):
                         held[slot] = method.kept(accumulator, returned)
                 except (Exception, SystemExit) as error:
                     failure = method.failed(error)

@@ -41,7 +41,7 @@ from foldflight.functions.registry import Registry
 from foldflight.java import java_functions, limit_heap
 from foldflight.server.flight import FlightServer
 from foldflight.server.keys import check_keys
-from foldflight.server.limits.memory import memory_limit_of
+from foldflight.server.limits.memory import memory_limit_of, reuse_freed
 from foldflight.server.ops.build import ServerCollector
 from foldflight.server.ops.health import HealthServer
 from foldflight.server.ops.http import HttpServer
@@ -304,6 +304,7 @@ def _run_alone(
         spent.set()
         stop.set()
 
+    reuse_freed()
     with Server(settings, load_registry(settings), logger, status=status, warms=True, on_spent=end) as server:
         announce(server.ready_line, settings, logger, on_ready)
         await_stop(stop)

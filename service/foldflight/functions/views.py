@@ -354,7 +354,7 @@ class PlainMap(MapView[Any, Any], dict[Any, Any]):  # type: ignore[misc]  # the 
     clear = _dict.clear
     update = put_all = _dict.update
     __or__ = __ror__ = __reversed__ = _nothing
-    copy = fromkeys = popitem = _Absent()
+    copy, fromkeys, popitem = _Absent(), _Absent(), _Absent()
 
     @property
     def _entries(self) -> dict[Any, Any]:  # type: ignore[override]  # it is the map itself
